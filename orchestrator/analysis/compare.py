@@ -89,16 +89,11 @@ class _Side:
     """Case → what its jobs are trained with, by dotted key of the job file."""
 
 
-def compare(run_a: Path, run_b: Path) -> Comparison:
-    """Compare the cases that both run directories have.
+def compare_with_first(runs: Sequence[Path]) -> list[Comparison]:
+    """Each run directory after the first, compared with the first in the cases that both have.
 
     :raises UsageError: for directories without results, of different kinds, or with nothing in common.
     """
-    return compare_with_first([run_a, run_b])[0]
-
-
-def compare_with_first(runs: Sequence[Path]) -> list[Comparison]:
-    """Each run directory after the first, compared with the first. The errors are those of :func:`compare`."""
     first, *others = [_benchmark(run) if samples.is_benchmark(run) else _experiment(run) for run in runs]
     return [_compared(runs[0], first, run, other) for run, other in zip(runs[1:], others, strict=True)]
 

@@ -38,7 +38,6 @@ class JobMetrics:
     spans: Sequence[tuple[float, float]]
     """Start and end of its attempts, seconds since the epoch."""
     threads: int | None
-    """The thread budget."""
     ranks: int = 1
     work: str
     """Robot and hyperparameters; equal for jobs that differ in their seed alone. Empty when not known."""
@@ -49,7 +48,7 @@ class JobMetrics:
     run_delay_s: float | None
     throttled_s: float | None
     n_threads: int | None
-    """The largest number of threads."""
+    """The most at once."""
 
     def share(self, seconds: float | None) -> float | None:
         """``seconds`` as a part of ``wall_s``."""
@@ -77,9 +76,8 @@ class ExperimentMetrics:
     usable_cpus: int | None
     """CPUs that the supervisor was allowed."""
     online_cpus: int | None
-    """CPUs that the machine has switched on."""
     quota: float | None
-    """CPU quota of the cgroup, in CPUs."""
+    """Of the cgroup, in CPUs."""
     lanes: int | None
     """Jobs at once."""
 

@@ -121,10 +121,7 @@ def draft(path: Path, *, algo: str | None, names: Sequence[str], target: Path) -
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The entries of a YAML file.
-
-    :raises UsageError: it is none, or PyYAML is missing.
-    """
+    """The entries of a YAML file. :raises UsageError: it is none, or PyYAML is missing."""
     try:
         import yaml
     except ModuleNotFoundError:

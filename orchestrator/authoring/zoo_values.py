@@ -60,10 +60,7 @@ def _value(node: ast.expr) -> Any:
 
 
 def table(value: Any) -> dict[str, Any]:
-    """A table that is written as YAML or as text of Python.
-
-    :raises ValueError: it is neither.
-    """
+    """A table that is written as YAML or as text of Python. :raises ValueError: it is neither."""
     content = parsed(value) if isinstance(value, str) else value
     if isinstance(content, Mapping):
         return {str(name): part for name, part in content.items()}

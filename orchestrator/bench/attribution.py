@@ -150,21 +150,17 @@ def causes_of(
         causes.append(LossCause(name=name, ms=ms, text=text))
 
     if too_many_threads and more["run_delay"] + max(0.0, more["cpu"]) >= NOTABLE * loss:
-        text = f"{runnable:.1f} threads per process compete for {count(cores, 'core')} ({started:.0f} are started;"
-        add(
-            "threads", more["run_delay"] * 1e3, f"{text} together they wait {now['run_delay'] * 1e3:,.0f} ms for a CPU)"
-        )
+        text = f"{runnable:.1f} threads per process compete for {count(cores, 'core')}"
+        wait = f"{started:.0f} are started; together they wait {now['run_delay'] * 1e3:,.0f} ms for a CPU"
+        add("threads", more["run_delay"] * 1e3, f"{text} ({wait})")
     if processes > capacity:
         ms = min(base["wall"] * (processes / capacity - 1), loss) * 1e3
-        text = (
-            f"{_processes(processes)} share cores for {capacity}: each gets {capacity / processes:.0%} of the CPU time"
-        )
-        add("sharing", ms, f"{text} that it needs, which costs {ms:,.0f} ms")
+        each = f"each gets {capacity / processes:.0%} of the CPU time that it needs"
+        add("sharing", ms, f"{_processes(processes)} share cores for {capacity}: {each}, which costs {ms:,.0f} ms")
     if more["throttled"] >= NOTABLE * loss:
-        text = (
-            f"A cgroup limit throttled the processes for {more['throttled'] * 1e3:,.0f} ms: raise the CPU quota, or run"
-        )
-        add("throttling", more["throttled"] * 1e3, f"{text} fewer processes at once")
+        ms = more["throttled"] * 1e3
+        advice = "raise the CPU quota, or run fewer processes at once"
+        add("throttling", ms, f"A cgroup limit throttled the processes for {ms:,.0f} ms: {advice}")
     elif not causes and more["run_delay"] >= NOTABLE * loss:
         ms = more["run_delay"] * 1e3
         text = f"Each process waits {ms:,.0f} ms for a CPU although there is one for each"

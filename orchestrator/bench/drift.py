@@ -65,10 +65,7 @@ class Load:
 
 
 def load(cpus: Collection[int], pids: Iterable[int], root: Path = PROC) -> Load | None:
-    """The load of ``cpus``; None where the kernel does not report it.
-
-    :param pids: the benchmark's own processes.
-    """
+    """The load of ``cpus``; None where the kernel does not report it. :param pids: the benchmark's own processes."""
     busy = busy_s(text_of(root / "stat") or "", cpus)
     if busy is None:
         return None

@@ -64,10 +64,8 @@ def levels(text: str, machine: Machine, cores: int) -> tuple[int, ...]:
     if not numbers or min(numbers) < 1:
         raise UsageError(f'--levels {text}: expected "auto" or numbers of processes such as 1,2,4')
     if max(numbers) > most:
-        raise UsageError(
-            f"--levels {text}: {max(numbers)} processes of {PROCESS_MIB} MiB do not fit into the"
-            f" {machine.memory_total_mib:,} MiB of this machine; at most {most} do"
-        )
+        asked, total = f"{max(numbers)} processes of {PROCESS_MIB} MiB", f"{machine.memory_total_mib:,} MiB"
+        raise UsageError(f"--levels {text}: {asked} do not fit into the {total} of this machine; at most {most} do")
     return tuple(sorted(numbers))
 
 
@@ -127,10 +125,7 @@ def document(
     levels: Sequence[int],
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """``plan.json`` before anything has been measured.
-
-    :param baselines: name → description.
-    """
+    """``plan.json`` before anything has been measured. :param baselines: name → description."""
     spec, resources = work.job.spec, work.job.resources
     planned = order([*baselines], levels, options.repeats, options.seed)
     return {
@@ -176,10 +171,8 @@ def begin(path: Path, new: dict[str, Any], must_match: Iterable[str] = MUST_MATC
     except (ValueError, TypeError) as error:
         raise UsageError(f"{path}: cannot be read ({error}); choose another --run-dir, or remove this one") from error
     if changed := differences(current, {name: new[name] for name in must_match}):
-        raise UsageError(
-            f"{path.parent.parent}: holds a benchmark with other settings: {'; '.join(changed)}."
-            " Give the same settings to continue it, or another --run-dir"
-        )
+        advice = "Give the same settings to continue it, or another --run-dir"
+        raise UsageError(f"{path.parent.parent}: holds a benchmark with other settings: {'; '.join(changed)}. {advice}")
     return current
 
 

@@ -37,10 +37,7 @@ START_S = 60.0
 
 
 def numbers(text: str) -> list[int]:
-    """``"2,4"`` → 1, 2, 4: the reference of one rank is always measured.
-
-    :raises UsageError: for anything else.
-    """
+    """``"2,4"`` → 1, 2, 4: the reference of one rank is always measured. :raises UsageError: for anything else."""
     given = plan.whole_numbers(text)
     if not given or min(given) < 1 or max(given) == 1:
         raise UsageError(f"--ranks {text}: expected numbers of ranks, one of them above 1, such as 1,2,4")
@@ -86,10 +83,7 @@ def plan_of(
     ranks: Sequence[int],
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """``ranks.json`` before anything has been measured.
-
-    :param ranks: numbers of ranks, including 1.
-    """
+    """``ranks.json`` before anything has been measured. :param ranks: numbers of ranks, including 1."""
     ways, notes = dict(WAYS), list(notes)
     processes = work.job.spec.n_envs + 1
     if processes > plan.max_processes(machine):

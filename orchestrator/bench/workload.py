@@ -27,7 +27,6 @@ class Work:
     """One job of the job file, after its robot has been examined."""
 
     job: Job
-    """The job as the file declares it."""
     bundle: Path | None
     xml: str | None
     """The robot's main file in ``bundle``, the folder of the robot and its assets."""

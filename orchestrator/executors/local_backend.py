@@ -11,7 +11,6 @@ from orchestrator.core.text import count
 from orchestrator.executors.base import BackendSettings, resource_problem
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.machine import topology
-from orchestrator.machine.topology import available_memory_mib
 
 
 class LocalBackend:
@@ -44,7 +43,7 @@ class LocalBackend:
         return {"executor": "local"}
 
     def available_memory_mib(self) -> int:
-        return available_memory_mib()
+        return topology.available_memory_mib()
 
     def report_to(self, report: Callable[[str, str], None]) -> None:
         """Does nothing: there are no such events."""

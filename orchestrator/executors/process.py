@@ -183,9 +183,12 @@ def worker_environment(
     :param added: set last; None removes a variable.
     """
     nice = max(launch.nice, os.getpriority(os.PRIO_PROCESS, 0))
+    # As PyTorch's launchers set them. There is no address: the ranks meet in the attempt's directory.
+    names = environment.RANK_VARIABLE, environment.WORLD_SIZE_VARIABLE, environment.LOCAL_RANK_VARIABLE
+    of_rank = dict(zip(names, map(str, (rank, launch.ranks, rank)), strict=True)) if launch.ranks > 1 else {}
     variables: dict[str, str | None] = {
         **{name: value for name, value in os.environ.items() if name not in environment.DISTRIBUTED_VARIABLES},
-        **(_rank_variables(rank, launch.ranks) if launch.ranks > 1 else {}),
+        **of_rank,
         **environment.worker_thread_settings(launch.threads),
         "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus_of(rank)),
         "PYTHONUNBUFFERED": "1",
@@ -198,12 +201,6 @@ def worker_environment(
         **added,
     }
     return {name: value for name, value in variables.items() if value is not None}
-
-
-def _rank_variables(rank: int, ranks: int) -> dict[str, str]:
-    """With the names of PyTorch's launchers. There is no address: the ranks meet in the attempt's directory."""
-    names = environment.RANK_VARIABLE, environment.WORLD_SIZE_VARIABLE, environment.LOCAL_RANK_VARIABLE
-    return dict(zip(names, map(str, (rank, ranks, rank)), strict=True))
 
 
 PACKAGE_IS_INSTALLED = PACKAGE_PARENT in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))

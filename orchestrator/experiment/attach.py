@@ -30,16 +30,6 @@ TIMED_OUT = 124
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """An event in the life of a job, as far as two readings of the ledger show it."""
-
-    kind: str
-    message: str
-    job_id: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WaitEnd:
     """Why `wait` returns."""
 
@@ -148,15 +138,14 @@ def _are_over(rows: Sequence[SummaryRow]) -> bool:
     return bool(rows) and all(row["state"] in TERMINAL for row in rows)
 
 
-def changes(before: Snapshot, now: Snapshot) -> Iterator[Change]:
-    """What happened between two readings, in the order of the job file."""
+def changes(before: Snapshot, now: Snapshot) -> Iterator[tuple[SummaryRow, str, str]]:
+    """What happened between two readings, in the order of the job file: the job, the kind of event, a message."""
     earlier = {row["job_id"]: row for row in before.rows}
     for row in now.rows:
         old = earlier.get(row["job_id"])
         if old is not None and (old["state"], old["attempts"]) != (row["state"], row["attempts"]):
             for kind, text in _changes_of(old, row):
-                job_id = row["job_id"]
-                yield Change(kind=kind, message=f"{job_id} {text}", job_id=job_id, state=row["state"])
+                yield row, kind, f"{row['job_id']} {text}"
 
 
 def _changes_of(old: SummaryRow, row: SummaryRow) -> Iterator[tuple[str, str]]:

@@ -62,17 +62,14 @@ class RobotCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """One thing to examine. Without a request, ``problems`` or ``warnings`` are its result already."""
+    """One thing to examine."""
 
     path: str
-    request: ExaminationRequest | None
+    request: ExaminationRequest
     is_named: bool = True
     job: str | None = None
     where: str | None = None
     """Job file and position in it; None for a file that is checked alone."""
-    problems: Sequence[str] = ()
-    warnings: Sequence[str] = ()
-    """Of a job file as a whole."""
 
 
 def check(
@@ -83,37 +80,38 @@ def check(
     :raises UsageError: a path that does not exist, or a folder without ``*.xml``.
     """
     items = list(_items(paths))
-    examined = [item for item in items if item.request is not None]
-    requests = [item.request for item in examined if item.request is not None]
-    at_once = topology.detect().capacity
+    examined = [item for item in items if isinstance(item, _Item)]
+    requests, at_once = [item.request for item in examined], topology.detect().capacity
     answers = preflight.ask(requests, at_once=at_once, time_limit_s=time_limit_s, watch=watch)
     answered = dict(zip(map(id, examined), answers, strict=True))
     includers = _includers((item, answer) for item, answer in zip(examined, answers, strict=True) if item.where is None)
     first_with: dict[str, str] = {}
-    return [_checked(item, answered.get(id(item)), includers, first_with) for item in items]
+    return [
+        item if isinstance(item, RobotCheck) else _checked(item, answered[id(item)], includers, first_with)
+        for item in items
+    ]
 
 
 def exit_code(rows: Sequence[RobotCheck]) -> int:
     return int(any(row.verdict == "error" for row in rows))
 
 
-def _items(paths: Sequence[Path]) -> Iterator[_Item]:
+def _items(paths: Sequence[Path]) -> Iterator[_Item | RobotCheck]:
+    """What to examine, and what is a result already."""
     seen: set[str] = set()
     for path in paths:
         if not os.path.lexists(path):
             raise UsageError(f"{path}: no such file or folder; expected a job file, an MJCF, or a folder of them")
-        if path.is_dir():
-            items = list(_below(path))
-            if not items:
-                raise UsageError(f"{path}: no *.xml in this folder or below it")
-        else:
-            items = list(_of_job_file(path)) if path.suffix == ".toml" else [_file(str(path))]
+        if path.suffix == ".toml" and not path.is_dir():
+            yield from _of_job_file(path)
+            continue
+        items = list(_below(path)) if path.is_dir() else [_file(str(path))]
+        if not items:
+            raise UsageError(f"{path}: no *.xml in this folder or below it")
         for item in items:
-            absolute = str(Path(item.path).absolute())
-            if item.where is not None or absolute not in seen:
-                yield item
-            if item.where is None:
+            if (absolute := str(Path(item.path).absolute())) not in seen:
                 seen.add(absolute)
+                yield item
 
 
 def _file(path: str, *, is_named: bool = True) -> _Item:
@@ -121,12 +119,13 @@ def _file(path: str, *, is_named: bool = True) -> _Item:
     return _Item(path=path, request=request, is_named=is_named)
 
 
-def _below(folder: Path) -> Iterator[_Item]:
+def _below(folder: Path) -> Iterator[_Item | RobotCheck]:
     unreadable: list[OSError] = []
     for path in robot_files(folder, unreadable.append):
         yield _file(path, is_named=False)
     for error in unreadable:
-        yield _Item(path=str(error.filename), request=None, problems=(f"cannot be read: {error.strerror}",))
+        messages = (f"cannot be read: {error.strerror}",)
+        yield RobotCheck(path=str(error.filename), verdict="error", messages=messages, figures={})
 
 
 def robot_files(folder: Path, report: Callable[[OSError], object]) -> Iterator[str]:
@@ -154,16 +153,16 @@ def _is_run_directory(folder: Path) -> bool:
         return False
 
 
-def _of_job_file(path: Path) -> Iterator[_Item]:
+def _of_job_file(path: Path) -> Iterator[_Item | RobotCheck]:
     from orchestrator.jobfile import load
 
     try:
         experiment = load(path)
     except SpecError as error:
-        yield _Item(path=str(path), request=None, where=str(path), problems=[*map(str, error.problems)])
+        yield RobotCheck(path=str(path), verdict="error", messages=tuple(map(str, error.problems)), figures={})
         return
     if experiment.warnings:
-        yield _Item(path=str(path), request=None, where=str(path), warnings=experiment.warnings)
+        yield RobotCheck(path=str(path), verdict="warning", messages=tuple(experiment.warnings), figures={})
     for request, job in requests_of(experiment.jobs)[0].values():
         named = str(path) if request.xml is None else os.path.relpath(request.xml)
         yield _Item(path=named, request=request, job=job.job_id, where=f"{path}: {job.where}")
@@ -184,12 +183,9 @@ def _includers(examined: Iterable[tuple[_Item, ExaminationAnswer]]) -> dict[str,
 
 
 def _checked(
-    item: _Item, answer: ExaminationAnswer | None, includers: Mapping[str, str], first_with: dict[str, str]
+    item: _Item, answer: ExaminationAnswer, includers: Mapping[str, str], first_with: dict[str, str]
 ) -> RobotCheck:
     """:param first_with: hash → the first file that has it; this function adds to it."""
-    if answer is None:
-        found: CheckVerdict = "error" if item.problems else "warning"
-        return RobotCheck(path=item.path, verdict=found, messages=(*item.problems, *item.warnings), figures={})
     fragment = answer.fragment if not item.is_named or answer.problem is None else None
     includer = includers.get(os.path.realpath(item.path)) if item.where is None else None
     if answer.problem is not None and includer:
@@ -201,7 +197,7 @@ def _checked(
         first = first_with.setdefault(answer.hash, item.path)
         notes += [f"the same robot as {first}"] if first != item.path else []
     problem = []
-    if answer.problem is not None and item.request is not None:
+    if answer.problem is not None:
         path = storable(item.request.xml or item.path)  # which the row shows already
         problem = [answer.problem.removeprefix(f"{path}: ").removeprefix(f"{path}, ")]
     verdict: CheckVerdict = "error" if problem else "warning" if answer.warnings else "ok"

@@ -146,9 +146,8 @@ def _refuse_untrusted(root: Path) -> None:
         advice = "Choose another with --run-dir, or copy it (`cp -r`) if you trust its content: the copy is yours"
         raise RunDirError(f"{root}: belongs to another user (number {found.st_uid}). {pickles}. {advice}")
     if found.st_mode & ~ours.st_mode & stat.S_IWOTH:
-        advice = (
-            f"Choose another with --run-dir, such as {root / 'run'}, or `chmod o-w {root}` if you trust its content"
-        )
+        another = f"Choose another with --run-dir, such as {root / 'run'}"
+        advice = f"{another}, or `chmod o-w {root}` if you trust its content"
         raise RunDirError(f"{root}: every user of this machine may write into it. {pickles}. {advice}")
 
 

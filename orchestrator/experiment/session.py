@@ -235,8 +235,6 @@ def _existing_ledger(
     if paths.ledger.exists():
         return _abandoned_with(stack, Ledger.open(paths.ledger))
     if paths.jobs.exists() and any(paths.jobs.iterdir()):
-        raise RunDirError(
-            f"{paths.root}: has jobs but no ledger; `run --rebuild-ledger` makes one from the job directories,"
-            " `run --fresh` starts over"
-        )
+        advice = "`run --rebuild-ledger` makes one from the job directories, `run --fresh` starts over"
+        raise RunDirError(f"{paths.root}: has jobs but no ledger; {advice}")
     return None

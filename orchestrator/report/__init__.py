@@ -32,10 +32,7 @@ class WrittenReport:
 
 
 def compose(run_dir: Path) -> Document:
-    """The report of ``run_dir``, not written anywhere.
-
-    :raises UsageError: when there is nothing to report.
-    """
+    """The report of ``run_dir``, not written anywhere. :raises UsageError: when there is nothing to report."""
     from orchestrator.analysis.samples import damage_explained, is_benchmark
 
     if is_benchmark(run_dir):

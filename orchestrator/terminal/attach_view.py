@@ -22,8 +22,8 @@ def show(snapshots: Iterable[Snapshot], *, as_json: bool) -> Snapshot | None:
             if last is None:
                 reporter.event("attached", _summary(snapshot), run_dir=str(snapshot.paths.root))
             else:
-                for change in attach.changes(last, snapshot):
-                    reporter.event(change.kind, change.message, job_id=change.job_id, state=change.state)
+                for row, kind, message in attach.changes(last, snapshot):
+                    reporter.event(kind, message, job_id=row["job_id"], state=row["state"])
             last = snapshot
             if isinstance(reporter, LiveReporter) and snapshot.rows:
                 reporter.draw(lambda: screen.of_snapshot(snapshot))  # noqa: B023 - it is called at once, or not at all

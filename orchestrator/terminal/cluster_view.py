@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-
 from rich.text import Text
 
 from orchestrator.core.messages import HIGH_RUN_DELAY_SHARE
@@ -39,7 +37,7 @@ def _columns(status: ClusterStatus) -> list[Column[ClusterNode]]:
         number_column("cores", lambda node: f"{node.cores_used:g}/{node.cores}"),
         number_column("MiB", lambda node: f"{node.memory_used_mib:,}/{node.memory_mib:,}", rank=2),
         number_column("jobs", lambda node: str(len(node.jobs))),
-        number_column("wait", lambda node: number(_wait(node), ".0%"), rank=1, style=_wait_style),
+        number_column("wait", lambda node: number(node.run_delay_share, ".0%"), rank=1, style=_wait_style),
     ]
     if any(node.gpus for node in status.nodes):
         columns.insert(
@@ -48,11 +46,5 @@ def _columns(status: ClusterStatus) -> list[Column[ClusterNode]]:
     return columns
 
 
-def _wait(node: ClusterNode) -> float | None:
-    """The median share of time that the node's jobs wait for a CPU."""
-    shares = [job.run_delay_share for job in node.jobs if job.run_delay_share is not None]
-    return statistics.median(shares) if shares else None
-
-
 def _wait_style(node: ClusterNode) -> str:
-    return "bold red" if (_wait(node) or 0.0) > HIGH_RUN_DELAY_SHARE else ""
+    return "bold red" if (node.run_delay_share or 0.0) > HIGH_RUN_DELAY_SHARE else ""

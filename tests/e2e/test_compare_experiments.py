@@ -14,8 +14,12 @@ import pytest
 from command_helpers import Experiment
 from measurement_helpers import measurements
 
-from orchestrator.analysis.compare import Comparison, Pair, compare
+from orchestrator.analysis.compare import Comparison, Pair, compare_with_first
 from orchestrator.core.errors import UsageError
+
+
+def compare(run_a: Path, run_b: Path) -> Comparison:
+    return compare_with_first([run_a, run_b])[0]
 
 
 def pair(found: Comparison, what: str, figure: str) -> Pair:

@@ -262,8 +262,8 @@ def test_two_readings_of_the_ledger_show_what_happened(
     before: dict[str, object], now: dict[str, object], kinds: list[str]
 ) -> None:
     changes = list(attach.changes(snapshot(a=before, b=ROW | {"state": "PENDING"}), snapshot(a=now, new=now)))
-    assert [change.kind for change in changes] == kinds
-    assert all(change.message.startswith("a ") for change in changes)
+    assert [kind for _, kind, _ in changes] == kinds
+    assert all(message.startswith("a ") for _, _, message in changes)
 
 
 def test_a_lock_that_names_nobody_who_runs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,12 @@ import measurement_helpers as bench
 import pytest
 from measurement_helpers import collapsed, measurements, slower
 
-from orchestrator.analysis.compare import Comparison, Pair, compare, merged
+from orchestrator.analysis.compare import Comparison, Pair, compare_with_first, merged
 from orchestrator.core.errors import UsageError
+
+
+def compare(run_a: Path, run_b: Path) -> Comparison:
+    return compare_with_first([run_a, run_b])[0]
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def read_everything(root: Path) -> None:
         lambda: compose(root),
         lambda: job_metrics.gather(root),
         lambda: contention.find(root),
-        lambda: compare.compare(root, root),
+        lambda: compare.compare_with_first([root, root]),
         lambda: resume.load(root),
         lambda: run_directory.existing(root),
         lambda: live_facts.read(RunPaths(root), ""),

@@ -112,9 +112,8 @@ def _find_cluster(ray_address: str) -> str:
     """The numeric address of a cluster that answers and accepts our token."""
     name = local_cluster() or os.environ.get("RAY_ADDRESS") if ray_address == AUTO else ray_address
     if not name:
-        raise UsageError(
-            "--ray-address auto: this machine is not a node of a cluster; `cluster join HOST:PORT` makes it one"
-        )
+        advice = "`cluster join HOST:PORT` makes it one"
+        raise UsageError(f"--ray-address auto: this machine is not a node of a cluster; {advice}")
     host, port = address.parse(name)
     if (why := address.connect_error(host, port)) is not None:
         raise UsageError(f"--ray-address {ray_address}: no Ray cluster at {name} ({why}); `cluster up` starts one")
@@ -173,10 +172,9 @@ def _initialise(ray_address: str, options: dict[str, Any]) -> None:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")
             if ray_address == LOCAL:
                 raise UsageError(f"--executor ray: Ray did not start: {reason}") from error
-            raise UsageError(
-                f"--ray-address {ray_address}: Ray refuses the connection: {reason}. This machine must be a"
-                " node of the cluster: `cluster join HOST:PORT` makes it one"
-            ) from error
+            advice = "This machine must be a node of the cluster: `cluster join HOST:PORT` makes it one"
+            refused = f"--ray-address {ray_address}: Ray refuses the connection: {reason}"
+            raise UsageError(f"{refused}. {advice}") from error
     internals.hide_worker_messages()
 
 

@@ -19,10 +19,7 @@ after which the head declares a silent node dead (:data:`orchestrator.executors.
 
 
 class HeadLiveness:
-    """Probes the head regularly, in a thread of its own.
-
-    :param head: ``HOST:PORT``.
-    """
+    """Probes the head regularly, in a thread of its own. :param head: ``HOST:PORT``."""
 
     def __init__(self, head: str) -> None:
         host, _, port = head.rpartition(":")

@@ -209,10 +209,8 @@ class RayExecutor:
     def _check_cluster(self) -> None:
         """:raises ClusterLostError: no node is usable any more, or the head does not answer."""
         if not self._attempts and (why := self.nodes.all_excluded) is not None:
-            raise ClusterLostError(
-                f"no node of the cluster can be used any more: {why}. Correct the cause, and run the same command again"
-                " to resume"
-            )
+            advice = "Correct the cause, and run the same command again to resume"
+            raise ClusterLostError(f"no node of the cluster can be used any more: {why}. {advice}")
         if (missing_s := self.nodes.registry.head.missing_s) > DRIVER_TIMEOUT_S:
             raise ClusterLostError(
                 f"the head of the Ray cluster has not answered for {missing_s:.0f} s, so all of its jobs end. When the"

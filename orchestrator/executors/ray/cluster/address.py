@@ -63,9 +63,8 @@ def outward() -> str:
 def check_own(host: str, port: int = 0) -> None:
     """:raises UsageError: ``host`` is not an address of this machine, or ``port`` is taken."""
     if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
-        raise UsageError(
-            f"{host} is the wildcard address; give the one at which the other machines reach this one, or no --address"
-        )
+        advice = "give the one at which the other machines reach this one, or no --address"
+        raise UsageError(f"{host} is the wildcard address; {advice}")
     with _socket(host, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

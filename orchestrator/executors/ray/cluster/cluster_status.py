@@ -54,6 +54,12 @@ class ClusterNode:
     """None for a node that timed out reporting its versions."""
     jobs: tuple[RunningJob, ...] = ()
 
+    @property
+    def run_delay_share(self) -> float | None:
+        """The median share of time that its jobs wait for a CPU."""
+        shares = [job.run_delay_share for job in self.jobs if job.run_delay_share is not None]
+        return statistics.median(shares) if shares else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterStatus:
@@ -127,8 +133,7 @@ def hot_spots(nodes: Sequence[ClusterNode]) -> list[str]:
     """A sentence for each node whose jobs wait for CPUs, or are slower per core than the same jobs on other nodes."""
     lines = []
     for node in nodes:
-        shares = [job.run_delay_share for job in node.jobs if job.run_delay_share is not None]
-        if shares and (share := statistics.median(shares)) > HIGH_RUN_DELAY_SHARE:
+        if (share := node.run_delay_share or 0.0) > HIGH_RUN_DELAY_SHARE:
             why = "another program uses their cores. Run `doctor` there to see which"
             if sharing := _sharing(node.jobs):
                 names = listed(sharing, SHOWN)
@@ -136,10 +141,8 @@ def hot_spots(nodes: Sequence[ClusterNode]) -> list[str]:
             lines.append(f"{node.name}: its jobs wait {share:.0%} of the time for a CPU, as {why}")
     for index, ratio in _speed_ratios(nodes).items():
         if ratio < LOW_SPEED_RATIO:
-            lines.append(
-                f"{nodes[index].name}: its jobs run at {ratio:.0%} of the speed per core that the same jobs"
-                " have on other nodes"
-            )
+            others = "that the same jobs have on other nodes"
+            lines.append(f"{nodes[index].name}: its jobs run at {ratio:.0%} of the speed per core {others}")
     return lines
 
 

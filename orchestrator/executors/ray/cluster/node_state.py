@@ -105,10 +105,8 @@ def load() -> LocalNode | None:
     except FileNotFoundError:
         return None
     except ValueError:
-        raise UsageError(
-            f"{file}: not a valid record of a cluster's node. Remove the file, and end Ray's remaining processes "
-            "yourself"
-        ) from None
+        advice = "Remove the file, and end Ray's remaining processes yourself"
+        raise UsageError(f"{file}: not a valid record of a cluster's node. {advice}") from None
 
 
 def save(node: LocalNode) -> None:

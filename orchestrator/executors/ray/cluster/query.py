@@ -53,22 +53,18 @@ def check(cluster: str, *, insecure: bool) -> None:
         ours = without_token if insecure else executor.submit(head_versions, cluster, insecure=False)
     open_answer = without_token.result()
     if insecure and isinstance(open_answer, TokenRefused):
-        raise UsageError(
-            f"{cluster}: this cluster requires a token; copy the file from the machine of its head to"
-            f" {cluster_token.token_file()}, and omit --insecure"
-        )
+        copy = f"copy the file from the machine of its head to {cluster_token.token_file()}"
+        raise UsageError(f"{cluster}: this cluster requires a token; {copy}, and omit --insecure")
     if not insecure and isinstance(open_answer, HeadVersions):
-        raise UsageError(
-            f"{cluster}: this cluster has no authentication: whoever reaches it can run code on its nodes. Restart it"
-            " without --insecure, or join it with --insecure"
-        )
+        danger = "whoever reaches it can run code on its nodes"
+        advice = "Restart it without --insecure, or join it with --insecure"
+        raise UsageError(f"{cluster}: this cluster has no authentication: {danger}. {advice}")
     answer = ours.result()
     if isinstance(answer, TokenRefused):
         variable = cluster_token.TOKEN_VARIABLE
         ours_is = f"the environment's {variable}" if os.environ.get(variable) else cluster_token.token_file()
-        raise UsageError(
-            f"{cluster}: this cluster has another token than {ours_is}; copy the file from the machine of its head"
-        )
+        advice = "copy the file from the machine of its head"
+        raise UsageError(f"{cluster}: this cluster has another token than {ours_is}; {advice}")
     if isinstance(answer, NoAnswer):
         raise UsageError(f"{cluster}: what listens there is not a working head of a cluster ({answer.why})")
     here = HeadVersions(ray=cluster_token.require_ray(), python=".".join(map(str, sys.version_info[:3])))
@@ -89,10 +85,8 @@ def facts(cluster: str) -> dict[str, Any]:
         raise OrchestratorError(f"{cluster}: the head does not answer ({why})")
     answer = _query("facts", cluster, cluster_token.client_environment(cluster))
     if isinstance(answer, TokenRefused):
-        raise UsageError(
-            f"{cluster}: the cluster does not accept the token in {cluster_token.token_file()}; copy the file from the"
-            " machine of its head"
-        )
+        what, advice = f"the token in {cluster_token.token_file()}", "copy the file from the machine of its head"
+        raise UsageError(f"{cluster}: the cluster does not accept {what}; {advice}")
     if isinstance(answer, NoAnswer):
         raise OrchestratorError(f"{cluster}: the cluster does not answer: {answer.why}")
     return answer

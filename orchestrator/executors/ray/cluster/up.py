@@ -70,9 +70,8 @@ def join(head: str, *, host: str | None = None, insecure: bool = False) -> list[
         address.check_own(own)
         _check_mode(insecure)
         if why := address.connect_error(head_host, port):
-            raise UsageError(
-                f"{cluster}: no head of a cluster answers ({why}); is `cluster up` running there, and the port open?"
-            )
+            question = "is `cluster up` running there, and the port open?"
+            raise UsageError(f"{cluster}: no head of a cluster answers ({why}); {question}")
         query.check(cluster, insecure=insecure)
         offer = node_settings.offer(topology.detect(with_gpus=True))
         _start("node", cluster, own, offer, [f"--address={cluster}"], insecure=insecure)
@@ -184,16 +183,12 @@ def _create_directory(mark: str) -> Path:
     """A directory accessible to its owner only: what Ray creates in it is accessible to everyone."""
     parent = shared_directory()
     if parent is None:
-        raise UsageError(
-            "the directory for temporary files has no place that other users cannot write to; set TMPDIR to a directory"
-            " of your own"
-        )
+        why = "the directory for temporary files has no place that other users cannot write to"
+        raise UsageError(f"{why}; set TMPDIR to a directory of your own")
     path = parent / f"ray-{mark[:6]}"
     if len(str(path)) > node_settings.LONGEST_DIRECTORY:
-        raise UsageError(
-            f"{parent}: the path is too long for the sockets of Ray (at most {node_settings.LONGEST_DIRECTORY - 11} "
-            "characters); set TMPDIR to a shorter one"
-        )
+        why = f"the path is too long for the sockets of Ray (at most {node_settings.LONGEST_DIRECTORY - 11} characters)"
+        raise UsageError(f"{parent}: {why}; set TMPDIR to a shorter one")
     path.mkdir(mode=0o700)
     return path
 

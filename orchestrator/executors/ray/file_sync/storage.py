@@ -121,17 +121,13 @@ def open_uri(uri: str) -> tuple[Any, str]:
     try:
         core = importlib.import_module("fsspec.core")
     except ImportError as error:
-        raise UsageError(
-            f"--storage {uri}: a URI needs the package fsspec, which is not installed; it comes with the extra "
-            f"`ray`: {INSTALL_RAY}"
-        ) from error
+        why = "a URI needs the package fsspec, which is not installed"
+        raise UsageError(f"--storage {uri}: {why}; it comes with the extra `ray`: {INSTALL_RAY}") from error
     try:
         filesystem, folder = core.url_to_fs(uri)
     except ImportError as error:
-        raise UsageError(
-            f"--storage {uri}: {scheme}:// needs a package that is not installed here ({error}); "
-            "install it on every machine"
-        ) from error
+        why = f"{scheme}:// needs a package that is not installed here ({error})"
+        raise UsageError(f"--storage {uri}: {why}; install it on every machine") from error
     except ValueError as error:
         raise UsageError(f"--storage {uri}: fsspec does not know it ({error}); expected a URI {EXAMPLES}") from error
     return filesystem, folder.rstrip("/")
