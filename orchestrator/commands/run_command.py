@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+MOST_FOLDERS = 500
+"""Folders that are searched for robots before the message that this is no run directory: a home may have millions."""
+
 
 class OnChangeChoice(StrEnum):
     refuse = "refuse"
@@ -170,7 +173,9 @@ def _refuse_robots(folder: Path) -> None:
     from orchestrator.core.paths import RunPaths
     from orchestrator.experiment import robot_check, run_directory
 
-    if not run_directory.is_run_directory(RunPaths(folder)) and any(robot_check.robot_files(folder, lambda _: None)):
+    if run_directory.is_run_directory(RunPaths(folder)):
+        return
+    if any(robot_check.robot_files(folder, most_folders=MOST_FOLDERS)):
         advice = f"`orchestrator init {shlex.quote(str(folder))}` writes a job file for its robots"
         raise UsageError(f"{folder}: this folder is not a run directory, which `run` makes; {advice}")
 

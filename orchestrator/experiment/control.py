@@ -62,6 +62,8 @@ class Snapshot:
     """When the rows were written to ``summary.json``, which they are from if the supervisor runs on another host."""
     live: LiveFacts | None = None
     """What the supervisor reports beside the ledger; None where none runs, or an earlier version of this program."""
+    free_disk_asked: Mapping[str, int] | None = None
+    """MiB of each PENDING job, while jobs wait for disk space; None where that is not known (on another host)."""
 
     @property
     def over(self) -> bool:
@@ -80,8 +82,14 @@ class Snapshot:
             "phase": job.phase if job else "starting" if is_running else None,
             "cpu_share": job.cpu_share if job else None,
             "run_delay_share": job.run_delay_share if job else None,
-            "waiting": self.live.waiting if row["state"] == "PENDING" else None,
+            "waiting": self.live.waiting if self._waits_for_disk(row) else None,
         }
+
+    def _waits_for_disk(self, row: SummaryRow) -> bool:
+        if self.live is None or row["state"] != "PENDING":
+            return False
+        least_mib, asked = self.live.waiting_from_mib, self.free_disk_asked
+        return least_mib is None or asked is None or asked.get(row["job_id"], 0) >= least_mib
 
 
 def status(run_dir: Path) -> Snapshot:
@@ -100,7 +108,8 @@ def status(run_dir: Path) -> Snapshot:
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         rows = _as_of_now(ledger.summary(), holder)
         live = None if holder is None else live_facts.read(paths, holder.key)
-        return Snapshot(paths=paths, rows=rows, holder=holder, live=live)
+        asked = ledger.free_disk_asked() if live is not None and live.waiting_from_mib is not None else None
+        return Snapshot(paths=paths, rows=rows, holder=holder, live=live, free_disk_asked=asked)
 
 
 def _as_of_now(rows: list[SummaryRow], holder: LockHolder | None) -> list[SummaryRow]:

@@ -66,6 +66,7 @@ def reconcile(
             ledger.update_declaration(position[job_id], job)
             continue
         if earlier is not None:
+            row = recovery.settle(earlier, paths, ledger, reporter)  # while its worker may still write there
             aside = run_directory.set_aside(paths.job(job_id).root, paths.replaced)
             text = f"{job_id} changed and starts over; its old directory is now {aside}"
             reporter.event("restarted", text, job_id=job_id)

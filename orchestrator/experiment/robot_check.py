@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -128,15 +129,19 @@ def _below(folder: Path) -> Iterator[_Item | RobotCheck]:
         yield RobotCheck(path=str(error.filename), verdict="error", messages=messages, figures={})
 
 
-def robot_files(folder: Path, report: Callable[[OSError], object]) -> Iterator[str]:
+def robot_files(
+    folder: Path, report: Callable[[OSError], object] = lambda _: None, *, most_folders: int | None = None
+) -> Iterator[str]:
     """Every ``*.xml`` below ``folder``, except in hidden folders and run directories, which hold copies.
 
     Links are followed; no folder is visited twice.
 
     :param report: called with the error of a folder that cannot be read.
+    :param most_folders: how many folders are looked into; None: all.
     """
     entered = {os.path.realpath(folder)}
-    for where, folders, files in os.walk(folder, followlinks=True, onerror=report):
+    walk = os.walk(folder, followlinks=True, onerror=report)
+    for where, folders, files in itertools.islice(walk, most_folders):
         inner = {name: os.path.realpath(Path(where, name)) for name in sorted(folders)}
         unseen = [name for name, real in inner.items() if name[0] != "." and real not in entered]
         folders[:] = [name for name in unseen if not _is_run_directory(Path(where, name))]

@@ -14,9 +14,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.decoding import decode
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Job, Paused, Pending, Running, State
+from orchestrator.core.job import (
+    Attempt,
+    AttemptOutcome,
+    Cause,
+    Failed,
+    Job,
+    Paused,
+    Pending,
+    Resources,
+    Running,
+    State,
+)
 from orchestrator.core.text import storable
 from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database_file import decoding, translated
@@ -334,6 +346,12 @@ class Ledger:
                 names = [name for (record,) in self._execute(sql) for name in rows.measure_names(record)]
             self._measure_names = dict.fromkeys(names)
         return self._measure_names.keys()
+
+    def free_disk_asked(self) -> dict[str, int]:
+        """MiB of free disk space that each PENDING job asks for, by ``job_id``."""
+        sql = "SELECT job_id, resources FROM declared JOIN jobs USING (job_id) WHERE state = 'PENDING'"
+        with translated(self._path), decoding(self._path):
+            return {job_id: decode(Resources, text).min_free_disk_mib for job_id, text in self._execute(sql)}
 
     def counts(self) -> dict[str, int]:
         """Number of jobs by the name of their state."""

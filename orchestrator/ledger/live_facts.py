@@ -32,6 +32,8 @@ class LiveFacts(JsonLine):
     """The supervisor that wrote it; one that was killed leaves its file behind."""
     waiting: Message | None = None
     """Why jobs that would have a slot are not launched; None: none waits for anything else."""
+    waiting_from_mib: int | None = None
+    """These are the jobs that ask for at least so much free disk space."""
     jobs: Mapping[str, LiveJob] = field(default_factory=dict)
     """By job id; those that have reported nothing yet are missing."""
 

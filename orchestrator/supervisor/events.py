@@ -14,6 +14,15 @@ from orchestrator.supervisor.active_attempts import ActiveAttempt, cpus_by_rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiskShortage:
+    """Why jobs wait for free disk space."""
+
+    text: str
+    least_mib: int
+    """What the most modest of them asks for; who asks for less does not wait for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """The whole experiment at one moment."""
 
@@ -27,7 +36,7 @@ class View:
     steps_to_go: int
     env_steps_per_s: float
     cores_busy: float
-    waiting: str | None = None
+    waiting: DiskShortage | None = None
     """Why jobs that would have a slot are not launched; None: none waits for anything else."""
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.job import Job
-from orchestrator.supervisor.events import Reporter
+from orchestrator.supervisor.events import DiskShortage, Reporter
 
 MEASURED_EVERY_S = 1.0
 
@@ -20,23 +20,22 @@ class FreeDisk:
     root: Path
     reporter: Reporter
     now: Callable[[], float]
+    asked: Collection[int]
+    """How much the waiting jobs ask for, always as of now."""
     _free_mib: int | None = field(default=None, init=False)
     _measure_at: float = field(default=0.0, init=False)
-    _awaited: set[int] = field(default_factory=set, init=False)
+    _refused: set[int] = field(default_factory=set, init=False)
     """How much the jobs ask for that were refused, and of which that was reported."""
 
     @property
-    def is_awaited(self) -> bool:
-        """Whether jobs wait for space that others may free."""
-        return bool(self._awaited)
-
-    @property
-    def reason(self) -> str | None:
-        """Why jobs wait for space; None: none does."""
-        if not self._awaited or self._free_mib is None:
+    def awaited(self) -> DiskShortage | None:
+        """What jobs wait for that others may free; None: none does."""
+        waiting = self._waiting()
+        if not waiting or self._free_mib is None:
             return None
-        jobs = f"Jobs with resources.min_free_disk from {min(self._awaited):,} MiB on wait for free disk space"
-        return f"{jobs}: {self._free_mib:,} MiB are free on the file system of {self.root}"
+        jobs = f"Jobs with resources.min_free_disk from {min(waiting):,} MiB on wait for free disk space"
+        text = f"{jobs}: {self._free_mib:,} MiB are free on the file system of {self.root}"
+        return DiskShortage(text=text, least_mib=min(waiting))
 
     def admits(self, job: Job) -> bool:
         """Whether ``job`` may be launched. If it may not, this is reported, once for all that ask for as much."""
@@ -46,10 +45,11 @@ class FreeDisk:
         if self.now() >= self._measure_at:
             self._free_mib, self._measure_at = free_mib(self.root), self.now() + MEASURED_EVERY_S
         if self._free_mib is None or self._free_mib >= asked_mib:
-            self._awaited.discard(asked_mib)
+            self._refused.discard(asked_mib)
             return True
-        if asked_mib not in self._awaited:
-            self._awaited.add(asked_mib)
+        self._refused = self._waiting()
+        if asked_mib not in self._refused:
+            self._refused.add(asked_mib)
             text = (
                 f"{job.job_id} waits for disk space, as do all jobs that need as much: "
                 f"{shortage(self.root, self._free_mib, asked_mib)}. It is launched as soon as there is room; Ctrl-C "
@@ -57,6 +57,10 @@ class FreeDisk:
             )
             self.reporter.event("waiting", text, job_id=job.job_id, free_mib=self._free_mib, asked_mib=asked_mib)
         return False
+
+    def _waiting(self) -> set[int]:
+        """What was refused, without that for which no job waits any more: it may have been cancelled."""
+        return {mib for mib in self._refused if mib in self.asked}
 
 
 def free_mib(path: Path) -> int | None:

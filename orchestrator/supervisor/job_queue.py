@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -43,6 +43,8 @@ class JobQueue:
         # An OrderedDict: a dict from whose front thousands of keys were removed takes long to find its first.
         self._entries: OrderedDict[str, _QueuedJob] = OrderedDict()
         self._queues: dict[Demand, deque[_QueuedJob]] = {}
+        self.free_disk_mib: Counter[int] = Counter()
+        """MiB of free disk space → the number of waiting jobs that ask for so much, never 0."""
         self._delayed: list[tuple[float, int, _QueuedJob]] = []
         self._ahead = itertools.count(-1, -1)
         self._behind = itertools.count()
@@ -70,6 +72,7 @@ class JobQueue:
         demand = resources.all_cores, resources.all_gpus, resources.all_memory_mib, resources.min_free_disk_mib
         entry = _QueuedJob(job_id=job_id, demand=demand, position=next(self._behind), since=now)
         self._entries[job_id] = entry
+        self.free_disk_mib[resources.min_free_disk_mib] += 1
         if not_before is not None and not_before > now:
             heapq.heappush(self._delayed, (not_before, entry.position, entry))
         else:
@@ -77,7 +80,11 @@ class JobQueue:
 
     def remove(self, job_id: str) -> None:
         """``job_id`` no longer waits. Its entry is dropped when a pass reaches it."""
-        self._entries.pop(job_id, None)
+        if (entry := self._entries.pop(job_id, None)) is not None:
+            asked_mib = entry.demand[3]
+            self.free_disk_mib[asked_mib] -= 1
+            if not self.free_disk_mib[asked_mib]:
+                del self.free_disk_mib[asked_mib]
 
     def offers(self, now: float, *, at_most: int) -> Offers:
         """One pass over the jobs that are due, in order, until ``at_most`` have been accepted."""

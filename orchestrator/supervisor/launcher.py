@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.job import AttemptOutcome, Cause, Job, Resources
-from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Executor, Handle, Launch, amounts
 from orchestrator.machine.slots import Slot, Slots
 from orchestrator.supervisor import job_directory, retry_policy
@@ -16,6 +15,7 @@ from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempt
 from orchestrator.supervisor.free_disk import FreeDisk
 from orchestrator.supervisor.job_directory import RobotAlteredError, RobotCopies
 from orchestrator.supervisor.job_queue import Shortage
+from orchestrator.supervisor.job_table import JobTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class LaunchFailed:
 class Launcher:
     """Changes neither job nor ledger: the supervisor acts on the result."""
 
-    paths: RunPaths
+    jobs: JobTable
     active: ActiveAttempts
     executor: Executor
     slots: Slots
@@ -47,20 +47,19 @@ class Launcher:
     disk: FreeDisk = field(init=False)
 
     def __post_init__(self) -> None:
-        self.disk = FreeDisk(root=self.paths.root, reporter=self.robots.reporter, now=self.now)
+        root, reporter, asked = self.robots.paths.root, self.robots.reporter, self.jobs.queue.free_disk_mib
+        self.disk = FreeDisk(root=root, reporter=reporter, now=self.now, asked=asked)
 
-    def launch(
-        self, job: Job, next_number: int, available_memory_mib: Callable[[], int]
-    ) -> Launched | LaunchFailed | Shortage:
-        """A shortage: there is no room now, and nothing was done. ``next_number`` is that of the ledger."""
+    def launch(self, job: Job, available_memory_mib: Callable[[], int]) -> Launched | LaunchFailed | Shortage:
+        """A shortage: there is no room now, and nothing was done."""
         if not self.disk.admits(job):
             return "disk"
         slot = self._acquire(job.resources, available_memory_mib)
         if not isinstance(slot, Slot):
             return slot
-        number, error = next_number, None
+        number, error = self.jobs.next_number(job.job_id), None
         try:
-            number = job_directory.free_number(self.paths.job(job.job_id), next_number)
+            number = job_directory.free_number(self.robots.paths.job(job.job_id), number)
             self.robots.ensure_intact(job)
             handle = self._submit(job, number, slot)
         except OrchestratorError:  # not of this job
@@ -79,7 +78,7 @@ class Launcher:
         return LaunchFailed(attempt, AttemptOutcome(cause=cause, message=f"could not be launched: {what}"), error)
 
     def _submit(self, job: Job, number: int, slot: Slot) -> Handle:
-        paths = self.paths.job(job.job_id)
+        paths = self.robots.paths.job(job.job_id)
         job_directory.prepare(paths, number, job.spec)
         return self.executor.submit(
             Launch(

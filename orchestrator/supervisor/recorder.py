@@ -138,7 +138,8 @@ class Recorder:
     def _write_live(self, now: float, view: Callable[[], View]) -> None:
         begun, seen = time.monotonic(), view()
         jobs = {attempt.job.job_id: _live(attempt) for attempt in seen.active}
-        facts = LiveFacts(holder=self.holder, waiting=seen.waiting, jobs=jobs)
+        text, least_mib = (None, None) if seen.waiting is None else (seen.waiting.text, seen.waiting.least_mib)
+        facts = LiveFacts(holder=self.holder, waiting=text, waiting_from_mib=least_mib, jobs=jobs)
         with contextlib.suppress(OSError):  # it is for who looks on, and is soon written again
             write_whole(self.paths.live, facts.to_line(), durable=False)
         self._next_live = now + max(RECORD_EVERY_S, (time.monotonic() - begun) / LIVE_SHARE)

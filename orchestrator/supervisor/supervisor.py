@@ -112,7 +112,7 @@ class Supervisor:
             holder=self.holder,
         )
         self._launcher = Launcher(
-            paths=self.paths, active=self._active, executor=self.executor, slots=self.slots, robots=robots, now=self.now
+            jobs=self._jobs, active=self._active, executor=self.executor, slots=self.slots, robots=robots, now=self.now
         )
 
     def run(self) -> dict[str, State]:
@@ -195,7 +195,7 @@ class Supervisor:
             return IDLE_S
         if (due := self._jobs.queue.next_due) is not None:
             return min(IDLE_S, max(0.0, due - self.now()))
-        return IDLE_S if self._active or self.slots.grows or self._launcher.disk.is_awaited else 0.0
+        return IDLE_S if self._active or self.slots.grows or self._launcher.disk.awaited else 0.0
 
     # -- events of the executor
 
@@ -297,7 +297,7 @@ class Supervisor:
         offers = self._jobs.queue.offers(self.now(), at_most=self.slots.lanes)
         for job_id in offers:
             job, queue_s = self._jobs.job(job_id), self.now() - self._jobs.queue.since(job_id)
-            match self._launcher.launch(job, self._jobs.next_number(job_id), available_memory_mib):
+            match self._launcher.launch(job, available_memory_mib):
                 case LaunchFailed(attempt=attempt, outcome=outcome, error=error):
                     if not isinstance(error, OSError):
                         self._recorder.log_error(error)
@@ -395,5 +395,5 @@ class Supervisor:
             steps_to_go=self._active.steps_to_go + self._jobs.steps_waiting,
             env_steps_per_s=self._active.env_steps_per_s,
             cores_busy=self._active.cores_busy,
-            waiting=self._launcher.disk.reason,
+            waiting=self._launcher.disk.awaited,
         )

@@ -99,7 +99,7 @@ def of_view(view: View) -> Screen:
         steps_to_go=view.steps_to_go,
         env_steps_per_s=view.env_steps_per_s,
         cores_busy=view.cores_busy,
-        waiting=view.waiting,
+        waiting=view.waiting.text if view.waiting else None,
     )
 
 

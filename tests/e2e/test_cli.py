@@ -242,7 +242,11 @@ def test_failed_jobs_are_explained_and_run_again_only_after_retry(
     assert rows["bad-s0"]["state"] == "PENDING"
     assert json.loads(invoke("status", "run", "--json", cwd=cwd).stdout) == list(rows.values())
 
-    assert invoke("run", "jobs.toml", "--run-dir", "run", cwd=cwd).returncode == 0
+    with (cwd / "odd.py").open("a") as code:
+        code.write("# as the user has changed it since\n")
+    retried = invoke("run", "jobs.toml", "--run-dir", "run", cwd=cwd)
+    assert retried.returncode == 0
+    assert re.search(f"changed .*: Python files below {cwd}.* bits", " ".join(retried.stdout.split()))
     refused = invoke("retry", "run", "bad-s0", cwd=cwd)
     assert refused.returncode == 2
     assert "bad-s0 is SUCCEEDED" in refused.stderr

@@ -7,7 +7,9 @@ import os
 import shlex
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_helpers import (
@@ -22,6 +24,8 @@ from command_helpers import (
     summary,
     wait_until,
 )
+
+from orchestrator.commands import run_command
 
 CART = """<mujoco><option timestep="{timestep}"/><worldbody><body><joint name="x" type="slide" axis="1 0 0"/>
 <geom size="0.1"/><body><joint name="pole" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 0 0 {length}" size="0.03"/>
@@ -151,6 +155,29 @@ def test_run_names_init_for_a_robot_and_for_a_folder_of_robots(tmp_path: Path) -
     (tmp_path / "empty").mkdir()
     done = invoke("run", tmp_path / "empty", cwd=tmp_path)
     assert (done.returncode, "orchestrator init" in done.stderr) == (2, False)
+
+
+def test_run_looks_for_robots_in_some_folders_only_before_it_refuses_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(40):
+        (tmp_path / f"home/{number:02}/inner").mkdir(parents=True)
+    (tmp_path / "home/39/inner/cart.xml").write_text(cart())
+    looked_into: list[str] = []
+    walk = os.walk
+
+    def walked(*arguments: Any, **options: Any) -> Iterator[Any]:
+        for found in walk(*arguments, **options):
+            looked_into.append(found[0])
+            yield found
+
+    monkeypatch.setattr(os, "walk", walked)
+    monkeypatch.setattr(run_command, "MOST_FOLDERS", 10)
+    done = invoke("run", tmp_path / "home", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "is not a run directory" in done.stderr
+    assert "orchestrator init" not in done.stderr
+    assert len(looked_into) == 10
 
 
 def test_an_imported_job_file_passes_a_dry_run(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.worker.distributed.process_group import COLLECTIVE_TIMEOUT_VARIABLE
 from orchestrator.worker.training.shared_statistics import COMPARE_VARIABLE
 
 SMALL_PPO = {"n_steps": 32, "batch_size": 64, "n_epochs": 2}
@@ -204,13 +203,14 @@ def test_a_hung_rank_is_given_up_and_who_asks_to_leave_can_resume_bit_identicall
             "eval_episodes": spec.eval_episodes,
             "retry": {"max_retries": 3},
             "resources": {"ranks": 2},
+            "distributed": {"timeout": f"{PATIENCE_S:g}s"},
             "ppo": SMALL_PPO,
             "policy_kwargs": NET,
         },
     )
     paths = RunPaths(tmp_path / "run").job("ppo-s3")
     stopped = random.Random(os.urandom(8)).randrange(2)
-    with Run(jobs, "--run-dir", "run", cwd=tmp_path, **{COLLECTIVE_TIMEOUT_VARIABLE: f"{PATIENCE_S:g}"}) as run:
+    with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
         run.until("launched")
         wait_until(lambda: list(paths.checkpoints.glob("*.pt")), "a checkpoint")
         pids = ranks_of(run.popen.pid)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from model_helpers import differences
 import orchestrator
 from orchestrator.core import temporary_folder
 from orchestrator.core.errors import SpecError
+from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
 from orchestrator.worker.envs.model_loading import load_model
-from orchestrator.worker.robots import model_edits
+from orchestrator.worker.robots import file_collector, model_edits
 from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError
 from orchestrator.worker.robots.model_edits import EditError, RobotVariants
-from orchestrator.worker.robots.preflight_child import RecentRobot
+from orchestrator.worker.robots.preflight_child import RecentRobot, check
 
 ROOT = Path(__file__).parents[2]
 ROBOT = """<mujoco>
@@ -210,6 +212,57 @@ def test_a_robot_that_changes_between_two_of_its_variants_is_read_again(robot: P
         (robot.parent / "part.xml").unlink()
         with pytest.raises(BundleError, match=r"part\.xml"):
             recent.variants(robot, MAX_TOTAL_BYTES)
+
+
+def cost_of_variants(number: int, folder: Path) -> Counter[str]:
+    """What a child process does to examine so many variants of the hopper."""
+    cost: Counter[str] = Counter()
+
+    def counted(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            cost[what] += 1
+            return function(*arguments, **options)
+
+        return call
+
+    def read(path: Path, *arguments: Any) -> bytes:
+        content = read_regular_file(path, *arguments)
+        cost["bytes of the user's files" if path == HOPPER else "bytes of edited robots"] += len(content)
+        return content
+
+    read_regular_file = file_collector.read_regular_file
+    with pytest.MonkeyPatch.context() as patch, RecentRobot() as recent:
+        patch.setattr(mujoco.MjSpec, "compile", counted("specifications compiled", mujoco.MjSpec.compile))
+        patch.setattr(mujoco.MjSpec, "from_file", staticmethod(counted("files parsed", mujoco.MjSpec.from_file)))
+        from_xml_path = mujoco.MjModel.from_xml_path
+        patch.setattr(mujoco.MjModel, "from_xml_path", staticmethod(counted("files compiled", from_xml_path)))
+        patch.setattr(model_edits, "_equal", counted("fields compared", model_edits._equal))
+        patch.setattr(file_collector, "read_regular_file", read)
+        for variant in range(number):
+            answer = check(
+                ExaminationRequest(
+                    xml=str(HOPPER),
+                    task="forward",
+                    model_edits={"geom.foot.friction": [float(f"1.5{variant + 1}")]},
+                    simulate_s=0.005,
+                    stage_to=str(folder / str(variant)),
+                ),
+                recent,
+            )
+            assert answer.problem is None
+    return cost
+
+
+def test_a_further_variant_of_a_robot_costs_as_much_however_many_there_are(tmp_path: Path) -> None:
+    """Thousands are examined before a run: of each, the specification is compiled once, and what was written once."""
+    one, three, five = (cost_of_variants(number, tmp_path / str(number)) for number in (1, 3, 5))
+    assert one["bytes of the user's files"] == five["bytes of the user's files"] == HOPPER.stat().st_size
+    assert five - three == three - one
+    of_two = five - three
+    assert of_two["specifications compiled"] == of_two["files parsed"] == of_two["files compiled"] == 2
+    assert of_two["bytes of edited robots"] < 4 * HOPPER.stat().st_size
+    model = mujoco.MjModel.from_xml_path(str(HOPPER))
+    assert of_two["fields compared"] < len(list(model_edits._fields(model, model, ""))), "only up to the first edit"
 
 
 def test_the_job_file_knows_the_kinds_that_can_be_edited() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import pickle
 import threading
 import time
 from pathlib import Path
@@ -13,6 +15,7 @@ import worker_helpers as helpers
 
 from orchestrator.bench import baselines
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.worker.runtime import resources
 from orchestrator.worker.runtime.csv_tables import CsvTable
 from orchestrator.worker.runtime.resources import RunDelay, UsageReader
 from orchestrator.worker.training import timings
@@ -99,6 +102,29 @@ def test_threads_that_ended_leave_their_delay_and_nothing_else() -> None:
             thread.join()
     assert totals == sorted(totals)
     assert len(meter._running_ns) <= len(os.listdir("/proc/self/task")) + 4
+
+
+def test_the_meter_keeps_no_entry_of_ended_threads_and_takes_their_numbers_for_other_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "_TASKS", str(tmp_path))
+    meter = RunDelay()
+
+    def total_s(threads: dict[int, int]) -> float | None:
+        for path in tmp_path.iterdir():
+            path.rename(tmp_path.parent / f"ended-{next(ended)}")
+        for number, delay_s in threads.items():
+            (tmp_path / str(number)).mkdir()
+            (tmp_path / str(number) / "schedstat").write_text(f"7 {delay_s * 10**9} 7\n")
+        return meter.total_s()
+
+    ended = itertools.count()
+    assert total_s({1: 1, 7: 5}) == 6
+    size = len(pickle.dumps(meter))
+    assert total_s({1: 1, 7: 2}) == 8, "the second thread 7 is another one than the first"
+    for number in range(100, 200):
+        assert total_s({1: 1, number: 1}) == 8 + number - 99
+    assert len(pickle.dumps(meter)) < size + 20
 
 
 def test_a_thread_that_ends_while_threads_are_counted_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

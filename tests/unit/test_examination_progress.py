@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import cProfile
 import io
 import itertools
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from rich.console import Console
@@ -40,6 +42,59 @@ def test_stability_tests_of_many_robots_share_half_a_minute(
     given = [request.simulate_s for request in requests_for(robots, monkeypatch)]
     assert sum(given) == pytest.approx(all_s)
     assert min(given) == max(given) >= preflight.LEAST_SIMULATE_S
+
+
+class InstantChild:
+    """In place of an examining process: finds every robot good, at once."""
+
+    started: int
+    nothing: IO[bytes]
+    answered, hung = 0, False
+
+    def __init__(self) -> None:
+        InstantChild.started += 1
+
+    def __enter__(self) -> InstantChild:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def fileno(self) -> int:
+        return self.nothing.fileno()
+
+    def suits(self, _: ExaminationRequest) -> bool:
+        return True
+
+    def ask(self, request: ExaminationRequest, time_limit_s: float) -> None:
+        pass
+
+    def answer(self, *, readable: bool) -> ExaminationAnswer:
+        return ExaminationAnswer()
+
+
+def cost_of_variants(number: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Child processes and calls in this one for so many variants of one robot."""
+    robot, InstantChild.started = Path("/robot.xml"), 0
+    specs = [{"model_edits": {"geom.foot.size": [1.0 + index]}} for index in range(100, 100 + number)]
+    jobs = [replace(make_job(f"v{index:04}", spec=spec), xml_source=robot) for index, spec in enumerate(specs)]
+    profile = cProfile.Profile()
+    with Path(os.devnull).open("rb") as InstantChild.nothing:
+        monkeypatch.setattr(preflight, "Child", InstantChild)
+        profile.enable()
+        verdicts = preflight.examine(jobs, staging=Path("/staging"), at_once=2)
+        profile.disable()
+    assert len(verdicts) == number
+    return InstantChild.started, sum(entry.callcount for entry in profile.getstats())
+
+
+def test_a_further_variant_costs_the_supervisors_side_as_much_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    costs = [cost_of_variants(number, monkeypatch) for number in (4, 200, 400, 600)]
+    (_, few), (_, more), (children, many) = costs[1:]  # the first filled caches
+    assert many - more == more - few > 0
+    assert children == 2
 
 
 def test_a_long_examination_is_reported_at_times_and_a_short_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

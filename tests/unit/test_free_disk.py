@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from supervisor_helpers import (
     Experiment,
+    ask,
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
     names,
@@ -18,6 +19,7 @@ from orchestrator.api import WarningReporter
 from orchestrator.core.job import Job
 from orchestrator.executors.fake import Behaviour
 from orchestrator.supervisor import free_disk
+from orchestrator.supervisor.events import View
 
 
 class Disk:
@@ -84,6 +86,47 @@ def test_jobs_that_ask_for_less_do_not_wait_for_those_that_ask_for_more(tmp_path
     assert set(experiment.run().values()) == {"SUCCEEDED"}
     assert experiment.order[-1] == "j0000"
     assert len(waiting(experiment)) == 1
+
+
+@pytest.mark.parametrize("verb", ["cancel", "pause"])
+def test_nothing_waits_for_space_any_more_once_the_job_that_did_is_gone(verb: str, tmp_path: Path, disk: Disk) -> None:
+    disk.mib = 2000
+    jobs = [make_job("large", min_free_disk_mib=5000), *(make_job(name, min_free_disk_mib=50) for name in names(3))]
+    experiment = Experiment(tmp_path, jobs, lambda _: Behaviour(after_s=100.0), cpus=2)
+    seen: dict[str, tuple[list[str], str | None]] = {}
+
+    def each_turn(view: View) -> None:
+        moment = "before" if view.counts["PENDING"] == 2 else "after" if view.counts["PENDING"] == 1 else "later"
+        if moment == "before" and view.elapsed_s > 50:
+            ask(tmp_path, (verb, "large"))
+        seen[moment] = [job.job_id for job in view.next_up], view.waiting and view.waiting.text
+
+    experiment.reporter.each_turn = each_turn
+    experiment.run()
+    before, reason = seen["before"]
+    assert before == ["large", "j0002"]
+    assert reason is not None
+    assert "5,000 MiB" in reason
+    assert seen["after"] == (["j0002"], None), "both slots are taken, so nobody asks for space meanwhile"
+    assert seen["later"] == ([], None)
+
+
+def test_a_job_that_waits_again_for_space_is_reported_again(tmp_path: Path, disk: Disk) -> None:
+    jobs = [make_job("large", min_free_disk_mib=5000), make_job("larger", min_free_disk_mib=9000)]
+    experiment = Experiment(tmp_path, jobs)
+    agenda = [(10.0, "cancel"), (20.0, "retry"), (30.0, "stop")]
+
+    def each_turn(view: View) -> None:
+        if agenda and view.elapsed_s >= agenda[0][0]:
+            match agenda.pop(0)[1]:
+                case "stop":
+                    experiment.supervisor.request_stop("enough")
+                case verb:
+                    ask(tmp_path, (verb, "large"))
+
+    experiment.reporter.each_turn = each_turn
+    experiment.run()
+    assert [facts["job_id"] for facts in waiting(experiment)] == ["large", "larger", "large"]
 
 
 def test_a_stop_ends_the_waiting_and_every_job_is_resumed_later(tmp_path: Path, disk: Disk) -> None:

@@ -261,6 +261,41 @@ def test_a_paused_job_stays_paused_over_a_run_whatever_changes(has_run: bool, on
     assert again.order == []
 
 
+def test_a_job_that_a_dead_supervisor_left_running_is_settled_before_it_starts_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker is ended before its directory is set aside; that it was to be paused is heeded."""
+    jobs = [make_job("a"), make_job("b")]
+    experiment = Experiment(tmp_path, jobs)
+    for number, job in enumerate("ab"):
+        attempt = Attempt(
+            job_id=job, number=0, cpus=(0,), gpus=(), started_at=0.0, pid=4_000_000 + number, pid_start=1.0
+        )
+        experiment.ledger.start_attempt(attempt, queue_s=0.0)
+        experiment.ledger.set_state(job, Running(attempt=attempt))
+        experiment.paths.job(job).root.mkdir(parents=True)
+    experiment.ledger.note("pause", "b")
+    experiment.ledger.commit()
+    ended: list[tuple[int, bool]] = []
+
+    def kill_leftover(pid: int, _: float) -> None:
+        ended.append((pid, experiment.paths.job("ab"[pid - 4_000_000]).root.exists()))
+
+    monkeypatch.setattr(recovery, "kill_leftover", kill_leftover)
+    settled = reconcile(
+        [make_job(job, spec={"total_timesteps": 77}) for job in "ab"],
+        dict.fromkeys("ab", JobVerdict()),
+        {"a": 0, "b": 1},
+        "restart",
+        experiment.paths,
+        experiment.ledger,
+        experiment.reporter,
+    )
+    assert ended == [(4_000_000, True), (4_000_001, True)]
+    assert [(row.state.name, row.attempts) for row in settled] == [("PENDING", 0), ("PAUSED", 0)]
+    assert len(list(experiment.paths.replaced.iterdir())) == 2
+
+
 def test_a_rebuilt_ledger_knows_from_the_summary_which_jobs_are_paused(tmp_path: Path) -> None:
     jobs = [make_job(name) for name in "abc"]
     experiment = Experiment(tmp_path, jobs, behaviours({"a": FOREVER}), cpus=1)

@@ -21,7 +21,7 @@ from orchestrator.experiment.control import Snapshot
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor.active_attempts import ActiveAttempt
-from orchestrator.supervisor.events import View
+from orchestrator.supervisor.events import DiskShortage, View
 from orchestrator.terminal import screen
 from orchestrator.terminal.screen import JobLine, Screen
 
@@ -147,7 +147,7 @@ def test_the_view_of_the_supervisor_as_a_screen() -> None:
         steps_to_go=0,
         cores_busy=1.6,
         env_steps_per_s=0.0,
-        waiting="No space.",
+        waiting=DiskShortage(text="No space.", least_mib=1),
     )
     lines = printed(screen.rendered(screen.of_view(view), 120, 24), 120)
     assert "2/4 jobs done · 1 succeeded · 1 failed · 1 running · 1 pending" in lines
