@@ -165,6 +165,8 @@ def train(
         )
         if task is None and not {"env", "entry_point"} & defaults.keys():
             task = "auto"
+        if isinstance(init := defaults.get("init"), os.PathLike):
+            defaults["init"] = os.fspath(init)
         shared = {"seeds": list(seeds), **defaults}
         if total_timesteps is not None:
             shared["total_timesteps"] = total_timesteps

@@ -19,6 +19,9 @@ HIGH_RUN_DELAY_SHARE = 0.15
 below 0.01."""
 
 
+INIT_SUFFIX = ".init"
+
+
 class JsonLine:
     """A dataclass that is sent as one line of JSON."""
 
@@ -74,6 +77,9 @@ class ExaminationRequest(JsonLine):
     algo: str = "ppo"
     fast: bool = False
     """Whether the job demands ``learner = "fast"``."""
+    init: Mapping[str, Any] = field(default_factory=dict)
+    """What decides whether the policy in the file or job directory ``path`` can be the start: ``algo``, ``policy``,
+    ``policy_kwargs`` and ``normalize`` of the job; empty where it starts with random weights."""
     search_path: FilePath | None = None
     stage_to: FilePath | None = None
     """Folder to write the robot's bundle to; None: a temporary one."""
@@ -105,6 +111,10 @@ class ExaminationAnswer(JsonLine):
     task: str | None = None
     task_reason: str | None = None
     """Why the task was chosen, or without ``task`` why none was; None if the request names it."""
+    init_sha256: str | None = None
+    """Of the policy to start from, which is then beside ``stage_to``, with the suffix :data:`INIT_SUFFIX`."""
+    init: Message | None = None
+    """What was found there, and what of it is copied."""
     process_exits: bool = False
     """Whether the process ends after this answer, because what this robot did might affect the next one."""
     figures: Mapping[str, Any] = field(default_factory=dict)

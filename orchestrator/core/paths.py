@@ -80,6 +80,8 @@ class JobPaths:
     """What was in ``robot`` when it did not match ``robot_hash`` and was put back."""
     robot_hash = Below("robot.sha256")
     """SHA-256 of the bundle in ``robot``, as text; a ledger is rebuilt with it."""
+    init = Below("init.pt")
+    """The policy that its training starts from, where the job has ``init``."""
     attempts = Below("attempts")
     progress_csv = Below("progress.csv")
     timings_csv = Below("timings.csv")

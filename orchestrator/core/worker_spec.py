@@ -112,6 +112,10 @@ class WorkerSpec:
     extended_from: tuple[Positive, ...] = ()
     """Earlier values of ``total_timesteps`` of a job that ``--on-change=extend`` trains further. Its checkpoints may be
     those of a training with any of them. Not part of the fingerprint."""
+    init: FilePath | None = None
+    """Where the policy came from that it starts with, absolute. Not part of the fingerprint."""
+    init_sha256: str | None = None
+    """SHA-256 of that policy, a copy of which is in the job directory; None: it starts with random weights."""
 
     def fingerprint(self, total_timesteps: int | None = None) -> str:
         """SHA-256 of the values that decide the result, in hexadecimal.
@@ -125,6 +129,8 @@ class WorkerSpec:
             del values[key]
         if self.on_divergence == "fail":  # so that fingerprints are those of earlier versions
             del values["on_divergence"]
+        if self.init_sha256 is None:
+            del values["init_sha256"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -165,7 +171,7 @@ class WorkerSpec:
 
 NOT_IN_FINGERPRINT = (
     *("search_path", "checkpoint_every", "checkpoint_every_s", "eval_episodes", "name", "video"),
-    *("collective_timeout_s", "keep_replay_buffer", "extended_from"),
+    *("collective_timeout_s", "keep_replay_buffer", "extended_from", "init"),
 )
 ABOUT_RANKS = ("ranks", "backend", "mode")
 """Fields that are part of the fingerprint only where a job has several ranks."""

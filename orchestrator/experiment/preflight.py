@@ -26,7 +26,7 @@ from orchestrator.core.environment import worker_thread_settings
 from orchestrator.core.errors import DiskFullError, Problem
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.job import Job
-from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.messages import INIT_SUFFIX, ExaminationAnswer, ExaminationRequest
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import last_line
 from orchestrator.executors.process import end_group, has_ended, package_path, working_directory
@@ -41,6 +41,8 @@ MEMORY_SHARE = 0.8
 """Share of the free memory that all children together may use."""
 LEAST_MEMORY_MIB = 1024
 CHECK_EVERY_S = 0.1
+OF_INIT = ("algo", "policy", "policy_kwargs", "normalize")
+"""Fields of a spec that decide whether a policy can be the start of its training."""
 
 Watch: TypeAlias = Callable[[int, int], None]
 """Called repeatedly with the numbers of robots examined so far and to be examined; an exception that it raises ends the
@@ -59,6 +61,11 @@ class JobVerdict:
     robot_hash: str | None = None
     warnings: Sequence[str] = ()
     task: str | None = None
+    init: Path | None = None
+    """The policy to start from; None where there is none, or where it is in the job directory already."""
+    init_sha256: str | None = None
+    init_reason: str | None = None
+    """What of it is copied."""
     task_reason: str | None = None
     """Why the task was chosen; None where the job file names it."""
 
@@ -103,6 +110,7 @@ def requests_of(jobs: Sequence[Job]) -> tuple[dict[bytes, tuple[ExaminationReque
             use_sde=bool(spec.hyperparameters.get("use_sde", False)),
             algo="ppo" if has_task else spec.algo,
             fast=spec.learner == "fast" and not has_task,
+            init={} if spec.init is None else {"path": spec.init, **{key: getattr(spec, key) for key in OF_INIT}},
         )
         key_of[job.job_id] = request.to_line()
         distinct.setdefault(key_of[job.job_id], (request, job))
@@ -122,6 +130,9 @@ def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -
         warnings=answer.warnings,
         task=answer.task,
         task_reason=answer.task_reason,
+        init=None if answer.init_sha256 is None else Path(f"{request.stage_to}{INIT_SUFFIX}"),
+        init_sha256=answer.init_sha256,
+        init_reason=answer.init,
     )
 
 

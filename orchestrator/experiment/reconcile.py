@@ -31,6 +31,7 @@ JOB_FILE_KEYS = {
     "backend": "distributed.backend",
     "mode": "distributed.mode",
     "model_edits": "model",
+    "init_sha256": "init (SHA-256 of the policy)",
 }
 
 
@@ -187,12 +188,14 @@ def _obstacles_message(paths: RunPaths, obstacles: Mapping[str, Sequence[str]]) 
 
 
 def copy_robot(paths: RunPaths, job_id: str, verdict: JobVerdict) -> None:
-    """Put the robot that was examined into the directory of its job."""
+    """Put the robot that was examined, and the policy to start from, into the directory of their job."""
     job = paths.job(job_id)
     job.root.mkdir(parents=True, exist_ok=True)
     if verdict.bundle is not None:
         shutil.rmtree(job.robot, ignore_errors=True)
         clone_tree(verdict.bundle, job.robot)
+    if verdict.init is not None:
+        shutil.copyfile(verdict.init, job.init)
     write_whole(job.robot_hash, verdict.robot_hash or "", durable=False)
 
 

@@ -123,6 +123,7 @@ def _refuse_changes(paths: RunPaths, experiment: Experiment, rows: Mapping[str, 
 def _differences(before: Job, declared: Job) -> list[str]:
     """What `run` would change in a job that exists."""
     spec = dataclasses.replace(declared.spec, xml=before.spec.xml, extended_from=before.spec.extended_from)
+    spec = dataclasses.replace(spec, init_sha256=before.spec.init_sha256)
     if spec.task == "auto":
         spec = dataclasses.replace(spec, task=before.spec.task)
     lines = []

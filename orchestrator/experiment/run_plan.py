@@ -145,9 +145,10 @@ def _refuse_unfit(jobs: Sequence[Job], verdicts: dict[str, JobVerdict], backend:
 
 
 def examined(job: Job, verdict: JobVerdict) -> Job:
-    """``job`` with the task that was chosen for it, and its robot's path in the job directory."""
+    """``job`` with the task that was chosen for it, its robot's path in its directory, and the hash of its start."""
     xml = job.spec.xml if verdict.xml is None else f"robot/{verdict.xml}"
-    return dataclasses.replace(job, spec=dataclasses.replace(job.spec, xml=xml, task=verdict.task or job.spec.task))
+    task, init_sha256 = verdict.task or job.spec.task, verdict.init_sha256 or job.spec.init_sha256
+    return dataclasses.replace(job, spec=dataclasses.replace(job.spec, xml=xml, task=task, init_sha256=init_sha256))
 
 
 def _restriction(machine: Machine) -> str:
@@ -156,7 +157,8 @@ def _restriction(machine: Machine) -> str:
 
 
 def _choice(job: Job, verdict: JobVerdict) -> list[str]:
-    return [f"task {job.spec.task} ({verdict.task_reason})"] if verdict.task_reason else []
+    starts = [f"starts from {verdict.init_reason}"] if verdict.init_reason else []
+    return [f"task {job.spec.task} ({verdict.task_reason})", *starts] if verdict.task_reason else starts
 
 
 def _not_trained(verdict: JobVerdict) -> list[str]:

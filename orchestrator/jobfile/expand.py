@@ -299,6 +299,7 @@ def _jobs(
             backend=merged["distributed"]["backend"],
             mode=merged["distributed"]["mode"],
             collective_timeout_s=merged["distributed"]["timeout"],
+            init=None if merged["init"] == "none" else str(base / merged["init"]),
             search_path=str(base) if task is None or is_users_task(task) else None,
             **{name: merged[name] for name in _SAME_IN_SPEC},
         )

@@ -103,6 +103,11 @@ class Settings(TomlTable):
         "Whether the robot may use files outside of the folder of its MJCF. They are copied into the run directory.",
         True,
     )
+    init: value_types.Init = key(
+        "none",
+        "Trained policy to start from: a job's directory or a model.zip, none: random weights.",
+        "runs/stand/jobs/quadruped-s0",
+    )
     total_timesteps: Count = key(200_000, "Number of env_steps to train for.")
     n_envs: Count = key(8, "Number of environments that are stepped together.")
     seeds: value_types.Seeds = key([0], "Random seeds; each makes one job.", [0, 1, 2])

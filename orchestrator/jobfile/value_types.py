@@ -186,6 +186,14 @@ def _is_entry_point(text: str) -> bool:
     return all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))
 
 
+def _init(text: str) -> str:
+    if text.startswith("job:"):
+        raise ValueError(
+            f'"{text}": jobs cannot be named here; give the job\'s directory, such as runs/NAME/jobs/JOB_ID'
+        )
+    return text
+
+
 def is_users_task(task: str) -> bool:
     """Whether it is a class of the user, which is also looked for in the directory of the job file."""
     return ":" in task and task not in GYMNASIUM_TASKS
@@ -300,6 +308,14 @@ MjcfPath = Annotated[
     Predicate(str.strip),
     Predicate(is_showable),
     Expected("the path of an MJCF file, or a pattern such as zoo/*.xml, in quotes"),
+]
+Init = Annotated[
+    str,
+    MinLen(1),
+    Predicate(str.strip),
+    Predicate(is_showable),
+    AfterValidator(_init),
+    Expected('"none", or the path of a job\'s directory or of a model.zip, in quotes'),
 ]
 EntryPoint = Annotated[
     str, Predicate(_is_entry_point), Expected('"package.module:callable"'), _pattern(r"^[^\s:]+:[^\s:]+$")

@@ -31,6 +31,8 @@ class Case:
     job: Job
     bundle: Path | None
     """Folder with the robot; None where the job has none."""
+    init: Path | None = None
+    """The policy that its training starts from."""
 
 
 LeftOut = dict[str, str]
@@ -56,7 +58,7 @@ def of_run_dir(run_dir: Path, names: Sequence[str]) -> tuple[list[Case], LeftOut
         elif (altered := alteration(directory, xml, hashes[job.job_id])) is not None:
             left_out[job.job_id] = f"{altered}; restore them, as another robot would be verified"
         else:
-            cases.append(Case(job=job, bundle=None if xml is None else directory.robot))
+            cases.append(Case(job=job, bundle=None if xml is None else directory.robot, init=directory.init))
     return cases, left_out
 
 
@@ -71,7 +73,8 @@ def of_job_file(path: Path, names: Sequence[str], staging: Path, stops: StopRequ
     chosen, left_out = choose(experiment.jobs, names, path)
     narrowed = dataclasses.replace(experiment, jobs=tuple(chosen), order="as-listed", skip_invalid=False)
     plan = run_plan.plan(narrowed, run_plan.RunOptions(run_dir=staging), staging, stops=stops)
-    return [Case(job=job, bundle=plan.verdicts[job.job_id].bundle) for job in plan.jobs], left_out
+    verdicts = plan.verdicts
+    return [Case(job=job, bundle=(own := verdicts[job.job_id]).bundle, init=own.init) for job in plan.jobs], left_out
 
 
 def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[list[Job], LeftOut]:

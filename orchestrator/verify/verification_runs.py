@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -183,6 +184,8 @@ def _add_jobs(paths: RunPaths, ledger: Ledger, entries: Sequence[Case]) -> list[
         directory.root.mkdir(parents=True)
         if entry.bundle is not None:
             clone_tree(entry.bundle, directory.robot)
+        if entry.init is not None and entry.job.spec.init_sha256 is not None:
+            shutil.copyfile(entry.init, directory.init)
     return ledger.jobs()
 
 

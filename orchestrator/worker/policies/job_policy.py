@@ -21,12 +21,9 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 from orchestrator.core.errors import AlteredRobotWarning, OrchestratorError, UnfinishedPolicyWarning, UsageError
-from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.exit_record import read_exit_record
-from orchestrator.core.paths import JobPaths, RunPaths, absolute
-from orchestrator.core.regular_files import read_regular
+from orchestrator.core.job_files import read_job, standing
+from orchestrator.core.paths import JobPaths, absolute
 from orchestrator.core.robot_hash import altered_since_training
-from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.policies.normalized_env import NormalizedEnv
@@ -43,8 +40,6 @@ if TYPE_CHECKING:
 
 StrPath = str | os.PathLike[str]
 SingleEnv = gymnasium.Env[Any, Any]
-JOBS_NAMED = 5
-"""Jobs that a message lists."""
 
 
 @overload
@@ -104,7 +99,7 @@ def load(
         env = _normalized(spec, paths, venv, trained, single=n_envs is None)
     if checkpoint is None and model.num_timesteps < spec.total_timesteps:
         done = f"{model.num_timesteps:,} of {spec.total_timesteps:,} env_steps"
-        message = f"{spec.job_id}: the policy was trained for {done}. {_standing(paths)}"
+        message = f"{spec.job_id}: the policy was trained for {done}. {standing(paths)}"
         warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
     return model, env
 
@@ -145,31 +140,14 @@ def make_env(
         venv.seed(seed)
         env = _normalized(spec, paths, venv, trained, single=n_envs is None)
     if trained is not None:
-        message = f"{spec.job_id}: observations are normalised as at {trained.label} env_steps. {_standing(paths)}"
+        message = f"{spec.job_id}: observations are normalised as at {trained.label} env_steps. {standing(paths)}"
         warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
     return env
 
 
 def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
     """:raises UsageError: it is not the directory of a job that has been launched."""
-    paths = JobPaths(absolute(Path(job_dir)))
-    try:
-        spec = WorkerSpec.from_json(read_regular(paths.spec))
-    except OSError as error:
-        if not paths.root.is_dir():
-            problem = "this is a file" if paths.root.exists() else "no such directory"
-        elif jobs := sorted(path.name for path in RunPaths(paths.root).jobs.glob("*") if path.is_dir()):
-            problem = f"this is a run directory, with the jobs {listed(jobs, JOBS_NAMED)}"
-        elif not paths.spec.exists():
-            problem = "there is no spec.json in it, which is written when a job is launched"
-        else:
-            problem = f"spec.json cannot be read: {error.strerror or error}"
-        raise UsageError(f"{paths.root}: {problem}; expected a job's directory: RUN_DIR/jobs/JOB_ID") from error
-    except ValueError as error:
-        raise UsageError(f"{paths.spec}: was written by another version of this program: {error}") from error
-    if spec.xml is not None and not (paths.root / spec.xml).is_file():
-        advice = "restore it, or run the job file again with --on-change=restart"
-        raise UsageError(f"{paths.root / spec.xml}: the job's own copy of the robot is missing; {advice}")
+    paths, spec = read_job(absolute(Path(job_dir)))
     with contextlib.suppress(OSError, ValueError):  # a benchmark's jobs have no record of their robot
         if (altered := altered_since_training(paths, spec.xml)) is not None:
             warnings.warn(altered, AlteredRobotWarning, stacklevel=3)
@@ -180,24 +158,13 @@ def _checkpoint(paths: JobPaths, spec: WorkerSpec, asked: str | None) -> Checkpo
     """The checkpoint to load; None for the finished policy. :raises PolicyError: there is none."""
     if asked is None and not paths.model.exists():
         if not trained_policy.checkpoints(paths):
-            text = f"{spec.job_id} has neither a policy nor a checkpoint. {_standing(paths)}"
+            text = f"{spec.job_id} has neither a policy nor a checkpoint. {standing(paths)}"
             raise PolicyError(f"{paths.root}: {text}. `status` shows its state, `logs` its output")
         asked = LATEST
     try:
         return trained_policy.read_checkpoint(paths, asked)
     except OSError as error:
         raise PolicyError(f"checkpoint {asked}: {error.strerror or error}") from error
-
-
-def _standing(paths: JobPaths) -> str:
-    """A sentence on how the last attempt of a job ended, as far as its directory says, without its full stop."""
-    numbers = [int(path.name) for path in paths.attempts.glob("*") if path.name.isdecimal()]
-    record = read_exit_record(paths.attempt(max(numbers)).exit) if numbers else None
-    if record is None:
-        return "Its last attempt has left no exit record: it is running, or it was killed"
-    if record.code == ExitCode.INTERRUPTED:
-        return "Its training was interrupted; `run` resumes it"
-    return f"Its training failed: {record.message}" if record.code else "Its last attempt succeeded"
 
 
 def _environments(paths: JobPaths, spec: WorkerSpec, n_envs: int | None, render_mode: str | None, seed: int) -> VecEnv:

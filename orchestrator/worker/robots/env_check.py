@@ -16,13 +16,15 @@ from orchestrator.worker.runtime import failures, user_env
 if TYPE_CHECKING:
     import gymnasium
 
+    Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
+
 
 class UnfitError(Exception):
     """The robot or environment cannot be trained; the message is the answer's ``problem``."""
 
 
-def check_environment(request: ExaminationRequest, xml: Path | None) -> None:
-    """Make the environment and take one random step.
+def check_environment(request: ExaminationRequest, xml: Path | None) -> Spaces:
+    """Make the environment and take one random step. Returns the spaces of its observations and actions.
 
     :param xml: the staged robot, where there is one.
     :raises UnfitError: the environment cannot be made, does not follow gymnasium's API, or does not suit the algorithm.
@@ -42,6 +44,7 @@ def check_environment(request: ExaminationRequest, xml: Path | None) -> None:
         if not isinstance(env, gymnasium.Env):
             raise UnfitError(f"returned a {type(env).__name__}, expected a gymnasium.Env")
         _take_step(env, request)
+        return env.observation_space, env.action_space
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         near = difflib.get_close_matches(str(request.env), gymnasium.registry, n=3)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -98,6 +98,8 @@ def _refused(problem: str, *, process_exits: bool = False, errno: int | None = N
 
 
 def _examine(request: ExaminationRequest, recent: RecentRobot, cleanup: contextlib.ExitStack) -> ExaminationAnswer:
+    if request.init:
+        from orchestrator.worker.robots import init_check  # noqa: F401 - imported before the user's folder is on the path
     is_environment = request.env is not None or request.entry_point is not None
     xml = None if request.xml is None else Path(request.xml)
     if request.search_path and not is_environment and request.search_path not in sys.path:
@@ -113,8 +115,7 @@ def _examine(request: ExaminationRequest, recent: RecentRobot, cleanup: contextl
     if not is_environment and (xml is None or not (request.task or request.alone)):
         raise UnfitError("expected a robot (xml) and a task, or an env or entry_point")
     if xml is None:
-        check_environment(request, None)
-        return ExaminationAnswer()
+        return _with_init(request, ExaminationAnswer(), check_environment(request, None))
     if not request.alone:
         return _examine_robot(request, xml, is_environment, recent, cleanup)
     root_tag, includes = _root_and_includes(xml)
@@ -168,12 +169,24 @@ def _examine_robot(
             answer = _examine_task(model, answer, findings, request, staged.name)
             if model.nv == 0:
                 answer = dataclasses.replace(answer, fragment=f"not a robot: {NOTHING_MOVES}")
-    if is_environment and answer.problem is None:
-        check_environment(request, staged)
+    if answer.problem is None and is_environment:
+        return _with_init(request, answer, check_environment(request, staged))
     if answer.problem is None:
+        if request.init and answer.task is not None:
+            task = make_task(answer.task, model, request.task_options)
+            answer = _with_init(request, answer, Simulation(model, task, n_envs=1, seed=0, robot=staged.name))
         return answer
     problem = f"{bundle.origin / bundle.main}: {answer.problem}"
     return dataclasses.replace(answer, problem=problem, xml=None, hash=answer.hash if request.alone else None)
+
+
+def _with_init(request: ExaminationRequest, answer: ExaminationAnswer, environment: Any) -> ExaminationAnswer:
+    """:param environment: its simulation, or the spaces of its observations and actions."""
+    if not request.init:
+        return answer
+    from orchestrator.worker.robots.init_check import check_init
+
+    return check_init(request, answer, environment)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import RewardAndTermination, States, Task, joint_name, joint_type
 from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
 from orchestrator.worker.tasks.root import HINGE, SLIDE
@@ -43,6 +44,11 @@ class Balance(Task):
         velocities = np.clip(states.qvel, -MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY)
         parts = (states.qpos[:, self._driven], np.sin(angles), np.cos(angles), velocities)
         return np.concatenate(parts, axis=1, dtype=np.float32)
+
+    def observation_names(self) -> list[str]:
+        names, places = input_names, input_names.positions(self.model)
+        poles = [names.prefixed(function, places[self._poles]) for function in ("sin", "cos")]
+        return [*np.concatenate((places[self._driven], *poles, names.velocities(self.model)))]
 
     def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         tilts = np.abs(after.qpos[:, self._poles] - self.pose[self._poles])

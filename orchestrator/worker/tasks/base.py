@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -116,6 +116,14 @@ class Task:
     def observe(self, states: States) -> NDArray[Any]:
         """``(n_envs, observation_size)`` float32 or float64, a new array. Row i must depend on environment i alone."""
         raise NotImplementedError
+
+    def observation_names(self) -> Sequence[str] | None:
+        """``observation_size`` names, different from each other, by which ``init`` carries a policy over to another
+        robot; None: a policy fits only where the numbers of observations and actions are equal.
+
+        Names of a class do not count for a class derived from it that overrides :meth:`observe` alone.
+        """
+        return None
 
     def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         """``(n_envs,)`` rewards and terminations of one control step; goals are the same before and after.

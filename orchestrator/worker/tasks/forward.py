@@ -21,6 +21,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task
 from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
@@ -62,6 +63,11 @@ class Forward(Task):
         if activations is not None:
             observations[:, end:] = activations
         return observations
+
+    def observation_names(self) -> list[str]:
+        own, model = input_names, self.model
+        parts = own.positions(model)[self._positions], own.velocities(model)[self._dofs], own.activations(model)
+        return [*np.concatenate(parts)]
 
     def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         options, health = self.options, self.healthy

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import States
 from orchestrator.worker.tasks.root import Root, outer
@@ -121,6 +122,12 @@ class Proprioception:
         observed: Floats = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
         np.minimum(observed, MAX_OBSERVED_VELOCITY, out=observed)
         return np.maximum(observed, -MAX_OBSERVED_VELOCITY, out=observed)
+
+    def names(self, model: mujoco.MjModel) -> list[str]:
+        """Of the columns of :meth:`observe`, without ``more``."""
+        root = [f"{quantity} {axis}" for quantity in ("up", "velocity", "spin") for axis in "xyz"]
+        offsets = input_names.prefixed("offset of", input_names.positions(model)[self.joints])
+        return [*root, *offsets, *input_names.velocities(model)[self.dofs]]
 
     def _rotations(self, states: States) -> Floats:
         root = self._root

@@ -21,6 +21,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task, control_steps, joint_type
 from orchestrator.worker.tasks.effector import Workspace, find_effector
@@ -96,6 +97,13 @@ class Reach(Task):
         parts += [states.fields[name] for name in self.fields[1:]]
         observations: Floats = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
         return observations
+
+    def observation_names(self) -> list[str]:
+        names, places = input_names, input_names.positions(self.model)
+        turning = places[self._turning]
+        parts = [places[self._limited], names.prefixed("sin", turning), names.prefixed("cos", turning)]
+        parts += [names.velocities(self.model)[self._dofs], *(names.prefixed(of, "xyz") for of in ("end", "target"))]
+        return [*np.concatenate([*parts, names.activations(self.model)])]
 
     def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         options = self.options

@@ -29,6 +29,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task, control_steps
 from orchestrator.worker.tasks.motion import LEAST_HEIGHT_M, Proprioception, brisk_speed
@@ -84,6 +85,9 @@ class Stand(Task):
 
     def observe(self, states: States) -> Floats:
         return self._body.observe(states, self._height(states)[:, None], *states.fields.values())
+
+    def observation_names(self) -> list[str]:
+        return [*self._body.names(self.model), "height", *input_names.activations(self.model)]
 
     def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         options, body = self.options, self._body

@@ -29,6 +29,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Floats, Scaled
 from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task, control_steps, joint_type
 from orchestrator.worker.tasks.motion import Motion, Proprioception, brisk_speed
@@ -100,6 +101,12 @@ class Track(Task):
     def observe(self, states: States) -> Floats:
         last = self._last_action(states)
         return self._body.observe(states, states.goals, last, *(states.fields[name] for name in self.fields[1:]))
+
+    def observation_names(self) -> list[str]:
+        names, commands = input_names, ("forward", "left", "turn")[: self.goal_size]
+        last = names.prefixed("last action", names.controls(self.model))
+        own, activations = self._body.names(self.model), names.activations(self.model)
+        return [*own, *names.prefixed("command", commands), *last, *activations]
 
     def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         options = self.options

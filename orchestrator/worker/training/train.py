@@ -126,6 +126,8 @@ class Training:
             say(f"resumed at {model.num_timesteps} env_steps")
             if loop.learner != facts.learner:
                 say(f"learner {loop.learner} trained it so far: the same algorithm, but not the same bits from here on")
+        elif spec.init_sha256 is not None:
+            _start_from(paths.init, spec, model)
         if ranks.rank == 0 and (warning := self._warning_about_checkpoints(resumed=state is not None)):
             reporter.warning = warning
         self._synchronizer = RankSynchronizer(model, ranks, parameter_server=spec.mode == "parameter-server")
@@ -318,6 +320,13 @@ class Training:
         self._facts.eval_s, self._facts.eval_mean = time.monotonic() - begun, deterministic["mean"]
         self._facts.measures = {name: measure["mean"] for name, measure in deterministic["measures"].items()}
         say(f"evaluated over {result}")
+
+
+def _start_from(path: Path, spec: WorkerSpec, model: Model) -> None:
+    from orchestrator.worker.training import initial_policy
+
+    initial = initial_policy.InitialPolicy.from_file(path, str(spec.init_sha256))
+    say(f"starts from {spec.init} ({initial.label}): {initial_policy.start(model, initial)}")
 
 
 def _ends_episodes(spec: WorkerSpec) -> bool:

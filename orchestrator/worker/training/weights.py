@@ -29,11 +29,16 @@ def sha256(model: Model, *, optimizers: bool = True) -> str:
         "log_ent_coef": algorithms.temperature(model),
         "normalization": statistics,
     }
-    digest = hashlib.sha256()
+    return digest(state)
+
+
+def digest(state: Mapping[str, Any]) -> str:
+    """SHA-256, as hexadecimal text, over every array in ``state``."""
+    hashed = hashlib.sha256()
     for name, array in sorted(_arrays("", state), key=lambda item: item[0]):
-        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
+        hashed.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        hashed.update(np.ascontiguousarray(array).data)
+    return hashed.hexdigest()
 
 
 def _arrays(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:

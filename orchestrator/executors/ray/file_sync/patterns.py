@@ -60,7 +60,11 @@ class ResultFiles:
     """Whether a symbolic link is an error; otherwise it is left out."""
 
     def matches(self, path: str) -> bool:
-        if path in (_JOB.spec.name, _JOB.robot_hash.name) or _is_hidden(path) or _RENDEZVOUS.match(path):
+        if (
+            path in (_JOB.spec.name, _JOB.robot_hash.name, _JOB.init.name)
+            or _is_hidden(path)
+            or _RENDEZVOUS.match(path)
+        ):
             return False
         return self.ranks is None or (rank_in_name(path) or 0) in self.ranks
 
@@ -78,7 +82,7 @@ class InputFiles:
 
     def matches(self, path: str) -> bool:
         top, _, rest = path.partition("/")
-        if top in (_JOB.spec.name, _JOB.progress_csv.name, _JOB.timings_csv.name, _ROBOT):
+        if top in (_JOB.spec.name, _JOB.init.name, _JOB.progress_csv.name, _JOB.timings_csv.name, _ROBOT):
             return True
         return top == _CHECKPOINTS and not _is_hidden(rest) and not rest.endswith(DAMAGED)
 

@@ -10,6 +10,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, joint_name, joint_type, type_name
 from orchestrator.worker.tasks.gymnasium_tasks.base import (
@@ -61,6 +62,9 @@ class Locomotion(GymnasiumTask):
 
     def observe(self, states: States) -> Floats:
         return np.concatenate((states.qpos[:, self._first :], states.qvel), axis=1)
+
+    def observation_names(self) -> list[str]:
+        return [*input_names.positions(self.model)[self._first :], *input_names.velocities(self.model)]
 
     def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         rewards = self.forward_reward(before, after)
@@ -210,6 +214,10 @@ class Ant(Legged):
             parts.append(_rows(self._contact_forces(states)[:, 1:]))
         return np.concatenate(parts, axis=1)
 
+    def observation_names(self) -> list[str]:
+        more = self.options.include_cfrc_ext_in_observation
+        return super().observation_names() + (list(input_names.of_bodies(self.model, "cfrc_ext", 6)) if more else [])
+
     def x(self, states: States) -> Floats:
         x: Floats = states.fields["xpos"][:, self._main_body, 0]
         return x
@@ -285,6 +293,15 @@ class Humanoid(Legged):
     def observe(self, states: States) -> Floats:
         shown = (_rows(states.fields[name][:, skipped:]) for name, skipped in self._observed.items())
         return np.concatenate((states.qpos[:, self._first :], states.qvel, *shown), axis=1)
+
+    def observation_names(self) -> list[str]:
+        names, model = super().observation_names(), self.model
+        for field, skipped in self._observed.items():
+            if field == "qfrc_actuator":
+                names.extend(input_names.prefixed("force for", input_names.velocities(model)[skipped:]))
+            else:
+                names.extend(input_names.of_bodies(model, field, 10 if field == "cinert" else 6))
+        return names
 
     def x(self, states: States) -> Floats:
         x: Floats = (states.fields["xipos"][..., 0] * self._shares).sum(axis=1)

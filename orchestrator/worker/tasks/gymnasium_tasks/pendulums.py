@@ -9,6 +9,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import RewardAndTermination, States
 from orchestrator.worker.tasks.gymnasium_tasks.base import OBSERVED, GymnasiumOptions, GymnasiumTask, misfit, within
@@ -37,6 +38,9 @@ class InvertedPendulum(GymnasiumTask):
 
     def observe(self, states: States) -> Floats:
         return np.concatenate((states.qpos, states.qvel), axis=1)
+
+    def observation_names(self) -> list[str]:
+        return [*input_names.positions(self.model), *input_names.velocities(self.model)]
 
     def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         upright = np.abs(after.qpos[:, 1]) <= MAX_ANGLE
@@ -75,6 +79,11 @@ class InvertedDoublePendulum(GymnasiumTask):
         force = within(states.fields["qfrc_constraint"][:, :1], OBSERVED)
         parts = (states.qpos[:, :1], np.sin(angles), np.cos(angles), within(states.qvel, OBSERVED), force)
         return np.concatenate(parts, axis=1)
+
+    def observation_names(self) -> list[str]:
+        places = input_names.positions(self.model)
+        turns = [f"{function} {place}" for function in ("sin", "cos") for place in places[1:]]
+        return [places[0], *turns, *input_names.velocities(self.model), "constraint force"]
 
     def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         x, _, z = after.fields["site_xpos"][:, 0].T

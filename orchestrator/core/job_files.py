@@ -1,0 +1,53 @@
+"""Reading a job's directory, for those who use its policy elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.core.errors import UsageError
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import read_exit_record
+from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.regular_files import read_regular
+from orchestrator.core.text import listed
+from orchestrator.core.worker_spec import WorkerSpec
+
+JOBS_NAMED = 5
+"""Jobs that a message lists."""
+
+
+def read_job(root: Path) -> tuple[JobPaths, WorkerSpec]:
+    """Paths and specification of the job in ``root``.
+
+    :raises UsageError: it is not the directory of a job that has been launched, or its robot is missing.
+    """
+    paths = JobPaths(root)
+    try:
+        spec = WorkerSpec.from_json(read_regular(paths.spec))
+    except OSError as error:
+        if not root.is_dir():
+            problem = "this is a file" if root.exists() else "no such directory"
+        elif jobs := sorted(path.name for path in RunPaths(root).jobs.glob("*") if path.is_dir()):
+            problem = f"this is a run directory, with the jobs {listed(jobs, JOBS_NAMED)}"
+        elif not paths.spec.exists():
+            problem = "there is no spec.json in it, which is written when a job is launched"
+        else:
+            problem = f"spec.json cannot be read: {error.strerror or error}"
+        raise UsageError(f"{root}: {problem}; expected a job's directory: RUN_DIR/jobs/JOB_ID") from error
+    except ValueError as error:
+        raise UsageError(f"{paths.spec}: was written by another version of this program: {error}") from error
+    if spec.xml is not None and not (root / spec.xml).is_file():
+        advice = "restore it, or run the job file again with --on-change=restart"
+        raise UsageError(f"{root / spec.xml}: the job's own copy of the robot is missing; {advice}")
+    return paths, spec
+
+
+def standing(paths: JobPaths) -> str:
+    """A sentence on how the last attempt of a job ended, as far as its directory says, without its full stop."""
+    numbers = [int(path.name) for path in paths.attempts.glob("*") if path.name.isdecimal()]
+    record = read_exit_record(paths.attempt(max(numbers)).exit) if numbers else None
+    if record is None:
+        return "Its last attempt has left no exit record: it is running, or it was killed"
+    if record.code == ExitCode.INTERRUPTED:
+        return "Its training was interrupted; `run` resumes it"
+    return f"Its training failed: {record.message}" if record.code else "Its last attempt succeeded"

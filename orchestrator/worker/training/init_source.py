@@ -1,0 +1,139 @@
+"""Reading the policy that ``init`` names: of a job's directory, or a ``model.zip`` of Stable-Baselines3."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pickle
+import re
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stable_baselines3.common.save_util import load_from_zip_file
+
+from orchestrator.core.errors import UsageError
+from orchestrator.core.job_files import read_job, standing
+from orchestrator.core.paths import CHECKPOINT, JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.envs import env_factory
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.runtime import failures
+from orchestrator.worker.training import algorithms, checkpoint
+from orchestrator.worker.training.initial_policy import InitialPolicy, Names, activation_of, names_of, saved
+
+EXPECTED = "expected a job's directory, RUN_DIR/jobs/JOB_ID, or a model.zip of Stable-Baselines3"
+_MARKS = {"clip_range": "ppo", "target_entropy": "sac", "target_policy_noise": "td3", "gae_lambda": "a2c"}
+"""Attribute of a model → its algorithm, by the first that it has."""
+TRIES = 3
+
+
+@functools.lru_cache(maxsize=4)
+def read(source: Path) -> InitialPolicy:
+    """The policy of a job (its ``model.zip``, or its newest checkpoint), or the one in a ``model.zip``.
+
+    Statistics and checkpoints are pickles, which run code: users name only what they trust.
+
+    :raises UsageError: there is none, or it cannot be read.
+    """
+    if source.is_file():
+        paths = JobPaths(source.parent)
+        if source.name == paths.model.name and paths.spec.is_file():
+            return read(source.parent)
+        if not zipfile.is_zipfile(source):
+            raise UsageError(f"{source}: is no zip file; {EXPECTED}")
+        return _of_model(source, None)
+    if not source.exists():
+        raise UsageError(f"{source}: no such file or directory; {EXPECTED}")
+    paths, spec = read_job(source)
+    if paths.model.exists():
+        return _of_model(paths.model, spec)
+    return _of_checkpoint(paths, spec)
+
+
+def _of_model(path: Path, spec: WorkerSpec | None) -> InitialPolicy:
+    """:param spec: of the job whose policy it is; None where that is not known."""
+    normalization = JobPaths(path.parent).vecnormalize
+    statistics = None
+    try:
+        _, parameters, variables = load_from_zip_file(path, load_data=False, device="cpu")
+        policy = parameters["policy"]
+        algo, activation = _of_spec(spec) if spec is not None else _of_data(path)
+        if normalization.is_file() and (spec is None or spec.normalize):
+            statistics = _statistics(vars(pickle.loads(normalization.read_bytes())))
+    except Exception as error:
+        raise UsageError(f"{path}: cannot be read: {failures.describe(error)}; {EXPECTED}") from error
+    if spec is not None and spec.normalize and statistics is None:
+        raise UsageError(f"{normalization} is missing: the policy cannot be used without its normalisation statistics")
+    return InitialPolicy(
+        label="of Stable-Baselines3" if spec is None else "its finished policy",
+        algo=algo,
+        activation=activation,
+        names=None if spec is None else _names(path.parent, spec),
+        policy=dict(policy),
+        statistics=statistics,
+        temperature=(variables or {}).get("log_ent_coef"),
+    )
+
+
+def _of_checkpoint(paths: JobPaths, spec: WorkerSpec) -> InitialPolicy:
+    for _ in range(TRIES):  # a job that runs removes its earlier ones
+        files = sorted(path for path in paths.checkpoints.glob("*.pt") if CHECKPOINT.fullmatch(path.name))
+        if not files:
+            text = "it has neither a policy nor a checkpoint to start from"
+            raise UsageError(f"{paths.root}: {text}. {standing(paths)}; wait for its first checkpoint, or finish it")
+        try:
+            state = checkpoint.load(files[-1].read_bytes())
+            break
+        except FileNotFoundError:
+            continue
+        except Exception as error:
+            raise UsageError(f"{files[-1]}: cannot be loaded: {failures.describe(error)}") from error
+    else:
+        raise UsageError(f"{paths.checkpoints}: no checkpoint could be read, as the job replaces them; try again")
+    algo, activation = _of_spec(spec)
+    return InitialPolicy(
+        label=f"its checkpoint at {state['env_steps']:,} env_steps, as it is not finished",
+        algo=algo,
+        activation=activation,
+        names=_names(paths.root, spec),
+        policy=dict(state["policy"]),
+        statistics=state["normalization"] and _statistics(state["normalization"]),
+        temperature=state["temperature"],
+    )
+
+
+def _of_spec(spec: WorkerSpec) -> tuple[str, str]:
+    kind: Any = algorithms.CLASSES[spec.algo].policy_aliases[spec.policy]
+    return spec.algo, activation_of(kind, spec.policy_kwargs.get("activation_fn"))
+
+
+def _of_data(path: Path) -> tuple[str, str]:
+    """Algorithm and activation, from what Stable-Baselines3 writes for people beside its pickles, which stay unread."""
+    with zipfile.ZipFile(path) as archive:
+        data: Mapping[str, Any] = json.loads(archive.read("data"))
+    algo = next((algo for mark, algo in _MARKS.items() if mark in data), None)
+    if algo is None:
+        raise ValueError(f"it is no model of {', '.join(algorithms.CLASSES)}")
+    named = re.search(r"(\w+)'>$", str((data.get("policy_kwargs") or {}).get("activation_fn", "")))
+    kind: Any = algorithms.CLASSES[algo].policy_aliases["MlpPolicy"]
+    return algo, activation_of(kind, None if named is None else named[1])
+
+
+def _statistics(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: saved(values[name]) for name in ("obs_rms", "ret_rms") if name in values}
+
+
+def _names(root: Path, spec: WorkerSpec) -> Names | None:
+    """Names of a job's observations and actions, from its own copy of the robot."""
+    if not env_factory.is_batched(spec):
+        return None
+    if spec.search_path is not None and spec.search_path not in sys.path:
+        sys.path.append(spec.search_path)  # for a task of the user
+    try:
+        xml = str(env_factory.robot_path(spec, root))
+        return names_of(Simulation.from_xml(xml, str(spec.task), dict(spec.task_options), n_envs=1, seed=0))
+    except Exception as error:
+        raise UsageError(f"{root}: its task cannot be made here: {failures.describe(error)}") from error

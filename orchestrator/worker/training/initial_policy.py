@@ -1,0 +1,224 @@
+"""The policy that a job with ``init`` starts from: the content of ``init.pt``, and its way into the job's own network.
+
+Rows and columns of the first and the last layers belong to observations and actions, which have names where a built-in
+task makes them. Those of equal names are copied, and so are normalisation statistics. What is new starts with zeros, so
+that a new observation has no effect at first, and a new action is the middle of its range.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+
+from orchestrator.core.decoding import field_values
+from orchestrator.core.text import count, listed
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.tasks import input_names
+from orchestrator.worker.training import algorithms, weights
+from orchestrator.worker.training.algorithms import Model
+
+SHOWN = 5
+OBSERVATIONS, ACTIONS = 0, 1
+EQUAL = "policy_kwargs and use_sde must be as they were there"
+
+
+class Names(NamedTuple):
+    observations: tuple[str, ...]
+    actions: tuple[str, ...]
+
+
+Pairs = tuple[tuple[torch.Tensor, torch.Tensor], ...]
+"""Of observations and of actions: numbers of those that are copied, in the job and in the source."""
+
+
+class UnfitInitError(ValueError):
+    """The policy cannot be the start of this job; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialPolicy:
+    label: str
+    """What it is, for people."""
+    algo: str
+    activation: str
+    names: Names | None
+    """None where observations and actions have no names."""
+    policy: Mapping[str, torch.Tensor]
+    """The policy's ``state_dict``."""
+    statistics: Mapping[str, Any] | None
+    """Normalisation: ``obs_rms`` and ``ret_rms``, as of :func:`saved`; None where it had none."""
+    temperature: torch.Tensor | None = None
+    """The logarithm of SAC's entropy coefficient, where it was learnt."""
+
+    def sha256(self) -> str:
+        """Of all that is copied, as hexadecimal text."""
+        copied = {"policy": self.policy, "statistics": self.statistics, "temperature": self.temperature}
+        return weights.digest({**copied, "names": np.frombuffer(json.dumps(self.names).encode(), np.uint8)})
+
+    def to_bytes(self) -> bytes:
+        content = io.BytesIO()
+        torch.save(field_values(self) | {"names": self.names and [*map(list, self.names)]}, content)
+        return content.getvalue()
+
+    @classmethod
+    def from_file(cls, path: Path, sha256: str) -> InitialPolicy:
+        """Runs no code of the file. :raises ValueError: it is not what was examined before the launch."""
+        try:
+            values = torch.load(path, map_location="cpu", weights_only=True)
+            initial = cls(**values | {"names": values["names"] and Names(*map(tuple, values["names"]))})
+            intact = initial.sha256() == sha256
+        except Exception as error:
+            raise ValueError(f"{path}: the policy to start from cannot be read: {error}") from error
+        if not intact:
+            advice = "restore it, or run the job file with --on-change=restart"
+            raise ValueError(f"{path}: the policy to start from was changed in the job directory; {advice}")
+        return initial
+
+
+def saved(rms: Any) -> Any:
+    """Mean, variance and count of running statistics; of each part of a ``Dict``."""
+    if isinstance(rms, Mapping):
+        return {name: saved(part) for name, part in rms.items()}
+    return {name: torch.as_tensor(np.array(getattr(rms, name), np.float64)) for name in ("mean", "var", "count")}
+
+
+def activation_of(kind: type[BasePolicy], name: str | None) -> str:
+    """``name`` of an activation in lower case, without underscores; None: the default of this class of policies."""
+    default = inspect.signature(kind.__init__).parameters["activation_fn"].default
+    return (name or str(default.__name__)).lower().replace("_", "")
+
+
+def names_of(simulation: Simulation) -> Names | None:
+    """Names of the observations and actions of a task, where it gives them."""
+    task = simulation.task
+    for kind in type(task).__mro__:
+        if "observation_names" in vars(kind):
+            break
+        if "observe" in vars(kind) and not kind.__module__.startswith("orchestrator."):
+            return None  # the user's observations are not those that the base class names
+    observations, actions = task.observation_names(), input_names.controls(simulation.model).tolist()
+    if observations is None or len(set(observations)) != simulation.observation_size:
+        return None
+    return Names(tuple(map(str, observations)), tuple(actions)) if len(actions) == len(task.actions.low) else None
+
+
+def start(model: Model, initial: InitialPolicy) -> str:
+    """Copy ``initial`` into a model that was just built. Returns what was copied, in words.
+
+    :raises UnfitInitError: it does not fit.
+    """
+    assert model.env is not None
+    simulation = getattr(model.env.unwrapped, "simulation", None)
+    names = names_of(simulation) if isinstance(simulation, Simulation) else None
+    pairs, copied = copy_into(model.policy, initial, names)
+    normalization, temperature = model.get_vec_normalize_env(), algorithms.temperature(model)
+    for name, statistics in (initial.statistics or {}).items():
+        _fill(getattr(normalization, name), statistics, pairs if name == "obs_rms" else None)
+    if temperature is not None and initial.temperature is not None:
+        with torch.no_grad():
+            temperature.copy_(initial.temperature)
+    return copied
+
+
+def copy_into(policy: BasePolicy, initial: InitialPolicy, names: Names | None) -> tuple[Pairs | None, str]:
+    """Copy the weights into ``policy``, whose observations and actions have ``names``.
+
+    Returns which observations and actions are copied, None for all; and what was copied, in words.
+
+    :raises UnfitInitError: another network, no name in common, or other shapes where there are no names.
+    """
+    own, given, pairs, activation_fn = policy.state_dict(), initial.policy, None, policy.activation_fn
+    activation = activation_of(type(policy), activation_fn.__name__)  # type: ignore[union-attr, arg-type]
+    if activation != initial.activation:
+        raise UnfitInitError(f"its activation_fn is {initial.activation}, and it is {activation} here; {EQUAL}")
+    if names is not None and initial.names is not None and names != initial.names:
+        if type(policy) is not ActorCriticPolicy:
+            allowed = "only ppo and a2c can start from a policy with other ones"
+            raise UnfitInitError(f"its observations or actions have other names than those here, and {allowed}")
+        pairs = _pairs(names, initial.names)
+    merged = {}
+    for name in {**own, **given}:
+        shapes = [tuple(arrays[name].shape) if name in arrays else None for arrays in (own, given)]
+        axes = _axes(name, own) if pairs is not None and name in own else ()
+        if _fixed(shapes[0], axes) != _fixed(shapes[1], axes):
+            equal = EQUAL if pairs else f"observations and actions must be as many, as they have no names; {EQUAL}"
+            raise UnfitInitError(f"another network: {name} is {shapes[1]} there, and {shapes[0]} here; {equal}")
+        merged[name] = given[name]
+        if pairs is not None and any(axis is not None for axis in axes):
+            merged[name] = own[name].clone() if name == "log_std" else torch.zeros_like(own[name])
+            here, there = (_entries(part, axes, pairs, side) for side, part in enumerate((own[name], given[name])))
+            merged[name][here] = given[name].to(own[name].device)[there]
+    policy.load_state_dict(merged)
+    if names is None or initial.names is None or pairs is None:
+        return None, "all observations and actions are equal: an exact copy"
+    return pairs, "; ".join(map(_in_words, ("observation", "action"), names, initial.names))
+
+
+def _pairs(names: Names, others: Names) -> Pairs:
+    pairs = []
+    for what, own, given in zip(("observation", "action"), names, others, strict=True):
+        number = {name: index for index, name in enumerate(given)}
+        common = [(index, number[name]) for index, name in enumerate(own) if name in number]
+        if not common:
+            lists = f"there {listed(given, SHOWN)}; here {listed(own, SHOWN)}"
+            raise UnfitInitError(f"no {what} has the same name in both: {lists}")
+        here, there = torch.tensor(common).T
+        pairs.append((here, there))
+    return tuple(pairs)
+
+
+def _axes(name: str, own: Mapping[str, torch.Tensor]) -> tuple[int | None, ...]:
+    """Of a parameter of ``MlpPolicy``: whether the entries along each axis are of observations, of actions, or neither.
+
+    Observations enter the first hidden layers or, without any, the last layers.
+    """
+    first = {net: f"mlp_extractor.{net}_net.0.weight" for net in ("policy", "value")}
+    enters = {net: None if first[net] in own else OBSERVATIONS for net in first}
+    named: dict[str, tuple[int | None, ...]] = {
+        **dict.fromkeys(first.values(), (None, OBSERVATIONS)),
+        **{"action_net.weight": (ACTIONS, enters["policy"]), "action_net.bias": (ACTIONS,)},
+        **{"value_net.weight": (None, enters["value"]), "log_std": (*[None] * (own[name].ndim - 1), ACTIONS)},
+    }
+    return named.get(name, (None,) * own[name].ndim)
+
+
+def _fixed(shape: tuple[int, ...] | None, axes: Sequence[int | None]) -> list[int | None] | None:
+    """The sizes that must be equal."""
+    if shape is None:
+        return None
+    return [size for size, axis in itertools.zip_longest(shape, axes) if axis is None]
+
+
+def _entries(part: torch.Tensor, axes: Sequence[int | None], pairs: Pairs, side: int) -> tuple[torch.Tensor, ...]:
+    """Index of the entries of a parameter that are copied, in the job (``side`` 0) or in the source."""
+    along = (range(n) if axis is None else pairs[axis][side] for n, axis in zip(part.shape, axes, strict=True))
+    return tuple(map(torch.from_numpy, np.ix_(*map(np.asarray, along))))
+
+
+def _in_words(what: str, own: Sequence[str], given: Sequence[str]) -> str:
+    new = [name for name in own if name not in given]
+    return f"{len(own) - len(new)} of {count(len(own), what)} by name" + (f", new: {listed(new, SHOWN)}" if new else "")
+
+
+def _fill(rms: Any, statistics: Any, pairs: Pairs | None) -> None:
+    """Replace running statistics; what is new keeps mean 0 and variance 1."""
+    if isinstance(rms, Mapping):
+        for name, part in rms.items():
+            _fill(part, statistics[name], pairs)
+        return
+    here, there = (..., ...) if pairs is None else pairs[OBSERVATIONS]
+    for name in ("mean", "var"):
+        values = np.array(getattr(rms, name), np.float64)
+        values[here] = statistics[name].numpy()[there]
+        setattr(rms, name, values)
+    rms.count = float(statistics["count"])
