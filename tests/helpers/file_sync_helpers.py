@@ -237,6 +237,7 @@ JOB: dict[str, str | bytes] = {
     "robot.sha256": "abc",
     "robot/hopper.xml": "<mujoco/>",
     "robot/.assets/leg.stl": "solid",
+    "init.pt": "where it starts",
     "progress.csv": "a\n1\n",
     "timings.csv": "b\n2\n",
     "checkpoints/checkpoint-000000000512.pt": "older",

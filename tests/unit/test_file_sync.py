@@ -47,6 +47,7 @@ def test_a_worker_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
         "spec.json",
         "robot/hopper.xml",
         "robot/.assets/leg.stl",
+        "init.pt",
         "progress.csv",
         "timings.csv",
         "checkpoints/checkpoint-000000000512.pt",

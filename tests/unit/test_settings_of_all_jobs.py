@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,28 @@ def test_jobs_with_the_same_few_updates_share_a_warning_and_others_have_none(pla
     (warning,) = resolve(place, *jobs, sac).warnings
     assert warning.startswith("a, b, c and 1 more: total_timesteps = 10_000 makes 1 iteration of ")
     assert "16_384 env_steps, so 16_384 env_steps are trained" in warning
+
+
+def test_a_policy_to_start_from_is_named_relative_to_the_job_file(place: Path) -> None:
+    def starts(job: dict[str, Any], **settings: Any) -> list[str | None]:
+        return [job.spec.init for job in resolve(place, {**HOPPER, **job}, **settings).jobs]
+
+    there, other = str(place / "runs/a/jobs/b-s0"), str(place / "model.zip")
+    assert starts({}) == [None]
+    assert starts({}, defaults={"init": "runs/a/jobs/b-s0"}) == [there]
+    assert starts({"init": "none"}, defaults={"init": "runs/a/jobs/b-s0"}) == [None]
+    assert starts({"init": "model.zip"}, init="/elsewhere/model.zip") == ["/elsewhere/model.zip"]
+    assert starts({"matrix": {"init": ["none", "model.zip"]}}) == [None, other]
+    with pytest.raises(SpecError) as error:
+        resolve(place, {**HOPPER, "init": "job:stand"}, {**HOPPER, "name": "b", "init": " "})
+    found = dict(problems(error))
+    assert "runs/NAME/jobs/JOB_ID" in found["jobs[0].init"]
+    assert "model.zip" in found["jobs[1].init"]
+
+
+def test_only_what_is_copied_decides_the_weights_of_a_job_that_starts_from_a_policy(place: Path) -> None:
+    [plain], [named] = (resolve(place, {**HOPPER, "init": init}).jobs for init in ("none", "model.zip"))
+    assert plain.spec.fingerprint() == named.spec.fingerprint()
+    one, other = (dataclasses.replace(named.spec, init_sha256=sha256) for sha256 in ("a", "b"))
+    assert len({spec.fingerprint() for spec in (plain.spec, one, other)}) == 3
+    assert dataclasses.replace(one, init="/moved/model.zip").fingerprint() == one.fingerprint()

@@ -151,7 +151,8 @@ def copy_into(policy: BasePolicy, initial: InitialPolicy, names: Names | None) -
         shapes = [tuple(arrays[name].shape) if name in arrays else None for arrays in (own, given)]
         axes = _axes(name, own) if pairs is not None and name in own else ()
         if _fixed(shapes[0], axes) != _fixed(shapes[1], axes):
-            equal = EQUAL if pairs else f"observations and actions must be as many, as they have no names; {EQUAL}"
+            named = None not in (names, initial.names)
+            equal = EQUAL if named else f"observations and actions must be as many, as they have no names; {EQUAL}"
             raise UnfitInitError(f"another network: {name} is {shapes[1]} there, and {shapes[0]} here; {equal}")
         merged[name] = given[name]
         if pairs is not None and any(axis is not None for axis in axes):
