@@ -49,8 +49,12 @@ TIERS = ("ray", "bench", "soak", "ranks", "e2e", "process", "training", "unit")
 """Folders in the order in which their tests start: long files first, so that no worker ends long after the others."""
 TOGETHER = ("ray", "bench")
 """Folders whose tests share one worker of pytest-xdist: they share a cluster, or measure on CPUs of their own."""
-APART = {f"ray/test_cluster_{name}.py": "clusters" for name in ("commands", "document", "network")}
+OWN_CLUSTERS = ("cluster_commands", "cluster_document", "cluster_lost", "cluster_network", "two_drivers")
 """Files with clusters of their own. They may run beside the shared one: on another worker, one after another."""
+GROUPS = {
+    **{f"ray/test_{name}.py": "clusters" for name in OWN_CLUSTERS},
+    **dict.fromkeys(("process/test_executors.py", "ranks/test_ranks_nodes.py"), "ray"),  # they need the shared one
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,8 +64,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker for each core; with ``--full`` one more, because the tests of clusters mostly wait."""
-    return len(os.sched_getaffinity(0)) + bool(config.getoption("--full"))
+    """One worker for each core; with ``--full`` two more, because the tests of clusters mostly wait."""
+    return len(os.sched_getaffinity(0)) + 2 * bool(config.getoption("--full"))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -112,7 +116,7 @@ class FileScheduling(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         path = Path(nodeid.partition("::")[0])
         folder = path.parts[1]
-        return APART.get("/".join(path.parts[1:]), folder if folder in TOGETHER else str(path))
+        return GROUPS.get("/".join(path.parts[1:]), folder if folder in TOGETHER else str(path))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:

@@ -150,8 +150,8 @@ def test_supervisor_killed_at_random_instants_loses_nothing(trained_once: Path, 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_supervisor_killed_six_times_loses_nothing_of_six_robots(tmp_path: Path) -> None:
-    whole = undisturbed(tmp_path / "undisturbed", ROBOTS, 8_192)
-    check_kills(tmp_path, ROBOTS, 8_192, kills=6, whole=whole)
+    whole = undisturbed(tmp_path / "undisturbed", ROBOTS, STEPS)
+    check_kills(tmp_path, ROBOTS, STEPS, kills=6, whole=whole)
 
 
 @pytest.mark.slow

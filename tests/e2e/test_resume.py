@@ -35,13 +35,13 @@ JOBS: dict[str, dict[str, Any]] = {
     "hopper": {"env": "Hopper-v5", "normalize": True, "total_timesteps": 2048},
 }
 MORE_JOBS: dict[str, dict[str, Any]] = {
-    "sac": {"algo": "sac", **TASK, "total_timesteps": 4096},
-    "built-in task": {**TASK, "total_timesteps": 3072},
-    "discrete": {"env": "CartPole-v1", "total_timesteps": 3072},
+    "sac": {"algo": "sac", **TASK, "total_timesteps": 2048},
+    "built-in task": {**TASK, "total_timesteps": 2048},
+    "discrete": {"env": "CartPole-v1", "total_timesteps": 2048},
     "hopper, stock learner": {"env": "Hopper-v5", "normalize": True, "total_timesteps": 2048, "learner": "sb3"},
     "ant": {"env": "Ant-v5", "normalize": True, "total_timesteps": 2048},
-    "td3": {"algo": "td3", "total_timesteps": 3072},
-    "a2c": {"algo": "a2c", "normalize": True, "total_timesteps": 4096},
+    "td3": {"algo": "td3", "total_timesteps": 2048},
+    "a2c": {"algo": "a2c", "normalize": True, "total_timesteps": 2048},
 }
 
 TIMES = {"time/fps", "time/time_elapsed"}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,6 +141,35 @@ def has_progressed(run_dir: Path, since: dict[str, int]) -> bool:
     if not (run_dir / "summary.json").exists():
         return False
     return all(row["env_steps"] > since[job_id] for job_id, row in summary(run_dir).items())
+
+
+def checkpoints(run_dir: Path, job_id: str) -> list[int]:
+    """The env_steps of its checkpoints."""
+    return [int(path.stem.rpartition("-")[2]) for path in (run_dir / "jobs" / job_id).glob("checkpoints/*.pt")]
+
+
+def last_attempt(run_dir: Path, job_id: str) -> dict[str, Any]:
+    """The exit record of a job's last attempt."""
+    number = summary(run_dir)[job_id]["attempts"] - 1
+    record: dict[str, Any] = json.loads((run_dir / f"jobs/{job_id}/attempts/{number}/exit.json").read_text())
+    return record
+
+
+IMPATIENT = """
+from orchestrator.executors.ray import ray_executor
+ray_executor.DRIVER_TIMEOUT_S = 5.0
+"""
+"""Makes a program give up the head of a cluster after seconds, instead of after half a minute."""
+
+
+def impatient(*arguments: str | Path) -> list[str]:
+    """A command with :data:`IMPATIENT`."""
+    return [
+        sys.executable,
+        "-c",
+        f"{IMPATIENT}\nfrom orchestrator import __main__\n__main__.main()",
+        *map(str, arguments),
+    ]
 
 
 SPARE_MIB, TOO_MUCH_MIB = 2048, 3072

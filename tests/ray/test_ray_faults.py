@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray_helpers
 from command_helpers import Run, carriers, give, summary, token_of, wait_until, write_experiment
 from executor_helpers import await_gone
-from ray_helpers import LONG, SHORT, TOO_MUCH_MIB, Cluster, has_progressed, memory_watched_node, options, weights
+from ray_helpers import (
+    LONG,
+    SHORT,
+    TOO_MUCH_MIB,
+    Cluster,
+    checkpoints,
+    has_progressed,
+    last_attempt,
+    memory_watched_node,
+    options,
+    weights,
+)
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -31,18 +40,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     jobs = write_experiment(cwd, ENDING, LARGE)
     assert give("run", jobs, "--run-dir", "local", cwd=cwd).returncode == 0
     return weights(cwd / "local")
-
-
-def checkpoints(run_dir: Path, job_id: str) -> list[int]:
-    """The env_steps of its checkpoints."""
-    return [int(path.stem.rpartition("-")[2]) for path in (run_dir / "jobs" / job_id).glob("checkpoints/*.pt")]
-
-
-def last_attempt(run_dir: Path, job_id: str) -> dict[str, Any]:
-    """The exit record of a job's last attempt."""
-    number = summary(run_dir)[job_id]["attempts"] - 1
-    record: dict[str, Any] = json.loads((run_dir / f"jobs/{job_id}/attempts/{number}/exit.json").read_text())
-    return record
 
 
 # -- the user, or the driver
@@ -109,29 +106,6 @@ def test_a_job_whose_node_dies_resumes_elsewhere_from_the_received_checkpoint(
     assert row["node"] != first["node"]
     assert last_attempt(run_dir, "ending-s0")["resumed_from"] >= 6_400
     assert row["weights_sha256"] == undisturbed["ending-s0"]
-
-
-@pytest.mark.slow
-def test_a_head_that_dies_ends_the_driver_with_a_message_and_a_new_cluster_resumes(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1, 2]})
-    run_dir = tmp_path / "stream"
-    with ray_helpers.cluster() as own, Run(jobs, *options(own, "stream"), cwd=tmp_path) as run:
-        launched = [run.until("launched") for _ in range(3)]
-        names = [event["job_id"] for event in launched]
-        wait_until(lambda: all(checkpoints(run_dir, name) for name in names), "a checkpoint of each to be received")
-        own.kill_head()
-        assert run.end() == 1
-        assert "the head of the Ray cluster has not answered" in run.stderr
-        await_gone(event["pid"] for event in launched)
-        assert "3 pending" in give("status", "stream", cwd=tmp_path).stdout
-    saved = {name: max(checkpoints(run_dir, name)) for name in names}
-    with ray_helpers.cluster() as new, Run(jobs, *options(new, "stream"), cwd=tmp_path) as again:
-        for _ in names:
-            again.until("launched")
-        wait_until(lambda: has_progressed(run_dir, saved), "progress")
-        again.signal(signal.SIGINT)
-        assert again.end() == 130
-    assert {name: last_attempt(run_dir, name)["resumed_from"] for name in names} == saved
 
 
 def test_a_node_that_joins_while_a_job_waits_for_room_gets_it(tmp_path: Path, ray_cluster: Cluster) -> None:
