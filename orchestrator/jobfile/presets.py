@@ -29,7 +29,7 @@ PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
         "policy_kwargs": {"net_arch": [64, 64]},
     },
     "standard": {
-        "total_timesteps": 1_000_000,
+        "total_timesteps": 614_400,
         "n_envs": 8,
         "normalize": True,
         "eval_episodes": 10,
@@ -39,11 +39,12 @@ PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
             "batch_size": 64,
             "n_epochs": 10,
             "gamma": 0.99,
-            "gae_lambda": 0.95,
+            "gae_lambda": 0.925,
         },
+        "policy_kwargs": {"log_std_init": -0.5},
     },
     "thorough": {
-        "total_timesteps": 2_000_000,
+        "total_timesteps": 1_024_000,
         "n_envs": 8,
         "normalize": True,
         "eval_episodes": 10,
@@ -53,8 +54,9 @@ PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
             "batch_size": 64,
             "n_epochs": 10,
             "gamma": 0.99,
-            "gae_lambda": 0.95,
+            "gae_lambda": 0.925,
         },
+        "policy_kwargs": {"log_std_init": -0.5},
     },
 }
 """The values of each preset, in the form of ``[defaults]``."""
