@@ -107,6 +107,8 @@ class Cause(enum.StrEnum):
     """Ended because the job is paused; not a failure."""
     DISK_FULL = "disk-full"
     LAUNCH = "launch-failed"
+    UNDECLARED = "undeclared"
+    """CANCELLED by `run`, as the job file no longer declared it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +167,8 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
+    is_undeclared: bool = False
+    """Whether `run` cancelled it, as the job file no longer declared it; it resumes once it is declared again."""
     name: Literal["CANCELLED"] = "CANCELLED"
 
 

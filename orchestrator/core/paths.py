@@ -95,6 +95,13 @@ class JobPaths:
     preview = Below("preview.png")
     """A film strip: a few moments of one episode side by side."""
 
+    def has_results(self, *, normalize: bool) -> bool:
+        """Whether what a finished training leaves is there: the policy, and the statistics that it needs.
+
+        :param normalize: whether observations were normalised.
+        """
+        return self.model.exists() and (not normalize or self.vecnormalize.exists())
+
     def attempt(self, number: int) -> AttemptPaths:
         return AttemptPaths(self.attempts / str(number))
 

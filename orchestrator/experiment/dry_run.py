@@ -12,7 +12,7 @@ from orchestrator.core.job import Cancelled, Paused, Pending, Running, State, Su
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.experiment import extension, preflight, run_directory, run_plan
-from orchestrator.experiment.reconcile import OnChange, changed_jobs
+from orchestrator.experiment.reconcile import OnChange, changed_jobs, requeued
 from orchestrator.experiment.run_plan import Plan, RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow
@@ -67,7 +67,8 @@ def dry_run(
     paths, rows = RunPaths(options.run_dir), dict[str, JobRow]()
     if paths.ledger.exists() and not (options.fresh or options.rebuild_ledger):
         with run_directory.reading_ledger(paths) as ledger:
-            rows = {row.job.job_id: row for row in ledger.jobs()}
+            recorded = {row.job.job_id: row for row in ledger.jobs()}
+        rows = requeued(recorded, plan.jobs, plan.verdicts, paths)
     changed = changed_jobs(rows, plan.jobs, plan.verdicts)
     refused: Mapping[str, Sequence[str]] = changed if options.on_change == "refuse" else {}
     if options.on_change == "extend":

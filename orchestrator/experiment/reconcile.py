@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from orchestrator.core.atomic_files import clone_tree, sync_directory, sync_trees, write_whole
 from orchestrator.core.errors import ChangedError
-from orchestrator.core.job import Cancelled, Cause, Failed, Job, Paused, Pending, move
+from orchestrator.core.job import Cancelled, Cause, Failed, Job, Paused, Pending, Succeeded, move
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
@@ -49,10 +49,12 @@ def reconcile(
     :param jobs: in order of launch; the rows are returned in the same order.
     :raises ChangedError: when jobs that have run are declared differently now, in a way that ``on_change`` refuses.
     """
-    rows = {row.job.job_id: row for row in ledger.jobs()}
+    recorded = {row.job.job_id: row for row in ledger.jobs()}
+    rows = requeued(recorded, jobs, verdicts, paths)
     changed = changed_jobs(rows, jobs, verdicts)
     if changed:
         _refuse_or_report(changed, on_change, rows, jobs, verdicts, paths, reporter)
+    _requeue(recorded, rows, jobs, paths, ledger, reporter)
     copied: list[Path] = []
     for job in jobs:
         job_id, row, verdict = job.job_id, rows.get(job.job_id), verdicts[job.job_id]
@@ -90,6 +92,60 @@ def reconcile(
     ledger.commit()
     _report_earlier(settled, paths, reporter)
     return settled
+
+
+def requeued(
+    rows: Mapping[str, JobRow], jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict], paths: RunPaths
+) -> dict[str, JobRow]:
+    """``rows`` as a run begins with them: PENDING where files of a finished job are gone, or where a job is declared
+    again; without jobs whose directories are gone, which start from the beginning.
+    """
+    now = dict(rows)
+    for job_id, row in ((job.job_id, rows[job.job_id]) for job in jobs if job.job_id in rows):
+        is_back = isinstance(row.state, Cancelled) and row.state.is_undeclared
+        if is_back or (isinstance(row.state, Succeeded) and not _has_results(row, paths)):
+            if is_back or paths.job(job_id).root.exists():
+                now[job_id] = dataclasses.replace(row, state=Pending())
+            elif _can_start(row, verdicts[job_id]):
+                del now[job_id]
+    return now
+
+
+def _has_results(row: JobRow, paths: RunPaths) -> bool:
+    return paths.job(row.job.job_id).has_results(normalize=row.job.spec.normalize)
+
+
+def _can_start(row: JobRow, verdict: JobVerdict) -> bool:
+    """Whether a job has what it needs to begin: a run directory that is resumed as it is has no other robots."""
+    return verdict.problem is None and (verdict.bundle is not None or row.job.spec.xml is None)
+
+
+def _requeue(
+    recorded: Mapping[str, JobRow],
+    rows: Mapping[str, JobRow],
+    jobs: Sequence[Job],
+    paths: RunPaths,
+    ledger: Ledger,
+    reporter: Reporter,
+) -> None:
+    """Enter the result of :func:`requeued` into the ledger, and say which jobs are trained again, and why."""
+    again: dict[str, list[str]] = {}
+    for job_id, row in ((job.job_id, recorded[job.job_id]) for job in jobs if job.job_id in recorded):
+        if job_id not in rows:
+            ledger.delete_job(job_id)
+            why = "the directories of finished jobs are gone, so these jobs are trained again from the beginning"
+        elif rows[job_id] is not row:
+            ledger.set_state(job_id, move(job_id, row.state, Pending()))
+            why = "declared again by the job file, so these jobs are no longer CANCELLED"
+            if isinstance(row.state, Succeeded):
+                why = "model.zip or vecnormalize.pkl of finished jobs is gone, so these jobs make them again"
+        elif isinstance(row.state, Succeeded) and not _has_results(row, paths):
+            why = "the directories of finished jobs are gone, with their robots; `run JOBS.toml` trains them again"
+        else:
+            continue
+        again.setdefault(why, []).append(job_id)
+    for why, job_ids in again.items():
+        reporter.event("warning", f"{why}: {listed(job_ids, SHOWN)}", jobs=job_ids)
 
 
 def changed_jobs(
@@ -211,8 +267,12 @@ def _drop_undeclared(
             continue
         state = recovery.settle(row, paths, ledger, reporter).state
         if isinstance(state, Pending | Paused):
-            reporter.event("warning", f"{job_id} is no longer in the job file; it is not resumed", job_id=job_id)
-            ledger.set_state(job_id, move(job_id, state, Cancelled()))
+            source = row.job.xml_source
+            is_gone = source is not None and not source.exists()
+            why = f", as there is no {source} any more" if is_gone else ""
+            text = f"{job_id} is no longer in the job file{why}: it is CANCELLED until the job file declares it again"
+            reporter.event("warning", text, job_id=job_id)
+            ledger.set_state(job_id, move(job_id, state, Cancelled(is_undeclared=True)))
 
 
 def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter) -> None:
@@ -221,7 +281,7 @@ def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter)
     dead = [row.job.job_id for row in rows if row.state.name in ("FAILED", "CANCELLED") and row.attempts > 0]
     if done or begun:
         steps = {job_id: job_directory.checkpointed_steps(paths.job(job_id)) for job_id in begun}
-        parts = [f"{count(done, 'job was', 'jobs were')} finished before"]
+        parts = [f"{count(done, 'job was', 'jobs were')} finished before"] if done else []
         saved = [f"{job_id} at {number:,}" for job_id, number in steps.items() if number]
         if saved:
             verb = "resumes from its newest checkpoint" if len(saved) == 1 else "resume from their newest checkpoints"

@@ -10,7 +10,7 @@ from typing import get_args
 from pydantic import TypeAdapter
 
 from orchestrator.core.errors import Problem, RunDirError
-from orchestrator.core.job import Failed
+from orchestrator.core.job import Cancelled, Failed
 from orchestrator.core.regular_files import read_regular
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.preflight import JobVerdict
@@ -27,7 +27,7 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
     """
     paths = run_directory.existing(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
-        rows = ledger.jobs()
+        rows = [row for row in ledger.jobs() if row.state != Cancelled(is_undeclared=True)]
     try:
         top = tomllib.loads(read_regular(paths.experiment).decode("utf-8-sig"))
         notify = NotifyTable.model_validate(top.get("notify", {})).model_dump(exclude_unset=True)

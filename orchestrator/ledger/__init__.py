@@ -20,6 +20,7 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import (
     Attempt,
     AttemptOutcome,
+    Cancelled,
     Cause,
     Failed,
     Job,
@@ -193,6 +194,8 @@ class Ledger:
     def set_state(self, job_id: str, state: State) -> None:
         failures = state.failures if isinstance(state, Pending | Running | Paused) else None
         cause, message = (state.cause, state.message) if isinstance(state, Failed) else (None, None)
+        if isinstance(state, Cancelled) and state.is_undeclared:
+            cause, message = Cause.UNDECLARED, "the job file no longer declares it"
         self._keep(
             "UPDATE jobs SET state = ?, failures = coalesce(?, failures), cause = ?, message = ? WHERE job_id = ?",
             (state.name, failures, cause, message, job_id),

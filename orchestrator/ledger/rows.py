@@ -211,7 +211,7 @@ def _state(row: sqlite3.Row, last_attempt: Attempt | None) -> State:
         case "FAILED":
             return Failed(cause=Cause(row["cause"]), message=row["message"])
         case "CANCELLED":
-            return Cancelled()
+            return Cancelled(is_undeclared=row["cause"] == Cause.UNDECLARED)
         case other:
             raise ValueError(f"unknown state {other!r}")
 

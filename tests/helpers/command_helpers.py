@@ -197,6 +197,8 @@ def end(code):
 signal.signal(signal.SIGTERM, lambda *_: end(11))
 assert stat.S_ISSOCK(os.fstat(int(os.environ["ORCHESTRATOR_CHANNEL"])).st_mode)
 open(os.path.join(job, "started"), "w").close()
+open(os.path.join(job, "model.zip"), "w").close()
+open(os.path.join(job, "vecnormalize.pkl"), "w").close()
 while not os.path.exists(os.path.join(job, "../../..", "go-" + os.path.basename(job))):
     time.sleep(0.01)
 end(0)
@@ -294,6 +296,8 @@ INSTANT = """
 import json, os, pathlib, sys
 job, number = pathlib.Path(sys.argv[1]), sys.argv[2]
 (job / "started_in").write_text(os.getcwd())
+(job / "model.zip").touch()
+(job / "vecnormalize.pkl").touch()
 record = {"code": 0, "message": "", "env_steps": 1, "ep_rew_mean": 1.0}
 (job / "attempts" / number / "exit.json").write_text(json.dumps(record))
 """

@@ -75,6 +75,16 @@ def test_what_speaks_against_a_robot_is_told_with_its_element(model: dict[str, s
     assert any(re.search(message, warning) for warning in found), found
 
 
+def test_a_ctrlrange_in_degrees_is_named_as_the_cause_and_the_timestep_is_not() -> None:
+    servo = '<position name="servo" joint="elbow" kp="40" ctrlrange="-50 50"/>'
+    found = found_in(arm(joint='limited="true" range="-0.87 0.87"', actuator=servo))
+    (told,) = [text for text in (*found.problems, *found.warnings) if "from degrees" in text]
+    assert "'servo' from -50 to 50, joint 'elbow' from -0.87 to 0.87" in told
+    assert not any("shorten the timestep" in text for text in (*found.problems, *found.warnings))
+    narrow = servo.replace("50", "1.5")
+    assert not found_in(arm(joint='limited="true" range="-0.87 0.87"', actuator=narrow)).warnings
+
+
 def test_an_inertia_wider_than_the_robot_is_absurd() -> None:
     model = arm()
     model.body_inertia[model.body("lower").id] = 1e4

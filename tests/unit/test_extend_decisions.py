@@ -33,6 +33,8 @@ def after(root: Path, before: Job, state: State) -> Experiment:
     checkpoint = experiment.paths.job("a").checkpoints / "checkpoint-000000001000.pt"
     checkpoint.parent.mkdir(parents=True)
     checkpoint.touch()
+    for path in (experiment.paths.job("a").model, experiment.paths.job("a").vecnormalize):
+        path.touch()
     return experiment
 
 

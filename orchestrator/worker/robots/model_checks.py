@@ -33,6 +33,8 @@ DEEP_PENETRATION = 0.75
 """Depth of a penetration at the start, in half-widths of the thinner part."""
 MAX_FREQUENCY = 1.5
 """Servo frequency times timestep; semi-implicit Euler is unstable from 2 (without damping)."""
+WIDE_CTRLRANGE = 4.0
+"""Ratio of a servo's ctrlrange to the range of its joint, beyond which the unit must be wrong (a degree: 57)."""
 _NAMED = {name: name for name in ("body", "geom", "site", "actuator", "tendon", "mesh", "sensor")}
 _NAMED |= {"jnt": "joint", "key": "keyframe", "eq": "equality", "cam": "camera"}
 
@@ -99,6 +101,29 @@ def actuators(model: mujoco.MjModel, key: int) -> Iterator[str]:
             f"{count(len(unlimited), 'actuator has', 'actuators have')} no ctrlrange ({shown(unlimited)}): actions "
             "in [-1, 1] are used as controls, which may be far too large or too small; give them a ctrlrange"
         )
+
+
+def servo_ranges(model: mujoco.MjModel) -> str | None:
+    """Position servos that are commanded far beyond the range of their joint; None without such servos."""
+    wide = []
+    for number in range(model.nactuator):
+        joint, control = int(model.actuator_trnid[number, 0]), int(model.actuator_ctrladr[number])
+        on_joint = int(model.actuator_trntype[number]) == int(mujoco.mjtTrn.mjTRN_JOINT)
+        if not (on_joint and actuator_kind(model, number) == "position" and model.actuator_ctrllimited[control]):
+            continue
+        (low, high), (least, most) = model.jnt_range[joint], model.actuator_ctrlrange[control]
+        reach = abs(float(model.actuator_gear[number, 0])) * float(high - low)
+        has_range = joint_type(model, joint) in (HINGE, SLIDE) and bool(model.jnt_limited[joint])
+        if has_range and most - least > WIDE_CTRLRANGE * reach:
+            servo = f"'{model.actuator(number).name or number}' from {least:.3g} to {most:.3g}"
+            wide.append(f"{servo}, joint {joint_name(model, joint)} from {low:.3g} to {high:.3g}")
+    if not wide:
+        return None
+    servos_have = count(len(wide), "position servo has", "position servos have")
+    return (
+        f"{servos_have} a ctrlrange far wider than the range of the joint ({shown(wide)}): MuJoCo does not convert a "
+        'ctrlrange from degrees; give it in radians (slides: metres), or give inheritrange="1" in its place'
+    )
 
 
 def masses(model: mujoco.MjModel) -> Iterator[str]:

@@ -253,7 +253,10 @@ def examine(
     if model.nu:
         actions = scaled(model, key, None) if task is None else task.actions
         rest = np.asarray(actions.ctrl(actions.taken(np.zeros((1, model.nu))))[0], np.float64)
-    summary["steps_per_s"] = check_stability(model, data, pose, rest, actions, simulate_s, findings)
+    wide = model_checks.servo_ranges(model)
+    summary["steps_per_s"] = check_stability(model, data, pose, rest, actions, simulate_s, findings, cause=wide)
+    if wide is not None and not any(wide in text for text in (*findings.problems, *findings.warnings)):
+        findings.warnings.insert(0, wide)
     return summary
 
 

@@ -53,19 +53,24 @@ def check_stability(
     actions: ActionMap | None,
     cpu_s: float,
     findings: ModelFindings,
+    *,
+    cause: str | None = None,
 ) -> float | None:
     """Add to ``findings``; return physics steps per second under random actions, None where physics diverges.
 
     :param start: ``(nq,)`` pose from which every trial starts, at rest.
     :param rest: ``(nu,)`` controls of an action of zeros.
     :param actions: maps a policy's actions to controls; None without actuators.
+    :param cause: what is wrong with the controls, and given as the cause where physics diverges under them.
     """
 
     def trial(when: str, controls: Controls, share: float, hold_s: float = HOLD_S) -> tuple[Trial, str | None]:
         result = _simulate(model, data, start, controls, hold_s, share * cpu_s)
         if result.divergence is None:
             return result, None
-        remedy = _remedy(model, data, start, controls, hold_s, 2 * max(result.cpu_s, 0.01))
+        under_control = not model.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_ACTUATION)
+        known = cause if under_control else None
+        remedy = known or _remedy(model, data, start, controls, hold_s, 2 * max(result.cpu_s, 0.01))
         return result, f"physics diverges {when} ({result.divergence}); {remedy}"
 
     with _passive(model):

@@ -1,0 +1,83 @@
+"""What a run queues again by itself: finished jobs whose files are gone, and jobs that the job file declares again."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from supervisor_helpers import Experiment, ledgers_closed, make_job  # noqa: F401 - a fixture
+
+from orchestrator.core.job import Attempt, Cancelled, Job, Pending, State, Succeeded
+from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.reconcile import reconcile
+from orchestrator.ledger import JobRow
+
+
+def after(root: Path, state: State, job: Job | None = None) -> Experiment:
+    """An experiment whose job ``a`` has had an attempt, has all of its files, and is in ``state``."""
+    experiment = Experiment(root, [job or make_job("a", spec={"normalize": True})])
+    attempt = Attempt(job_id="a", number=0, cpus=(0,), gpus=(), started_at=0.0)
+    experiment.ledger.start_attempt(attempt, queue_s=0.0)
+    experiment.ledger.set_state("a", state)
+    directory = experiment.paths.job("a")
+    directory.attempt(0).root.mkdir(parents=True)
+    for path in (directory.model, directory.vecnormalize):
+        path.touch()
+    return experiment
+
+
+def reconciled(experiment: Experiment, jobs: Sequence[Job] | None = None) -> list[JobRow]:
+    declared = experiment.jobs if jobs is None else jobs
+    verdicts = {job.job_id: JobVerdict() for job in declared}
+    position = {job.job_id: index for index, job in enumerate(declared)}
+    paths, ledger, reporter = experiment.paths, experiment.ledger, experiment.reporter
+    return reconcile(declared, verdicts, position, "refuse", paths, ledger, reporter)
+
+
+def test_a_finished_job_with_all_of_its_files_stays_as_it_is(tmp_path: Path) -> None:
+    (row,) = reconciled(after(tmp_path, Succeeded()))
+    assert row.state == Succeeded()
+
+
+@pytest.mark.parametrize("name", ["model.zip", "vecnormalize.pkl"])
+def test_a_finished_job_without_its_results_goes_on_from_its_checkpoint(name: str, tmp_path: Path) -> None:
+    experiment = after(tmp_path, Succeeded())
+    (experiment.paths.job("a").root / name).unlink()
+    (row,) = reconciled(experiment)
+    assert (row.state, row.attempts) == (Pending(), 1)
+    assert name in experiment.reporter.messages()
+
+
+def test_a_finished_job_whose_directory_is_gone_begins_anew(tmp_path: Path) -> None:
+    experiment = after(tmp_path, Succeeded())
+    shutil.rmtree(experiment.paths.job("a").root)
+    (row,) = reconciled(experiment)
+    assert (row.state, row.attempts, row.env_steps) == (Pending(), 0, 0)
+    assert experiment.ledger.attempts() == []
+    assert "from the beginning: a" in experiment.reporter.messages()
+
+
+def test_a_job_whose_robot_is_gone_with_its_directory_stays_finished_and_the_command_is_told(tmp_path: Path) -> None:
+    job = make_job("a", spec={"env": None, "xml": "robot.xml", "task": "forward"})
+    experiment = after(tmp_path, Succeeded(), job)
+    shutil.rmtree(experiment.paths.job("a").root)
+    (row,) = reconciled(experiment)
+    assert row.state == Succeeded()
+    assert "`run JOBS.toml` trains them again: a" in experiment.reporter.messages()
+
+
+def test_only_a_job_that_was_cancelled_as_it_was_not_declared_resumes_when_it_is(tmp_path: Path) -> None:
+    gone = dataclasses.replace(make_job("a"), xml_source=tmp_path / "gone.xml")
+    experiment = after(tmp_path, Pending(), gone)
+    other = make_job("b")
+    reconciled(experiment, [other])
+    states = {row.job.job_id: row.state for row in experiment.ledger.jobs()}
+    assert states == {"a": Cancelled(is_undeclared=True), "b": Pending()}
+    assert f"there is no {tmp_path / 'gone.xml'} any more: it is CANCELLED" in experiment.reporter.messages()
+    rows = reconciled(experiment, [gone, other])
+    assert [(row.state, row.attempts) for row in rows] == [(Pending(), 1), (Pending(), 0)]
+    experiment.ledger.set_state("a", Cancelled())
+    assert reconciled(experiment, [gone, other])[0].state == Cancelled()
