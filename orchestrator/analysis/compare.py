@@ -153,7 +153,8 @@ def _compared(run_a: Path, a: _Side, run_b: Path, b: _Side) -> Comparison:
     if not pairs:
         cases = f"the first has {names_of(list(a.cases))}, the second has {names_of(list(b.cases))}"
         names = "Baselines and levels" if a.kind == "benchmark" else "Names of finished jobs"
-        raise UsageError(f"{run_a} and {run_b} have nothing in common: {cases}. {names} must agree")
+        advice = "; otherwise write a `report` of each, or read their summary.csv" if a.kind == "experiment" else ""
+        raise UsageError(f"{run_a} and {run_b} have nothing in common: {cases}. {names} must agree{advice}")
     return Comparison(
         kind=a.kind,
         a=run_a,

@@ -28,10 +28,12 @@ LearningCurve: TypeAlias = Sequence[tuple[float, float]]
 
 
 class Episodes(TypedDict):
-    """Episodes of one kind: the mean and deviation of their returns, the means of the task's measures."""
+    """Episodes of one kind: mean and deviation of their returns, means of their lengths and of the task's measures."""
 
     mean: float | None
     std: float | None
+    length_mean: float | None
+    """Control steps."""
     measures: Mapping[str, float | None]
 
 
@@ -108,6 +110,7 @@ def _episodes(content: Any) -> Episodes:
     return {
         "mean": finite(episodes.get("mean")),
         "std": finite(episodes.get("std")),
+        "length_mean": finite(episodes.get("length_mean")),
         "measures": {
             str(name): finite(measure.get("mean"))
             for name, measure in (measures if isinstance(measures, Mapping) else {}).items()

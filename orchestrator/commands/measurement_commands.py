@@ -203,7 +203,9 @@ def compare(
     from orchestrator.terminal import compare_view
 
     if not 2 <= len(runs) <= len(comparison.LETTERS):
-        raise UsageError(f"compare: expected two to {len(comparison.LETTERS)} run directories, found {len(runs)}")
+        problem = f"compare: expected two to {len(comparison.LETTERS)} run directories, found {len(runs)}"
+        within = f'; `report {runs[0]}` compares the jobs of one run, in its section "Varied parameters"'
+        raise UsageError(problem + (within if len(runs) == 1 else ""))
     compared = comparison.compare_with_first(runs)
     if output is not None:
         from orchestrator.report import comparison_page

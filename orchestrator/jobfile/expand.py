@@ -197,9 +197,13 @@ def _choices_of(key: str, values: Any, where: str, problems: Problems) -> list[C
         return []
     choices: list[Choice] = []
     seen: set[str] = set()
+    faults: dict[str, str] = {}  # message → its first place: a fault of the key is the same for all values
     for number, value in enumerate(values):
-        tree = check_one(key, value, f"{there}[{number}]", problems)
+        own = Problems()
+        tree = check_one(key, value, f"{there}[{number}]", own)
         if tree is None:
+            for problem in own.in_order():
+                faults.setdefault(problem.message, problem.where)
             continue
         plain = functools.reduce(lambda inner, part: inner[part], key.split("."), tree)
         if canonical(plain) in seen:
@@ -207,6 +211,8 @@ def _choices_of(key: str, values: Any, where: str, problems: Problems) -> list[C
             continue
         seen.add(canonical(plain))
         choices.append(Choice(key, plain, tree, f"{there}[{number}]"))
+    for message, first in faults.items():
+        problems.add(first, message)
     return choices
 
 
@@ -225,17 +231,24 @@ def _matrix_fault(key: str, values: Any) -> str:
     if key in _NOT_IN_MATRIX:
         return _NOT_IN_MATRIX[key]
     if key in (*TABLES, *FREE_TABLES):
-        inner = (
-            next(iter(values), "key")
-            if isinstance(values, dict)
-            else next(iter(TABLES[key].model_fields if key in TABLES else ()), "key")
-        )
-        return f'a matrix takes single keys of a table, dotted and in quotes: "{key}.{inner}" = […]'
+        return f'a matrix takes single keys of a table, dotted and in quotes: "{_key_in(key, values)}" = […]'
     if top in Settings.model_fields and top not in FREE_TABLES and len(rest) > (top in TABLES):
         return f"there are no keys below {'.'.join([top, *rest[: top in TABLES]])}"
     if not isinstance(values, list) or not values:
         return "expected a list of values with at least one, for example [1e-4, 3e-4]"
     return ""
+
+
+def _key_in(table: str, values: Any) -> str:
+    """The dotted key that was probably meant where a matrix has a whole table."""
+    if not isinstance(values, dict) or not values:
+        return f"{table}.{next(iter(TABLES[table].model_fields if table in TABLES else ()), 'key')}"
+    name, inner = next(iter(values.items()))
+    dotted = f"{table}.{name}"
+    while table == "model" and isinstance(inner, dict) and inner:
+        name, inner = next(iter(inner.items()))
+        dotted += f".{name}"
+    return dotted
 
 
 def _point_layer(point: Sequence[Choice]) -> Layer:

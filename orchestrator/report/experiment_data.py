@@ -59,7 +59,7 @@ def gather(run_dir: Path) -> ExperimentFacts:
         robots.setdefault(job["group"], []).append(job)
     return {
         "kind": "experiment",
-        "name": plain(run_dir.resolve().name),
+        "name": plain(_title(run_dir.resolve())),
         "made_at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)),
         "running": running,
         "totals": _totals(jobs, attempts),
@@ -72,6 +72,11 @@ def gather(run_dir: Path) -> ExperimentFacts:
         "certificate": certificate_page.read(run_dir),
         "machine": run_reader.last_session(paths.provenance),
     }
+
+
+def _title(run_dir: Path) -> str:
+    """The name of the folder, with that above it where it is only a number: ``evolve/0``."""
+    return f"{run_dir.parent.name}/{run_dir.name}" if run_dir.name.isdecimal() else run_dir.name
 
 
 def to_json(facts: ExperimentFacts) -> dict[str, Any]:

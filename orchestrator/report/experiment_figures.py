@@ -182,8 +182,8 @@ def phases(robots: Sequence[ReportedRobot]) -> Drawn:
     return drawn
 
 
-def varied(panels: Sequence[tuple[str, str, Sequence[tuple[Any, float]]]]) -> Drawn:
-    """One panel per robot and varied key: ``(robot, key, [(value, return), …])``."""
+def varied(panels: Sequence[tuple[str, str, Sequence[tuple[Any, float]]]], rating: str) -> Drawn:
+    """One panel per robot and varied key: ``(robot, key, [(value, return), …])``; ``rating`` names the return."""
     drawn, all_axes = drawing.panels(len(panels), columns=3, height_in=1.5)
     for axes, (name, key, points) in zip(all_axes, panels, strict=True):
         values = list(dict.fromkeys(value for value, _ in points))
@@ -200,7 +200,7 @@ def varied(panels: Sequence[tuple[str, str, Sequence[tuple[Any, float]]]]) -> Dr
         drawing.plain_ticks(axes, y=True)
         axes.set_title(plain(name, 36), fontsize=7.5)
         axes.set_xlabel(plain(key, 44))
-    all_axes[0].set_ylabel("return", color=INK)
+    all_axes[0].set_ylabel(rating, color=INK)
     return drawn
 
 

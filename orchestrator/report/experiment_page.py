@@ -134,22 +134,28 @@ def _learning_curves(robots: Sequence[ReportedRobot], curves: Mapping[str, Learn
 
 
 def _varied(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[Section]:
+    succeeded = [job for job in jobs if job["state"] == "SUCCEEDED"]
+    evaluated = bool(succeeded) and all(job["eval_mean"] is not None for job in succeeded)
     panels = []
     for name in dict.fromkeys(job["name"] for job in jobs):
-        rated = [(job["point"], job["ep_rew_mean"]) for job in jobs if job["name"] == name]
+        of_name = [job for job in jobs if job["name"] == name]
+        rated = [(job["point"], job["eval_mean"] if evaluated else job["ep_rew_mean"]) for job in of_name]
         for key in keys:
             points = [(point[key], value) for point, value in rated if key in point and value is not None]
             if len({str(value) for value, _ in points}) > 1:
                 panels.append((name, key, points))
     if not panels:
         return []
+    what, axis = "Last return of training (no evaluation)", "return in training"
+    if evaluated:
+        what, axis = "Return of the evaluation without exploration", "evaluated return"
     which = f" The figure shows the first {MOST_VARIED} of {len(panels)}." if len(panels) > MOST_VARIED else ""
     figure = Figure(
         name="varied-parameters",
         title="Return against varied parameters",
-        caption="Last return of training for each value of each parameter that the job file varies. A dot is a job; "
+        caption=f"{what} for each value of each parameter that the job file varies. A dot is a job; "
         f"the line joins the medians over all values of the other parameters.{which}",
-        draw=partial(figures.varied, panels[:MOST_VARIED]),
+        draw=partial(figures.varied, panels[:MOST_VARIED], axis),
     )
     return [Section(title="Varied parameters", parts=[figure])]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from orchestrator.analysis.run_reader import EpisodeKind
 from orchestrator.core.paths import RunPaths
@@ -131,6 +131,8 @@ def jobs_section(jobs: Sequence[ReportedJob]) -> Section:
         "return: first": lambda job: number(job["ep_rew_mean_first"]),
         "last": lambda job: number(job["ep_rew_mean"]),
         "evaluation": lambda job: number(job["eval_mean"]),
+        "steps an episode": lambda job: number(_deterministic(job).get("length_mean")),
+        "measures": _measures_of_job,
         "env_steps": lambda job: f"{job['env_steps']:,}",
         "of": lambda job: f"{job['total_timesteps']:,}",
         "env_steps/s": lambda job: number(job["env_steps_per_s"]),
@@ -141,7 +143,21 @@ def jobs_section(jobs: Sequence[ReportedJob]) -> Section:
     }
     if all(job["ranks"] == 1 for job in jobs):
         del columns["ranks"], columns["in all-reduce"]
-    caption = "Every job, in the order of the job file."
-    return Section(
-        title="All jobs", parts=[table(jobs, columns, caption=caption, text=("job", "state", "learner"), shown=0)]
+    caption = (
+        "Every job, in the order of the job file. Evaluation, steps an episode and measures are means over the "
+        "evaluation episodes without exploration."
     )
+    return Section(
+        title="All jobs",
+        parts=[table(jobs, columns, caption=caption, text=("job", "state", "learner", "measures"), shown=0)],
+    )
+
+
+def _deterministic(job: ReportedJob) -> Mapping[str, Any]:
+    """Its evaluation without exploration; empty where there is none."""
+    return (job["evaluation"] or {}).get("deterministic", {})
+
+
+def _measures_of_job(job: ReportedJob) -> str:
+    measures = _deterministic(job).get("measures", {})
+    return ", ".join(f"{plain(name)} {number(value)}" for name, value in measures.items()) or DASH

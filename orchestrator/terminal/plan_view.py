@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
 
 SHOWN = 10
-"""Sets of hyperparameters, and names of jobs, that are listed."""
+"""Sets of hyperparameters or of model edits, and names of jobs, that are listed."""
 LEFT_AS_IT_IS = {
     "SUCCEEDED": "do nothing",
     "PAUSED": "do nothing; `resume` queues it",
@@ -44,7 +44,7 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     notify = [f"notify.{key}: {shlex.join(command)}" for key, command in asdict(experiment.notify).items() if command]
     warnings = [Text(f"warning: {warning}", style="yellow") for warning in (*plan.warnings, *refusals)]
     restriction = [plan.restriction] if plan.restriction else []
-    below = [*_hyperparameters(jobs), *_changes(dry)]
+    below = [*_hyperparameters(jobs), *_model_edits(jobs), *_changes(dry)]
     show_table(_columns(dry), jobs, above=[*warnings, *restriction, *plan.choices, *notify, heading, ""], below=below)
 
 
@@ -69,23 +69,38 @@ def _changes(dry: DryRun) -> list[str]:
 
 
 def _hyperparameters(jobs: Sequence[Job]) -> list[str]:
-    """What differs from the defaults of the jobs' algorithms, once for all jobs that have the same."""
+    """What differs from the defaults of the jobs' algorithms."""
+    heading = "Hyperparameters that differ from Stable-Baselines3's defaults (--json shows all):"
+    return ["", heading, *_by_values(jobs, _set_values)]
+
+
+def _model_edits(jobs: Sequence[Job]) -> list[str]:
+    """Changes to the robots, where any job has some."""
+    lines = _by_values(jobs, lambda job: _assignments(job.spec.model_edits))
+    return ["", "Model edits:", *lines] if any(job.spec.model_edits for job in jobs) else []
+
+
+def _by_values(jobs: Sequence[Job], values_of: Callable[[Job], str]) -> list[str]:
+    """Values, once for all jobs that have the same."""
     with_same: dict[str, list[str]] = {}
     for job in jobs:
-        with_same.setdefault(_set_values(job), []).append(job.job_id)
+        with_same.setdefault(values_of(job), []).append(job.job_id)
     lines = [
         f"  {'all jobs' if len(with_same) == 1 else listed(names, 3)}: {values or 'none'}"
         for values, names in with_same.items()
     ]
     more = [f"  … and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-    heading = "Hyperparameters that differ from Stable-Baselines3's defaults (--json shows all):"
-    return ["", heading, *lines[:SHOWN], *more]
+    return [*lines[:SHOWN], *more]
 
 
 def _set_values(job: Job) -> str:
     spec, defaults = job.spec, DEFAULTS[job.spec.algo]
     values = {f"{spec.algo}.{key}": value for key, value in spec.hyperparameters.items() if value != defaults[key]}
     values |= {f"policy_kwargs.{key}": value for key, value in spec.policy_kwargs.items()}
+    return _assignments(values)
+
+
+def _assignments(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
 
 

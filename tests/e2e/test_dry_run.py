@@ -133,7 +133,17 @@ def test_hyperparameters_that_are_not_the_defaults_are_shown_once_for_all_jobs_t
     assert f"  a-s0, b-s0: {common}\n" in below
     assert "  c-s0: ppo.n_steps = 64, ppo.n_epochs = 3, ppo.gamma = 0.9, policy_kwargs.net_arch = [32]\n" in below
     assert "  d-s0: policy_kwargs.net_arch = [32]\n" in below
+    assert "Model edits" not in below
     whole = json.loads(invoke(*arguments, "--json", cwd=tmp_path).stdout)["jobs"]
     of_c = next(job for job in whole if job["name"] == "c")
     assert (of_c["hyperparameters"]["gae_lambda"], of_c["hyperparameters"]["n_steps"]) == (0.95, 64)
     assert "gae_lambda" not in of_c["ppo"]
+
+
+def test_edits_of_the_model_are_shown_where_jobs_have_some(tmp_path: Path) -> None:
+    robot = {"xml": str(commands.HOPPER), "task": "forward"}
+    edited = {**robot, "name": "a", "model": {"geom.thigh.size": "*1.2", "option.timestep": 0.004}}
+    jobs = write_experiment(tmp_path, edited, {**robot, "name": "b"})
+    below = invoke("run", jobs, "--dry-run", cwd=tmp_path).stdout.split("Model edits:\n")[1]
+    assert '  a-s0: geom.thigh.size = "*1.2", option.timestep = 0.004\n' in below
+    assert "  b-s0: none\n" in below

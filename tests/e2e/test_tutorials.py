@@ -82,7 +82,7 @@ def test_own_robot_in_ten_minutes(tmp_path: Path) -> None:
 def test_a_body_is_evolved(tmp_path: Path) -> None:
     reader = Reader(tmp_path, {"50_000": "2_048", "range(5)": "range(2)", "range(6)": "range(1)"})
     outputs = reader.follow("tutorial-evolve.md")
-    assert re.findall(r"^generation (\d): best -?\d", outputs["python evolve.py"], re.MULTILINE) == ["0", "1"]
+    assert re.findall(r"^generation (\d): best -?\d+\.\d m", outputs["python evolve.py"], re.MULTILINE) == ["0", "1"]
 
 
 @pytest.mark.slow

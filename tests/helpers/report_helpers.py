@@ -46,6 +46,8 @@ class Trained:
     state: str = "SUCCEEDED"
     message: str = "the knee fell off"
     preview: Callable[[], bytes] | None = None
+    evaluated: float | None = None
+    """Mean return of its evaluation."""
     attempts: int = 1
     ranks: int = 1
     mode: str = "allreduce"
@@ -138,6 +140,7 @@ def end_attempt(
         env_steps=STEPS * job.iterations,
         ep_rew_mean=returns[-1] if returns else None,
         ep_rew_mean_first=returns[0] if returns else None,
+        eval_mean=job.evaluated,
         cpu_s=0.8 * (ended - started),
         wall_s=ended - started,
     )

@@ -181,6 +181,18 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     ("matrix key without table", {"matrix": {"gamma": [1]}}, ".matrix.gamma", "table ppo: ppo.gamma"),
     ("matrix key below a value", {"matrix": {"ppo.gamma.x": [1]}}, '.matrix."ppo.gamma.x"', "no keys below ppo.gamma"),
     ("matrix table", {"matrix": {"ppo": {"gamma": [1]}}}, ".matrix.ppo", '"ppo.gamma" = […]'),
+    (
+        "unquoted change in a matrix",
+        {"matrix": {"model": {"geom": {"shin0": {"fromto": [1, 2]}}}}},
+        ".matrix.model",
+        '"model.geom.shin0.fromto" = […]',
+    ),
+    (
+        "misspelt kind of element in a matrix",
+        {"matrix": {"model.geoms.shin.size": ["*0.8", "*1", "*1.2"]}},
+        '.matrix."model.geoms.shin.size"[0]',
+        "unknown kind of element",
+    ),
     ("matrix of seeds", {"matrix": {"seeds": [1]}}, ".matrix.seeds", "set seeds = [0, 1, 2] on the job"),
     ("matrix of robots", {"matrix": {"xml": ["a"]}}, ".matrix.xml", "or a glob"),
     ("matrix without list", {"matrix": {"ppo.gamma": 1}}, '.matrix."ppo.gamma"', "expected a list of values"),

@@ -199,16 +199,38 @@ def test_hundreds_of_jobs_stay_readable_and_small(tmp_path: Path) -> None:
     assert "260 more rows" in page.text
 
 
+def varied(lr: float, size: str, evaluated: float | None = None) -> Trained:
+    point = {"ppo.learning_rate": lr, "model.geom.leg.size": size}
+    return Trained(suffix=f"-{lr}-{size}", point=point, evaluated=evaluated)
+
+
+POINTS = [(lr, size) for lr in (1e-4, 1e-3) for size in ("*0.8", "*1.2")]
+
+
 def test_varied_parameters_have_a_figure(tmp_path: Path) -> None:
-    jobs = [
-        Trained(suffix=f"-{lr}-{size}", point={"ppo.learning_rate": lr, "model.geom.leg.size": size})
-        for lr in (1e-4, 1e-3)
-        for size in ("*0.8", "*1.2")
-    ]
-    _, facts, _ = made(tmp_path / "run", jobs)
+    _, facts, _ = made(tmp_path / "run", [varied(*point) for point in POINTS])
     assert facts["varied"] == ["ppo.learning_rate", "model.geom.leg.size"]
-    assert "varied-parameters" in facts["figures"]
+    assert facts["figures"]["varied-parameters"].startswith("Last return of training")
     assert facts["robots"][0]["point"] == {"ppo.learning_rate": 1e-4, "model.geom.leg.size": "*0.8"}
+
+
+@pytest.mark.parametrize(("last", "axis"), [(400.0, "evaluated return"), (None, "return in training")])
+def test_varied_parameters_are_rated_by_the_evaluation_where_all_jobs_have_one(
+    last: float | None, axis: str, tmp_path: Path
+) -> None:
+    ratings = [100.0, 200.0, 300.0, last]
+    jobs = [varied(*point, rating) for point, rating in zip(POINTS, ratings, strict=True)]
+    document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
+    (figure,) = (figure for figure in document.figures() if figure.name == "varied-parameters")
+    axes = figure.draw().axes[0]
+    assert axes.get_ylabel() == axis
+    dots = {float(y) for dot in axes.collections for _, y in dot.get_offsets()}
+    assert (dots == set(ratings)) == (last is not None)
+
+
+def test_a_run_directory_that_is_only_numbered_is_titled_with_its_folder(tmp_path: Path) -> None:
+    assert report.compose(make_run_dir(tmp_path / "evolve/0", [Trained()]).root).title == "evolve/0"
+    assert report.compose(make_run_dir(tmp_path / "evolve/0b", [Trained()]).root).title == "0b"
 
 
 @pytest.mark.usefixtures("undrawn")
