@@ -5,6 +5,7 @@ A new command is a decorated function in one of the modules of :data:`COMMANDS`,
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import sys
@@ -36,11 +37,15 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0: all jobs succeeded. 1: some jobs did not succeed, or the run could not continue (the disk "
-    "is full, the head of the cluster is lost); run the same command again to resume. 2: wrong usage or job file. 130: "
-    "stopped, or jobs are paused; run the same command again to resume.",
+    "is full, the head of the cluster is lost); run the same command again to resume. 2: wrong usage or "
+    "job file (of a wrong job file, `check` ends with 1). 130: stopped, or jobs are paused; run the "
+    "same command again to resume.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for module in COMMANDS:
+    for command in module.app.registered_commands:  # lines of a docstring are no lines of a terminal
+        paragraphs = inspect.cleandoc(command.callback.__doc__ or "").split("\n\n") if command.callback else []
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     app.add_typer(module.app)
 app.add_typer(cluster_commands.app, name="cluster")
 

@@ -13,6 +13,9 @@ from typer import Argument, Option
 from orchestrator.commands import shared_options as shared
 from orchestrator.commands.shared_options import AsJson, RunDir
 from orchestrator.core.errors import UsageError
+from orchestrator.core.text import listed
+
+JOBS_SHOWN = 10
 
 app = typer.Typer()
 
@@ -48,7 +51,7 @@ def attach(run_dir: RunDir, as_json: AsJson = False) -> None:
     with shared.interruptible(f"detached; the experiment continues. {commands}"):
         paths, holder = follower.watched(run_dir)
         last = attach_view.show(follower.follow(paths, holder), as_json=as_json)
-        end = follower.end_of(paths, holder)
+        end = follower.end_of(paths, holder, last.rows if last else ())
         attach_view.show_end(last, end, str(run_dir), as_json=as_json)
         raise typer.Exit(end.exit_code)
 
@@ -80,7 +83,8 @@ def wait(
     with shared.interruptible(f"no longer waiting; the experiment continues. `stop {run_dir}` stops it"):
         end = follower.wait(run_dir, jobs or [], timeout_s=limit_s)
     if end.rows:
-        shared.print_text(f"{run_dir}: {screen.counted(Counter(row['state'] for row in end.rows))}")
+        which = f" ({listed([row['job_id'] for row in end.rows], JOBS_SHOWN)})" if jobs else ""
+        shared.print_text(f"{run_dir}: {screen.counted(Counter(row['state'] for row in end.rows))}{which}")
     if end.problem:
         shared.print_progress(f"error: {end.problem}")
     raise typer.Exit(end.exit_code)

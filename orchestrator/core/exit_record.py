@@ -67,6 +67,15 @@ class ExitRecord:
             first = itertools.islice(self.measures.items(), MOST_MEASURES)
             self.measures = {storable(name)[:LONGEST_NAME]: mean for name, mean in first}
 
+    @property
+    def env_steps_per_s(self) -> float | None:
+        """Mean speed of the attempt's training: from its first env_step until the evaluation; None without training."""
+        if self.first_step_s is None or self.wall_s is None:
+            return None
+        training_s = self.wall_s - self.first_step_s - (self.eval_s or 0.0)
+        steps = self.env_steps - (self.resumed_from or 0)
+        return steps / training_s if training_s > 0 and steps > 0 else None
+
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 

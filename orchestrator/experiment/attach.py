@@ -23,7 +23,7 @@ LOOK_EVERY_S = 0.25
 READ_EVERY_S = 1.0
 READ_SHARE = 0.05
 """At most this share of the time goes into reading the ledger, which takes long where there are many jobs."""
-KILLED = "the supervisor was killed, or its machine restarted. Run the same command again to resume"
+KILLED = "the supervisor was killed, or its machine restarted"
 REMOVED = "the run directory has been removed or renamed, so its end is not known"
 TIMED_OUT = 124
 """Exit code of `wait` when its time is over, as that of timeout(1)."""
@@ -42,15 +42,14 @@ class WaitEnd:
 
 
 def watched(run_dir: Path) -> tuple[RunPaths, LockHolder | None]:
-    """The supervisor to follow; None when none runs, and it is recorded how the last one ended.
+    """The supervisor to follow; None when none runs.
 
-    :raises RunDirError: none runs, and that is not recorded; or the lock names a process that does not run.
+    :raises RunDirError: none runs, and none has; or the lock names a process that does not run.
     """
     paths = run_directory.existing(run_dir)
     holder = _current_holder(paths)
-    if holder is None and run_end.read(paths) is None:
-        advice = f"`status {run_dir}` shows its jobs, `run` resumes them"
-        raise RunDirError(f"{run_dir}: no supervisor is running, so there is nothing to follow; {advice}")
+    if holder is None and run_end.read(paths) is None and not paths.ledger.exists():
+        raise RunDirError(f"{run_dir}: no supervisor is running, and none has planned jobs here; nothing to follow")
     return paths, holder
 
 
@@ -96,12 +95,17 @@ def follow(paths: RunPaths, holder: LockHolder | None, until: float = math.inf) 
             time.sleep(LOOK_EVERY_S)
 
 
-def end_of(paths: RunPaths, holder: LockHolder | None) -> RunEnd:
-    """How the run that was followed ended."""
+def end_of(paths: RunPaths, holder: LockHolder | None, rows: Sequence[SummaryRow] = ()) -> RunEnd:
+    """How the run that was followed ended.
+
+    :param rows: its jobs, as they were read last.
+    """
     end = run_end.read(paths)
     if end is not None and (holder is None or end.holder == holder.key):
         return end
-    message = KILLED if paths.root.exists() else REMOVED
+    if holder is None and end is None and _are_over(rows):  # an earlier version records no end
+        return RunEnd(holder="", exit_code=control.exit_code(rows), message="", ended_at=time.time())
+    message = f"{KILLED}. `run {paths.root}` resumes" if paths.root.exists() else REMOVED
     return RunEnd(holder="", exit_code=1, message=f"{paths.root}: {message}", ended_at=time.time())
 
 
@@ -126,9 +130,7 @@ def wait(run_dir: Path, names: Sequence[str], *, timeout_s: float) -> WaitEnd:
                 return WaitEnd(rows=rows, exit_code=TIMED_OUT, problem=late)
     except LedgerBusyError:
         return WaitEnd(rows=rows, exit_code=TIMED_OUT, problem=late)
-    end = end_of(paths, holder)
-    if holder is None and run_end.read(paths) is None and _are_over(rows):  # an earlier version records no end
-        return WaitEnd(rows=rows, exit_code=control.exit_code(rows))
+    end = end_of(paths, holder, rows)
     if end.message:
         return WaitEnd(rows=rows, exit_code=end.exit_code, problem=end.message)
     return WaitEnd(rows=rows, exit_code=control.exit_code(rows) if names else end.exit_code)

@@ -65,6 +65,9 @@ class Snapshot:
     free_disk_asked: Mapping[str, int] | None = None
     """MiB of each PENDING job, while jobs wait for disk space; None where that is not known (on another host)."""
 
+    was_killed: bool = False
+    """Whether its last supervisor was killed while jobs ran, and none has run since."""
+
     @property
     def over(self) -> bool:
         return self.holder is None or (bool(self.rows) and all(row["state"] in TERMINAL for row in self.rows))
@@ -106,10 +109,12 @@ def status(run_dir: Path) -> Snapshot:
     if holder is not None and not paths.ledger.exists():
         return Snapshot(paths=paths, rows=[], holder=holder)  # it examines the robots first
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
-        rows = _as_of_now(ledger.summary(), holder)
+        rows = ledger.summary()
+        was_killed = holder is None and any(row["state"] == "RUNNING" for row in rows)
         live = None if holder is None else live_facts.read(paths, holder.key)
         asked = ledger.free_disk_asked() if live is not None and live.waiting_from_mib is not None else None
-        return Snapshot(paths=paths, rows=rows, holder=holder, live=live, free_disk_asked=asked)
+        rows = _as_of_now(rows, holder)
+        return Snapshot(paths=paths, rows=rows, holder=holder, live=live, free_disk_asked=asked, was_killed=was_killed)
 
 
 def _as_of_now(rows: list[SummaryRow], holder: LockHolder | None) -> list[SummaryRow]:
@@ -351,7 +356,8 @@ def resolve(
         if not matches or (len(matches) > 1 and not may_be_several):
             shown = matches or difflib.get_close_matches(name, job_ids, n=5, cutoff=0.4) or job_ids[:5]
             what = "matches several jobs" if matches else "no such job; jobs here"
-            every = "" if one or not matches else f"; '{name}*' in quotes names all of them"
+            several = "type one of them, or more of its beginning" if one else f"'{name}*' in quotes names all of them"
+            every = f"; {several}" if matches else ""
             raise UsageError(f"{snapshot.paths.root}: {name}: {what}: {listed(shown, NAMES_SHOWN)}{every}")
         resolved |= dict.fromkeys([job_id for job_id in matches if fits(rows[job_id])] or matches)
     return list(resolved)

@@ -99,7 +99,8 @@ def expand(
         if "*" in bad:
             continue
         where = f"jobs[{number}]"
-        choices = {**shared_choices, **_choices(values.pop("matrix", {}), where, problems)}
+        matrix = values.pop("matrix", None)  # an empty one undoes that of [defaults]
+        choices = {} if matrix == {} else {**shared_choices, **_choices(matrix or {}, where, problems)}
         entry = Layer(values, functools.partial("{}.{}".format, where))
         check_family(entry, problems)
         taken = {key: value for key, value in given.values.items() if not why_kept(key, values, ())}

@@ -77,7 +77,7 @@ class Robots:
 
     def _no_match(self, pattern: str, *, only_folders: bool) -> str:
         folder = self._absolute(_fixed_folder(pattern))
-        text = f"no file matches {quoted(pattern)} in {folder}"
+        text = f"no file matches {quoted(pattern)} in {folder}{_about_braces(pattern)}"
         if only_folders:
             return f"{text}: only folders match"
         try:
@@ -87,6 +87,10 @@ class Robots:
         except OSError as error:
             return f"{text}: {(error.strerror or str(error)).lower()}"
         return f"{text}, which holds {listed(names, 5) or 'nothing'}"
+
+
+def _about_braces(pattern: str) -> str:
+    return ": braces are no pattern; * ? and [ ] are, or write several [[jobs]] tables" if "{" in pattern else ""
 
 
 def _fixed_folder(pattern: str) -> str:
@@ -112,7 +116,7 @@ def file_fault(path: Path) -> str:
         return f"{path} cannot be read: {(error.strerror or str(error)).lower()}"
     if path.is_symlink():
         return f"{path} is a broken symbolic link"
-    return f"no such file: {path}{_suggested_file(path)}"
+    return f"no such file: {path}{_about_braces(path.name) or _suggested_file(path)}"
 
 
 def _suggested_file(path: Path) -> str:

@@ -146,7 +146,7 @@ class Settings(TomlTable):
     retry: Retry = key(Retry(), "Retries.", shown={})
     matrix: value_types.Matrix = key(
         {},
-        "Lists of values for dotted keys in quotes; every combination makes one job.",
+        "Lists of values for dotted keys in quotes; every combination makes one job. A job's own {} undoes [defaults].",
         {"ppo.learning_rate": [1e-4, 3e-4]},
     )
 

@@ -121,6 +121,8 @@ def suggestion(word: str, known: Collection[str]) -> str | None:
 
 def message_for(location: Location, details: ErrorDetails) -> tuple[str, str | None]:
     """The message for one of pydantic's errors, and for a misspelt key the key that was probably intended."""
+    if details["type"] == "extra_forbidden" and location[-1] == "seed" and isinstance(details["input"], list):
+        return f"unknown key; did you mean seeds = {_toml(details['input'])[:60]}?", "seeds"
     if details["type"] == "extra_forbidden":
         return _unknown_key(_model_at(location[:-1]), str(location[-1]))
     return _wrong_value(location, details), None

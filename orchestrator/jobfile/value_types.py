@@ -44,7 +44,7 @@ DURATION = f'a duration above 0 such as "2h", "10min", "90s" or "1h30min", or a 
 _CHECKPOINT_EVERY = (
     f'a whole number of env_steps from 1 to {MOST:_}, or a duration above 0 such as "10min", "30s" or "1h"'
 )
-_DURATION_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+_DURATION_UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 
 
 def key(default: Any, description: str, example: Any = None, *, shown: Any = None) -> Any:
@@ -122,7 +122,7 @@ def parse_duration(text: str) -> float:
     seconds = 0.0
     for number, unit in _DURATION_PART.findall(text):
         if unit not in _DURATION_UNITS:
-            raise ExpectedError(f'unknown unit "{unit}" (known: d, h, min, s): {expected}')
+            raise ExpectedError(f'unknown unit "{unit}" (known: d, h, min or m, s): {expected}')
         seconds += float(number) * _DURATION_UNITS[unit]
     if not 0 < seconds <= MOST:
         raise ExpectedError(expected)
@@ -248,7 +248,7 @@ Schedule = Annotated[AboveZero | _ScheduleText, _Schedule]
 OptionalSchedule = Annotated[AboveZero | _ScheduleText | None, _Schedule]
 _SizeText = Annotated[str, AfterValidator(parse_size), _pattern(r"^\s*\d+(\.\d+)?\s*([KkMmGgTt][Ii]?[Bb])\s*$")]
 Size = Annotated[_SizeText, Expected(f"a size with its unit, {SIZE}")]
-_DURATION_PATTERN = r"^\s*(\d+(\.\d+)?\s*(d|h|min|s)\s*)+$"
+_DURATION_PATTERN = r"^\s*(\d+(\.\d+)?\s*(d|h|min|m|s)\s*)+$"
 _DurationText = Annotated[str, AfterValidator(parse_duration), _pattern(_DURATION_PATTERN)]
 Duration = Annotated[AboveZero | _DurationText, Expected(DURATION)]
 StallTimeout = Annotated[Duration, AfterValidator(_stall_timeout)]

@@ -209,7 +209,8 @@ class Ledger:
             " VALUES (:job_id, :number, :cpus, :gpus, :node, :pid, :pid_start, :queue_s, :started_at)",
             {**rows.attempt_values(attempt), "queue_s": queue_s},
         )
-        self._keep("UPDATE jobs SET attempts = ? WHERE job_id = ?", (attempt.number + 1, attempt.job_id))
+        sql = "UPDATE jobs SET attempts = ?, env_steps_per_s = NULL WHERE job_id = ?"
+        self._keep(sql, (attempt.number + 1, attempt.job_id))
 
     def place_attempt(self, attempt: Attempt) -> None:
         self._keep(
@@ -245,8 +246,9 @@ class Ledger:
                 " ep_rew_mean = coalesce(:ep_rew_mean, ep_rew_mean),"
                 " ep_rew_mean_first = coalesce(:ep_rew_mean_first, ep_rew_mean_first),"
                 " eval_mean = coalesce(:eval_mean, eval_mean), learner = coalesce(:learner, learner),"
+                " env_steps_per_s = coalesce(:env_steps_per_s, env_steps_per_s),"
                 " learner_reason = coalesce(:learner_reason, learner_reason) WHERE job_id = :job_id",
-                {**asdict(record), "job_id": job_id},
+                {**asdict(record), "env_steps_per_s": record.env_steps_per_s, "job_id": job_id},
             )
 
     def losses(self) -> dict[str, int]:

@@ -22,6 +22,8 @@ class LiveJob:
     phase: Phase
     cpu_share: float | None
     run_delay_share: float | None
+    silent_s: float | None = None
+    """For how long it has reported nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,7 @@ class SummaryRow(TypedDict):
     ep_rew_mean: float | None
     eval_mean: float | None
     env_steps_per_s: float | None
+    """Mean of the attempt's training; of a RUNNING job, and of one that was killed, that of its last iteration."""
     queue_s: float | None
     wall_s: float | None
     cpu_s: float | None

@@ -125,11 +125,13 @@ def load(machine: Machine) -> Iterator[Finding]:
         return
     total = sum(cores for _, _, cores in hogs)
     names = ", ".join(f"{name} (pid {pid}) {cores:.1f} cores" for pid, name, cores in hogs[:5])
+    cpus = count(len(machine.cpus), "CPU")
     text = (
-        f"{count(len(hogs), 'other process uses', 'other processes use')} {total:.1f} of {len(machine.cpus)} CPUs now:"
+        f"{count(len(hogs), 'other process uses', 'other processes use')} {total:.1f} of {cpus} now:"
         f" {names}{', …' if len(hogs) > 5 else ''}; {average}."
     )
-    cure = f"stop them, or leave room for them with --max-parallel {max(1, machine.capacity - round(total))}"
+    left = max(1, machine.capacity - round(total))
+    cure = "stop them" + (f", or leave room for them with --max-parallel {left}" if left < machine.capacity else "")
     yield Finding("warning", "Other work", text, cure)
 
 

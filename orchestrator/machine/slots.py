@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from orchestrator.core.text import count
 from orchestrator.machine.cpu_locks import CpuLocks
 from orchestrator.machine.topology import Cpu, Machine
 
@@ -166,8 +167,8 @@ class SlotPool:
             return None
         core_of = {cpu.index: cpu.core for cpu in self._machine.cpus}
         core_users: Counter[int] = Counter()
-        for index, count in users.items():
-            core_users[core_of[index]] += count
+        for index, number in users.items():
+            core_users[core_of[index]] += number
         chosen: list[Cpu] = []
         shared = 0
         for _ in range(cores):
@@ -193,8 +194,9 @@ class SlotPool:
             )
         if self.lanes > cpus:
             texts.append(
-                f"max_parallel = {asked}, but only {cpus} CPUs are usable: up to {self._users_per_cpu} jobs share a"
-                f" CPU, and the experiment does not finish sooner. max_parallel = {capacity} avoids this."
+                f"max_parallel = {asked}, but only {count(cpus, 'CPU is', 'CPUs are')} usable: up to"
+                f" {self._users_per_cpu} jobs share a CPU, and the experiment does not finish sooner."
+                f" max_parallel = {capacity} avoids this."
             )
         elif self.lanes > physical:
             texts.append(
@@ -204,8 +206,11 @@ class SlotPool:
         with self._locks.choosing() as elsewhere:
             free = cpus - len(elsewhere)
         if free < self.lanes <= cpus:
-            texts.append(
-                f"other experiments of yours use {len(elsewhere)} of {cpus} CPUs now: some of up to {self.lanes} jobs"
-                f" at once will share a core with them. --max-parallel {max(free, 1)} avoids most of this."
-            )
+            text = f"other experiments of yours use {len(elsewhere)} of {count(cpus, 'usable CPU')} now: "
+            if self.lanes == 1:
+                text += "a job will share its core with them until they end."
+            else:
+                text += f"some of up to {self.lanes} jobs at once will share a core with them."
+                text += f" --max-parallel {max(free, 1)} avoids most of this."
+            texts.append(text)
         return tuple(texts)

@@ -121,7 +121,7 @@ def selftest(options: SelftestOptions, tell: Callable[[str], None]) -> SelftestR
     """Train with faults until the time is over. No process is left, whatever is raised.
 
     :param tell: called with a line of progress.
-    :raises UsageError: the folder cannot be made.
+    :raises UsageError: the folder cannot be made, or the time was over before the first fault.
     """
     seed = int.from_bytes(os.urandom(3), "big") if options.seed is None else options.seed
     stops = StopRequests()
@@ -191,7 +191,12 @@ class _Campaign:
         until = self.begun + 60.0 * self.options.minutes
         numbers = itertools.count(1) if self.options.only_round is None else [self.options.only_round]
         for count, number in enumerate(numbers):
-            if count and time.monotonic() >= until:
+            if time.monotonic() >= until and self.options.only_round is None:
+                if count == 0:
+                    raise UsageError(
+                        f"--minutes {self.options.minutes:g} is too short here: the undisturbed training alone took"
+                        f" {time.monotonic() - self.begun:.0f} s, so no fault was applied. Give more minutes"
+                    )
                 return
             fault, moment, rng = planned(self.seed, number, self.options.faults)
             if self.rows[fault.name].not_applicable is None:

@@ -36,6 +36,8 @@ class View:
     steps_to_go: int
     env_steps_per_s: float
     cores_busy: float
+    now: float = 0.0
+    """The moment, on the clock of the attempts' times."""
     waiting: DiskShortage | None = None
     """Why jobs that would have a slot are not launched; None: none waits for anything else."""
 
@@ -133,7 +135,7 @@ def _kind_and_text(
         case Failed(message=message):
             return "failed", f"failed: {message}"
         case Pending(not_before=None):
-            return "paused", f"paused ({outcome.message}); resumes with the next run"
+            return "paused", f"stopped ({outcome.message}); resumes with the next run"
         case Pending(failures=failures, not_before=not_before):
             wait_s = max(0.0, (not_before or 0.0) - now)
             is_counted = outcome.cause is not Cause.NODE_LOST

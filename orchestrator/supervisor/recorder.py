@@ -137,7 +137,7 @@ class Recorder:
 
     def _write_live(self, now: float, view: Callable[[], View]) -> None:
         begun, seen = time.monotonic(), view()
-        jobs = {attempt.job.job_id: _live(attempt) for attempt in seen.active}
+        jobs = {attempt.job.job_id: _live(attempt, now) for attempt in seen.active}
         text, least_mib = (None, None) if seen.waiting is None else (seen.waiting.text, seen.waiting.least_mib)
         facts = LiveFacts(holder=self.holder, waiting=text, waiting_from_mib=least_mib, jobs=jobs)
         with contextlib.suppress(OSError):  # it is for who looks on, and is soon written again
@@ -208,8 +208,11 @@ class Recorder:
         return f"its traceback is in {self.paths.error_log}"
 
 
-def _live(attempt: ActiveAttempt) -> LiveJob:
+def _live(attempt: ActiveAttempt, now: float) -> LiveJob:
     progress = attempt.progress
-    if progress is None:
-        return LiveJob(phase=attempt.phase, cpu_share=None, run_delay_share=None)
-    return LiveJob(phase=attempt.phase, cpu_share=progress.cpu_share, run_delay_share=progress.run_delay_share)
+    return LiveJob(
+        phase=attempt.phase,
+        cpu_share=None if progress is None else progress.cpu_share,
+        run_delay_share=None if progress is None else progress.run_delay_share,
+        silent_s=now - attempt.last_progress,
+    )

@@ -201,8 +201,7 @@ class Supervisor:
 
     def _handle(self, event: Event) -> None:
         """Act on ``event``. An error in that ends the attempt that it concerns, and no other."""
-        attempt = self._active.get(event.handle)
-        if attempt is None:
+        if (attempt := self._active.get(event.handle)) is None:
             return
         try:
             self._act_on(attempt, event)
@@ -387,7 +386,8 @@ class Supervisor:
 
     def _view(self) -> View:
         return View(
-            elapsed_s=self.now() - self._started,
+            elapsed_s=(now := self.now()) - self._started,
+            now=now,
             counts=self.counts,
             active=self._active.all,
             ended=[end for end in self._ended if self._jobs.states[end[0].job.job_id] is end[1]],

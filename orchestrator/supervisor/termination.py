@@ -97,7 +97,7 @@ class Termination:
         message = f"killing {count(len(self.active), 'worker')} ({self._reason})"
         if self.stage == 1:
             then = f"workers save a checkpoint and exit within {grace_s:g} s, or are killed and lose what is not saved"
-            message = f"stopping ({self._reason}): {then}. Press Ctrl-C again to kill them now."
+            message = f"stopping ({self._reason}): {then}. `stop --now` or a second Ctrl-C kills them now."
         self.reporter.event("stopping", message, running=len(self.active))
         deadline = self.now() + grace_s
         for attempt in self.active:

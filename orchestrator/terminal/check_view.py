@@ -55,7 +55,7 @@ def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
     ]
     if any(row.job for row in rows):
         columns.insert(1, Column("job", lambda row: row.job or NONE))
-    return columns
+    return [column for column in columns if not column.rank or any(column.text(row) != NONE for row in rows)]
 
 
 def _messages(rows: Sequence[RobotCheck]) -> Iterator[Text]:

@@ -25,14 +25,7 @@ def show(runs: Sequence[ListedRun], *, is_all: bool) -> None:
         print(f"no experiment runs or can be resumed; {more}" if more else "no experiment was started here")
         return
     below = [Text(f"{run.entry.run_dir}: {run.problem}", style="yellow") for run in shown if run.problem]
-    columns: Sequence[Column[ListedRun]] = [
-        Column("experiment", lambda run: run.entry.name),
-        Column("state", lambda run: run.state, style=lambda run: STATE_COLOUR.get(run.state, "")),
-        Column("jobs", _jobs),
-        Column("run directory", lambda run: run.entry.run_dir, rank=1),
-        Column("supervisor", lambda run: NONE if run.holder is None else str(run.holder), rank=2),
-    ]
-    show_table(columns, shown, below=["", *below, more] if below or more else [])
+    show_table(COLUMNS, shown, below=["", *below, more] if below or more else [])
 
 
 def chosen(runs: Sequence[ListedRun], *, is_all: bool) -> list[ListedRun]:
@@ -57,3 +50,12 @@ def facts(run: ListedRun) -> dict[str, Any]:
 
 def _jobs(run: ListedRun) -> str:
     return counted(Counter(run.jobs)) or ("examining the robots" if run.state == "running" else NONE)
+
+
+COLUMNS: Sequence[Column[ListedRun]] = (
+    Column("experiment", lambda run: run.entry.name),
+    Column("state", lambda run: run.state, style=lambda run: STATE_COLOUR.get(run.state, "")),
+    Column("jobs", _jobs, rank=1),
+    Column("run directory", lambda run: run.entry.run_dir, is_folded=True),
+    Column("supervisor", lambda run: NONE if run.holder is None else str(run.holder), rank=2),
+)

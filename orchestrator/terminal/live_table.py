@@ -38,7 +38,7 @@ class LineReporter(SilentReporter):
         self._out = out or sys.stdout
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
-        line = f"{time.strftime('%H:%M:%S')} {kind:<10} {plain(message)}"
+        line = f"{time.strftime('%H:%M:%S')} {'warning: ' * (kind == 'warning')}{plain(message)}"
         self._out.write(writable(line, self._out) + "\n")
         self._out.flush()
 

@@ -12,11 +12,12 @@ from typing import Any
 from rich.text import Text
 
 from orchestrator.core.job import Job
-from orchestrator.core.text import count, cpu_text, listed
+from orchestrator.core.text import count, cpu_text, duration, listed
 from orchestrator.experiment.dry_run import DryRun, Prospect
 from orchestrator.experiment.reconcile import by_difference
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.hyperparameters import DEFAULTS
+from orchestrator.jobfile.toml_models import ResourcesTable, Settings
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
 
@@ -116,6 +117,15 @@ def _columns(dry: DryRun) -> list[Column[Job]]:
         number_column("memory", lambda job: f"{job.resources.memory_mib:,} MiB", rank=4),
         number_column("GPUs", lambda job: str(job.resources.gpus), rank=5),
     ]
+    defaults, resources = ResourcesTable(), [job.resources for job in dry.plan.jobs]
+    if any(one.nice for one in resources):
+        columns.append(number_column("nice", lambda job: str(job.resources.nice), rank=3))
+    if any(one.timeout_s != defaults.timeout for one in resources):
+        columns.append(number_column("timeout", lambda job: duration(job.resources.timeout_s), rank=3))
+    if any(one.min_free_disk_mib != defaults.min_free_disk for one in resources):
+        columns.append(number_column("free disk", lambda job: f"{job.resources.min_free_disk_mib:,} MiB", rank=4))
+    if any(job.spec.checkpoint_every != Settings().checkpoint_every for job in dry.plan.jobs):
+        columns.append(number_column("checkpoint every", _checkpoint_every, rank=4))
     if any(job.resources.ranks > 1 for job in dry.plan.jobs):
         columns.insert(5, number_column("ranks", lambda job: str(job.resources.ranks)))
     if any(prospect.state is not None or prospect.action == "none" for prospect in dry.prospects.values()):
@@ -124,6 +134,11 @@ def _columns(dry: DryRun) -> list[Column[Job]]:
             Column("this run would", lambda job: _prospect(dry.prospects[job.job_id])),
         ]
     return columns
+
+
+def _checkpoint_every(job: Job) -> str:
+    steps = job.spec.checkpoint_every
+    return duration(job.spec.checkpoint_every_s) if steps is None else f"{steps:,}"
 
 
 def _prospect(prospect: Prospect) -> str:

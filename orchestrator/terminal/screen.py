@@ -37,6 +37,8 @@ LINES_AROUND = 6
 """Lines of a screen for anything but jobs: a blank one, totals, names of columns, what is left out, and the cursor."""
 LONGEST_WORD = 10
 """What a wrapped line may leave free at its end."""
+SILENT_S = 30.0
+"""A worker that has reported nothing for so long gets no CPU, was stopped or hangs, or makes a long update."""
 WIDE = 100
 """From this width on the bar is long."""
 
@@ -93,7 +95,7 @@ def of_view(view: View) -> Screen:
     return Screen(
         elapsed_s=view.elapsed_s,
         counts=view.counts,
-        running=map(_of_attempt, view.active),
+        running=(_of_attempt(attempt, silent_s=view.now - attempt.last_progress) for attempt in view.active),
         ended=[_of_attempt(attempt, state.name) for attempt, state in view.ended],
         next_up=[JobLine(job_id=job.job_id, state="PENDING") for job in view.next_up],
         steps_to_go=view.steps_to_go,
@@ -103,17 +105,18 @@ def of_view(view: View) -> Screen:
     )
 
 
-def _of_attempt(attempt: ActiveAttempt, ended: str | None = None) -> JobLine:
+def _of_attempt(attempt: ActiveAttempt, ended: str | None = None, silent_s: float | None = None) -> JobLine:
     """:param ended: the state of its job; None while it runs."""
     last, total = attempt.progress, attempt.job.spec.total_timesteps
     steps = 0 if last is None else last.env_steps
+    is_starting = last is None or last.phase == "starting"
     rate = None if last is None or ended else last.env_steps_per_s
     return JobLine(
         job_id=attempt.job.job_id,
-        state=ended or attempt.phase,
+        state=ended or _activity(attempt.phase, silent_s),
         is_running=ended is None,
-        share=1.0 if ended == "SUCCEEDED" else min(1.0, steps / total),
-        env_steps=None if last is None else steps,
+        share=1.0 if ended == "SUCCEEDED" else None if is_starting else min(1.0, steps / total),
+        env_steps=None if is_starting else steps,
         env_steps_per_s=rate,
         ep_rew_mean=None if last is None else last.ep_rew_mean,
         remaining_s=max(0, total - steps) / rate if rate else None,
@@ -132,15 +135,16 @@ def of_snapshot(snapshot: Snapshot) -> Screen:
     running, pending = rows.get("RUNNING", []), rows.get("PENDING", [])
     ended = [row for state in TERMINAL for row in rows.get(state, [])]
     live = snapshot.live
+    lines = of_rows(sorted(running, key=lambda row: row["started_at"] or 0.0), live)
     shares = [one.cpu_share for one in live.jobs.values() if one.cpu_share is not None] if live else []
     return Screen(
         elapsed_s=_age_s(snapshot),
         counts=Counter({state: len(those) for state, those in rows.items()}),
-        running=of_rows(sorted(running, key=lambda row: row["started_at"] or 0.0), live),
+        running=lines,
         ended=of_rows(sorted(ended, key=lambda row: row["ended_at"] or 0.0)),
         next_up=of_rows(pending),
         steps_to_go=sum(map(_steps_to_go, running)) + sum(map(_steps_to_go, pending)),
-        env_steps_per_s=sum(row["env_steps_per_s"] or 0.0 for row in running),
+        env_steps_per_s=sum(line.env_steps_per_s or 0.0 for line in lines),
         cores_busy=sum(shares) if shares else None,
         waiting=live.waiting if live and pending else None,
     )
@@ -155,14 +159,15 @@ def _of_row(row: SummaryRow, live: LiveFacts | None) -> JobLine:
     is_running = row["state"] == "RUNNING"
     job = live.jobs.get(row["job_id"]) if live and is_running else None
     phase = job.phase if job else "starting" if live else row["state"]
-    rate = row["env_steps_per_s"]
+    is_starting = is_running and phase == "starting"  # from which checkpoint is not known yet
+    rate = None if is_starting else row["env_steps_per_s"]
     cpus = ",".join(map(str, row["cpus"] or [])) if is_running else ""
     return JobLine(
         job_id=row["job_id"],
-        state=phase if is_running else row["state"],
+        state=_activity(phase, job.silent_s if job else None) if is_running else row["state"],
         is_running=is_running,
-        share=_share(row),
-        env_steps=row["env_steps"],
+        share=None if is_starting else _share(row),
+        env_steps=None if is_starting else row["env_steps"],
         env_steps_per_s=rate,
         ep_rew_mean_first=row["ep_rew_mean_first"],
         ep_rew_mean=row["ep_rew_mean"],
@@ -175,6 +180,11 @@ def _of_row(row: SummaryRow, live: LiveFacts | None) -> JobLine:
         ranks=row["ranks"],
         where=" ".join(filter(None, (row["node"], cpus))),
     )
+
+
+def _activity(phase: str, silent_s: float | None) -> str:
+    """What a running job does, and for how long its worker has reported nothing, if that is long."""
+    return f"{phase}, silent {duration(silent_s)}" if silent_s is not None and silent_s >= SILENT_S else phase
 
 
 def _share(row: SummaryRow) -> float | None:
@@ -227,8 +237,8 @@ def totals(shown: Screen) -> Text:
     from rich.text import Text
 
     counts = shown.counts
-    done = sum(counts[name] for name in TERMINAL)
-    text = Text(f"{done:,}/{counts.total():,} jobs done", style="bold")
+    ended = sum(counts[name] for name in TERMINAL)
+    text = Text(f"{ended:,}/{counts.total():,} jobs ended", style="bold")
     for name in (*TERMINAL, "PAUSED", "RUNNING", "PENDING"):
         if counts[name]:
             text.append(f" · {counts[name]:,} {name.lower()}", style=f"not bold {STATE_STYLE[name]}")
@@ -275,12 +285,17 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
         number_column("ETA", lambda line: duration(line.remaining_s), rank=3) if is_any_running else None,
         number_column("time", lambda line: duration(line.wall_s), rank=6),
         number_column("CPU", lambda line: number(line.cpu_share, ".0%"), rank=4) if is_any_running else None,
-        number_column("wait", lambda line: number(line.run_delay_share, ".0%"), rank=4) if is_any_running else None,
+        number_column("wait", _wait, rank=4) if is_any_running else None,
         number_column("ranks", lambda line: str(line.ranks), rank=5) if any(line.ranks > 1 for line in lines) else None,
         number_column("attempts", lambda line: str(line.attempts or NONE), rank=2 if is_any_retried else 7),
         number_column("on CPU", lambda line: line.where, rank=9) if any(line.where for line in lines) else None,
     ]
     return [column for column in columns if column is not None]
+
+
+def _wait(line: JobLine) -> str:
+    """Its threads may together wait for longer than the time that passes."""
+    return number(None if line.run_delay_share is None else min(1.0, line.run_delay_share), ".0%")
 
 
 def _return(value: float | None) -> str:

@@ -53,7 +53,8 @@ def show_end(root: Path, rows: Sequence[SummaryRow], *, exit_code: int, is_stopp
     on = console()
     put(on, "", summary(rows, on.width), *_remarks(rows))
     files = "summary.csv, and in jobs/ the model.zip, progress.csv, timings.csv and logs of every job"
-    put(on, "", f"Results in {root}: {files}")
+    if any(row["attempts"] for row in rows):
+        put(on, "", f"Results in {root}: {files}")
     if is_stopped and exit_code != 0:
         put(on, Text("Stopped. Run the same command again to resume.", style="yellow"))
     elif exit_code == 1:
@@ -73,6 +74,10 @@ def summary(rows: Sequence[SummaryRow], width: int) -> Table:
 
 def _title(snapshot: Snapshot) -> str:
     supervisor = f"Supervised by {snapshot.holder}." if snapshot.holder else "No supervisor is running."
+    if snapshot.was_killed:
+        supervisor = f"Its supervisor was killed, or its machine restarted. `run {snapshot.paths.root}` resumes."
+    elif not snapshot.holder and any(row["state"] == "PENDING" for row in snapshot.rows):
+        supervisor += f" `run {snapshot.paths.root}` resumes."
     if snapshot.written is not None:
         age_s = max(0.0, time.time() - snapshot.written)
         supervisor += f" As of {age_s:.0f} s ago, when it wrote summary.json: the ledger is for its host only."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
@@ -16,7 +17,9 @@ NONE = "–"
 """Shown where there is no value."""
 GAP = 2
 LEAST_NAME = 16
-"""Width that the first column keeps before other columns are dropped."""
+"""Width that the first column keeps at least before other columns are dropped; more where its texts look alike."""
+LEAST_FOLDED = 30
+"""Width that a column which is folded keeps before other columns are dropped."""
 EXPENDABLE = 5
 """Columns of this rank and above are dropped before the first column is shortened."""
 EMPTY = 1000
@@ -33,6 +36,7 @@ class Column(Generic[Row]):
         those of rank 0 stay. See also :data:`EXPENDABLE`.
     :param is_number: aligned right.
     :param bar: fraction to be drawn as a bar ``bar_width`` wide, in place of text.
+    :param is_folded: its text takes several lines where there is no room for it in one.
     """
 
     name: str
@@ -42,6 +46,7 @@ class Column(Generic[Row]):
     style: Callable[[Row], str] | None = None
     bar: Callable[[Row], float] | None = None
     bar_width: int = 0
+    is_folded: bool = False
 
 
 def number_column(
@@ -51,8 +56,8 @@ def number_column(
 
 
 def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Table:
-    """A table of at most ``width`` cells. The first column is shortened last of all, in the middle: names often differ
-    at their ends.
+    """A table of at most ``width`` cells. The first column is shortened in the middle, where names differ least; texts
+    that differ are shown differently, in several lines if they must.
     """
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -60,12 +65,17 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Ta
 
     texts = [[plain(column.text(row)) for row in rows] for column in columns]
     ranks = [_rank(column, shown) for column, shown in zip(columns, texts, strict=True)]
-    kept, first_width = _fitted(ranks, list(map(_width, columns, texts)), width)
-    texts[kept[0]] = [_shortened(text, first_width) for text in texts[kept[0]]]
+    distinct_width = _distinct_width(texts[0])
+    least = max(LEAST_NAME, distinct_width)
+    kept, first_width = _fitted(ranks, list(map(_width, columns, texts)), width, least)
+    is_first_folded = first_width < distinct_width
+    if not is_first_folded:
+        texts[0] = [_shortened(text, first_width) for text in texts[0]]
     result = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for index in kept:
         justify: Literal["left", "right"] = "right" if columns[index].is_number else "left"
-        result.add_column(columns[index].name, justify=justify, no_wrap=True)
+        is_folded = columns[index].is_folded or (index == 0 and is_first_folded)
+        result.add_column(columns[index].name, justify=justify, no_wrap=not is_folded, overflow="fold")
     for number, row in enumerate(rows):
         cells: list[RenderableType] = []
         for index in kept:
@@ -81,7 +91,8 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Ta
 def _width(column: Column[Row], texts: Sequence[str]) -> int:
     from rich.cells import cell_len
 
-    return max(cell_len(column.name), column.bar_width, *map(cell_len, texts), 1)
+    width = max(cell_len(column.name), column.bar_width, *map(cell_len, texts), 1)
+    return min(width, LEAST_FOLDED) if column.is_folded else width
 
 
 def _shortened(text: str, width: int) -> str:
@@ -93,18 +104,33 @@ def _shortened(text: str, width: int) -> str:
     return f"{set_cell_size(text, width - 1 - end)}…{set_cell_size(text[::-1], end)[::-1]}"
 
 
+def _distinct_width(texts: Sequence[str]) -> int:
+    """The least width at which texts that differ are shortened to different ones."""
+    from rich.cells import cell_len
+
+    different, longest = set(texts), max(map(cell_len, texts), default=0)
+
+    def is_distinct(width: int) -> bool:
+        return len({_shortened(text, width) for text in different}) == len(different)
+
+    return bisect.bisect_left(range(longest), True, 1, key=is_distinct)
+
+
 def _rank(column: Column[Row], texts: Sequence[str]) -> int:
     is_empty = column.bar is None and all(text.strip() in ("", NONE) for text in texts)
     return EMPTY if column.rank and is_empty else column.rank
 
 
-def _fitted(ranks: Sequence[int], widths: Sequence[int], width: int) -> tuple[list[int], int]:
-    """The indices of the columns that there is room for, and the width of the first."""
+def _fitted(ranks: Sequence[int], widths: Sequence[int], width: int, least: int) -> tuple[list[int], int]:
+    """The indices of the columns that there is room for, and the width of the first.
+
+    :param least: width that the first column keeps before others are dropped.
+    """
     kept = list(range(len(ranks)))
     while True:
         others = sum(widths[index] + GAP for index in kept[1:])
         if widths[kept[0]] + others <= width or all(ranks[index] == 0 for index in kept):
             return kept, max(4, min(widths[kept[0]], width - others))
-        if LEAST_NAME + others <= width and all(ranks[index] < EXPENDABLE for index in kept):
+        if least + others <= width and all(ranks[index] < EXPENDABLE for index in kept):
             return kept, width - others
         kept.remove(max(reversed(kept), key=lambda index: ranks[index]))

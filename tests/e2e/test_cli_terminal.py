@@ -60,7 +60,7 @@ def test_live_table_is_drawn_in_a_terminal_and_ctrl_c_stops(tmp_path: Path) -> N
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000})
     terminal = Terminal("run", jobs, "--run-dir", "run", cwd=tmp_path)
     terminal.until("hopper-s0  training")
-    for name in ("jobs done", "env_steps/s", "cores busy", "ETA", "return", "CPU", "wait", "attempt"):
+    for name in ("jobs ended", "env_steps/s", "cores busy", "ETA", "return", "CPU", "wait", "attempt"):
         assert name in terminal.shown
     terminal.type("\x03")
     terminal.until("Run the same command again to resume.")

@@ -108,3 +108,11 @@ def test_a_job_that_ran_when_its_supervisor_died_is_settled_though_it_is_no_long
     assert recorded["cause"] == cause
     assert {row.job.job_id: row.state.name for row in experiment.ledger.jobs()} == {"a": "PENDING", "gone": state}
     assert ("no longer in the job file" in experiment.reporter.messages()) == (code is None)
+
+
+def test_the_speed_of_an_attempt_is_the_mean_of_its_training() -> None:
+    record = ExitRecord(
+        code=0, message="", env_steps=151_552, resumed_from=51_552, first_step_s=5.0, eval_s=10.0, wall_s=215.0
+    )
+    assert record.env_steps_per_s == 500.0
+    assert ExitRecord(code=0, message="", env_steps=100, resumed_from=100, wall_s=9.0).env_steps_per_s is None

@@ -290,7 +290,16 @@ def test_sizes_are_read_in_binary_and_decimal_units(text: str, mebibytes: int) -
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("2h", 7200), ("10min", 600), ("90s", 90), ("1h30min", 5400), ("1h 30 min", 5400), ("1.5h", 5400), ("2d", 172800)],
+    [
+        ("2h", 7200),
+        ("10min", 600),
+        ("2m", 120),
+        ("90s", 90),
+        ("1h30min", 5400),
+        ("1h 30 min", 5400),
+        ("1.5h", 5400),
+        ("2d", 172800),
+    ],
 )
 def test_durations_are_read_in_every_unit(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds

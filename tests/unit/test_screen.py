@@ -18,12 +18,14 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.control import Snapshot
+from orchestrator.experiment.run_index import ListedRun, RunEntry
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import DiskShortage, View
-from orchestrator.terminal import screen
+from orchestrator.terminal import list_view, screen
 from orchestrator.terminal.screen import JobLine, Screen
+from orchestrator.terminal.tables import table
 
 ROW = {
     **{"state": "PENDING", "attempts": 0, "env_steps": 0, "total_timesteps": 1000, "env_steps_per_s": None},
@@ -126,6 +128,32 @@ def test_long_names_are_shortened_so_that_they_still_differ() -> None:
     assert max(map(len, shown)) <= 60
 
 
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 100])
+def test_ids_that_differ_in_their_middle_are_shown_differently_at_every_width(width: int) -> None:
+    """Other columns go first, and where all have gone, ids take several lines."""
+    ids = [f"hopper-lr1e-{lr}-ga0.{gamma}-s{seed}" for lr in (3, 4) for gamma in (98, 995) for seed in (0, 1)]
+    live = {"share": 0.4, "env_steps_per_s": 2871.0, "remaining_s": 75.0, "cpu_share": 0.9, "run_delay_share": 1.23}
+    lines = [JobLine(job_id=job_id, state="training", is_running=True, attempts=2, **live) for job_id in ids]
+    header, *shown = printed(screen.jobs_table(lines, width), width)
+    assert max(map(len, [header, *shown])) <= width
+    if width == 30:
+        assert "".join(line.split()[0] for line in shown) == "".join(ids)
+    else:
+        assert len({line.split()[0] for line in shown}) == len(ids)
+    if width == 100:
+        assert [share in shown[0] for share in ("100%", "123%")] == [True, False], "a share of time"
+
+
+def test_the_table_of_experiments_keeps_the_run_directory_on_80_columns() -> None:
+    folder = "/home/somebody/a/long/way/down/to/the/project/runs/two"
+    entry = RunEntry(run_dir=folder, name="two", host="here", noted_at=0.0)
+    run = ListedRun(entry=entry, state="running", jobs={"RUNNING": 1, "PENDING": 1}, holder=None, problem="")
+    lines = printed(table(list_view.COLUMNS, [run], 80), 80)
+    assert max(map(len, lines)) <= 80
+    column = lines[0].index("run directory")
+    assert "".join(line[column : column + 40].split(" ")[0] for line in lines[1:]) == folder
+
+
 @pytest.mark.parametrize(("attempts", "kept"), [(1, "time"), (2, "attempts")])
 def test_attempts_are_of_use_where_a_job_has_several(attempts: int, kept: str) -> None:
     line = JobLine(job_id="a" * 16, state="FAILED", share=0.5, env_steps_per_s=1.0, wall_s=1.0, attempts=attempts)
@@ -150,7 +178,7 @@ def test_the_view_of_the_supervisor_as_a_screen() -> None:
         waiting=DiskShortage(text="No space.", least_mib=1),
     )
     lines = printed(screen.rendered(screen.of_view(view), 120, 24), 120)
-    assert "2/4 jobs done · 1 succeeded · 1 failed · 1 running · 1 pending" in lines
+    assert "2/4 jobs ended · 1 succeeded · 1 failed · 1 running · 1 pending" in lines
     assert "0 env_steps/s · 1.6 cores busy · elapsed 0:01 · ETA –" in lines
     assert "No space." in lines
     shown = [line.split()[:2] for line in lines if re.match("live|over|next", line)]
@@ -171,6 +199,11 @@ def test_a_reading_of_the_files_as_a_screen() -> None:
     new, row = live.running
     assert (row.state, row.cpu_share, row.run_delay_share, new.state) == ("evaluating", 0.5, 0.25, "starting")
     assert (live.cores_busy, live.waiting) == (0.5, "No space.")
+    assert (new.share, new.env_steps, new.env_steps_per_s, new.remaining_s) == (None,) * 4, "those of an attempt before"
+    assert live.env_steps_per_s == 50.0
+    jobs = {"a": LiveJob(phase="training", cpu_share=None, run_delay_share=None, silent_s=45.0)}
+    *_, row = screen.of_snapshot(replace(reading, live=LiveFacts(holder="", jobs=jobs))).running
+    assert row.state == "training, silent 0:45"
 
 
 def test_a_reading_says_how_long_the_supervisor_runs(tmp_path: Path) -> None:

@@ -226,7 +226,8 @@ def _matching(spec: mujoco.MjSpec, key: str, kind: str, name: str) -> list[tuple
     if not matches:
         what = "matches" if _is_pattern(name) else "is called"
         names = [element.name for _, element in elements if element.name]
-        raise EditError(f"model.{key}: no {kind} of the robot {what} {name!r}{_suggested(name, names)}")
+        braces = " (braces are no pattern; * ? and [ ] are)" if "{" in name else ""
+        raise EditError(f"model.{key}: no {kind} of the robot {what} {name!r}{braces}{_suggested(name, names)}")
     return matches
 
 
