@@ -18,6 +18,7 @@ from command_helpers import invoke, wait_until
 from supervisor_helpers import make_job
 
 from orchestrator.core.environment import SELFTEST_VARIABLE
+from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Running, Succeeded
 from orchestrator.core.paths import RunPaths
@@ -66,12 +67,16 @@ def finished(run_dir: Path, *, weights: str = "ab" * 32, state: str = "SUCCEEDED
     return run_dir
 
 
-def play(tmp_path: Path, deed: str = "", fault: Fault = NOTHING, **disturbed: Any) -> tuple[SelftestResult, list[str]]:
+def play(
+    tmp_path: Path, deed: str = "", fault: Fault = NOTHING, only_round: int | None = 1, **disturbed: Any
+) -> tuple[SelftestResult, list[str]]:
     """A self-test of one round, in which the experiment ends as ``disturbed`` and ``deed`` is done. With its output."""
     lines: list[str] = []
     run_dirs = finished(tmp_path / "undisturbed"), finished(tmp_path / "disturbed", **disturbed)
     command = [sys.executable, "-I", "-S", "-c", STAND_IN, *map(str, run_dirs), deed]
-    options = SelftestOptions(minutes=0.0, seed=1, folder=tmp_path / "here", faults=[fault], command=command)
+    options = SelftestOptions(
+        minutes=0.0, seed=1, only_round=only_round, folder=tmp_path / "here", faults=[fault], command=command
+    )
     return campaign.selftest(options, lines.append), lines
 
 
@@ -244,6 +249,12 @@ def test_what_a_killed_selftest_left_is_removed_by_the_next_and_what_fell_short_
     assert result.exit_code == 0
     assert not killed.exists()
     assert [path.name for path in other.iterdir()] == ["round-2"]
+
+
+def test_a_time_that_the_undisturbed_training_uses_up_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="too short here: the undisturbed training alone took"):
+        play(tmp_path, only_round=None)
+    assert not list((tmp_path / "here").iterdir())
 
 
 def test_the_same_faults_again_are_those_of_the_same_time_and_place() -> None:

@@ -288,6 +288,13 @@ def test_sizes_are_read_in_binary_and_decimal_units(text: str, mebibytes: int) -
     assert parse_size(text) == mebibytes
 
 
+def test_an_empty_matrix_of_a_job_undoes_that_of_the_defaults(place: Path) -> None:
+    shared = {"matrix": {"ppo.n_steps": [128, 256]}}
+    jobs = [HOPPER, HOPPER | {"name": "once", "matrix": {}}, HOPPER | {"name": "more", "matrix": {"ppo.gamma": [0.9]}}]
+    made = resolve(place, *jobs, defaults=shared).jobs
+    assert [job.spec.name for job in made] == ["hopper", "hopper", "once", "more", "more"]
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [

@@ -27,6 +27,8 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     ("key of the job in a table", {"ppo": {"n_envs": 1}}, ".ppo.n_envs", "belongs to the job itself"),
     ("key of the file on the job", {"max_parallel": 1}, ".max_parallel", "belongs at the top of the file"),
     ("seed", {"seed": 1}, ".seed", "use seeds, a list: seeds = [0]"),
+    ("several seeds", {"seed": [0, 1]}, ".seed", "did you mean seeds = [0, 1]?"),
+    ("braces", {"xml": "../mjcf/{hopper,walker}.xml"}, ".xml", "braces are no pattern"),
     ("seed for PPO", {"ppo": {"seed": 1}}, ".ppo.seed", "seeds = [0]"),
     ("device for PPO", {"ppo": {"device": "cuda"}}, ".ppo.device", "resources.gpus = 1"),
     ("verbose", {"ppo": {"verbose": 1}}, ".ppo.verbose", "cannot be set"),
