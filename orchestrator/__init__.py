@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from orchestrator.api import ExperimentProgress, ExperimentResult, JobProgress, Result, Results, run, train
     from orchestrator.core.errors import (
         AlteredRobotWarning,
+        ChangedError,
         OrchestratorError,
+        RunDirError,
         RunInterrupted,
         SpecError,
         UnfinishedPolicyWarning,
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlteredRobotWarning",
+    "ChangedError",
     "ExperimentProgress",
     "ExperimentResult",
     "JobProgress",
     "OrchestratorError",
     "Result",
     "Results",
+    "RunDirError",
     "RunInterrupted",
     "SpecError",
     "UnfinishedPolicyWarning",

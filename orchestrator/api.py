@@ -8,6 +8,7 @@ no process or open file remains.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import re
@@ -23,7 +24,7 @@ from typing import Any
 from orchestrator.core.errors import OrchestratorError, RunInterrupted, UsageError
 from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.temporary_folder import TemporaryFolder
-from orchestrator.core.text import count, plain
+from orchestrator.core.text import count, duration, plain
 from orchestrator.experiment import end_time, run_plan, session
 from orchestrator.experiment.callbacks import CallbackReporter, ExperimentProgress, JobProgress
 from orchestrator.experiment.reconcile import OnChange
@@ -88,7 +89,7 @@ def run(
         path = Path(jobs)
         experiment = load(path, overrides=overrides or {}, skip_invalid=skip_invalid)
         options = run_plan.RunOptions(
-            run_dir=absolute(Path(run_dir or Path("runs") / experiment.directory_name)),
+            run_dir=_directory(run_dir or Path("runs") / experiment.directory_name),
             is_listed=True,
             max_parallel=max_parallel,
             fresh=fresh,
@@ -133,8 +134,8 @@ def train(
 
     :param xmls: the robots, or a single one: paths of MJCF files, patterns such as ``"robots/*.xml"``, folders (all
         ``*.xml`` in them), MJCF text, or ``mujoco.MjSpec``. The files of a pattern or folder are sorted by path.
-    :param task: as in a job file; the default is ``"auto"`` (chosen from each robot's structure), or no task if
-        ``defaults`` has ``env`` or ``entry_point``.
+    :param task: as in a job file; your own module is looked for in the current directory, then in that of the script.
+        The default is ``"auto"`` (chosen from each robot's structure), or no task with ``env`` or ``entry_point``.
     :param total_timesteps: env_steps of each job; the default is that of the preset, or 200,000 without one.
     :param run_dir: directory for all results; the default is a new directory in ``runs/``. The same call with the
         same ``run_dir`` resumes.
@@ -142,7 +143,9 @@ def train(
         ``on_result`` and ``on_progress``.
     :param defaults: any further key of ``[defaults]`` in a job file: ``preset="thorough"``, ``n_envs=16``,
         ``ppo={"n_steps": 512}``.
-    :raises UsageError: when settings that all robots share are invalid, such as an unknown key.
+    :raises UsageError: when settings that all robots share are invalid, such as an unknown key, a wrong option of the
+        task or a task that cannot be imported; also when the user's own code fails for several robots in the same way
+        and no robot can be trained.
     :raises DiskFullError: no space is left; every job has stopped.
     :raises SupervisorError: an unexpected error of the supervisor; every job has stopped.
     :raises ClusterLostError: the head node of the cluster is lost, and its jobs with it.
@@ -153,9 +156,11 @@ def train(
         folder = functools.cache(lambda: Path(stack.enter_context(TemporaryFolder())))
         robots = robot_arguments(xmls, folder)
         new = Path("runs") / f"train-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
-        root = absolute(Path(run_dir or new))
+        root = _directory(run_dir or new)
         options = run_plan.RunOptions(
             run_dir=root,
+            is_listed=True,
+            refuses_shared=True,
             max_parallel=max_parallel,
             fresh=fresh,
             on_change=_checked(on_change),
@@ -173,7 +178,9 @@ def train(
         if task is not None:
             shared["task"] = task
         results = {
-            (robot.name, seed): Result(ok=False, error=robot.fault, xml=robot.xml, seed=seed, state="FAILED")
+            (robot.name, seed): Result(
+                ok=False, error=robot.fault, xml=robot.xml, index=robot.index, seed=seed, state="FAILED"
+            )
             for robot in robots
             for seed in seeds
             if robot.fault
@@ -181,13 +188,16 @@ def train(
         experiment = None
         if declared := [robot.entry() for robot in robots if not robot.fault]:
             data = {"name": plain(root.name), "on_invalid": "skip", "defaults": shared, "jobs": declared}
-            experiment = from_mapping(data, source="orchestrator.train", base=current_directory() or root)
+            base = _code_folder(shared.get("entry_point") or shared.get("env") or task) or root
+            experiment = from_mapping(data, source="orchestrator.train", base=base)
+            experiment = dataclasses.replace(experiment, unnamed={one.file: one for one in robots if one.label})
         if on_result is not None:
             for result in results.values():
                 on_result(result)
         if experiment is not None:
             to_result = functools.partial(_result_of_robot, RunPaths(root), {robot.name: robot for robot in robots})
-            callbacks = _callbacks(to_result, on_result, on_progress)
+            indices = {robot.name: robot.index for robot in robots}
+            callbacks = _callbacks(to_result, on_result, on_progress, indices)
             finished = _finish(experiment, options, show=show, callbacks=callbacks, job_file=None)
             results |= {(row["name"], row["seed"]): to_result(row) for row in finished.rows}
     in_order = [results[robot.name, seed] for robot in robots for seed in seeds]
@@ -214,17 +224,19 @@ def _checked(on_change: OnChange) -> OnChange:
 def _result_of_robot(paths: RunPaths, robots: Mapping[str, RobotArgument], row: SummaryRow) -> Result:
     if (robot := robots.get(row["name"])) is None:  # `reload` has added it
         return result_of(paths, row)
-    message = row["message"] and robot.explained(row["message"])
-    return result_of(paths, {**row, "message": message, "xml": robot.xml})
+    return result_of(paths, {**row, "xml": robot.xml}, robot.index)
 
 
 def _callbacks(
-    to_result: Callable[[SummaryRow], Result], on_result: OnResult | None, on_progress: OnProgress | None
+    to_result: Callable[[SummaryRow], Result],
+    on_result: OnResult | None,
+    on_progress: OnProgress | None,
+    indices: Mapping[str, int] | None = None,
 ) -> CallbackReporter | None:
     if on_result is None and on_progress is None:
         return None
     on_end = None if on_result is None else (lambda row: on_result(to_result(row)))
-    return CallbackReporter(on_end=on_end, on_progress=on_progress)
+    return CallbackReporter(on_end=on_end, on_progress=on_progress, indices=indices or {})
 
 
 def _finish(
@@ -235,7 +247,7 @@ def _finish(
     callbacks: CallbackReporter | None,
     job_file: bytes | None,
 ) -> session.RunResult:
-    root = options.run_dir
+    root, begun = options.run_dir, time.monotonic()
     with _reporter(show=show) as reporter:
         reporter.event("directory", f"results in {root}", run_dir=str(root))
         if callbacks is not None:
@@ -248,11 +260,32 @@ def _finish(
             elif isinstance(error, KeyboardInterrupt):
                 raise RunInterrupted(root, f"stopped before anything was launched. {_advice(root)}") from None
             raise
+        succeeded = sum(row["state"] == "SUCCEEDED" for row in finished.rows)
+        text = f"{succeeded:,} of {count(len(finished.rows), 'job')} succeeded, {duration(time.monotonic() - begun)}"
+        reporter.event("ended", text, rows=finished.rows)
     if finished.signalled and finished.interrupted:
         unfinished = sum(row["state"] in ("PENDING", "RUNNING") for row in finished.rows)
         jobs = count(unfinished, "job is", "jobs are")
         raise RunInterrupted(root, f"stopped; {jobs} not finished. {_advice(root)}")
     return finished
+
+
+def _directory(path: StrPath) -> Path:
+    """Absolute, and for messages without ``..``."""
+    found = absolute(Path(path))
+    return found.resolve() if ".." in found.parts else found
+
+
+def _code_folder(name: object) -> Path | None:
+    """Where the module of ``"module:Class"`` is looked for: the current directory, or the script's if it is there."""
+    here, script = current_directory(), Path(sys.path[0] if sys.path else "")
+    module = str(name or "").partition(":")[0].partition(".")[0]
+
+    def has_it(folder: Path) -> bool:
+        return any((folder / file).exists() for file in (f"{module}.py", module))
+
+    is_there = module.isidentifier() and script.is_absolute() and has_it(script)
+    return script if is_there and not (here and has_it(here)) else here
 
 
 def _advice(root: Path) -> str:
@@ -264,12 +297,19 @@ def _reporter(*, show: bool) -> Iterator[Reporter]:
     """What ``show`` asks for. Whoever reads it may leave."""
     if show and is_notebook():
         with contextlib.closing(NotebookReporter()) as notebook:
-            yield DetachableReporter(notebook)
+            yield PythonReporter(notebook)
     elif show:
         with in_background(sys.stdout) as out:
-            yield DetachableReporter(LineReporter(out))
+            yield PythonReporter(LineReporter(out))
     else:
-        yield DetachableReporter(WarningReporter())
+        yield PythonReporter(WarningReporter())
+
+
+class PythonReporter(DetachableReporter):
+    """Names arguments in the place of the command's options."""
+
+    def event(self, kind: str, message: str, **facts: Any) -> None:
+        super().event(kind, in_python(message), **facts)
 
 
 class WarningReporter(SilentReporter):
@@ -283,7 +323,8 @@ class WarningReporter(SilentReporter):
 _COMMAND = re.compile(
     r"`[^`]*`"  # a command to be typed as it is
     r"|--(?P<flag>fresh|skip-invalid)\b"
-    r"|--(?P<option>run-dir|max-parallel|on-change|executor|ray-address|storage|until)\b(?:=(?P<value>\w+))?"
+    r"|--(?P<option>run-dir|max-parallel|on-change|executor|ray-address|storage|until)\b"
+    r"(?:=(?P<value>[a-z]\w*)|[= ](?P<number>\d+))?"
     r"|--set (?P<key>[\w.-]+)"
     r"|(?P<run>[Rr]un the same command again)"
 )
@@ -308,7 +349,7 @@ def in_python(message: str) -> str:
             return f"{match['flag'].replace('-', '_')}=True"
         if match["option"]:
             name = match["option"].replace("-", "_")
-            return f'{name}="{match["value"]}"' if match["value"] else name
+            return f'{name}="{match["value"]}"' if match["value"] else f"{name}={match['number']}".removesuffix("=None")
         if match["key"]:
             return f'overrides["{match["key"]}"]'
         if match["run"]:

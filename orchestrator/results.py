@@ -9,39 +9,48 @@ from pathlib import Path
 from typing import overload
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import duration, number
+from orchestrator.core.text import count, duration, number
 from orchestrator.ledger import SummaryRow
 from orchestrator.terminal.notebook_view import html_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Result of one training."""
+    """Result of one training.
+
+    :ivar ok: whether there is a trained policy.
+    :ivar error: why there is none; None if there is one.
+    :ivar job_id: name of the job; None for a robot whose file name cannot be printed.
+    :ivar xml: the robot's file; None without one, also where it was given as MJCF text or ``MjSpec``.
+    :ivar index: position of the robot in the ``xmls`` of :func:`orchestrator.train`, ``xmls[result.index]``; of a
+        pattern or folder for each of its files. None in :func:`orchestrator.run`.
+    :ivar seed: seed of the training.
+    :ivar state: ``"SUCCEEDED"``, ``"FAILED"``, ``"CANCELLED"``, ``"PAUSED"``, or ``"PENDING"`` if it was stopped.
+    :ivar ep_rew_mean: mean return of the last episodes of training (Stable-Baselines3's ``rollout/ep_rew_mean``).
+    :ivar eval_mean: mean deterministic return over ``eval_episodes`` episodes after training.
+    :ivar measures: means of the task's measures over the same episodes, by name with unit, such as ``distance_m`` of
+        ``forward``. Empty if the job was not evaluated or its task reports none; see docs/evaluation.md.
+    :ivar env_steps: control steps trained, summed over environments and ranks.
+    :ivar wall_s: seconds over all attempts.
+    :ivar model: ``model.zip``, for ``stable_baselines3.PPO.load``.
+    :ivar vecnormalize: normalisation statistics, for ``VecNormalize.load``; None if normalisation was off.
+    :ivar job_dir: directory of all files of the job.
+    """
 
     ok: bool
     error: str | None
-    """Why there is no trained policy; None if there is one."""
     job_id: str | None = None
-    """None for a robot whose file name cannot be printed."""
     xml: str | None
-    """The robot's file; None without one, also where it was given as MJCF text or ``MjSpec``."""
+    index: int | None = None
     seed: int
     state: str
     ep_rew_mean: float | None = None
-    """Mean return of the last episodes of training (Stable-Baselines3's ``rollout/ep_rew_mean``)."""
     eval_mean: float | None = None
-    """Mean deterministic return over ``eval_episodes`` episodes after training."""
     measures: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Means of the task's measures over the same episodes, by name with unit, such as ``distance_m`` of ``forward``.
-
-    Empty if the job was not evaluated or its task reports none; see docs/evaluation.md.
-    """
     env_steps: int = 0
     wall_s: float | None = None
     model: Path | None = None
-    """``model.zip``, for ``stable_baselines3.PPO.load``."""
     vecnormalize: Path | None = None
-    """Normalisation statistics, for ``VecNormalize.load``; None if normalisation was off."""
     job_dir: Path | None = None
 
     def fitness(self, *, default: float = -math.inf) -> float:
@@ -65,6 +74,9 @@ class Results(list[Result]):
         self.run_dir = run_dir
         """The directory of all of them; None if there was nothing to train."""
 
+    def __repr__(self) -> str:
+        return _shown(self, self.run_dir)
+
     def _repr_html_(self) -> str:
         return results_html(self)
 
@@ -80,6 +92,9 @@ class ExperimentResult(Sequence[Result]):
     run_dir: Path
     results: tuple[Result, ...]
     exit_code: int
+
+    def __repr__(self) -> str:
+        return _shown(self.results, self.run_dir)
 
     @property
     def ok(self) -> bool:
@@ -112,7 +127,12 @@ class ExperimentResult(Sequence[Result]):
         return results_html(self.results)
 
 
-def result_of(paths: RunPaths, row: SummaryRow) -> Result:
+def _shown(results: Sequence[Result], run_dir: Path | None) -> str:
+    succeeded = sum(result.ok for result in results)
+    return f"<{count(len(results), 'result')}, {succeeded:,} succeeded, run_dir={str(run_dir)!r}>"
+
+
+def result_of(paths: RunPaths, row: SummaryRow, index: int | None = None) -> Result:
     """The result of the job of ``row``, whose directory is in ``paths``."""
     ok = row["state"] == "SUCCEEDED"
     job = paths.job(row["job_id"])
@@ -126,6 +146,7 @@ def result_of(paths: RunPaths, row: SummaryRow) -> Result:
         error=error,
         job_id=row["job_id"],
         xml=row["xml"],
+        index=index,
         seed=row["seed"],
         state=row["state"],
         ep_rew_mean=row["ep_rew_mean"],

@@ -95,6 +95,9 @@ class ExaminationAnswer(JsonLine):
 
     problem: Message | None = None
     """Why it cannot be trained, naming the file; None: it can."""
+    cause: Literal["robot", "code", "settings"] = "robot"
+    """What ``problem`` lies in. ``settings``: it cannot be the robot, it is in what is named for it (a task, its
+    options). ``code``: it may be the robot or the user's own code, which a second robot shows."""
     errno: int | None = None
     warnings: Sequence[Message] = ()
     notes: Sequence[Message] = ()

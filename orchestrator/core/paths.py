@@ -76,6 +76,8 @@ class JobPaths:
 
     spec = Below("spec.json")
     robot = Below("robot")
+    robot_invalid = Below("robot.invalid.xml")
+    """The MJCF of a robot that was refused and that is no file of the user's."""
     robot_altered = Below("robot.altered")
     """What was in ``robot`` when it did not match ``robot_hash`` and was put back."""
     robot_hash = Below("robot.sha256")

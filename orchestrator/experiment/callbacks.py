@@ -30,6 +30,9 @@ class JobProgress:
 
     job_id: str
     xml: str | None
+    """The robot's file, or ``"xmls[3]"`` where it was given as MJCF text or ``MjSpec``; None without a robot."""
+    index: int | None = None
+    """Position of the robot in ``xmls``, as :attr:`Result.index`; None in :func:`orchestrator.run`."""
     seed: int
     phase: str
     """``"starting"``, ``"training"``, ``"evaluating"`` or ``"stopping"``."""
@@ -69,6 +72,8 @@ class CallbackReporter:
     on_end: Callable[[SummaryRow], object] | None = None
     """Called for every job that has ended: at first for those that had ended before."""
     on_progress: Callable[[ExperimentProgress], object] | None = None
+    indices: Mapping[str, int] = field(default_factory=dict)
+    """Name of jobs → position of their robot in what the program gave."""
     inner: Reporter = field(default_factory=SilentReporter)
     error: BaseException | None = field(default=None, init=False)
     """What one of them raised; none is called after that."""
@@ -92,7 +97,7 @@ class CallbackReporter:
         self.inner.tick(view)
         self.report_ended(most=1)
         if self.on_progress is not None and time.monotonic() >= self._next_progress:
-            self._call(self.on_progress, progress_of(view()))
+            self._call(self.on_progress, progress_of(view(), self.indices))
             self._next_progress = time.monotonic() + PROGRESS_EVERY_S
 
     def report_ended(self, most: float = math.inf) -> None:
@@ -119,23 +124,25 @@ class CallbackReporter:
                 self._request_stop(f"{type(error).__name__} in a function of the calling program")
 
 
-def progress_of(view: View) -> ExperimentProgress:
+def progress_of(view: View, indices: Mapping[str, int]) -> ExperimentProgress:
+    """:param indices: name of jobs → position of their robot in what the program gave."""
     speed = view.env_steps_per_s
     return ExperimentProgress(
         elapsed_s=view.elapsed_s,
         counts={state: number for state, number in view.counts.items() if number},
-        running=tuple(map(_progress_of, view.active)),
+        running=tuple(_progress_of(attempt, indices) for attempt in view.active),
         env_steps_per_s=speed,
         remaining_s=view.steps_to_go / speed if speed else None,
     )
 
 
-def _progress_of(attempt: ActiveAttempt) -> JobProgress:
+def _progress_of(attempt: ActiveAttempt, indices: Mapping[str, int]) -> JobProgress:
     job, progress = attempt.job, attempt.progress or Progress(phase="starting")
     to_go, speed = max(0, job.spec.total_timesteps - progress.env_steps), progress.env_steps_per_s
     return JobProgress(
         job_id=job.job_id,
         xml=None if job.xml_source is None else str(job.xml_source),
+        index=indices.get(job.spec.name),
         seed=job.spec.seed,
         phase=attempt.phase,
         env_steps=progress.env_steps,

@@ -68,6 +68,12 @@ class JobVerdict:
     """What of it is copied."""
     task_reason: str | None = None
     """Why the task was chosen; None where the job file names it."""
+    settings_problem: str | None = None
+    """The text of ``problem`` without the robot's name, where it lies in settings and not in the robot."""
+    code_problem: str | None = None
+    """Likewise, where it may lie in the robot or in the user's own code."""
+    given: Path | None = None
+    """A temporary file with the robot, where the problem is one of a robot that is no file of the user's."""
 
 
 def examine(
@@ -122,7 +128,13 @@ def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -
         if answer.errno in DISK_FULL_ERRNOS:
             advice = "Free some space and run the same command again"
             raise DiskFullError(f"{request.stage_to}: no space left on the disk. {advice}")
-        return JobVerdict(problem=Problem(where=job.where, message=answer.problem), warnings=answer.warnings)
+        text = answer.problem.removeprefix(f"{request.xml}: ")
+        return JobVerdict(
+            problem=Problem(where=job.where, message=answer.problem),
+            warnings=answer.warnings,
+            settings_problem=text if answer.cause == "settings" else None,
+            code_problem=text if answer.cause == "code" else None,
+        )
     return JobVerdict(
         bundle=None if answer.xml is None or request.stage_to is None else Path(request.stage_to),
         xml=answer.xml,

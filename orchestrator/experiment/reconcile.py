@@ -81,7 +81,7 @@ def reconcile(
             if row is not None and isinstance(row.state, Paused):
                 ledger.set_state(job_id, row.state)
         else:
-            failed = Failed(cause=Cause.INVALID, message=verdict.problem.message)
+            failed = Failed(cause=Cause.INVALID, message=verdict.problem.message + _kept(paths, job_id, verdict))
             ledger.set_state(job_id, move(job_id, Pending(), failed))
     if copied:
         sync_trees(copied)
@@ -243,10 +243,21 @@ def _obstacles_message(paths: RunPaths, obstacles: Mapping[str, Sequence[str]]) 
     return "\n".join([f"{paths.root}: {jobs_are} further:", *by_difference(obstacles), advice])
 
 
+def _kept(paths: RunPaths, job_id: str, verdict: JobVerdict) -> str:
+    """Keep the MJCF of a refused robot that is no file of the user's; a clause saying where, empty for others."""
+    if verdict.given is None:
+        return ""
+    target = paths.job(job_id).robot_invalid
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(verdict.given, target)
+    return f"; its text is in {target}"
+
+
 def copy_robot(paths: RunPaths, job_id: str, verdict: JobVerdict) -> None:
     """Put the robot that was examined, and the policy to start from, into the directory of their job."""
     job = paths.job(job_id)
     job.root.mkdir(parents=True, exist_ok=True)
+    job.robot_invalid.unlink(missing_ok=True)
     if verdict.bundle is not None:
         shutil.rmtree(job.robot, ignore_errors=True)
         clone_tree(verdict.bundle, job.robot)

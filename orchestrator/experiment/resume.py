@@ -1,17 +1,24 @@
-"""Resume a run directory without its job file: the jobs come from the ledger, the robots from the job directories."""
+"""What a resumed run need not do again.
+
+A run directory is resumed without its job file: the jobs come from the ledger, the robots from the job directories.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
 from pydantic import TypeAdapter
 
 from orchestrator.core.errors import Problem, RunDirError
-from orchestrator.core.job import Cancelled, Failed
+from orchestrator.core.job import Cancelled, Failed, Job, Succeeded
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
+from orchestrator.core.robot_hash import main_file, robot_hash
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.jobfile import Experiment, Notify, Order
@@ -28,6 +35,8 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
     paths = run_directory.existing(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
         rows = [row for row in ledger.jobs() if row.state != Cancelled(is_undeclared=True)]
+    if not paths.experiment.exists():
+        raise RunDirError(f"{paths.root}: this command has no job file to resume. {how(paths)}")
     try:
         top = tomllib.loads(read_regular(paths.experiment).decode("utf-8-sig"))
         notify = NotifyTable.model_validate(top.get("notify", {})).model_dump(exclude_unset=True)
@@ -49,6 +58,46 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
         base=paths.root.absolute(),
     )
     return experiment, {row.job.job_id: _verdict(row) for row in rows}
+
+
+def how(paths: RunPaths) -> str:
+    """A sentence saying what resumes an interrupted run."""
+    if paths.experiment.exists():
+        return f"`run {shlex.quote(str(paths.root))}` resumes it."
+    return f"It was made by orchestrator.train; the same call with run_dir={str(paths.root.absolute())!r} resumes it."
+
+
+def finished(rows: Sequence[JobRow], jobs: Sequence[Job], paths: RunPaths) -> dict[str, JobVerdict]:
+    """A verdict for those of ``jobs`` that have succeeded and would train the same again: their robots stay unexamined.
+
+    Any doubt leaves a job out: a task that is chosen from the robot, and a robot whose files lie otherwise.
+    """
+    of_rows = {row.job.job_id: row for row in rows if isinstance(row.state, Succeeded)}
+    pairs = ((job, of_rows[job.job_id]) for job in jobs if job.job_id in of_rows)
+    return {job.job_id: verdict for job, row in pairs if (verdict := _unchanged(job, row, paths)) is not None}
+
+
+def _unchanged(job: Job, row: JobRow, paths: RunPaths) -> JobVerdict | None:
+    before = row.job.spec
+    if job.spec.init is not None or not paths.job(job.job_id).has_results(normalize=before.normalize):
+        return None
+    if dataclasses.replace(job.spec, xml=before.xml).fingerprint() != row.fingerprint:
+        return None
+    if job.xml_source is None and before.xml is None:
+        return JobVerdict()
+    if job.xml_source is None or before.xml is None:
+        return None
+    main = main_file(before.xml)
+    if job.spec.model_edits or not job.xml_source.as_posix().endswith(f"/{main}"):
+        return None
+    origin, copy = job.xml_source.parents[main.count("/")], paths.job(job.job_id).robot
+    try:
+        names = [path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()]
+        if main not in names or robot_hash(main, {name: origin / name for name in names}) != row.robot_hash:
+            return None
+    except OSError:
+        return None
+    return JobVerdict(xml=main, robot_hash=row.robot_hash)
 
 
 def _verdict(row: JobRow) -> JobVerdict:

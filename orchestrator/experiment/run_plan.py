@@ -46,9 +46,11 @@ class RunOptions:
     until: float | None = None
     """When everything has to have ended, in seconds since the epoch; None: no such time."""
     is_listed: bool = False
-    """Whether `list` shows it: what people run, but no benchmark and no step of a search."""
+    """Whether `list` shows it: what people run, but no benchmark."""
     verdicts: Mapping[str, JobVerdict] | None = None
-    """For all jobs, where they are known already (:mod:`orchestrator.experiment.resume`); None: examine the robots."""
+    """Of jobs whose robots need no examination, by ``job_id`` (:mod:`orchestrator.experiment.resume`)."""
+    refuses_shared: bool = False
+    """Whether a problem that no robot causes is raised if no job can be trained, also with ``skip_invalid``."""
 
     @property
     def stop_at(self) -> float | None:
@@ -105,17 +107,23 @@ def plan(
         )
         undo.callback(backend.close)
         verdicts = dict(options.verdicts or {})
-        if options.verdicts is None:
-            at_once, watch = machine.capacity, stops.checking(watch)
-            verdicts = preflight.examine(experiment.jobs, staging=staging, at_once=at_once, warm=warm, watch=watch)
+        unknown = [job for job in experiment.jobs if job.job_id not in verdicts]
+        at_once, watch = machine.capacity, stops.checking(watch)
+        found = preflight.examine(unknown, staging=staging, at_once=at_once, warm=warm, watch=watch)
+        verdicts |= {job.job_id: _named(found[job.job_id], job, experiment) for job in unknown}
         stops.check()
         warnings = backend.ready()
         stops.check()
-        jobs = [examined(job, verdicts[job.job_id]) for job in experiment.jobs]  # also those that the backend refuses
+        jobs = [  # also those that the backend refuses
+            dataclasses.replace(examined(job, verdicts[job.job_id]), xml_source=experiment.shown_xml(job))
+            for job in experiment.jobs
+        ]
         problems = _refuse_unfit(experiment.jobs, verdicts, backend)
         if problems and not experiment.skip_invalid:
             is_all = all(verdict.problem for verdict in verdicts.values())
             raise SpecError(experiment.source, problems, "" if is_all else SKIP_ADVICE)
+        if options.refuses_shared and (texts := shared_problems(experiment.jobs, verdicts)):
+            raise SpecError(experiment.source, [Problem(where="", message=text) for text in texts])
         undo.pop_all()
     return Plan(
         machine=machine,
@@ -140,8 +148,40 @@ def _refuse_unfit(jobs: Sequence[Job], verdicts: dict[str, JobVerdict], backend:
         of_job = [*backend.problems(job), *([in_preflight] if in_preflight else [])]
         if of_job:
             problems.update(dict.fromkeys(of_job))
-            verdicts[job.job_id] = JobVerdict(problem=of_job[0])
+            of_backend = of_job[0].message if len(of_job) > bool(in_preflight) else None
+            settings_problem = verdicts[job.job_id].settings_problem or of_backend
+            verdicts[job.job_id] = dataclasses.replace(
+                verdicts[job.job_id], problem=of_job[0], settings_problem=settings_problem, bundle=None
+            )
     return list(problems)
+
+
+def _named(verdict: JobVerdict, job: Job, experiment: Experiment) -> JobVerdict:
+    """``verdict`` with what the user calls the robot in the place of a temporary file."""
+    robot = None if job.xml_source is None else experiment.unnamed.get(job.xml_source)
+    if robot is None:
+        return verdict
+    problem, warnings = verdict.problem, tuple(map(robot.explained, verdict.warnings))
+    if problem is None:
+        return dataclasses.replace(verdict, warnings=warnings)
+    problem = dataclasses.replace(problem, message=robot.explained(problem.message))
+    return dataclasses.replace(verdict, problem=problem, warnings=warnings, given=robot.file)
+
+
+def shared_problems(jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> list[str]:
+    """Why no job can be trained, if that is not because of the robots; none if a job can be, or if it may be.
+
+    What may lie in a robot or in the user's own code lies in the code if it is the same for several robots.
+    """
+    of_jobs = [(job, verdicts[job.job_id]) for job in jobs]
+    if not all(verdict.problem for _, verdict in of_jobs):
+        return []
+    settings = dict.fromkeys(verdict.settings_problem for _, verdict in of_jobs if verdict.settings_problem)
+    robots: dict[str, set[Path | None]] = {}
+    for job, verdict in of_jobs:
+        if verdict.code_problem:
+            robots.setdefault(verdict.code_problem, set()).add(job.xml_source)
+    return [*settings] or [text for text, sources in robots.items() if len(sources) > 1]
 
 
 def examined(job: Job, verdict: JobVerdict) -> Job:

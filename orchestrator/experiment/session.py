@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from orchestrator.core.job import TERMINAL, Job, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count
-from orchestrator.experiment import preflight, run_directory, run_end, run_index, videos
+from orchestrator.experiment import preflight, resume, run_directory, run_end, run_index, videos
 from orchestrator.experiment.callbacks import CallbackReporter
 from orchestrator.experiment.notifications import NotifyingReporter
 from orchestrator.experiment.reconcile import reconcile
@@ -81,8 +82,7 @@ def run(
             run_index.note(options.run_dir, experiment.name)
         repository = provenance.Repository(experiment.base)
         stack.callback(repository.close)
-        this = run_directory.holder(paths)
-        holder = "" if this is None else this.key
+        holder = "" if (this := run_directory.holder(paths)) is None else this.key
         stack.enter_context(run_end.recorded(paths, holder, outcome))
         stack.callback(live_facts.remove, paths)
         ledger = _existing_ledger(paths, options, experiment.jobs, stack)
@@ -91,6 +91,7 @@ def run(
         request_files = RequestFiles(paths.requests)
         stops.is_asked = lambda: _is_stop_requested(request_files, ledger, holder)
         staging, watch, locks = _emptied(paths.staging, stack), _ExaminationReport(reporter), shared_directory()
+        options = _known(options, ledger, experiment.jobs, paths)
         run_plan = plan(experiment, options, staging, stops=stops, watch=watch, warm=warm, locks_directory=locks)
         backend = run_plan.backend
         stack.callback(backend.close)
@@ -213,6 +214,13 @@ def _emptied(folder: Path, stack: contextlib.ExitStack) -> Path:
     folder.mkdir()
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def _known(options: RunOptions, ledger: Ledger | None, jobs: Sequence[Job], paths: RunPaths) -> RunOptions:
+    """``options`` with verdicts of the jobs that have finished already."""
+    if ledger is None or options.verdicts is not None:
+        return options
+    return dataclasses.replace(options, verdicts=resume.finished(ledger.jobs(), jobs, paths))
 
 
 def _abandoned_with(stack: contextlib.ExitStack, ledger: Ledger) -> Ledger:

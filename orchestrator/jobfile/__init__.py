@@ -25,6 +25,7 @@ from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
 from orchestrator.jobfile.expand import expand
 from orchestrator.jobfile.job_names import safe_name
 from orchestrator.jobfile.json_schema import json_schema
+from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.jobfile.validation import check
 from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
 
@@ -72,6 +73,14 @@ class Experiment:
 
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings that were given from outside of the file."""
+
+    unnamed: Mapping[Path, RobotArgument] = field(default_factory=dict)
+    """Robots that were not given as files, by the temporary file that holds them: messages use their label."""
+
+    def shown_xml(self, job: Job) -> Path | None:
+        """The user's file, or the label of a robot that is none: ``xmls[3]``."""
+        robot = None if job.xml_source is None else self.unnamed.get(job.xml_source)
+        return job.xml_source if robot is None or robot.label is None else Path(robot.label)
 
     @property
     def declared_by(self) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import os
 import re
@@ -47,6 +48,8 @@ class RobotArgument:
     """Name of its jobs; different from that of every other robot."""
     file: Path
     """Its MJCF."""
+    index: int
+    """Position in what the program gave; that of a pattern or folder for each of its files."""
     label: str | None = None
     """How messages name it if it was not given as a file: ``xmls[3]``."""
     allow_outside: bool = False
@@ -87,16 +90,15 @@ def robot_arguments(given: RobotLike | Sequence[RobotLike], folder: Callable[[],
     robots: list[RobotArgument] = []
     several = [given] if isinstance(given, str | os.PathLike | Spec) else given
     for position, item in enumerate(several):
-        label = f"xmls[{position}]"
         if isinstance(item, str) and item.lstrip("\ufeff \t\r\n").startswith("<"):
-            robots.append(_from_text(item, len(robots), label, folder()))
+            robots.append(_from_text(item, len(robots), position, folder()))
         elif isinstance(item, str | os.PathLike):
-            robots += [_from_file(file, len(robots) + number) for number, file in enumerate(_files(item))]
+            robots += [_from_file(file, len(robots) + number, position) for number, file in enumerate(_files(item))]
         elif isinstance(item, Spec):
-            robots.append(_from_spec(item, len(robots), label, folder()))
+            robots.append(_from_spec(item, len(robots), position, folder()))
         else:
             expected = "expected a path, a pattern, a folder, MJCF text or a mujoco.MjSpec"
-            raise UsageError(f"train: {label} is of type {type(item).__name__}; {expected}")
+            raise UsageError(f"train: {_label(position)} is of type {type(item).__name__}; {expected}")
     return robots
 
 
@@ -119,31 +121,36 @@ def _files(item: str | os.PathLike[str]) -> Iterator[Path]:
         yield path
 
 
-def _from_file(file: Path, index: int) -> RobotArgument:
+def _label(position: int) -> str:
+    return f"xmls[{position}]"
+
+
+def _from_file(file: Path, number: int, position: int) -> RobotArgument:
     fault = "" if is_showable(str(file)) else file_fault(file)
-    return RobotArgument(name=_name(index, file.stem), file=file, fault=fault)
+    return RobotArgument(name=_name(number, file.stem), file=file, index=position, fault=fault)
 
 
-def _from_text(text: str, index: int, label: str, folder: Path) -> RobotArgument:
+def _from_text(text: str, number: int, position: int, folder: Path) -> RobotArgument:
     match = _MODEL_NAME.search(text)
     name = "" if match is None else match[1] or match[2] or ""
-    name = _name(index, "robot" if name in UNNAMED else plain(name)[:LONGEST_NAME])
-    (own := folder / str(index)).mkdir()
+    name = _name(number, "robot" if name in UNNAMED else plain(name)[:LONGEST_NAME])
+    (own := folder / str(number)).mkdir()
     (file := own / "robot.xml").write_bytes(storable(text).encode())
-    return RobotArgument(name=name, file=file, label=label)
+    return RobotArgument(name=name, file=file, index=position, label=_label(position))
 
 
-def _from_spec(spec: Spec, index: int, label: str, folder: Path) -> RobotArgument:
-    from_folder = spec.modelfiledir
+def _from_spec(spec: Spec, number: int, position: int, folder: Path) -> RobotArgument:
+    from_folder, label = spec.modelfiledir, _label(position)
     spec, assets = spec.copy(), dict(spec.assets)
     try:
         if from_folder and not assets:
             spec.meshdir = str(absolute(Path(from_folder) / spec.meshdir))
             spec.texturedir = str(absolute(Path(from_folder) / spec.texturedir))
-        robot = _from_text(spec.to_xml(), index, label, folder)
+        robot = _from_text(spec.to_xml(), number, position, folder)
     except ValueError as error:  # MuJoCo's
         fault = f"{label}: MuJoCo cannot write it as XML: {error}"
-        return RobotArgument(name=_name(index, "robot"), file=folder / str(index), label=label, fault=fault)
+        name, file = _name(number, "robot"), folder / str(number)
+        return RobotArgument(name=name, file=file, index=position, label=label, fault=fault)
     for name, content in assets.items():
         for below in {"", spec.meshdir, spec.texturedir}:
             path = PurePosixPath(below, name)
@@ -152,9 +159,9 @@ def _from_spec(spec: Spec, index: int, label: str, folder: Path) -> RobotArgumen
             target = robot.file.parent / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return RobotArgument(name=robot.name, file=robot.file, label=label, allow_outside=bool(from_folder and not assets))
+    return dataclasses.replace(robot, allow_outside=bool(from_folder and not assets))
 
 
-def _name(index: int, name: str) -> str:
+def _name(number: int, name: str) -> str:
     """A name that is unique even where two robots have the same one."""
-    return f"{index:03d}-{name}"
+    return f"{number:03d}-{name}"

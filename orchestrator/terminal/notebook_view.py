@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from orchestrator.core.text import plain
+from orchestrator.ledger import SummaryRow
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.terminal.live_table import DRAWING_SHARE, REFRESH_EVERY_S
-from orchestrator.terminal.screen import WIDE, JobLine, job_columns, of_view, totals
+from orchestrator.terminal.screen import WIDE, JobLine, job_columns, of_rows, of_view, totals
 from orchestrator.terminal.tables import Column
 
-RUNNING_SHOWN, MESSAGES_SHOWN = 30, 10
+RUNNING_SHOWN, ENDED_SHOWN, MESSAGES_SHOWN = 30, 100, 10
 SHOWN_EVENTS = ("warning", "extended", "failed", "retrying", "stopping", "waiting")
 """Kinds of the events that are shown below the table; the others are seen in it."""
 
@@ -43,6 +44,8 @@ class NotebookReporter(SilentReporter):
         self._view: Callable[[], View] | None = None
         self._note = "examining the robots"
         """Where the results will be, and what is being done before there is a table."""
+        self._rows: Sequence[SummaryRow] | None = None
+        """All jobs as they are recorded, when the run has ended."""
         self._messages: deque[str] = deque(maxlen=MESSAGES_SHOWN)
         self._next = 0.0
         self._html = display.HTML
@@ -52,6 +55,8 @@ class NotebookReporter(SilentReporter):
         if kind in ("directory", "examining"):
             self._note = message
             self._draw()
+        elif kind == "ended":
+            self._rows, self._note = facts["rows"], message
         elif kind in SHOWN_EVENTS:
             self._messages.append(f"{time.strftime('%H:%M:%S')} {message}")
 
@@ -68,7 +73,13 @@ class NotebookReporter(SilentReporter):
             self._draw()
 
     def _draw(self) -> None:
-        parts = [f"<p>{_escaped(self._note)}</p>"] if self._view is None else _progress(self._view())
+        parts = [f"<p>{_escaped(self._note)}</p>"]
+        if self._rows is not None:
+            lines = of_rows(self._rows)
+            parts += _jobs(sorted(lines, key=lambda line: line.state == "SUCCEEDED")[:ENDED_SHOWN])
+            parts += _more(len(lines) - ENDED_SHOWN, "jobs")
+        elif self._view is not None:
+            parts = _progress(self._view())
         messages = [f"<pre>{_escaped(message)}</pre>" for message in self._messages]
         self._handle.update(self._html("".join([*parts, *messages])))
 
@@ -76,13 +87,18 @@ class NotebookReporter(SilentReporter):
 def _progress(view: View) -> list[str]:
     shown = of_view(view)
     rows = [*itertools.islice(shown.running, RUNNING_SHOWN), *shown.next_up, *reversed(shown.ended)]
-    columns = job_columns(rows, WIDE, has_bar=True)
     lines = [f"<p>{_escaped(line)}</p>" for line in totals(shown).plain.splitlines()]
+    return [*lines, *_jobs(rows), *_more(shown.counts["RUNNING"] - RUNNING_SHOWN, "running")]
+
+
+def _jobs(rows: Sequence[JobLine]) -> list[str]:
+    columns = job_columns(rows, WIDE, has_bar=True)
     cells = ([_cell(column, row) for column in columns] for row in rows)
-    lines.append(_table([column.name for column in columns], cells))
-    if (more := shown.counts["RUNNING"] - RUNNING_SHOWN) > 0:
-        lines.append(f"<p>… and {more} more running</p>")
-    return lines
+    return [_table([column.name for column in columns], cells)]
+
+
+def _more(number: int, what: str) -> list[str]:
+    return [f"<p>… and {number:,} more {what}</p>"] if number > 0 else []
 
 
 def _cell(column: Column[JobLine], row: JobLine) -> str:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.core.text import count, listed
+from orchestrator.experiment import resume
 from orchestrator.experiment.control import Snapshot
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.summary import learner_summary
@@ -90,7 +91,9 @@ def _status(snapshot: Snapshot, width: int) -> Group:
         return Group(_title(snapshot), *first)
     jobs = screen.jobs_table(screen.of_rows(snapshot.rows, snapshot.live), width)
     above = (_title(snapshot), screen.totals(screen.of_snapshot(snapshot)), "")
-    return Group(*above, jobs, *_remarks(snapshot.rows))
+    is_interrupted = snapshot.holder is None and any(row["state"] == "PENDING" for row in snapshot.rows)
+    advice = [Text(f"\nInterrupted. {resume.how(snapshot.paths)}", style="yellow")] if is_interrupted else []
+    return Group(*above, jobs, *_remarks(snapshot.rows), *advice)
 
 
 def _remarks(rows: Sequence[SummaryRow]) -> list[Text]:

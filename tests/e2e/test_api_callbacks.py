@@ -121,7 +121,8 @@ def test_a_notebook_shows_one_table_that_is_updated(waiting_workers: Path, monke
     assert done.ok
     assert display.displays == 1
     assert str(waiting_workers / "run") in display.shown[1]
-    assert "1/1 jobs ended" in display.shown[-1]
+    assert "1 of 1 job succeeded" in display.shown[-1]
+    assert "<td>SUCCEEDED</td>" in display.shown[-1]
     assert all("<b>" not in page for page in display.shown)
     assert "<td>SUCCEEDED</td>" in done._repr_html_()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -73,7 +74,13 @@ def test_text_and_specs_are_trained_and_leave_no_temporary_files(here: Path) -> 
 
 def test_what_text_and_specs_cannot_do_is_said(here: Path) -> None:
     mesh = '<mujoco><asset><mesh file="part.stl"/></asset></mujoco>'
-    results = orchestrator.train([mesh, built(), "<mujoco"], total_timesteps=1000)
+    results = orchestrator.train([mesh, built(), "<mujoco"], run_dir="run", total_timesteps=1000)
+    assert [result.index for result in results] == [0, 1, 2]
+    assert "orchestrator-temporary" not in (here / "run/summary.csv").read_text()
+    assert [row["xml"] for row in json.loads((here / "run/summary.json").read_text())] == ["xmls[0]", "xmls[2]"]
+    assert results[2].job_dir is not None
+    assert (results[2].job_dir / "robot.invalid.xml").read_text() == "<mujoco"
+    assert str(results[2].job_dir) in str(results[2].error)
     for result, fragment in zip(results, ("part.stl", "cube.obj", "xmls[2]"), strict=True):
         assert fragment in str(result.error)
         assert "orchestrator-temporary" not in str(result.error)

@@ -24,6 +24,21 @@ from orchestrator.worker.rendering.live_view import RENDER_MODES, LiveView
 from orchestrator.worker.rendering.offscreen import Picture
 
 
+def _is_text(xml: object) -> bool:
+    return isinstance(xml, str) and xml.lstrip("\ufeff \t\r\n").startswith("<")
+
+
+def _no_file(xml: object) -> str:
+    """What is wrong with ``xml``, which is no file."""
+    if xml is None:
+        return "no robot is given"
+    if _is_text(xml):
+        return "xml is MJCF text, which only orchestrator.train takes: write it to a file"
+    if not isinstance(xml, str | os.PathLike):
+        return f"xml is of type {type(xml).__name__}: write the result of its to_xml(), if it has one, to a file"
+    return f"{xml}: no such file"
+
+
 class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
     """One robot and one task.
 
@@ -55,9 +70,9 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         on_divergence: OnDivergence = "fail",
         **options: Any,
     ) -> None:
-        if xml is None or not Path(xml).is_file():
-            problem = "no robot is given" if xml is None else f"{xml}: no such file"
-            raise UsageError(f'{problem}; expected an MJCF file: gymnasium.make("{env_id(task)}", xml="my_robot.xml")')
+        if not isinstance(xml, str | os.PathLike) or _is_text(xml) or not Path(xml).is_file():
+            expected = f'expected an MJCF file: gymnasium.make("{env_id(task)}", xml="my_robot.xml")'
+            raise UsageError(f"{_no_file(xml)}; {expected}")
         if render_mode not in (None, *RENDER_MODES):
             raise UsageError(f'render_mode = "{render_mode}": expected None, {" or ".join(RENDER_MODES)}')
         try:

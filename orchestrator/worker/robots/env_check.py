@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.worker_spec import OFF_POLICY, fast_refused
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 class UnfitError(Exception):
-    """The robot or environment cannot be trained; the message is the answer's ``problem``."""
+    """The robot or environment cannot be trained; the message and ``cause`` are those of the answer's ``problem``."""
+
+    def __init__(self, message: str, cause: Literal["robot", "code", "settings"] = "robot") -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 def check_environment(request: ExaminationRequest, xml: Path | None) -> Spaces:
@@ -42,27 +46,26 @@ def check_environment(request: ExaminationRequest, xml: Path | None) -> Spaces:
             env=request.env, entry_point=request.entry_point, xml=path, seed=0, env_kwargs=request.env_kwargs
         )
         if not isinstance(env, gymnasium.Env):
-            raise UnfitError(f"returned a {type(env).__name__}, expected a gymnasium.Env")
+            raise UnfitError(f"returned a {type(env).__name__}, expected a gymnasium.Env", "settings")
         _take_step(env, request)
         return env.observation_space, env.action_space
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         near = difflib.get_close_matches(str(request.env), gymnasium.registry, n=3)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise UnfitError(f"{name}: gymnasium has no such environment ({error}){hint}") from None
+        raise UnfitError(f"{name}: gymnasium has no such environment ({error}){hint}", "settings") from None
     except user_env.EntryPointError as error:
-        searched = f" (looked in {request.search_path} too)" if request.search_path else ""
-        raise UnfitError(f"{name}: {error}{searched}") from None
+        raise UnfitError(f"{name}: {error}", "settings") from None
     except UnfitError as error:
-        raise UnfitError(f"{name}: {error}") from None
+        raise UnfitError(f"{name}: {error}", "settings" if error.cause == "settings" else "code") from None
     except (Exception, SystemExit) as error:
-        raise UnfitError(f"{name}: {failures.describe(error)}") from None
+        raise UnfitError(f"{name}: {failures.describe(error)}", "code") from None
 
 
 def _check_signature(entry_point: str, arguments: Mapping[str, Any]) -> None:
     try:
         inspect.signature(user_env.load(entry_point)).bind(**arguments)
     except TypeError as error:
-        raise UnfitError(f"cannot be called with {', '.join(arguments)}: {error}") from None
+        raise UnfitError(f"cannot be called with {', '.join(arguments)}: {error}", "settings") from None
     except ValueError:
         pass  # some callables have no signature; calling them shows whether the arguments fit
 

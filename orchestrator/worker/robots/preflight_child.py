@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import mujoco
 import numpy as np
@@ -39,6 +39,7 @@ from orchestrator.worker.runtime import failures, lifeline
 from orchestrator.worker.tasks import AUTO, choose, find_task, gymnasium_tasks, make_task
 from orchestrator.worker.tasks.actions import scaled
 from orchestrator.worker.tasks.base import Task, find_keyframe
+from orchestrator.worker.tasks.task_options import TaskError
 
 GYMNASIUM = "gymnasium:"
 PARTS = ("include", "model")
@@ -84,7 +85,7 @@ def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> Exa
         with contextlib.ExitStack() as cleanup:
             return _examine(request, recent or cleanup.enter_context(RecentRobot()), cleanup)
     except (BundleError, UnfitError) as error:
-        return _refused(str(error), process_exits=isinstance(error, MujocoAbortedError))
+        return _unfit(error)
     except OSError as error:
         return _refused(f"{error.filename or request.xml}: {error.strerror or error}", errno=error.errno)
     except MemoryError:
@@ -93,8 +94,13 @@ def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> Exa
         return _refused(failures.describe(error))
 
 
-def _refused(problem: str, *, process_exits: bool = False, errno: int | None = None) -> ExaminationAnswer:
-    return ExaminationAnswer(problem=" ".join(problem.split()), process_exits=process_exits, errno=errno)
+def _refused(problem: str, *, errno: int | None = None) -> ExaminationAnswer:
+    return ExaminationAnswer(problem=" ".join(problem.split()), errno=errno)
+
+
+def _unfit(error: BundleError | UnfitError) -> ExaminationAnswer:
+    cause = error.cause if isinstance(error, UnfitError) else "robot"
+    return dataclasses.replace(_refused(str(error)), cause=cause, process_exits=isinstance(error, MujocoAbortedError))
 
 
 def _examine(request: ExaminationRequest, recent: RecentRobot, cleanup: contextlib.ExitStack) -> ExaminationAnswer:
@@ -111,7 +117,7 @@ def _examine(request: ExaminationRequest, recent: RecentRobot, cleanup: contextl
         try:
             xml = gymnasium_tasks.default_xml(request.task)
         except ValueError as error:
-            raise UnfitError(str(error)) from None
+            raise UnfitError(str(error), "settings") from None
     if not is_environment and (xml is None or not (request.task or request.alone)):
         raise UnfitError("expected a robot (xml) and a task, or an env or entry_point")
     if xml is None:
@@ -129,7 +135,7 @@ def _examine(request: ExaminationRequest, recent: RecentRobot, cleanup: contextl
     try:
         answer = _examine_robot(request, xml, is_environment, recent, cleanup)
     except (BundleError, UnfitError) as error:  # its includes are reported nevertheless
-        answer = _refused(str(error), process_exits=isinstance(error, MujocoAbortedError))
+        answer = _unfit(error)
     return dataclasses.replace(answer, includes=includes)
 
 
@@ -213,7 +219,7 @@ def _examine_task(
             answer = dataclasses.replace(answer, task=name, task_reason=reason)
         except ValueError as error:  # a robot examined alone may be for the user's own task
             (findings.warnings if request.alone else findings.problems).append(str(error))
-            answer = dataclasses.replace(answer, task_reason=str(error))
+            answer = dataclasses.replace(answer, task_reason=str(error), cause=_cause(request, error))
     task = None if simulation is None else simulation.task
     summary = examine(model, findings, simulate_s=request.simulate_s, task=task)
     if simulation is not None and not findings.problems:
@@ -221,10 +227,19 @@ def _examine_task(
             simulation.reset()
             result = simulation.step(np.zeros((1, len(simulation.task.actions.low))))
             if not (np.isfinite(result.observations).all() and np.isfinite(result.rewards).all()):
-                findings.problems.append("observation or reward is not finite after one step with an action of zeros")
+                text = "observation or reward is not finite after one step with an action of zeros"
+                raise TaskError(text, is_certain=False)
         except (ValueError, PhysicsDiverged) as error:
             findings.problems.append(str(error))
+            answer = dataclasses.replace(answer, cause=_cause(request, error))
     return _with_findings(answer, findings, summary)
+
+
+def _cause(request: ExaminationRequest, error: Exception) -> Literal["robot", "code", "settings"]:
+    """What :attr:`ExaminationAnswer.cause` is for an error of a task. A built-in one fails because of the robot."""
+    if not isinstance(error, TaskError) or not (error.is_certain or ":" in str(request.task)):
+        return "robot"
+    return "settings" if error.is_certain and request.task != AUTO else "code"
 
 
 def examine(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,7 +42,8 @@ def load(entry_point: str) -> Callable[..., Any]:
         target: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise EntryPointError(f"there is no module {error.name!r}") from None
+            searched = f"looked in {sys.path[0] or 'the current directory'}, and among the installed packages"
+            raise EntryPointError(f"there is no module {error.name!r} ({searched})") from None
         raise
     holder = target
     for name in path.split("."):

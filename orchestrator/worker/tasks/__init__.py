@@ -13,7 +13,7 @@ from orchestrator.core.task_names import AUTO
 from orchestrator.worker.runtime import failures, user_env
 from orchestrator.worker.tasks.base import Measure, States, Task, load_built_in
 from orchestrator.worker.tasks.choose import choose
-from orchestrator.worker.tasks.task_options import CommonOptions, read_options
+from orchestrator.worker.tasks.task_options import CommonOptions, TaskError, read_options
 
 __all__ = ["AUTO", "TASKS", "CommonOptions", "Measure", "States", "Task", "choose", "make_task"]
 
@@ -26,7 +26,8 @@ globals().update({kind.__name__: kind for kind in TASKS.values()})  # a user's t
 def make_task(name: str, model: mujoco.MjModel, options: Mapping[str, Any] | None = None) -> Task:
     """The task ``name`` for this robot.
 
-    :raises ValueError: no such task, an unknown or wrong option, or a robot that does not fit the task.
+    :raises TaskError: no such task, an unknown or wrong option, or an error in the user's own task.
+    :raises ValueError: the robot does not fit the task.
     """
     if name == AUTO:
         name, _ = choose(model)
@@ -39,22 +40,23 @@ def make_task(name: str, model: mujoco.MjModel, options: Mapping[str, Any] | Non
     except Exception as error:
         if name in TASKS:
             raise
-        raise ValueError(f'task "{name}": __init__ raises {failures.describe(error)}') from error
+        text = f'task "{name}": __init__ raises {failures.describe(error)}'
+        raise TaskError(text, is_certain=False) from error
     if not hasattr(task, "max_episode_steps"):
-        raise ValueError(f'task "{name}": its __init__ does not call super().__init__(model, options)')
+        raise TaskError(f'task "{name}": its __init__ does not call super().__init__(model, options)')
     return task
 
 
 def find_task(name: str) -> type[Task]:
     """The class named ``"forward"``, ``"gymnasium:Ant-v5"`` or, the user's own, ``"package.module:Class"``.
 
-    :raises ValueError: there is no such class, or it does not derive from :class:`Task`.
+    :raises TaskError: there is no such class, it does not derive from :class:`Task`, or its module cannot be imported.
     """
     if name in TASKS:
         return TASKS[name]
     family, colon, _ = name.partition(":")
     if not colon:
-        raise ValueError(
+        raise TaskError(
             f'unknown task "{name}"; there is: {AUTO}, {", ".join(sorted(TASKS))}, "gymnasium:Ant-v5" and others '
             'of gymnasium, and your own as "package.module:Class"'
         )
@@ -64,13 +66,15 @@ def find_task(name: str) -> type[Task]:
     try:
         kind = user_env.load(name)
     except user_env.EntryPointError as error:
-        raise ValueError(f'task "{name}": {error}') from None
+        raise TaskError(f'task "{name}": {error}') from None
+    except (Exception, SystemExit) as error:
+        raise TaskError(f'task "{name}": importing its module raises {failures.describe(error)}') from error
     if not (isinstance(kind, type) and issubclass(kind, Task)):
-        raise ValueError(f'task "{name}" is not a class derived from orchestrator.worker.tasks.Task')  # noqa: TRY004
+        raise TaskError(f'task "{name}" is not a class derived from orchestrator.worker.tasks.Task')
     options: object = kind.Options
     derived = isinstance(options, type) and issubclass(options, CommonOptions)
     if not derived or "__dataclass_fields__" not in vars(options):
-        raise ValueError(
+        raise TaskError(
             f'task "{name}": its Options is not a class derived from orchestrator.worker.tasks.CommonOptions with '
             "@dataclass(frozen=True, kw_only=True) above it"
         )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import States, Task
+from orchestrator.worker.tasks.task_options import TaskError
 
 ROWS = 3
 """Environments in the check: more than one, to tell a single result from one for each environment."""
@@ -22,7 +23,7 @@ ROWS = 3
 def first_state(task: Task, rng: np.random.Generator) -> tuple[Floats, Floats, Floats]:
     """``(qpos, qvel, goal)`` of an episode's start.
 
-    :raises ValueError: the result of ``initial_state``, ``sample_goal`` or ``push`` violates the contract.
+    :raises TaskError: the result of ``initial_state``, ``sample_goal`` or ``push`` violates the contract.
     """
     model = task.model
     result = _call(task, "initial_state", lambda: task.initial_state(rng))
@@ -40,7 +41,7 @@ def first_state(task: Task, rng: np.random.Generator) -> tuple[Floats, Floats, F
 def first_observation(task: Task, states: States) -> NDArray[Any]:
     """``(ROWS, observation_size)`` observations of the first environment, repeated.
 
-    :raises ValueError: a method of ``task`` raises, or its result violates the contract.
+    :raises TaskError: a method of ``task`` raises, or its result violates the contract.
     """
     qpos, qvel, goals = (np.repeat(own[:1], ROWS, axis=0) for own in (states.qpos, states.qvel, states.goals))
     fields = {name: np.repeat(field[:1], ROWS, axis=0) for name, field in states.fields.items()}
@@ -69,7 +70,8 @@ def _checked_observation(task: Task, states: States) -> NDArray[Any]:
         raise _wrong(task, "observe", f"returns {_describe(array)}", expected)
     if not np.isfinite(array).all():
         column = int((~np.isfinite(array)).any(axis=0).argmax())
-        raise _wrong(task, "observe", f"gives {array[0, column]} in column {column} at the start", "finite numbers")
+        problem = f"gives {array[0, column]} in column {column} at the start"
+        raise _wrong(task, "observe", problem, "finite numbers", is_certain=False)
     if any(np.shares_memory(array, own) for own in (states.qpos, states.qvel, states.goals, *states.fields.values())):
         raise _wrong(task, "observe", "returns a view of the states", "a new array (.copy() makes one)")
     return array
@@ -79,7 +81,7 @@ def _call(task: Task, method: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:  # the user's code may raise anything
-        raise _wrong(task, method, f"raises {failures.describe(error)}", None) from error
+        raise _wrong(task, method, f"raises {failures.describe(error)}", None, is_certain=False) from error
 
 
 def _checked(task: Task, method: str, name: str, value: Any, shape: tuple[int, ...], kind: str = "f") -> NDArray[Any]:
@@ -88,7 +90,7 @@ def _checked(task: Task, method: str, name: str, value: Any, shape: tuple[int, .
         rows = f" for {ROWS} environments" if shape[:1] == (ROWS,) else ""
         raise _wrong(task, method, f"gives {_describe(value)} as {name}{rows}", expected)
     if not np.isfinite(value).all():
-        raise _wrong(task, method, f"gives {name} that are not finite at the start", expected)
+        raise _wrong(task, method, f"gives {name} that are not finite at the start", expected, is_certain=False)
     return value
 
 
@@ -100,6 +102,6 @@ def _describe(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _wrong(task: Task, method: str, problem: str, expected: str | None) -> ValueError:
+def _wrong(task: Task, method: str, problem: str, expected: str | None, *, is_certain: bool = True) -> TaskError:
     what = f"task {type(task).__module__}:{type(task).__qualname__}: {method} {problem}"
-    return ValueError(what if expected is None else f"{what}; expected {expected}")
+    return TaskError(what if expected is None else f"{what}; expected {expected}", is_certain=is_certain)

@@ -62,6 +62,14 @@ def _types_of(kind: type) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
+class TaskError(ValueError):
+    """What is wrong lies in the task or its options. :attr:`is_certain`: for every robot; otherwise perhaps for one."""
+
+    def __init__(self, message: str, *, is_certain: bool = True) -> None:
+        super().__init__(message)
+        self.is_certain = is_certain
+
+
 OptionsT = TypeVar("OptionsT", bound=EpisodeOptions)
 Range = tuple[float, float]
 """Type of an option that is a list of two numbers in the job file, either of which may be ``inf``."""
@@ -70,7 +78,7 @@ Range = tuple[float, float]
 def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any]) -> OptionsT:
     """The user's ``task_options`` as a value of ``kind``.
 
-    :raises ValueError: unknown option (answered with the valid ones), wrong type or value.
+    :raises TaskError: unknown option (answered with the valid ones), wrong type or value.
     """
     hints = _types_of(kind)  # type: ignore[arg-type]  # every class can be hashed
     names = [field.name for field in dataclasses.fields(kind)]
@@ -79,7 +87,7 @@ def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any]) ->
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f'did you mean "{near[0]}"? ' if near else ""
-            raise ValueError(f'unknown option "{name}" of task "{task}"; {hint}it has: {", ".join(sorted(names))}')
+            raise TaskError(f'unknown option "{name}" of task "{task}"; {hint}it has: {", ".join(sorted(names))}')
         hint_type = hints[name]
         alternatives = get_args(hint_type) if get_origin(hint_type) in (Union, UnionType) else (hint_type,)
         accepted = [
@@ -87,12 +95,12 @@ def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any]) ->
         ]
         if not _is_a(value, accepted):
             expected = " or ".join(_TYPE_NAMES.get(kind) or kind.__name__ for kind in accepted)
-            raise ValueError(f'option "{name}" of task "{task}" is {value!r}: expected {expected}')
+            raise TaskError(f'option "{name}" of task "{task}" is {value!r}: expected {expected}')
         values[name] = tuple(map(float, value)) if Range in accepted and isinstance(value, (list, tuple)) else value
     try:
         return kind(**values)
     except ValueError as error:
-        raise ValueError(f'task "{task}": {error}') from None
+        raise TaskError(f'task "{task}": {error}') from None
 
 
 _TYPE_NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}

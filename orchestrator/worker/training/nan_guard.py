@@ -79,7 +79,8 @@ def _rollout_problem(model: Model, steps: int) -> str | None:
     for name, array in _collected(model, steps):
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
             step, *rest = np.argwhere(~np.isfinite(array))[0]
-            return f"{name} are not finite: {array[step, *rest]} at step {step}{_environment(array[step])}"
+            where = _environment(array[step]) or " in all environments"
+            return f"{name} are not finite: {array[step, *rest]} at step {step} of the rollout{where}"
     return None
 
 
