@@ -12,7 +12,7 @@ from orchestrator.authoring.robot_entries import RobotEntry, entries
 from orchestrator.authoring.training_time import TrainingTime, estimate
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import absolute
-from orchestrator.core.text import count, duration, joined, plain
+from orchestrator.core.text import count, joined, plain, rough_duration
 from orchestrator.experiment.robot_check import RobotCheck
 from orchestrator.jobfile.job_names import is_showable, safe_name
 from orchestrator.jobfile.presets import PRESETS
@@ -157,9 +157,7 @@ def _head(
         defaults.append(("allow_outside = true", "robots may use files outside of their folders"))
     lines = [
         comment("Written by `orchestrator init`. docs/presets.md describes presets; docs/job-file.md lists all keys."),
-        comment(
-            f"Training takes about {duration(time.seconds)} on this machine, {time.at_once} at a time (estimated)."
-        ),
+        comment(f"Training takes about {rough_duration(time.seconds)} here, {time.at_once} at a time (estimated)."),
         *aligned([(f"name = {toml(name)}", f"the results go to runs/{safe_name(name)}")]),
         *("", "[defaults]"),
         *aligned(defaults),

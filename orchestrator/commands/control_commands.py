@@ -124,9 +124,13 @@ def logs(
             raise UsageError(f"logs: name a job; `logs {found}` lists those that have a log")
         logs_view.show(found, worker_logs.listing(found))
         return
+    is_empty = True
     for text in worker_logs.log(found, job, follow=follow, lines=lines, attempt=attempt, rank=rank):
+        is_empty = is_empty and not text
         sys.stdout.write(plain(text, keep="\n\r\t") if sys.stdout.isatty() else text)
         sys.stdout.flush()
+    if is_empty:
+        shared.print_progress(f"{job}: no output yet")
 
 
 @app.command()

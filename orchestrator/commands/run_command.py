@@ -116,10 +116,13 @@ def run(
         ),
     ] = False,
     as_json: AsJson = False,
+    timesteps: Annotated[str | None, Option(hidden=True)] = None,
 ) -> None:
     """Run an experiment, or resume it: interrupted jobs resume, finished jobs are not run again."""
     if detach and dry_run:
         raise UsageError("run: --dry-run launches nothing that could continue; leave out --detach")
+    if timesteps is not None:
+        raise UsageError(f"run: there is no --timesteps; use --set total_timesteps={timesteps}, which is for all jobs")
     process = _detached(as_json=as_json) if detach else None
     from orchestrator.experiment import preflight
 

@@ -80,6 +80,13 @@ def duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def rough_duration(seconds: float) -> str:
+    """``7.4`` → ``7 s``, ``960`` → ``16 min``, ``9000`` → ``2.5 h``: for estimates."""
+    if seconds < 99.5:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 99.5 * 60 else f"{seconds / 3600:.1f} h"
+
+
 def cpu_text(cpus: Iterable[int]) -> str:
     """``[0, 1]`` → ``CPUs 0 and 1``, ``[0, 1, 2, 3, 8]`` → ``CPUs 0-3 and 8``."""
     runs: list[list[int]] = []

@@ -254,8 +254,9 @@ def _locked(paths: RunPaths) -> Iterator[None]:
             if not (_try_lock(file) and _is_still(file, paths.lock)):
                 file.seek(0)
                 this = _read_holder(file.read(LARGEST_LOCK_BYTES) or b"")
-                advice = f"`status {paths.root}` shows its jobs, `stop {paths.root}` ends it"
-                raise RunDirError(f"{paths.root}: held by another supervisor ({this}). {advice}")
+                root = paths.root
+                advice = f"`status {root}` shows its jobs, `attach {root}` follows it, `stop {root}` ends it"
+                raise RunDirError(f"{paths.root}: is running already, held by another supervisor ({this}). {advice}")
             file.truncate(0)
             pid, host, since = os.getpid(), socket.gethostname(), str(datetime.datetime.now())
             this = LockHolder(pid=pid, pid_start=process_start(pid), host=host, since=since)

@@ -59,6 +59,20 @@ _INSTEAD: dict[tuple[type[BaseModel], str], str] = {
     (JobFile, "default"): "unknown key; did you mean [defaults]?",
 }
 
+_SYNONYMS = {
+    **dict.fromkeys(("lr", "alpha", "step_size"), "learning_rate"),
+    **dict.fromkeys(("steps", "timesteps", "env_steps", "num_timesteps", "n_timesteps", "budget"), "total_timesteps"),
+    **dict.fromkeys(("epochs", "num_epochs", "update_epochs"), "n_epochs"),
+    **dict.fromkeys(("envs", "num_envs", "n_env"), "n_envs"),
+    **dict.fromkeys(("rollout_steps", "num_steps", "horizon"), "n_steps"),
+    **dict.fromkeys(("minibatch_size", "mini_batch_size"), "batch_size"),
+    **dict.fromkeys(("entropy_coef", "entropy_coeff"), "ent_coef"),
+    **dict.fromkeys(("value_coef", "vf_coeff"), "vf_coef"),
+    **dict.fromkeys(("hidden_sizes", "hidden_layers", "layers"), "net_arch"),
+    **{"discount": "gamma", "lambda": "gae_lambda", "lam": "gae_lambda", "clip": "clip_range"},
+    **{"robot": "xml", "file": "xml", "algorithm": "algo"},
+}
+"""What other programs call keys → the keys."""
 LONGEST_NUMBER = 20
 """Digits of a number in a key that decide its place; Python converts no number of thousands of digits."""
 
@@ -152,12 +166,13 @@ def _unknown_key(model: type[BaseModel], name: str) -> tuple[str, str | None]:
     instead = _INSTEAD.get((Settings if is_settings else model, name)) or _belongs(model, name)
     if instead is not None:
         return instead, _table_with(name) if is_settings else None
-    suggested = suggestion(name, model.model_fields)
+    synonym = _SYNONYMS.get(name.lower(), name)
+    suggested = synonym if synonym in model.model_fields else suggestion(name, model.model_fields)
     if suggested is not None:
         return f"unknown key; did you mean {quoted(suggested)}?", suggested
     if is_settings:
         for table, table_model in TABLES.items():
-            suggested = suggestion(name, table_model.model_fields)
+            suggested = synonym if synonym in table_model.model_fields else suggestion(name, table_model.model_fields)
             if suggested is not None:
                 return f"unknown key; did you mean {quoted(f'{table}.{suggested}')}?", table
     return f"unknown key; known keys: {', '.join(sorted(model.model_fields))}", None

@@ -35,6 +35,8 @@ def examine(
     :param machine: the machine to examine; None: this one.
     """
     machine = machine or detect(root, with_gpus=True)
+    load = tuple(doctor_checks.load(machine))
+    is_busy = any(finding.level == "warning" for finding in load)
     return (
         *doctor_checks.use(machine, max_parallel),
         *doctor_checks.cores(machine),
@@ -42,14 +44,14 @@ def examine(
         *doctor_checks.niceness(os.getpriority(os.PRIO_PROCESS, 0)),
         *doctor_checks.quota(machine, throttled_s(root)),
         *doctor_checks.governor(machine, root),
-        *doctor_checks.load(machine),
+        *load,
         *doctor_checks.memory(machine, max_parallel, available_memory_mib(root), oom_kills(root)),
         *doctor_checks.swap(),
         *doctor_checks.disk(directory),
         *doctor_checks.gpus(machine),
         *doctor_checks.rendering(environment),
         *doctor_checks.thread_variables(environment),
-        *(doctor_checks.worker_threads(threads, environment) if deep else ()),
+        *(doctor_checks.worker_threads(threads, environment, is_busy=is_busy) if deep else ()),
         *doctor_checks.versions(),
         *doctor_checks.kernel(root),
     )

@@ -21,7 +21,7 @@ from orchestrator.core.procfs import text_of
 from orchestrator.core.text import count, cpu_text
 from orchestrator.machine import provenance
 from orchestrator.machine.slots import SlotPool
-from orchestrator.machine.thread_census import CensusError, Stage, census
+from orchestrator.machine.thread_census import CensusError, CensusTimeoutError, Stage, census
 from orchestrator.machine.topology import MIB, Machine, largest_job
 
 Level: TypeAlias = Literal["ok", "note", "warning"]
@@ -225,12 +225,15 @@ def thread_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding("warning", "Thread binding", text, f"unset {name}")
 
 
-def worker_threads(threads: int, environment: Mapping[str, str]) -> Iterator[Finding]:
+def worker_threads(threads: int, environment: Mapping[str, str], *, is_busy: bool = False) -> Iterator[Finding]:
+    """:param is_busy: whether other programs use the CPUs."""
     try:
         yield threads_finding(threads, census(threads, environment))
     except CensusError as error:
         text = f"a process with the imports of a worker failed: {error}"
         cure = "reinstall the pinned versions with the first command of the README"
+        if is_busy and isinstance(error, CensusTimeoutError):
+            cure = "the machine is busy (see Other work): call doctor again when it is idle"
         yield Finding("warning", "Worker threads", text, cure)
 
 

@@ -56,6 +56,10 @@ class CensusError(Exception):
     """The threads could not be counted; the message says why in one line."""
 
 
+class CensusTimeoutError(CensusError):
+    """It took too long, which says nothing about the packages where other programs use the CPUs."""
+
+
 def census(threads: int, environment: Mapping[str, str] = os.environ, *, timeout_s: float = 30.0) -> tuple[Stage, ...]:
     """Count the threads of a process set up like a worker with ``threads`` threads (1.5 s). :raises CensusError:"""
     command = [sys.executable, "-P", "-c", _CHILD, str(threads)]  # -P: do not import from the current folder
@@ -71,7 +75,7 @@ def census(threads: int, environment: Mapping[str, str] = os.environ, *, timeout
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise CensusError(f"the imports of a worker took longer than {timeout_s:g} s") from None
+        raise CensusTimeoutError(f"the imports of a worker took longer than {timeout_s:g} s") from None
     if done.returncode != 0:
         raise CensusError(last_line(done.stderr, f"exit code {done.returncode}"))
     rows = json.loads(done.stdout.splitlines()[-1])

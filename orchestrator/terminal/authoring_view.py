@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.authoring.job_file_text import LeftOut
 from orchestrator.authoring.robot_job_file import RobotJobFile
 from orchestrator.authoring.zoo_import import ZooJobFile
-from orchestrator.core.text import count, duration, joined, plain
+from orchestrator.core.text import count, joined, plain, rough_duration
 
 MOST_SHOWN = 20
 
@@ -25,11 +25,14 @@ def robots(made: RobotJobFile, target: Path) -> str:
         f"{target}: {count(number, 'robot')} to train ({joined(f'{n:,} {task}' for task, n in tasks.most_common())})",
         *_left_out("Not trained", made.left_out),
     ]
+    if made.left_out:
+        again = "call `init` with --force, which replaces the job file and your edits in it"
+        lines.append(f"To train one of these, repair it, and {again}; or add a [[jobs]] table for it.")
     if warned:
         lines.append(f"{count(warned, 'robot has', 'robots have')} warnings, which `orchestrator check` shows.")
     lines.append(
-        f"Training will take about {duration(time.seconds)}, {count(time.at_once, 'robot')} at a time. This is an "
-        f"estimate: {time.physics_share:.0%} of it is physics, measured here; the rest is as in docs/performance.md."
+        f"Training will take about {rough_duration(time.seconds)} on this machine when it is idle, "
+        f"{count(time.at_once, 'robot')} at a time. This is an estimate from the measured speed of the physics."
     )
     return "\n".join([*lines, *_next(target)])
 

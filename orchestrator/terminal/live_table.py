@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 REFRESH_EVERY_S = 1.0
 DRAWING_SHARE = 0.005
 """Largest share of time for drawing the table: with large tables, more would slow the workers down."""
+TOTALS_EVERY_S = 60.0
 LINES_SHARE = 0.05
 """Largest share of time for printing lines above the table, which is drawn again below them each time."""
 LINES_KEPT = 5000
@@ -32,10 +33,17 @@ EVENT_STYLE = {"failed": "red", "warning": "yellow", "retrying": "yellow", "stop
 
 
 class LineReporter(SilentReporter):
-    """One line per event, for logs and pipes."""
+    """One line per event, for logs and pipes, and one with the totals every :data:`TOTALS_EVERY_S`."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
+        self._next_totals = time.monotonic() + TOTALS_EVERY_S
+
+    def tick(self, view: Callable[[], View]) -> None:
+        now = time.monotonic()
+        if now >= self._next_totals:
+            self._next_totals = now + TOTALS_EVERY_S
+            self.event("progress", screen.totals(screen.of_view(view())).plain.replace("\n", " · "))
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         line = f"{time.strftime('%H:%M:%S')} {'warning: ' * (kind == 'warning')}{plain(message)}"

@@ -6,7 +6,7 @@ import datetime
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,8 @@ class JobLine:
     ep_rew_mean_first: float | None = None
     ep_rew_mean: float | None = None
     eval_mean: float | None = None
+    measures: Mapping[str, float | None] | None = None
+    """Means of the task's measures over the evaluation."""
     remaining_s: float | None = None
     wall_s: float | None = None
     """Of all attempts."""
@@ -172,6 +174,7 @@ def _of_row(row: SummaryRow, live: LiveFacts | None) -> JobLine:
         ep_rew_mean_first=row["ep_rew_mean_first"],
         ep_rew_mean=row["ep_rew_mean"],
         eval_mean=row["eval_mean"],
+        measures=row.get("measures"),
         remaining_s=_steps_to_go(row) / rate if rate and is_running else None,
         wall_s=row["wall_s"],
         cpu_share=job.cpu_share if job else None,
@@ -267,6 +270,8 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
         end = f"{_return(line.ep_rew_mean):>{ends}}"
         return end if line.ep_rew_mean_first is None else f"{_return(line.ep_rew_mean_first):>{starts}} → {end}"
 
+    firsts = {next(iter(line.measures)) for line in lines if line.measures}
+    measure = firsts.pop() if len(firsts) == 1 else ""
     is_any_running = any(line.is_running for line in lines)
     is_all_done = all(line.share == 1.0 for line in lines)
     is_any_retried = any(line.attempts > 1 for line in lines)
@@ -278,6 +283,9 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
         Column("state", lambda line: line.state, style=lambda line: line.style),
         number_column("return", returns, rank=1, style=_return_style),
         number_column("evaluated", lambda line: _return(line.eval_mean), rank=6),
+        number_column(measure, lambda line: number((line.measures or {}).get(measure), ",.2f"), rank=7)
+        if measure
+        else None,
         bar if has_bar else None,
         number_column("done", lambda line: number(line.share, ".0%"), rank=7 if is_all_done else 1),
         number_column("env_steps", lambda line: number(line.env_steps or None, ","), rank=8),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -53,9 +54,17 @@ def show_end(root: Path, rows: Sequence[SummaryRow], *, exit_code: int, is_stopp
     """Show how the run in ``root`` ended, where its results are, and what to do next."""
     on = console()
     put(on, "", summary(rows, on.width), *_remarks(rows))
-    files = "summary.csv, and in jobs/ the model.zip, progress.csv, timings.csv and logs of every job"
+    is_any_done = any(row["state"] == "SUCCEEDED" for row in rows)
     if any(row["attempts"] for row in rows):
-        put(on, "", f"Results in {root}: {files}")
+        model = "model.zip (of those that succeeded), " if is_any_done else ""
+        put(
+            on,
+            "",
+            f"Results in {root}: summary.csv, and in jobs/ the {model}progress.csv, timings.csv and logs of the jobs",
+        )
+    if is_any_done:
+        run_dir = shlex.quote(str(root))
+        put(on, f"Next: orchestrator report {run_dir}    (orchestrator play {run_dir} JOB shows what a job has learnt)")
     if is_stopped and exit_code != 0:
         put(on, Text("Stopped. Run the same command again to resume.", style="yellow"))
     elif exit_code == 1:

@@ -7,6 +7,7 @@ import io
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -15,7 +16,7 @@ from orchestrator.core.text import cpu_text
 from orchestrator.machine import doctor_checks, topology
 from orchestrator.machine.doctor_checks import Finding
 from orchestrator.machine.gpu import Gpu
-from orchestrator.machine.thread_census import Stage
+from orchestrator.machine.thread_census import CensusTimeoutError, Stage
 from orchestrator.machine.topology import Cpu, Machine
 from orchestrator.terminal import doctor_view
 
@@ -220,3 +221,16 @@ def test_shown_text_is_never_taken_for_markup() -> None:
     finding = Finding(level="warning", title="T", detail="a [bold]name[/bold]", cure="do this")
     doctor_view.show([finding], Console(file=file, width=80, force_terminal=True, color_system=None))
     assert file.getvalue().split() == ["warning", "T", "a", "[bold]name[/bold]", "→", "do", "this"]
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_imports_that_take_too_long_on_a_busy_machine_are_no_reason_to_reinstall(
+    is_busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def census(*_: object) -> NoReturn:
+        raise CensusTimeoutError("the imports of a worker took longer than 30 s")
+
+    monkeypatch.setattr(doctor_checks, "census", census)
+    (finding,) = doctor_checks.worker_threads(1, {}, is_busy=is_busy)
+    assert ("reinstall" in finding.cure) != is_busy
+    assert ("busy" in finding.cure) == is_busy

@@ -22,6 +22,9 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     # claim, job laid over hopper, place within the job, message
     ("misspelt key", {"ppo": {"n_step": 256}}, ".ppo.n_step", 'unknown key; did you mean "n_steps"?'),
     ("misspelt key of the job", {"total_timestep": 1}, ".total_timestep", 'did you mean "total_timesteps"?'),
+    ("what others call the learning rate", {"ppo": {"lr": 1e-3}}, ".ppo.lr", 'did you mean "learning_rate"?'),
+    ("the same on the job", {"lr": 1e-3}, ".lr", 'did you mean "ppo.learning_rate"?'),
+    ("what others call env_steps", {"timesteps": 5}, ".timesteps", 'did you mean "total_timesteps"?'),
     ("unknown key", {"quux": 1}, ".quux", "known keys: a2c, algo, allow_outside, checkpoint_every"),
     ("key of a table on the job", {"n_steps": 1}, ".n_steps", "belongs in the table ppo: ppo.n_steps"),
     ("key of the job in a table", {"ppo": {"n_envs": 1}}, ".ppo.n_envs", "belongs to the job itself"),

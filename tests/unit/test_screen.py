@@ -215,3 +215,12 @@ def test_a_reading_says_how_long_the_supervisor_runs(tmp_path: Path) -> None:
         shown = screen.of_snapshot(replace(snapshot(a={}), holder=replace(holder, since=since)))
         assert shown.elapsed_s is not None
     assert screen.of_snapshot(replace(snapshot(), holder=replace(holder, since="just now"))).elapsed_s is None
+
+
+def test_the_first_measure_of_a_task_has_a_column_where_all_jobs_share_it() -> None:
+    done = {"state": "SUCCEEDED", "attempts": 1, "env_steps": 1000, "measures": {"distance_m": 1.234, "speed": 9.0}}
+    (head, line, _) = printed(screen.jobs_table(screen.of_rows(snapshot(a=done, b={}).rows), 120), 120)
+    assert "distance_m" in head
+    assert " 1.23 " in line
+    other = {**done, "measures": {"height_m": 1.0}}
+    assert "_m" not in printed(screen.jobs_table(screen.of_rows(snapshot(a=done, b=other).rows), 120), 120)[0]

@@ -57,6 +57,13 @@ def test_a_job_that_keeps_its_own_value_is_named(place: Path, own: dict[str, Any
     assert varied == ([0.5, 0.9, 0.99] if "matrix" in own else [None, None])
 
 
+def test_the_name_of_a_job_in_a_setting_of_all_jobs_is_refused_with_the_place_for_it(place: Path) -> None:
+    with pytest.raises(SpecError) as refused:
+        changed(place, HOPPER, {**HOPPER, "name": "walker4"}, given="walker4.total_timesteps=5")
+    assert "--set is for all jobs" in str(refused.value)
+    assert "set total_timesteps in the [[jobs]] table of that job, jobs[1]" in str(refused.value)
+
+
 def test_a_value_that_no_job_takes_has_no_effect_at_all(place: Path) -> None:
     job = {**HOPPER, "matrix": {"ppo.gamma": [0.9, 0.99]}}
     (warning,) = changed(place, job, given="ppo.gamma=0.5").warnings

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from orchestrator.core.text import LONGEST_LINE, LONGEST_TEXT, last_line, plain, shortened, storable
-from orchestrator.terminal import output
+from orchestrator.supervisor.events import View
+from orchestrator.terminal import live_table, output
 from orchestrator.terminal.live_table import JsonReporter, LineReporter
 from orchestrator.terminal.tables import Column
 
@@ -76,3 +79,18 @@ def test_an_event_is_one_line_that_every_stream_takes(capsys: pytest.CaptureFixt
     shown = capsys.readouterr().out
     assert plain(shown, keep="\n") == shown
     assert json.loads(shown)["message"] == json.loads(shown)["reason"] == HOSTILE
+
+
+def test_a_pipe_gets_a_line_with_the_totals_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, now = io.StringIO(), [0.0]
+    monkeypatch.setattr(live_table.time, "monotonic", lambda: now[0])
+    reporter = LineReporter(stream)
+    counts = Counter(SUCCEEDED=1, PENDING=2)
+    empty: dict[str, Any] = {"active": (), "ended": (), "next_up": (), "cores_busy": 1.0}
+    view = View(elapsed_s=90.0, counts=counts, steps_to_go=600, env_steps_per_s=10.0, **empty)
+    for seconds in (1.0, live_table.TOTALS_EVERY_S, live_table.TOTALS_EVERY_S + 1):
+        now[0] = seconds
+        reporter.tick(lambda: view)
+    (line,) = stream.getvalue().splitlines()
+    assert "1/3 jobs done" in line
+    assert "ETA 1:00" in line
