@@ -64,6 +64,8 @@ def reconcile(
                 extension.extend(earlier, job, position[job_id], paths, ledger, reporter)
             elif job_id not in changed and verdict.problem is None:
                 ledger.update_declaration(position[job_id], extension.continued(earlier.job.spec, job))
+                if verdict.init is not None and paths.job(job_id).root.exists():
+                    shutil.copyfile(verdict.init, paths.job(job_id).init)  # the same content, should it be gone
             continue
         if row is not None and isinstance(row.state, Cancelled) and row.fingerprint == job.spec.fingerprint():
             ledger.update_declaration(position[job_id], job)

@@ -1,8 +1,9 @@
 """The job file: TOML → :class:`Experiment`. All validation of user input happens here, once.
 
 :func:`load` reads a file, :func:`from_mapping` takes the content of one. A job's settings are layers, each of which
-overrides the one before, tables key by key: the built-in defaults, ``[defaults]``, the job's own table, ``--set``
-(``overrides``), and one point of the job's matrix. So ``--set`` wins over what is written, except over a matrix.
+overrides the one before, tables key by key: the built-in defaults, the preset, ``[defaults]``, the job's own table,
+``--set`` (``overrides``), and one point of the job's matrix. So ``--set`` wins over what is written, except over a
+matrix.
 
 All problems of a file are found before anything is raised, each reported once, at the place where it was written.
 """

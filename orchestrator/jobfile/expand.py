@@ -165,12 +165,16 @@ def _override_trees(overrides: Mapping[str, Any], checked: Checked, problems: Pr
 def _names_a_job(key: str, checked: Checked, where: str, problems: Problems) -> bool:
     """Whether ``key`` begins with the name of a job; then its problem is in ``problems``."""
     top, _, of_job = key.partition(".")
-    number = next((index for index, entry in enumerate(checked.entries) if entry.get("name") == top), None)
+    number = next((index for index, entry in enumerate(checked.entries) if _name(entry) == top), None)
     if number is None or not of_job or top in Settings.model_fields:
         return False
     advice = f"set {of_job} in the [[jobs]] table of that job, jobs[{number}]"
     problems.add(where, f"{quoted(top)} is a job, and --set is for all jobs (--set {of_job}=…); {advice}")
     return True
+
+
+def _name(entry: Tree) -> str:
+    return str(entry.get("name") or Path(str(entry.get("xml", ""))).stem)
 
 
 def _without_effect(unused: Mapping[str, Tree], kept: Sequence[tuple[str, str, str]]) -> list[str]:

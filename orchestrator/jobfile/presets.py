@@ -10,6 +10,22 @@ from orchestrator.core.worker_spec import OFF_POLICY, Algorithm
 
 PresetName: TypeAlias = Literal["quick", "standard", "thorough"]
 
+_TUNED: Mapping[str, Any] = {
+    "n_envs": 8,
+    "normalize": True,
+    "eval_episodes": 10,
+    "ppo": {
+        "learning_rate": "linear(3e-4, 0)",
+        "n_steps": 256,
+        "batch_size": 64,
+        "n_epochs": 10,
+        "gamma": 0.99,
+        "gae_lambda": 0.925,
+    },
+    "policy_kwargs": {"log_std_init": -0.5},
+}
+"""PPO for good returns on gymnasium's robots; ``docs/presets.md`` has the measurements."""
+
 PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
     "quick": {
         "total_timesteps": 307_200,
@@ -28,36 +44,8 @@ PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
         },
         "policy_kwargs": {"net_arch": [64, 64]},
     },
-    "standard": {
-        "total_timesteps": 614_400,
-        "n_envs": 8,
-        "normalize": True,
-        "eval_episodes": 10,
-        "ppo": {
-            "learning_rate": "linear(3e-4, 0)",
-            "n_steps": 256,
-            "batch_size": 64,
-            "n_epochs": 10,
-            "gamma": 0.99,
-            "gae_lambda": 0.925,
-        },
-        "policy_kwargs": {"log_std_init": -0.5},
-    },
-    "thorough": {
-        "total_timesteps": 1_024_000,
-        "n_envs": 8,
-        "normalize": True,
-        "eval_episodes": 10,
-        "ppo": {
-            "learning_rate": "linear(3e-4, 0)",
-            "n_steps": 256,
-            "batch_size": 64,
-            "n_epochs": 10,
-            "gamma": 0.99,
-            "gae_lambda": 0.925,
-        },
-        "policy_kwargs": {"log_std_init": -0.5},
-    },
+    "standard": {"total_timesteps": 614_400, **_TUNED},
+    "thorough": {"total_timesteps": 1_024_000, **_TUNED},
 }
 """The values of each preset, in the form of ``[defaults]``."""
 

@@ -60,7 +60,7 @@ _INSTEAD: dict[tuple[type[BaseModel], str], str] = {
 }
 
 _SYNONYMS = {
-    **dict.fromkeys(("lr", "alpha", "step_size"), "learning_rate"),
+    **dict.fromkeys(("lr", "step_size"), "learning_rate"),
     **dict.fromkeys(("steps", "timesteps", "env_steps", "num_timesteps", "n_timesteps", "budget"), "total_timesteps"),
     **dict.fromkeys(("epochs", "num_epochs", "update_epochs"), "n_epochs"),
     **dict.fromkeys(("envs", "num_envs", "n_env"), "n_envs"),

@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 import worker_helpers as helpers
 from stable_baselines3 import PPO
+from stable_baselines3.common.policies import ActorCriticPolicy
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
@@ -205,6 +207,24 @@ def test_a_job_that_is_not_finished_gives_its_newest_checkpoint(parent: JobPaths
     assert "checkpoint at 256 env_steps" in initial.label
     state = loaded(parent).policy.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in initial.policy.items()), "trained in the same way"
+
+
+def test_a_deviation_that_all_actions_share_is_copied_whole() -> None:
+    def policy(actions: int) -> ActorCriticPolicy:
+        spaces = (gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Box(-1, 1, (actions,)))
+        return ActorCriticPolicy(*spaces, lambda _: 0.0, use_sde=True, full_std=False, net_arch=[8])
+
+    source, job = policy(1), policy(2)
+    torch.nn.init.constant_(source.log_std, -0.7)
+    sensors = ("a", "b", "c")
+    names = initial_policy.Names(sensors, ("hip",))
+    kept = {"label": "", "algo": "ppo", "activation": "tanh", "names": names, "statistics": None}
+    initial_policy.copy_into(
+        job, InitialPolicy(policy=source.state_dict(), **kept), initial_policy.Names(sensors, ("hip", "knee"))
+    )
+    assert torch.equal(job.log_std, source.log_std)
+    assert torch.equal(job.action_net.weight[0], source.action_net.weight[0])
+    assert not job.action_net.weight[1].any()
 
 
 @slow

@@ -42,7 +42,7 @@ def check_init(
     except UnfitInitError as error:
         raise UnfitError(f"init: {source}: {error}") from None
     except UsageError as error:
-        raise UnfitError(f"init: {error}") from None
+        raise UnfitError(f"init: {error}", "settings") from None
     if request.stage_to is not None:
         write_whole(Path(f"{request.stage_to}{INIT_SUFFIX}"), initial.to_bytes(), durable=False)
     text = f"{source} ({initial.label}){copied}"

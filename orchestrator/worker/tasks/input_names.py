@@ -1,7 +1,8 @@
 """Names of what a policy observes and controls, made from a compiled model, by which a trained policy is carried over.
 
 What has no name in the MJCF is named by its place: a joint by its body, an actuator by what it moves, and a body by its
-parent. So names of one part do not change when another part of the robot is added or removed.
+parent and its place among unnamed siblings. So names of one part do not change when another part of the robot is added
+or removed, except those of unnamed siblings, and of actuators that move a part without a name.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def read(source: Path) -> InitialPolicy:
             raise UsageError(f"{source}: is no zip file; {EXPECTED}")
         return _of_model(source, None)
     if not source.exists():
-        raise UsageError(f"{source}: no such file or directory; {EXPECTED}")
+        raise UsageError(f"{source}: no such file or directory; {EXPECTED}; `run RUN_DIR` resumes jobs without it")
     paths, spec = read_job(source)
     if paths.model.exists():
         return _of_model(paths.model, spec)

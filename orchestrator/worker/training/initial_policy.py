@@ -29,6 +29,7 @@ from orchestrator.worker.training.algorithms import Model
 
 SHOWN = 5
 OBSERVATIONS, ACTIONS = 0, 1
+PUT_BACK = "run the job file again, which puts it back, and then `retry` the job"
 EQUAL = "policy_kwargs and use_sde must be as they were there"
 
 
@@ -78,10 +79,9 @@ class InitialPolicy:
             initial = cls(**values | {"names": values["names"] and Names(*map(tuple, values["names"]))})
             intact = initial.sha256() == sha256
         except Exception as error:
-            raise ValueError(f"{path}: the policy to start from cannot be read: {error}") from error
+            raise ValueError(f"{path}: the policy to start from cannot be read: {error}; {PUT_BACK}") from error
         if not intact:
-            advice = "restore it, or run the job file with --on-change=restart"
-            raise ValueError(f"{path}: the policy to start from was changed in the job directory; {advice}")
+            raise ValueError(f"{path}: the policy to start from was changed in the job directory; {PUT_BACK}")
         return initial
 
 
@@ -149,7 +149,7 @@ def copy_into(policy: BasePolicy, initial: InitialPolicy, names: Names | None) -
     merged = {}
     for name in {**own, **given}:
         shapes = [tuple(arrays[name].shape) if name in arrays else None for arrays in (own, given)]
-        axes = _axes(name, own) if pairs is not None and name in own else ()
+        axes = _axes(name, policy) if pairs is not None and name in own else ()
         if _fixed(shapes[0], axes) != _fixed(shapes[1], axes):
             named = None not in (names, initial.names)
             equal = EQUAL if named else f"observations and actions must be as many, as they have no names; {EQUAL}"
@@ -178,17 +178,19 @@ def _pairs(names: Names, others: Names) -> Pairs:
     return tuple(pairs)
 
 
-def _axes(name: str, own: Mapping[str, torch.Tensor]) -> tuple[int | None, ...]:
+def _axes(name: str, policy: BasePolicy) -> tuple[int | None, ...]:
     """Of a parameter of ``MlpPolicy``: whether the entries along each axis are of observations, of actions, or neither.
 
     Observations enter the first hidden layers or, without any, the last layers.
     """
+    own: Mapping[str, torch.Tensor] = policy.state_dict()
+    std_of = ACTIONS if (getattr(policy, "dist_kwargs", None) or {}).get("full_std", True) else None
     first = {net: f"mlp_extractor.{net}_net.0.weight" for net in ("policy", "value")}
     enters = {net: None if first[net] in own else OBSERVATIONS for net in first}
     named: dict[str, tuple[int | None, ...]] = {
         **dict.fromkeys(first.values(), (None, OBSERVATIONS)),
         **{"action_net.weight": (ACTIONS, enters["policy"]), "action_net.bias": (ACTIONS,)},
-        **{"value_net.weight": (None, enters["value"]), "log_std": (*[None] * (own[name].ndim - 1), ACTIONS)},
+        **{"value_net.weight": (None, enters["value"]), "log_std": (*[None] * (own[name].ndim - 1), std_of)},
     }
     return named.get(name, (None,) * own[name].ndim)
 
