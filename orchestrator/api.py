@@ -170,8 +170,10 @@ def train(
         )
         if task is None and not {"env", "entry_point"} & defaults.keys():
             task = "auto"
-        if isinstance(init := defaults.get("init"), os.PathLike):
-            defaults["init"] = os.fspath(init)
+        init = defaults.get("init")
+        if isinstance(init, os.PathLike) or (isinstance(init, str) and init.strip() not in ("", "none")):
+            init = os.fsdecode(init)
+            defaults["init"] = init if init.startswith("job:") else str(absolute(Path(init)))
         shared = {"seeds": list(seeds), **defaults}
         if total_timesteps is not None:
             shared["total_timesteps"] = total_timesteps

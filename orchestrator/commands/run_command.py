@@ -118,7 +118,11 @@ def run(
     as_json: AsJson = False,
     timesteps: Annotated[str | None, Option(hidden=True)] = None,
 ) -> None:
-    """Run an experiment, or resume it: interrupted jobs resume, finished jobs are not run again."""
+    """Run an experiment, or resume it: interrupted jobs resume, finished jobs are not run again.
+
+    A finished job whose model.zip or vecnormalize.pkl has been removed is trained again: copy policies, do not move
+    them.
+    """
     if detach and dry_run:
         raise UsageError("run: --dry-run launches nothing that could continue; leave out --detach")
     if timesteps is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -103,13 +104,16 @@ def requeued(
     again; without jobs whose directories are gone, which start from the beginning.
     """
     now = dict(rows)
-    for job_id, row in ((job.job_id, rows[job.job_id]) for job in jobs if job.job_id in rows):
+    for job in (job for job in jobs if job.job_id in rows):
+        job_id, row = job.job_id, rows[job.job_id]
         is_back = isinstance(row.state, Cancelled) and row.state.is_undeclared
         if is_back or (isinstance(row.state, Succeeded) and not _has_results(row, paths)):
-            if is_back or paths.job(job_id).root.exists():
+            if paths.job(job_id).root.exists():
                 now[job_id] = dataclasses.replace(row, state=Pending())
-            elif _can_start(row, verdicts[job_id]):
+            elif _can_start(job, verdicts[job_id]):
                 del now[job_id]
+            elif is_back:
+                now[job_id] = dataclasses.replace(row, state=Pending())
     return now
 
 
@@ -117,9 +121,10 @@ def _has_results(row: JobRow, paths: RunPaths) -> bool:
     return paths.job(row.job.job_id).has_results(normalize=row.job.spec.normalize)
 
 
-def _can_start(row: JobRow, verdict: JobVerdict) -> bool:
-    """Whether a job has what it needs to begin: a run directory that is resumed as it is has no other robots."""
-    return verdict.problem is None and (verdict.bundle is not None or row.job.spec.xml is None)
+def _can_start(job: Job, verdict: JobVerdict) -> bool:
+    """Whether a job has what it begins with: a run directory that is resumed as it is has no other robot or policy."""
+    has_robot = verdict.bundle is not None or job.spec.xml is None
+    return verdict.problem is None and has_robot and (verdict.init is not None or job.spec.init_sha256 is None)
 
 
 def _requeue(
@@ -135,14 +140,15 @@ def _requeue(
     for job_id, row in ((job.job_id, recorded[job.job_id]) for job in jobs if job.job_id in recorded):
         if job_id not in rows:
             ledger.delete_job(job_id)
-            why = "the directories of finished jobs are gone, so these jobs are trained again from the beginning"
+            why = "the directories of jobs are gone, so these jobs are trained again from the beginning"
         elif rows[job_id] is not row:
             ledger.set_state(job_id, move(job_id, row.state, Pending()))
             why = "declared again by the job file, so these jobs are no longer CANCELLED"
             if isinstance(row.state, Succeeded):
                 why = "model.zip or vecnormalize.pkl of finished jobs is gone, so these jobs make them again"
         elif isinstance(row.state, Succeeded) and not _has_results(row, paths):
-            why = "the directories of finished jobs are gone, with their robots; `run JOBS.toml` trains them again"
+            what = "no valid robot and initial policy to train them again with"
+            why = f"the directories of finished jobs are gone, and there is {what}; `run JOBS.toml` with these does"
         else:
             continue
         again.setdefault(why, []).append(job_id)
@@ -281,7 +287,7 @@ def _drop_undeclared(
         state = recovery.settle(row, paths, ledger, reporter).state
         if isinstance(state, Pending | Paused):
             source = row.job.xml_source
-            is_gone = source is not None and not source.exists()
+            is_gone = source is not None and not os.path.exists(source)  # noqa: PTH110 - without errors
             why = f", as there is no {source} any more" if is_gone else ""
             text = f"{job_id} is no longer in the job file{why}: it is CANCELLED until the job file declares it again"
             reporter.event("warning", text, job_id=job_id)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.core.atomic_files import sync_directory, sync_trees, write_whole
 from orchestrator.core.errors import ChangedError, RunDirError, SpecError, UsageError, disk_full_explained
-from orchestrator.core.job import Cause, Failed, Job, Pending, move
+from orchestrator.core.job import Cancelled, Cause, Failed, Job, Pending, move
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
@@ -30,6 +31,7 @@ from orchestrator.ledger import JobRow, Request
 from orchestrator.machine import provenance, topology
 
 SHOWN = 10
+UNDECLARED = Cancelled(is_undeclared=True)
 CPU_SHARE = 4
 """One in so many CPUs examines robots: the jobs that run have the others."""
 
@@ -61,6 +63,8 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lam
         declared = {job.job_id for job in experiment.jobs}
         gone = [job_id for job_id in rows if job_id not in declared]
         left = f"; no longer declared, and left as they are: {listed(gone, SHOWN)}" if gone else ""
+        back = [job_id for job_id, row in rows.items() if job_id in declared and row.state == UNDECLARED]
+        left += f"; declared again, and queued by the next `run`: {listed(back, SHOWN)}" if back else ""
         if not new:
             return f"{run_dir}: {experiment.source} declares no new jobs{left}"
         verdicts = _examine(experiment, new, paths, watch)
@@ -131,8 +135,9 @@ def _differences(before: Job, declared: Job) -> list[str]:
     lines = []
     if spec.fingerprint() != before.spec.fingerprint():
         lines += changed_keys(before, dataclasses.replace(declared, spec=spec))
-    if before.xml_source != declared.xml_source and before.xml_source is not None and before.xml_source.exists():
-        lines.append(f"xml: {before.xml_source} → {declared.xml_source}")  # else the folder has been moved
+    source = before.xml_source
+    if source is not None and source != declared.xml_source and os.path.exists(source):  # noqa: PTH110 - without errors
+        lines.append(f"xml: {source} → {declared.xml_source}")  # else the folder has been moved
     names = [name for name in NOT_IN_FINGERPRINT if name != "search_path"]
     pairs = [(name, getattr(before.spec, name), getattr(spec, name)) for name in names]
     for field in dataclasses.fields(before.resources):

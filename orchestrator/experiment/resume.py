@@ -6,9 +6,10 @@ A run directory is resumed without its job file: the jobs come from the ledger, 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -74,10 +75,18 @@ def finished(rows: Sequence[JobRow], jobs: Sequence[Job], paths: RunPaths) -> di
     """
     of_rows = {row.job.job_id: row for row in rows if isinstance(row.state, Succeeded)}
     pairs = ((job, of_rows[job.job_id]) for job in jobs if job.job_id in of_rows)
-    return {job.job_id: verdict for job, row in pairs if (verdict := _unchanged(job, row, paths)) is not None}
+
+    @functools.cache  # jobs share robots
+    def hashed(main: str, origin: Path, names: tuple[str, ...]) -> str:
+        return robot_hash(main, {name: origin / name for name in names})
+
+    return {job.job_id: verdict for job, row in pairs if (verdict := _unchanged(job, row, paths, hashed)) is not None}
 
 
-def _unchanged(job: Job, row: JobRow, paths: RunPaths) -> JobVerdict | None:
+def _unchanged(
+    job: Job, row: JobRow, paths: RunPaths, hashed: Callable[[str, Path, tuple[str, ...]], str]
+) -> JobVerdict | None:
+    """:param hashed: the hash of a robot: its main file, where its files lie, and their names."""
     before = row.job.spec
     if job.spec.init is not None or not paths.job(job.job_id).has_results(normalize=before.normalize):
         return None
@@ -92,8 +101,8 @@ def _unchanged(job: Job, row: JobRow, paths: RunPaths) -> JobVerdict | None:
         return None
     origin, copy = job.xml_source.parents[main.count("/")], paths.job(job.job_id).robot
     try:
-        names = [path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()]
-        if main not in names or robot_hash(main, {name: origin / name for name in names}) != row.robot_hash:
+        names = tuple(sorted(path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()))
+        if main not in names or hashed(main, origin, names) != row.robot_hash:
             return None
     except OSError:
         return None

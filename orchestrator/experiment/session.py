@@ -91,7 +91,7 @@ def run(
         request_files = RequestFiles(paths.requests)
         stops.is_asked = lambda: _is_stop_requested(request_files, ledger, holder)
         staging, watch, locks = _emptied(paths.staging, stack), _ExaminationReport(reporter), shared_directory()
-        options = _known(options, ledger, experiment.jobs, paths)
+        options = _known(options, ledger, experiment.jobs, paths, stops)
         run_plan = plan(experiment, options, staging, stops=stops, watch=watch, warm=warm, locks_directory=locks)
         backend = run_plan.backend
         stack.callback(backend.close)
@@ -216,11 +216,15 @@ def _emptied(folder: Path, stack: contextlib.ExitStack) -> Path:
     return folder
 
 
-def _known(options: RunOptions, ledger: Ledger | None, jobs: Sequence[Job], paths: RunPaths) -> RunOptions:
-    """``options`` with verdicts of the jobs that have finished already."""
+def _known(
+    options: RunOptions, ledger: Ledger | None, jobs: Sequence[Job], paths: RunPaths, stops: StopRequests
+) -> RunOptions:
+    """``options`` with verdicts of the jobs that have finished already. Many robots may be read for that."""
     if ledger is None or options.verdicts is not None:
         return options
-    return dataclasses.replace(options, verdicts=resume.finished(ledger.jobs(), jobs, paths))
+    verdicts = resume.finished(ledger.jobs(), jobs, paths)
+    stops.check()
+    return dataclasses.replace(options, verdicts=verdicts)
 
 
 def _abandoned_with(stack: contextlib.ExitStack, ledger: Ledger) -> Ledger:

@@ -209,8 +209,7 @@ class Ledger:
             " VALUES (:job_id, :number, :cpus, :gpus, :node, :pid, :pid_start, :queue_s, :started_at)",
             {**rows.attempt_values(attempt), "queue_s": queue_s},
         )
-        sql = "UPDATE jobs SET attempts = ?, env_steps_per_s = NULL WHERE job_id = ?"
-        self._keep(sql, (attempt.number + 1, attempt.job_id))
+        self._keep("UPDATE jobs SET attempts = ? WHERE job_id = ?", (attempt.number + 1, attempt.job_id))
 
     def place_attempt(self, attempt: Attempt) -> None:
         self._keep(

@@ -10,7 +10,7 @@ from orchestrator.experiment import attach
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_end import RunEnd
 from orchestrator.terminal import background_output, live_table, screen, status_view
-from orchestrator.terminal.live_table import LiveReporter
+from orchestrator.terminal.live_table import JsonReporter
 
 
 def show(snapshots: Iterable[Snapshot], *, as_json: bool) -> Snapshot | None:
@@ -25,7 +25,7 @@ def show(snapshots: Iterable[Snapshot], *, as_json: bool) -> Snapshot | None:
                 for row, kind, message in attach.changes(last, snapshot):
                     reporter.event(kind, message, job_id=row["job_id"], state=row["state"])
             last = snapshot
-            if isinstance(reporter, LiveReporter) and snapshot.rows:
+            if not isinstance(reporter, JsonReporter) and snapshot.rows:
                 reporter.draw(lambda: screen.of_snapshot(snapshot))  # noqa: B023 - it is called at once, or not at all
     return last
 

@@ -67,6 +67,7 @@ class _DetachedReporter:
 
     def tick(self, view: Callable[[], View]) -> None:
         if self._terminal is None:
+            self._opened_log().tick(view)
             return
         now = time.monotonic()
         self._leave_at = now + PATIENCE_S if self._leave_at is None else self._leave_at

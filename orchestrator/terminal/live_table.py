@@ -40,10 +40,14 @@ class LineReporter(SilentReporter):
         self._next_totals = time.monotonic() + TOTALS_EVERY_S
 
     def tick(self, view: Callable[[], View]) -> None:
+        self.draw(lambda: screen.of_view(view()))
+
+    def draw(self, shown: Callable[[], Screen]) -> None:
+        """Print the totals, if that is due; ``shown`` is called only then."""
         now = time.monotonic()
         if now >= self._next_totals:
             self._next_totals = now + TOTALS_EVERY_S
-            self.event("progress", screen.totals(screen.of_view(view())).plain.replace("\n", " · "))
+            self.event("progress", screen.totals(shown()).plain.replace("\n", " · "))
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         line = f"{time.strftime('%H:%M:%S')} {'warning: ' * (kind == 'warning')}{plain(message)}"

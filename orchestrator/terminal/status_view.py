@@ -85,9 +85,7 @@ def summary(rows: Sequence[SummaryRow], width: int) -> Table:
 def _title(snapshot: Snapshot) -> str:
     supervisor = f"Supervised by {snapshot.holder}." if snapshot.holder else "No supervisor is running."
     if snapshot.was_killed:
-        supervisor = f"Its supervisor was killed, or its machine restarted. `run {snapshot.paths.root}` resumes."
-    elif not snapshot.holder and any(row["state"] == "PENDING" for row in snapshot.rows):
-        supervisor += f" `run {snapshot.paths.root}` resumes."
+        supervisor = "Its supervisor was killed, or its machine restarted."
     if snapshot.written is not None:
         age_s = max(0.0, time.time() - snapshot.written)
         supervisor += f" As of {age_s:.0f} s ago, when it wrote summary.json: the ledger is for its host only."

@@ -82,5 +82,5 @@ def test_a_state_carries_only_its_own_facts() -> None:
         "PAUSED": {"failures"},
         "SUCCEEDED": set(),
         "FAILED": {"cause", "message"},
-        "CANCELLED": set(),
+        "CANCELLED": {"is_undeclared"},
     }

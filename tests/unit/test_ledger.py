@@ -155,6 +155,13 @@ def test_progress_that_lacks_a_figure_keeps_the_last_one(tmp_path: Path) -> None
     assert (second["env_steps"], second["ep_rew_mean"]) == (1, None)
 
 
+def test_an_attempt_that_trains_nothing_leaves_the_speed_of_the_one_before(tmp_path: Path) -> None:
+    ledger = filled(tmp_path / "l", 1)
+    ledger.set_progress([("j0", 10, 1.5, 20.0, "sb3")])
+    ledger.start_attempt(attempt("j0", 1), queue_s=0.0)
+    assert ledger.summary()[0]["env_steps_per_s"] == 20.0
+
+
 def test_limits_can_change_and_what_was_experienced_stays(tmp_path: Path) -> None:
     ledger = filled(tmp_path / "l", 1)
     ledger.set_state("j0", Pending(failures=2))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from supervisor_helpers import Experiment, ledgers_closed, make_job  # noqa: F401 - a fixture
@@ -29,9 +32,11 @@ def after(root: Path, state: State, job: Job | None = None) -> Experiment:
     return experiment
 
 
-def reconciled(experiment: Experiment, jobs: Sequence[Job] | None = None) -> list[JobRow]:
+def reconciled(
+    experiment: Experiment, jobs: Sequence[Job] | None = None, *, verdict: JobVerdict | None = None
+) -> list[JobRow]:
     declared = experiment.jobs if jobs is None else jobs
-    verdicts = {job.job_id: JobVerdict() for job in declared}
+    verdicts = {job.job_id: verdict or JobVerdict() for job in declared}
     position = {job.job_id: index for index, job in enumerate(declared)}
     paths, ledger, reporter = experiment.paths, experiment.ledger, experiment.reporter
     return reconcile(declared, verdicts, position, "refuse", paths, ledger, reporter)
@@ -66,7 +71,43 @@ def test_a_job_whose_robot_is_gone_with_its_directory_stays_finished_and_the_com
     shutil.rmtree(experiment.paths.job("a").root)
     (row,) = reconciled(experiment)
     assert row.state == Succeeded()
-    assert "`run JOBS.toml` trains them again: a" in experiment.reporter.messages()
+    assert "`run JOBS.toml` with these does: a" in experiment.reporter.messages()
+
+
+def test_a_job_whose_initial_policy_is_gone_with_its_directory_stays_finished_until_the_policy_is_given(
+    tmp_path: Path,
+) -> None:
+    job, policy = make_job("a", spec={"init": "/policy", "init_sha256": "ab" * 32}), tmp_path / "policy.pt"
+    experiment = after(tmp_path, Succeeded(), job)
+    shutil.rmtree(experiment.paths.job("a").root)
+    assert reconciled(experiment)[0].state == Succeeded()
+    policy.write_bytes(b"weights")
+    (row,) = reconciled(experiment, verdict=JobVerdict(init=policy))
+    assert (row.state, row.attempts) == (Pending(), 0)
+    assert experiment.paths.job("a").init.read_bytes() == b"weights"
+
+
+def test_a_job_that_is_declared_again_without_its_directory_begins_anew(tmp_path: Path) -> None:
+    experiment = after(tmp_path, Cancelled(is_undeclared=True))
+    shutil.rmtree(experiment.paths.job("a").root)
+    (row,) = reconciled(experiment)
+    assert (row.state, row.attempts) == (Pending(), 0)
+    assert experiment.paths.job("a").robot_hash.exists()
+
+
+def test_a_robot_in_a_folder_that_cannot_be_read_blocks_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = dataclasses.replace(make_job("a"), xml_source=tmp_path / "theirs/robot.xml")
+    experiment = after(tmp_path, Pending(), job)
+    stat = os.stat
+
+    def refused(path: Any, **options: Any) -> os.stat_result:
+        if "theirs" in str(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refused)
+    reconciled(experiment, [make_job("b")])
+    assert experiment.ledger.jobs()[0].state == Cancelled(is_undeclared=True)
 
 
 def test_only_a_job_that_was_cancelled_as_it_was_not_declared_resumes_when_it_is(tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ from supervisor_helpers import make_job
 from orchestrator.core.job import Cause, Failed, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
-from orchestrator.experiment import run_directory
+from orchestrator.experiment import attach, run_directory
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_index import ListedRun, RunEntry
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import DiskShortage, View
-from orchestrator.terminal import list_view, screen
+from orchestrator.terminal import list_view, screen, status_view
 from orchestrator.terminal.screen import JobLine, Screen
 from orchestrator.terminal.tables import table
 
@@ -204,6 +204,21 @@ def test_a_reading_of_the_files_as_a_screen() -> None:
     jobs = {"a": LiveJob(phase="training", cpu_share=None, run_delay_share=None, silent_s=45.0)}
     *_, row = screen.of_snapshot(replace(reading, live=LiveFacts(holder="", jobs=jobs))).running
     assert row.state == "training, silent 0:45"
+
+
+@pytest.mark.parametrize("was_killed", [True, False])
+@pytest.mark.parametrize("has_job_file", [True, False])
+def test_what_resumes_an_interrupted_run_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, has_job_file: bool, was_killed: bool
+) -> None:
+    paths = RunPaths(tmp_path)
+    if has_job_file:
+        paths.experiment.touch()
+    rows: Any = [{**ROW, "job_id": "a", "learner": None}]
+    status_view.show([Snapshot(paths=paths, rows=rows, holder=None, was_killed=was_killed)], in_place=False)
+    assert capsys.readouterr().out.count("resumes it.") == 1
+    end = attach.end_of(paths, None)
+    assert end.message.count("orchestrator.train") == (not has_job_file)
 
 
 def test_a_reading_says_how_long_the_supervisor_runs(tmp_path: Path) -> None:

@@ -47,11 +47,12 @@ def test_files_received_from_the_driver_are_not_sent_back(tmp_path: Path) -> Non
     assert list(sender.scan()) == [RemovedFile("checkpoints/checkpoint-000000000512.pt")]
 
 
-def test_all_files_are_sent_except_spec_robot_and_hidden_ones(tmp_path: Path) -> None:
+def test_all_files_are_sent_except_inputs_and_hidden_ones(tmp_path: Path) -> None:
     write(tmp_path, JOB)
     sent = set(paths_of(list(Sender(tmp_path).scan())))
     hidden = {name for name in JOB if "/." in f"/{name}"}
-    assert sent == JOB.keys() - hidden - {"spec.json", "robot.sha256", "robot/hopper.xml", "attempts/0/rendezvous"}
+    inputs = {"spec.json", "robot.sha256", "robot/hopper.xml", "init.pt"}
+    assert sent == JOB.keys() - hidden - inputs - {"attempts/0/rendezvous"}
 
 
 def test_ranks_on_several_machines_send_their_own_files(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from supervisor_helpers import make_job
 
+from orchestrator import api
 from orchestrator.api import in_python, train
 from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job, Paused, State, Succeeded
@@ -17,6 +18,7 @@ from orchestrator.core.robot_hash import robot_hash
 from orchestrator.experiment import resume
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.run_plan import shared_problems
+from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow
 
 GOOD = JobVerdict()
@@ -96,6 +98,28 @@ def test_the_module_of_a_task_is_looked_for_here_and_then_beside_the_script(
     assert _code_folder("other:Crawl") == _code_folder("forward") == _code_folder(None) == here
     (here / "my_tasks.py").touch()
     assert _code_folder("my_tasks:Crawl") == here
+
+
+def test_a_relative_policy_is_looked_for_in_the_current_directory_wherever_the_task_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, here = tmp_path / "script", tmp_path / "here"
+    for folder in (script, here):
+        folder.mkdir()
+    (script / "my_tasks.py").touch()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", [str(script), *sys.path])
+    bases: list[tuple[Path, str | None]] = []
+
+    def finish(experiment: Experiment, *_: object, **__: object) -> None:
+        bases.append((experiment.base, experiment.jobs[0].spec.init))
+        raise StopIteration
+
+    monkeypatch.setattr(api, "_finish", finish)
+    for init in ("old/model.zip", Path("old/model.zip"), "none"):
+        with pytest.raises(StopIteration):
+            train("<mujoco/>", task="my_tasks:Crawl", init=init, run_dir=tmp_path / "run")
+    assert bases == [(script, str(here / "old/model.zip"))] * 2 + [(script, None)]
 
 
 def test_messages_name_arguments_of_python() -> None:

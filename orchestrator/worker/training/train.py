@@ -313,11 +313,14 @@ class Training:
                 raise Interrupted("stopped on request during evaluation; the policy is trained and saved")
 
         begun = time.monotonic()
-        result = evaluation.evaluate(self._spec, self._paths.root, self._model, each_step)
+        try:
+            result = evaluation.evaluate(self._spec, self._paths.root, self._model, each_step)
+        finally:
+            self._facts.eval_s = time.monotonic() - begun  # also of one that is stopped: no training
         self._before_writing()
         write_whole(self._paths.eval, result.to_json())
         deterministic = result.deterministic.summary
-        self._facts.eval_s, self._facts.eval_mean = time.monotonic() - begun, deterministic["mean"]
+        self._facts.eval_mean = deterministic["mean"]
         self._facts.measures = {name: measure["mean"] for name, measure in deterministic["measures"].items()}
         say(f"evaluated over {result}")
 
