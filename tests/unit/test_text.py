@@ -113,5 +113,5 @@ def test_a_pipe_gets_a_line_with_the_totals_when_it_is_due(monkeypatch: pytest.M
         now[0] = seconds
         reporter.tick(lambda: view)
     (line,) = stream.getvalue().splitlines()
-    assert "1/3 jobs done" in line
+    assert "1/3 jobs ended" in line
     assert "ETA 1:00" in line
