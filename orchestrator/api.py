@@ -143,9 +143,9 @@ def train(
         ``on_result`` and ``on_progress``.
     :param defaults: any further key of ``[defaults]`` in a job file: ``preset="thorough"``, ``n_envs=16``,
         ``ppo={"n_steps": 512}``.
-    :raises UsageError: when settings that all robots share are invalid, such as an unknown key, a wrong option of the
-        task or a task that cannot be imported; also when the user's own code fails for several robots in the same way
-        and no robot can be trained.
+    :raises UsageError: when settings that all robots share are invalid, such as an unknown key, a wrong option of
+        a task that is named, or a task that cannot be imported; also when no robot can be trained and the user's own
+        code, or with ``task="auto"`` an option of the task, fails for several robots in the same way.
     :raises DiskFullError: no space is left; every job has stopped.
     :raises SupervisorError: an unexpected error of the supervisor; every job has stopped.
     :raises ClusterLostError: the head node of the cluster is lost, and its jobs with it.
@@ -280,7 +280,9 @@ def _directory(path: StrPath) -> Path:
 
 def _code_folder(name: object) -> Path | None:
     """Where the module of ``"module:Class"`` is looked for: the current directory, or the script's if it is there."""
-    here, script = current_directory(), Path(sys.path[0] if sys.path else "")
+    main = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    script = Path(main).resolve().parent if Path(main).is_absolute() else Path(sys.path[0] if sys.path else "")
+    here = current_directory()
     module = str(name or "").partition(":")[0].partition(".")[0]
 
     def has_it(folder: Path) -> bool:
@@ -324,6 +326,8 @@ class WarningReporter(SilentReporter):
 
 _COMMAND = re.compile(
     r"`[^`]*`"  # a command to be typed as it is
+    r"|--until (?P<until>\S+)(?=: )"
+    r"|(?P<absent> \(--grace\)|, or a smaller --grace\b)"  # no argument: it is fixed
     r"|--(?P<flag>fresh|skip-invalid)\b"
     r"|--(?P<option>run-dir|max-parallel|on-change|executor|ray-address|storage|until)\b"
     r"(?:=(?P<value>[a-z]\w*)|[= ](?P<number>\d+))?"
@@ -352,6 +356,10 @@ def in_python(message: str) -> str:
         if match["option"]:
             name = match["option"].replace("-", "_")
             return f'{name}="{match["value"]}"' if match["value"] else f"{name}={match['number']}".removesuffix("=None")
+        if match["until"]:
+            return f'until="{match["until"]}"'
+        if match["absent"]:
+            return ""
         if match["key"]:
             return f'overrides["{match["key"]}"]'
         if match["run"]:

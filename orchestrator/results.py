@@ -129,7 +129,8 @@ class ExperimentResult(Sequence[Result]):
 
 def _shown(results: Sequence[Result], run_dir: Path | None) -> str:
     succeeded = sum(result.ok for result in results)
-    return f"<{count(len(results), 'result')}, {succeeded:,} succeeded, run_dir={str(run_dir)!r}>"
+    directory = None if run_dir is None else str(run_dir)
+    return f"<{count(len(results), 'result')}, {succeeded:,} succeeded, run_dir={directory!r}>"
 
 
 def result_of(paths: RunPaths, row: SummaryRow, index: int | None = None) -> Result:

@@ -357,7 +357,7 @@ def resolve(
             shown = matches or difflib.get_close_matches(name, job_ids, n=5, cutoff=0.4) or job_ids[:5]
             what = "matches several jobs" if matches else "no such job; jobs here"
             several = "type one of them, or more of its beginning" if one else f"'{name}*' in quotes names all of them"
-            every = f"; {several}" if matches else ""
+            every = f"; {several}" if matches and not is_pattern(name) else ""
             raise UsageError(f"{snapshot.paths.root}: {name}: {what}: {listed(shown, NAMES_SHOWN)}{every}")
         resolved |= dict.fromkeys([job_id for job_id in matches if fits(rows[job_id])] or matches)
     return list(resolved)

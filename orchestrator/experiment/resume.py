@@ -102,7 +102,9 @@ def _unchanged(
     origin, copy = job.xml_source.parents[main.count("/")], paths.job(job.job_id).robot
     try:
         names = tuple(sorted(path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()))
-        if main not in names or hashed(main, origin, names) != row.robot_hash:
+        if main not in names or not all((origin / name).is_file() for name in names):  # a pipe would be waited for
+            return None
+        if hashed(main, origin, names) != row.robot_hash:
             return None
     except OSError:
         return None

@@ -164,8 +164,15 @@ def _named(verdict: JobVerdict, job: Job, experiment: Experiment) -> JobVerdict:
     problem, warnings = verdict.problem, tuple(map(robot.explained, verdict.warnings))
     if problem is None:
         return dataclasses.replace(verdict, warnings=warnings)
-    problem = dataclasses.replace(problem, message=robot.explained(problem.message))
-    return dataclasses.replace(verdict, problem=problem, warnings=warnings, given=robot.file)
+    of_all = dataclasses.replace(robot, label="the robot")  # the same text for every robot
+    return dataclasses.replace(
+        verdict,
+        problem=dataclasses.replace(problem, message=robot.explained(problem.message)),
+        warnings=warnings,
+        settings_problem=verdict.settings_problem and of_all.explained(verdict.settings_problem),
+        code_problem=verdict.code_problem and of_all.explained(verdict.code_problem),
+        given=robot.file,
+    )
 
 
 def shared_problems(jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> list[str]:

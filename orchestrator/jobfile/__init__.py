@@ -81,7 +81,7 @@ class Experiment:
     def shown_xml(self, job: Job) -> Path | None:
         """The user's file, or the label of a robot that is none: ``xmls[3]``."""
         robot = None if job.xml_source is None else self.unnamed.get(job.xml_source)
-        return job.xml_source if robot is None or robot.label is None else Path(robot.label)
+        return job.xml_source if robot is None else Path(robot.label)
 
     @property
     def declared_by(self) -> Mapping[str, Any]:

@@ -50,8 +50,8 @@ class RobotArgument:
     """Its MJCF."""
     index: int
     """Position in what the program gave; that of a pattern or folder for each of its files."""
-    label: str | None = None
-    """How messages name it if it was not given as a file: ``xmls[3]``."""
+    label: str = ""
+    """How messages name it if it was not given as a file: ``xmls[3]``; empty for a file."""
     allow_outside: bool = False
     """Whether it was read from a folder other than that of ``file``, which its assets are still in."""
     fault: str = ""
@@ -69,8 +69,6 @@ class RobotArgument:
 
     def explained(self, error: str) -> str:
         """``error`` with the robot's label in the place of a file that the user does not know."""
-        if self.label is None:
-            return error
         text, folder = error.replace(str(self.file), self.label), str(self.file.parent)
         if folder not in text:
             return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 from command_helpers import BALANCER, HOPPER, REPOSITORY
 
 import orchestrator
+from orchestrator.core.job import Job
+from orchestrator.experiment import preflight
 from orchestrator.jobfile.robot_arguments import robot_arguments
 
 CUBE = "\n".join(f"v {x} {y} {z}" for x in (-0.1, 0.1) for y in (-0.1, 0.1) for z in (-0.1, 0.1))
@@ -89,6 +92,20 @@ def test_what_text_and_specs_cannot_do_is_said(here: Path) -> None:
         orchestrator.train(built(**{"../cube.obj": CUBE}))
     with pytest.raises(orchestrator.UsageError, match=r"xmls\[1\] is of type MjModel"):
         orchestrator.train([HOPPER, mujoco.MjModel.from_xml_path(str(HOPPER))])  # type: ignore[list-item]
+
+
+def test_robots_of_finished_jobs_are_not_examined_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examined, examine = [], preflight.examine
+
+    def recorded(jobs: Sequence[Job], **options: Any) -> dict[str, preflight.JobVerdict]:
+        examined.append([job.job_id for job in jobs])
+        return examine(jobs, **options)
+
+    monkeypatch.setattr(preflight, "examine", recorded)
+    for _ in range(2):
+        (result,) = orchestrator.train(HOPPER, task="forward", run_dir="run", total_timesteps=1000)
+        assert result.ok, result.error
+    assert examined == [["000-hopper-s0"], []]
 
 
 def names(given: Any) -> list[str]:

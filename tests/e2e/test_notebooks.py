@@ -35,7 +35,7 @@ def test_every_example_runs_in_its_own_folder(path: Path, tmp_path: Path, monkey
     outputs = executed(copy, monkeypatch)
     if path.stem == "train_a_folder":
         pages = [output["data"]["text/html"] for output in outputs if "text/html" in output.get("data", {})]
-        assert "3/3 jobs ended" in pages[0], "the live table is replaced in place"
+        assert "3 of 3 jobs succeeded" in pages[0], "the live table is replaced in place"
         assert pages[1].count("<td>SUCCEEDED</td>") == 3
         assert "distance_m" in pages[1]
 

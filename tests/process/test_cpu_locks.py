@@ -32,7 +32,7 @@ def test_a_second_pool_takes_what_the_first_left(tmp_path: Path) -> None:
 def test_where_all_is_held_cpus_are_shared_rather_than_waited_for(tmp_path: Path) -> None:
     first, second = pool(tmp_path, 2), pool(tmp_path, 2)
     assert [first.acquire(1).cpus, first.acquire(1).cpus] == [(0,), (1,)]
-    assert "other experiments of yours use 2 of 2 CPUs" in second.warnings()[0]
+    assert "other experiments of yours use 2 of 2 usable CPUs" in second.warnings()[0]
     assert second.acquire(1).cpus == (0,)
     first.close()
     second.close()

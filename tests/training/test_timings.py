@@ -107,15 +107,17 @@ def test_threads_that_ended_leave_their_delay_and_nothing_else() -> None:
 def test_the_meter_keeps_no_entry_of_ended_threads_and_takes_their_numbers_for_other_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resources, "_TASKS", str(tmp_path))
+    tasks = tmp_path / "task"
+    tasks.mkdir()
+    monkeypatch.setattr(resources, "_TASKS", str(tasks))
     meter = RunDelay()
 
     def total_s(threads: dict[int, int]) -> float | None:
-        for path in tmp_path.iterdir():
-            path.rename(tmp_path.parent / f"ended-{next(ended)}")
+        for path in tasks.iterdir():
+            path.rename(tmp_path / f"ended-{next(ended)}")
         for number, delay_s in threads.items():
-            (tmp_path / str(number)).mkdir()
-            (tmp_path / str(number) / "schedstat").write_text(f"7 {delay_s * 10**9} 7\n")
+            (tasks / str(number)).mkdir()
+            (tasks / str(number) / "schedstat").write_text(f"7 {delay_s * 10**9} 7\n")
         return meter.total_s()
 
     ended = itertools.count()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import robot_hash
 from orchestrator.experiment import resume
 from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.run_plan import shared_problems
+from orchestrator.experiment.run_plan import _named, shared_problems
 from orchestrator.jobfile import Experiment
+from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.ledger import JobRow
 
 GOOD = JobVerdict()
@@ -44,6 +46,23 @@ def refused(*, settings: str | None = None, code: str | None = None) -> JobVerdi
 def test_only_what_no_robot_causes_is_shared(verdicts: list[JobVerdict], expected: list[str]) -> None:
     jobs = [dataclasses.replace(make_job(f"job{i}"), xml_source=Path(f"/{i}.xml")) for i in range(len(verdicts))]
     assert shared_problems(jobs, {job.job_id: one for job, one in zip(jobs, verdicts, strict=True)}) == expected
+
+
+def test_problems_of_robots_that_are_no_files_name_no_temporary_file(tmp_path: Path) -> None:
+    robots = [RobotArgument(name=f"{i}", file=tmp_path / f"{i}/robot.xml", index=i, label=f"xmls[{i}]") for i in (0, 1)]
+    jobs = [dataclasses.replace(make_job(robot.name), xml_source=robot.file) for robot in robots]
+    experiment = Experiment(
+        **{"name": "x", "max_parallel": None, "order": "as-listed", "source": "x", "base": tmp_path},
+        jobs=tuple(jobs),
+        unnamed={robot.file: robot for robot in robots},
+    )
+    named = [_named(refused(code=f"{job.xml_source}: NaN"), job, experiment) for job in jobs]
+    assert [verdict.code_problem for verdict in named] == ["the robot: NaN"] * 2
+    assert shared_problems(jobs, dict(zip(["0", "1"], named, strict=True))) == ["the robot: NaN"]
+    assert (
+        _named(refused(settings=f"{robots[0].file} has none"), jobs[0], experiment).settings_problem
+        == "the robot has none"
+    )
 
 
 def test_two_seeds_of_one_robot_are_one_robot() -> None:
@@ -81,6 +100,9 @@ def test_finished_jobs_stay_unexamined_while_their_robot_and_settings_are_the_sa
     assert known()
     source.write_text("<mujoco model='other'/>")
     assert not known()
+    source.unlink()
+    os.mkfifo(source)
+    assert not known(), "a named pipe is not waited for"
 
 
 def test_the_module_of_a_task_is_looked_for_here_and_then_beside_the_script(
@@ -93,11 +115,16 @@ def test_the_module_of_a_task_is_looked_for_here_and_then_beside_the_script(
         folder.mkdir()
     (script / "my_tasks.py").touch()
     monkeypatch.chdir(here)
-    monkeypatch.setattr(sys, "path", [str(script), *sys.path])
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script / "script.py"), raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as scripts do that insert a folder
     assert _code_folder("my_tasks:Crawl") == script
     assert _code_folder("other:Crawl") == _code_folder("forward") == _code_folder(None) == here
     (here / "my_tasks.py").touch()
     assert _code_folder("my_tasks:Crawl") == here
+    (here / "my_tasks.py").unlink()
+    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    monkeypatch.setattr(sys, "path", [str(script), *sys.path])
+    assert _code_folder("my_tasks:Crawl") == script
 
 
 def test_a_relative_policy_is_looked_for_in_the_current_directory_wherever_the_task_is(
@@ -108,7 +135,7 @@ def test_a_relative_policy_is_looked_for_in_the_current_directory_wherever_the_t
         folder.mkdir()
     (script / "my_tasks.py").touch()
     monkeypatch.chdir(here)
-    monkeypatch.setattr(sys, "path", [str(script), *sys.path])
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script / "script.py"), raising=False)
     bases: list[tuple[Path, str | None]] = []
 
     def finish(experiment: Experiment, *_: object, **__: object) -> None:
@@ -130,4 +157,4 @@ def test_messages_name_arguments_of_python() -> None:
 def test_nothing_to_train_is_no_result() -> None:
     results = train([])
     assert (results, results.run_dir) == ([], None)
-    assert "0 results" in repr(results)
+    assert repr(results) == "<0 results, 0 succeeded, run_dir=None>"
