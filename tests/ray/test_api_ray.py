@@ -64,7 +64,7 @@ def test_run_and_train_can_use_a_cluster_in_turn_and_restore_the_environment(
     [
         ({"executor": "slurmm"}, "executor slurmm: unknown; valid: local, ray"),
         ({"executor": "ray", "storage": "cloud"}, "storage cloud: unknown; valid: auto, shared, stream, or a URI"),
-        ({"executor": "ray", "ray_address": "127.0.0.1:1"}, "ray_address 127.0.0.1:1: no Ray cluster at"),
+        ({"executor": "ray", "ray_address": "127.0.0.1:1"}, "ray_address=127.0.0.1:1: no Ray cluster at"),
         ({"executor": "ray", "ray_address": "nowhere"}, "'nowhere' is not an address: expected HOST:PORT"),
     ],
 )

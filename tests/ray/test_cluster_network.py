@@ -280,6 +280,7 @@ def test_a_network_that_stalls_for_20_s_loses_nothing(site: Site) -> None:
         out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, out
     events = [json.loads(line)["event"] for line in out.splitlines()]
+    events = [event for event in events if event != "examining"]  # said where the examination takes long
     assert events == ["launched"] * 3 + ["stopping"] + ["paused"] * 3 + ["ended"], "no loss, no warning"
     assert [row["attempts"] for row in summary(run_dir).values()] == [1, 1, 1]
     assert hashes(run_dir).keys() == summary(run_dir).keys(), "each has its exit record"
