@@ -128,7 +128,7 @@ def _differences(before: Job, declared: Job) -> list[str]:
     """What `run` would change in a job that exists."""
     spec = dataclasses.replace(declared.spec, xml=before.spec.xml, extended_from=before.spec.extended_from)
     spec = dataclasses.replace(spec, init_sha256=before.spec.init_sha256)
-    if before.spec.init is not None and spec.init is not None and not Path(before.spec.init).exists():
+    if before.spec.init is not None and spec.init is not None and not os.path.exists(before.spec.init):  # noqa: PTH110
         spec = dataclasses.replace(spec, init=before.spec.init)  # the folder has been moved
     if spec.task == "auto":
         spec = dataclasses.replace(spec, task=before.spec.task)

@@ -105,17 +105,24 @@ def test_finished_jobs_stay_unexamined_while_their_robot_and_settings_are_the_sa
     assert not known(), "a named pipe is not waited for"
 
 
-def test_the_module_of_a_task_is_looked_for_here_and_then_beside_the_script(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from orchestrator.api import _code_folder
-
+@pytest.fixture
+def script_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The folder of the script, which has the module of a task, and the current directory."""
     script, here = tmp_path / "script", tmp_path / "here"
     for folder in (script, here):
         folder.mkdir()
     (script / "my_tasks.py").touch()
     monkeypatch.chdir(here)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script / "script.py"), raising=False)
+    return script, here
+
+
+def test_the_module_of_a_task_is_looked_for_here_and_then_beside_the_script(
+    tmp_path: Path, script_elsewhere: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.api import _code_folder
+
+    script, here = script_elsewhere
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as scripts do that insert a folder
     assert _code_folder("my_tasks:Crawl") == script
     assert _code_folder("other:Crawl") == _code_folder("forward") == _code_folder(None) == here
@@ -128,14 +135,9 @@ def test_the_module_of_a_task_is_looked_for_here_and_then_beside_the_script(
 
 
 def test_a_relative_policy_is_looked_for_in_the_current_directory_wherever_the_task_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, script_elsewhere: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script, here = tmp_path / "script", tmp_path / "here"
-    for folder in (script, here):
-        folder.mkdir()
-    (script / "my_tasks.py").touch()
-    monkeypatch.chdir(here)
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script / "script.py"), raising=False)
+    script, here = script_elsewhere
     bases: list[tuple[Path, str | None]] = []
 
     def finish(experiment: Experiment, *_: object, **__: object) -> None:
