@@ -146,10 +146,11 @@ def copy_into(policy: BasePolicy, initial: InitialPolicy, names: Names | None) -
             allowed = "only ppo and a2c can start from a policy with other ones"
             raise UnfitInitError(f"its observations or actions have other names than those here, and {allowed}")
         pairs = _pairs(names, initial.names)
+    std_of = ACTIONS if (getattr(policy, "dist_kwargs", None) or {}).get("full_std", True) else None
     merged = {}
     for name in {**own, **given}:
         shapes = [tuple(arrays[name].shape) if name in arrays else None for arrays in (own, given)]
-        axes = _axes(name, policy) if pairs is not None and name in own else ()
+        axes = _axes(name, own, std_of) if pairs is not None and name in own else ()
         if _fixed(shapes[0], axes) != _fixed(shapes[1], axes):
             named = None not in (names, initial.names)
             equal = EQUAL if named else f"observations and actions must be as many, as they have no names; {EQUAL}"
@@ -178,13 +179,13 @@ def _pairs(names: Names, others: Names) -> Pairs:
     return tuple(pairs)
 
 
-def _axes(name: str, policy: BasePolicy) -> tuple[int | None, ...]:
+def _axes(name: str, own: Mapping[str, torch.Tensor], std_of: int | None) -> tuple[int | None, ...]:
     """Of a parameter of ``MlpPolicy``: whether the entries along each axis are of observations, of actions, or neither.
 
     Observations enter the first hidden layers or, without any, the last layers.
+
+    :param std_of: :data:`ACTIONS`, or None where all actions share their deviation (gSDE).
     """
-    own: Mapping[str, torch.Tensor] = policy.state_dict()
-    std_of = ACTIONS if (getattr(policy, "dist_kwargs", None) or {}).get("full_std", True) else None
     first = {net: f"mlp_extractor.{net}_net.0.weight" for net in ("policy", "value")}
     enters = {net: None if first[net] in own else OBSERVATIONS for net in first}
     named: dict[str, tuple[int | None, ...]] = {
