@@ -133,6 +133,18 @@ def make(xml=None, seed=0, deed="nothing", at=40):
     return Odd(deed, at)
 
 
+class Unhurried(Odd):
+    """Takes next to no processor time, because it mostly sleeps."""
+
+    def step(self, action):
+        time.sleep(0.002)
+        return super().step(action)
+
+
+def unhurried(xml=None, seed=0):
+    return Unhurried("nothing", 0)
+
+
 def raises(xml=None, seed=0):
     raise RuntimeError("no such robot today")
 

@@ -56,11 +56,10 @@ if __name__ == "__main__":
     forged = pickle.dumps(Code(Path(sys.argv[3])))
     known = write_to_store(sys.argv[1], int(sys.argv[2]), forged)
     method = grpc_probe.ray_methods()[0]
-    ports = {}
-    with ThreadPoolExecutor(16) as pool:  # a port of gloo does not answer: every question takes its whole time limit
-        for host in sys.argv[4:]:
-            listening = grpc_probe.open_ports(host)
-            rays = pool.map(lambda port, host=host: is_rays(host, port, method), listening)
-            ports[host] = [port for port, is_of_ray in zip(listening, rays, strict=True) if not is_of_ray]
-            pool.map(lambda port, host=host: write_to_port(host, port, forged), ports[host])
-    print(json.dumps({"known": known, "ports": ports}))
+    hosts = sys.argv[4:]
+    listening = [(host, port) for host in hosts for port in grpc_probe.open_ports(host)]
+    with ThreadPoolExecutor(64) as pool:  # a port of gloo does not answer: every question takes its whole time limit
+        rays = list(pool.map(lambda at: is_rays(*at, method), listening))
+        others = [at for at, is_of_ray in zip(listening, rays, strict=True) if not is_of_ray]
+        pool.map(lambda at: write_to_port(*at, forged), others)
+    print(json.dumps({"known": known, "ports": {host: [port for at, port in others if at == host] for host in hosts}}))

@@ -122,8 +122,8 @@ class Cluster:
 # -- runs
 
 SHORT = {"name": "short", "xml": commands.BALANCER, "task": "balance"}
-LONG = {"name": "long", "xml": commands.BALANCER, "task": "balance", "total_timesteps": 10_000_000}
-"""Runs until it is stopped."""
+LONG = {"name": "long", "entry_point": "odd:unhurried", "total_timesteps": 10_000_000}
+"""Runs until it is stopped, and leaves the processors to other tests."""
 
 
 def options(cluster: Cluster, run_dir: str, storage: str | None = None) -> tuple[str, ...]:

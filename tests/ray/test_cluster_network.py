@@ -18,7 +18,7 @@ import ranks_intruder
 from cluster_helpers import PATIENCE_S, Machine
 from command_helpers import REPOSITORY, summary, variables_of, wait_until, write_experiment
 from network_helpers import Network, network
-from ray_helpers import LONG
+from ray_helpers import LONG, SHORT
 
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import RunPaths
@@ -151,24 +151,6 @@ def test_jobs_on_three_machines_have_the_same_weights_as_on_one(site: Site) -> N
     assert hashes(site.head.home / "far") == near
 
 
-def test_status_shows_the_jobs_of_every_node(site: Site) -> None:
-    def all_jobs_are_shown() -> bool:
-        nodes = json.loads(site.head.done("status", "--json"))["nodes"]
-        jobs = [job for node in nodes for job in node["jobs"]]
-        assert {node["cores_used"] for node in nodes} <= {0.0, 1.0, 2.0}
-        return len(jobs) == 6 and all(node["jobs"] for node in nodes) and all(job["env_steps_per_s"] for job in jobs)
-
-    endless = ["total_timesteps=100_000_000", "seeds=[0,1,2]", "checkpoint_every=10_000_000"]
-    changes = [word for change in endless for word in ("--set", change)]
-    where = ("--executor", "ray", "--ray-address", "auto", "--run-dir", "long")
-    with site.nodes[0].running(REPOSITORY / "jobs/smoke.toml", *where, *changes) as process:
-        wait_until(all_jobs_are_shown, "jobs and their speed on all three nodes", PATIENCE_S)
-        assert "6 jobs of this program" in site.head.done("status")
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, "stopped, resumable"
-
-
 def test_an_attacker_finds_no_port_that_runs_code(site: Site, driver: subprocess.Popen[str]) -> None:
     before = ids(site.head)
     done = site.attacker.run([sys.executable, grpc_probe.__file__, *ADDRESSES])
@@ -193,11 +175,11 @@ def test_an_attacker_finds_no_port_that_runs_code(site: Site, driver: subprocess
     assert driver.stdout.readline() == "3\n", "all actors still answer"
 
 
-def too_wide_for_a_node(site: Site, folder: str, **changes: object) -> Path:
-    """A job file with two ranks, each of which takes a whole node."""
+def too_wide_for_a_node(site: Site, folder: str, job: Mapping[str, object], **changes: object) -> Path:
+    """A job file of ``job`` with two ranks, each of which takes a whole node."""
     cores = json.loads(site.head.done("status", "--json"))["nodes"][0]["cores"]
     resources = {"ranks": 2, "cores": cores, "threads": 1, "memory": "1 GiB"}
-    return write_experiment(site.head.home / folder, {**LONG, "name": folder, "resources": resources, **changes})
+    return write_experiment(site.head.home / folder, {**job, "name": folder, "resources": resources, **changes})
 
 
 def until_ranks_exchange(job: str) -> list[int]:
@@ -217,8 +199,8 @@ def until_ranks_exchange(job: str) -> list[int]:
 
 
 def test_ranks_on_two_machines_have_the_same_weights_as_on_one(site: Site) -> None:
-    changes = {"total_timesteps": 20_480, "checkpoint_every": 10_240, "n_envs": 2}
-    jobs = too_wide_for_a_node(site, "wide", **changes)
+    job = {**SHORT, "total_timesteps": 20_480, "checkpoint_every": 10_240}
+    jobs = too_wide_for_a_node(site, "wide", job)
     with site.head.running(jobs, *OVER, "--run-dir", "wide/far") as process:
         for pid in until_ranks_exchange("wide"):
             assert "memfd:ranks" not in Path(f"/proc/{pid}/maps").read_text(), "they share no memory"
@@ -226,7 +208,7 @@ def test_ranks_on_two_machines_have_the_same_weights_as_on_one(site: Site) -> No
     assert process.returncode == 0, out
     launched = next(event for event in map(json.loads, out.splitlines()) if event["event"] == "launched")
     assert launched["node"].count(", ") == 1
-    alone = too_wide_for_a_node(site, "near", **changes, name="wide", resources={"ranks": 2, "cores": 1, "threads": 1})
+    alone = too_wide_for_a_node(site, "near", job, name="wide", resources={"ranks": 2, "cores": 1, "threads": 1})
     done = site.head.run([sys.executable, "-m", "orchestrator", "run", str(alone), "--run-dir", "wide/near"])
     assert done.returncode == 0, done.stdout + done.stderr
     near = hashes(site.head.home / "wide/near")
@@ -236,7 +218,7 @@ def test_ranks_on_two_machines_have_the_same_weights_as_on_one(site: Site) -> No
 
 def test_an_attacker_runs_no_code_in_ranks(site: Site, tmp_path: Path) -> None:
     before, code = ids(site.head), tmp_path / "code has run"
-    jobs = too_wide_for_a_node(site, "visited")
+    jobs = too_wide_for_a_node(site, "visited", LONG)
     with site.head.running(jobs, *OVER, "--run-dir", "visited/run") as process:
         pids = until_ranks_exchange("visited")
         variables = variables_of(pids[0])
@@ -257,7 +239,7 @@ def test_an_attacker_runs_no_code_in_ranks(site: Site, tmp_path: Path) -> None:
     assert ids(site.head) == before
 
 
-def test_a_network_that_stalls_for_20_s_loses_nothing(site: Site) -> None:
+def test_status_shows_the_jobs_of_every_node_and_a_network_that_stalls_for_20_s_loses_nothing(site: Site) -> None:
     before = ids(site.head)
     jobs = write_experiment(site.head.home / "stalled", {**LONG, "seeds": [0, 1, 2]})
     run_dir = site.head.home / "stalled/run"
@@ -268,9 +250,17 @@ def test_a_network_that_stalls_for_20_s_loses_nothing(site: Site) -> None:
         rows = summary(run_dir).values() if (run_dir / "summary.json").exists() else ()
         return {row["node"]: row["env_steps"] for row in rows if row["env_steps"]}
 
-    over = ("--executor", "ray", "--ray-address", HEAD, "--storage", "stream", "--run-dir", run_dir)
-    with site.head.running(jobs, *over) as process:
+    def all_jobs_are_shown() -> bool:
+        nodes = json.loads(site.head.done("status", "--json"))["nodes"]
+        jobs = [job for node in nodes for job in node["jobs"]]
+        assert {node["cores_used"] for node in nodes} <= {0.0, 1.0}
+        return len(jobs) == 3 and all(node["jobs"] for node in nodes) and all(job["env_steps_per_s"] for job in jobs)
+
+    over = ("--executor", "ray", "--ray-address", "auto", "--storage", "stream", "--run-dir", run_dir)
+    with site.nodes[0].running(jobs, *over) as process:
         wait_until(lambda: steps().keys() == {"head", "node1", "node2"}, "progress on every node", PATIENCE_S)
+        wait_until(all_jobs_are_shown, "jobs and their speed on all three nodes", PATIENCE_S)
+        assert "3 jobs of this program" in site.head.done("status")
         with site.network.stalled(NODE2):
             subprocess.run(["sleep", str(STALL_S)], check=True)
         received = steps()["node2"]

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import shutil
+import signal
 import stat
 import tempfile
 from pathlib import Path
@@ -132,18 +133,18 @@ def test_two_runs_on_a_cluster_at_once_have_cpus_of_their_own(tmp_path: Path, ra
     """The node agents of two drivers hand out CPUs of the same node."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one CPU is not enough for two jobs to have different ones")
-    ending = {**LONG, "total_timesteps": 50_000}
-    files = [write_experiment(tmp_path / name, ending) for name in ("one", "other")]
+    files = [write_experiment(tmp_path / name, LONG) for name in ("one", "other")]
     with (
         ray_cluster.further(num_cpus=8) as most_cores,
         Run(files[0], *options(ray_cluster, "run", "stream"), cwd=files[0].parent) as one,
         Run(files[1], *options(ray_cluster, "run", "stream"), cwd=files[1].parent) as other,
     ):
         launched = [run.until("launched") for run in (one, other)]
-        assert one.popen.poll() is None, "both run at once"
+        for run in (one, other):
+            run.signal(signal.SIGINT)
         assert [event["node"] for event in launched] == [ray_cluster.name(most_cores)] * 2
         assert {*launched[0]["cpus"]}.isdisjoint(launched[1]["cpus"])
-        assert [run.end() for run in (one, other)] == [0, 0]
+        assert [run.end() for run in (one, other)] == [130, 130], "both ran at once, until they were stopped"
 
 
 # -- versions

@@ -13,20 +13,19 @@ import psutil
 import pytest
 from cluster_helpers import Machine, free_port
 from command_helpers import summary, wait_until, write_experiment
-from ray_helpers import LONG
+from ray_helpers import IMPATIENT, LONG
 
 from orchestrator.machine import topology
 from orchestrator.machine.cpu_locks import CpuLocks
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
-RUN_IN_THE_BACKGROUND = """
+RUN_IN_THE_BACKGROUND = f"""
 import os, sys
 if os.fork():
     os._exit(0)
 from orchestrator.cli import main
-from orchestrator.executors.ray import ray_executor
-ray_executor.DRIVER_TIMEOUT_S = 8.0
+{IMPATIENT}
 code = None
 try:
     main()
