@@ -54,6 +54,7 @@ OWN_CLUSTERS = ("cluster_commands", "cluster_document", "cluster_lost", "cluster
 GROUPS = {
     **{f"ray/test_{name}.py": "clusters" for name in OWN_CLUSTERS},
     **dict.fromkeys(("process/test_executors.py", "ranks/test_ranks_nodes.py"), "ray"),  # they need the shared one
+    "ray/test_ray_faults.py": "faults",  # as long as all others of the shared cluster: it gets a cluster of its own
 }
 
 

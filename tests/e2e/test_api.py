@@ -313,6 +313,7 @@ def trained(done: orchestrator.ExperimentResult) -> Path:
     return done.run_dir
 
 
+@pytest.mark.slow
 def test_models_load_and_act_where_this_package_is_not_installed(trained: Path) -> None:
     jobs = trained / "jobs"
     files = [jobs / "pendulum-s0/model.zip", jobs / "pendulum-s0/vecnormalize.pkl", jobs / "hopper-s0/model.zip"]

@@ -312,6 +312,7 @@ def refilmed(filmed: tuple[Experiment, list[dict[str, Any]]], tmp_path: Path) ->
     return Experiment(tmp_path / "again", tmp_path / "again/jobs.toml", tmp_path / "again/run")
 
 
+@pytest.mark.slow
 def test_every_job_that_asks_gets_its_video_when_all_training_is_over(
     filmed: tuple[Experiment, list[dict[str, Any]]],
 ) -> None:

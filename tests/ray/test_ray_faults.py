@@ -154,7 +154,7 @@ from odd import Odd
 
 
 class Greedy(Odd):
-    '''Allocates ``mib`` of memory at its 400th step, once, and keeps it.'''
+    '''Allocates ``mib`` of memory at its 400th step, once, and more and more later: others may free some meanwhile.'''
 
     def __init__(self, mib):
         super().__init__("nothing", 0)
@@ -164,8 +164,10 @@ class Greedy(Odd):
         has_allocated = Path(__file__).with_name("has-allocated")
         if self.count == 400 and not has_allocated.exists():
             has_allocated.touch()
-            held = b"x" * (self.mib << 20)
-            time.sleep(600)
+            held = []
+            for _ in range(8):
+                held.append(b"x" * (self.mib << 18))
+                time.sleep(1)
         return super().step(action)
 
 

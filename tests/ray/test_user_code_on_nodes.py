@@ -20,6 +20,7 @@ from ray_helpers import Cluster
 
 from orchestrator.core.environment import SEARCH_PATH_VARIABLE
 from orchestrator.executors.ray import user_code
+from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.jobfile import load
 from orchestrator.machine.imported_code import python_files
@@ -34,7 +35,7 @@ def test_nodes_with_other_code_get_the_drivers_until_the_session_ends(tmp_path: 
     expected = python_files(project)
     search_paths = {}
     with ray_helpers.compatible_nodes(ray_cluster, tmp_path) as nodes:
-        code = user_code.upload(experiment.jobs)
+        code = user_code.copies(experiment.jobs, DriverDirectory.create(project))
         assert {job_code.folder for job_code in code.values()} == {str(project)}
         executor = RayExecutor(nodes=nodes, worker_command=PUPPET, code=code)
         with ray_cluster.further() as late:

@@ -33,6 +33,12 @@ class DriverDirectory:
         path.write_text(nonce)
         return cls(root=root, nonce_file=path, nonce=nonce, host=socket.gethostname())
 
+    def keep(self, name: str, content: bytes) -> Path:
+        """Write a file for nodes to fetch from the driver's machine; :meth:`remove` removes it."""
+        path = self.nonce_file.with_name(f"{self.nonce_file.name}-{name}")
+        path.write_bytes(content)
+        return path
+
     def is_accessible(self) -> bool:
         """Whether this machine has the same directory under its path, and may write to it."""
         try:
@@ -41,4 +47,5 @@ class DriverDirectory:
             return False
 
     def remove(self) -> None:
-        self.nonce_file.unlink(missing_ok=True)
+        for path in self.root.glob(f"{self.nonce_file.name}*"):
+            path.unlink(missing_ok=True)

@@ -131,7 +131,7 @@ def _full_disk_is_the_nodes() -> Iterator[None]:
 
 def _environment(assignment: Assignment, scratch: Path) -> dict[str, str | None]:
     """Changes to the environment of the workers: as on one machine, without the variables for Ray's own processes."""
-    code = {} if assignment.code is None else assignment.code.variables(scratch)
+    code = {} if assignment.code is None else assignment.code.variables(scratch, assignment.driver_node)
     of_ray = [name for name, value in os.environ.items() if name.startswith("RAY_") or value.startswith("ray.")]
     network = {} if assignment.ranks is None else _interface()
     return {**dict.fromkeys([*of_ray, "SPT_NOENV"]), **network, **assignment.environment, **code}

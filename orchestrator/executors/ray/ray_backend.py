@@ -33,7 +33,7 @@ class RayBackend:
             connected = stack.enter_context(contextlib.closing(connection.connect(settings.address, settings.machine)))
             driver_directory = DriverDirectory.create(run_dir)
             stack.callback(driver_directory.remove)
-            code = user_code.upload(jobs)
+            code = user_code.copies(jobs, driver_directory)
             self.slots = ClusterSlots(settings.max_parallel)
             registry = NodeRegistry(connected, driver_directory, transport)
             self.nodes = stack.enter_context(contextlib.closing(CompatibleNodes(registry, self.slots, transport)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from orchestrator.core.environment import SEARCH_PATH_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import Job
 from orchestrator.executors.ray import internals
+from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.machine.imported_code import Files, code_folder, digest, python_files
 
 FETCH_TIMEOUT_S = 120.0
@@ -31,17 +33,21 @@ class UserCode:
 
     folder: str
     digest: str
-    files: Any
-    """Reference to an object of Ray's, a :data:`Files`: only nodes that need it fetch it."""
+    copy: Path
+    """The driver's copy, pickled :data:`Files`, on its machine: only nodes that need it fetch it.
 
-    def variables(self, scratch: Path) -> dict[str, str]:
+    It is no object of Ray's: a driver that has one ends without a message when the cluster does.
+    """
+
+    def variables(self, scratch: Path, driver_node: str) -> dict[str, str]:
         """The variables by which a worker on this node finds the code.
 
         :param scratch: the session's scratch directory on this node.
+        :param driver_node: id of the driver's node.
         :raises OrchestratorError: the code is not on this node, and fetching it timed out.
         :raises OSError: it could not be written.
         """
-        return {SEARCH_PATH_VARIABLE: str(self._same_folder() or self._copy(scratch))}
+        return {SEARCH_PATH_VARIABLE: str(self._same_folder() or self._fetched(scratch, driver_node))}
 
     def _same_folder(self) -> Path | None:
         folder = Path(self.folder)
@@ -50,13 +56,13 @@ class UserCode:
                 return folder
         return None
 
-    def _copy(self, scratch: Path) -> Path:
+    def _fetched(self, scratch: Path, driver_node: str) -> Path:
         target = scratch / CODE_FOLDER / self.digest
         if target.is_dir():
             return target
         temporary = target.with_name(f".{self.digest[:8]}-{os.getpid()}")
         try:
-            for name, content in _fetch(self.files).items():
+            for name, content in _fetch(self.copy, driver_node).items():
                 path = temporary / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
@@ -69,13 +75,11 @@ class UserCode:
         return target
 
 
-def upload(jobs: Iterable[Job]) -> dict[str, UserCode]:
-    """Put the code of all ``jobs`` that import some into Ray's object store. Returns it by ``job_id``.
+def copies(jobs: Iterable[Job], driver_directory: DriverDirectory) -> dict[str, UserCode]:
+    """Copy the code of all ``jobs`` that import some into ``driver_directory``. Returns it by ``job_id``.
 
-    :raises UsageError: the code is too large, or cannot be read.
+    :raises UsageError: the code is too large, or cannot be read or copied.
     """
-    import ray
-
     by_folder: dict[str, UserCode | None] = {}
     by_job = {}
     for job in jobs:
@@ -84,22 +88,36 @@ def upload(jobs: Iterable[Job]) -> dict[str, UserCode]:
             continue
         if folder not in by_folder:
             try:
-                files = python_files(Path(folder))
+                by_folder[folder] = _copy(folder, driver_directory)
             except OSError as error:
-                raise UsageError(f"{error.filename or folder}: cannot be read ({error.strerror})") from error
-            by_folder[folder] = UserCode(folder=folder, digest=digest(files), files=ray.put(files)) if files else None
+                raise UsageError(
+                    f"{error.filename or folder}: cannot be copied for other nodes ({error.strerror})"
+                ) from error
         if (code := by_folder[folder]) is not None:
             by_job[job.job_id] = code
     return by_job
 
 
-def _fetch(reference: Any) -> Files:
-    import ray
+def _copy(folder: str, driver_directory: DriverDirectory) -> UserCode | None:
+    files = python_files(Path(folder))
+    if not files:
+        return None
+    name = digest(files)
+    return UserCode(folder=folder, digest=name, copy=driver_directory.keep(name[:8], pickle.dumps(files)))
 
+
+def _fetch(copy: Path, driver_node: str) -> Files:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    on_driver = NodeAffinitySchedulingStrategy(driver_node, soft=False)
+    remote: Any = ray.remote(Path.read_bytes)
+    reference = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=on_driver).remote(copy)
     try:
-        files: Files = internals.keeping_cpus(lambda: ray.get(reference, timeout=FETCH_TIMEOUT_S))
+        content = internals.keeping_cpus(lambda: ray.get(reference, timeout=FETCH_TIMEOUT_S))
     except ray.exceptions.GetTimeoutError as error:
         raise OrchestratorError(
             "the code that the job imports is not on this node, and could not be fetched from the driver's in time"
         ) from error
+    files: Files = pickle.loads(content)
     return files
