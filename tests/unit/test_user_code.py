@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.ray import user_code
+from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.executors.ray.user_code import UserCode
 from orchestrator.machine import imported_code
 from orchestrator.machine.imported_code import digest, python_files
@@ -108,17 +110,21 @@ def test_only_jobs_that_name_a_module_have_code(changes: dict[str, Any], is_copi
 
 def search_path(code: UserCode, scratch: Path) -> Path:
     """Where a worker on this machine finds the code."""
-    (name, value), *others = code.variables(scratch).items()
+    (name, value), *others = code.variables(scratch, "the driver's node").items()
     assert (name, others) == (SEARCH_PATH_VARIABLE, [])
     return Path(value)
 
 
 @pytest.fixture
-def code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> UserCode:
-    """Its files are the object itself instead of a reference to one of Ray's."""
-    monkeypatch.setattr(user_code, "_fetch", lambda files: files)
-    files = python_files(folder)
-    return UserCode(folder=str(folder), digest=digest(files), files=files)
+def code(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UserCode]:
+    """As copied by a driver on this machine, which is asked without Ray."""
+    monkeypatch.setattr(user_code, "_fetch", lambda copy, driver_node: copy.read_bytes())
+    (tmp_path / "run").mkdir()
+    driver_directory = DriverDirectory.create(tmp_path / "run")
+    copy = driver_directory.keep("code", pickle.dumps(python_files(folder)))
+    yield UserCode(folder=str(folder), digest=digest(CODE), copy=copy)
+    driver_directory.remove()
+    assert not list((tmp_path / "run").iterdir())
 
 
 def test_a_folder_with_the_same_code_is_used(folder: Path, code: UserCode, tmp_path: Path) -> None:
@@ -154,7 +160,7 @@ def test_the_code_is_fetched_once(
 ) -> None:
     shutil.rmtree(folder)
     copy = search_path(code, tmp_path)
-    monkeypatch.setattr(user_code, "_fetch", lambda files: pytest.fail("fetched again"))
+    monkeypatch.setattr(user_code, "_fetch", lambda *_: pytest.fail("fetched again"))
     assert search_path(code, tmp_path) == copy
 
 
@@ -164,10 +170,10 @@ def test_two_attempts_can_fetch_the_code_at_the_same_time(
     shutil.rmtree(folder)
     is_other = iter([True, False])
 
-    def fetch(files: Any) -> Mapping[str, bytes]:
+    def fetch(copy: Path, driver_node: str) -> bytes:
         if next(is_other):
             search_path(code, tmp_path)  # another attempt, which is faster
-        return files  # type: ignore[no-any-return]
+        return copy.read_bytes()
 
     monkeypatch.setattr(user_code, "_fetch", fetch)
     copy = search_path(code, tmp_path)

@@ -62,7 +62,8 @@ class UserCode:
             return target
         temporary = target.with_name(f".{self.digest[:8]}-{os.getpid()}")
         try:
-            for name, content in _fetch(self.copy, driver_node).items():
+            files: Files = pickle.loads(_fetch(self.copy, driver_node))
+            for name, content in files.items():
                 path = temporary / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
@@ -106,7 +107,7 @@ def _copy(folder: str, driver_directory: DriverDirectory) -> UserCode | None:
     return UserCode(folder=folder, digest=name, copy=driver_directory.keep(name[:8], pickle.dumps(files)))
 
 
-def _fetch(copy: Path, driver_node: str) -> Files:
+def _fetch(copy: Path, driver_node: str) -> bytes:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -114,10 +115,9 @@ def _fetch(copy: Path, driver_node: str) -> Files:
     remote: Any = ray.remote(Path.read_bytes)
     reference = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=on_driver).remote(copy)
     try:
-        content = internals.keeping_cpus(lambda: ray.get(reference, timeout=FETCH_TIMEOUT_S))
+        content: bytes = internals.keeping_cpus(lambda: ray.get(reference, timeout=FETCH_TIMEOUT_S))
     except ray.exceptions.GetTimeoutError as error:
         raise OrchestratorError(
             "the code that the job imports is not on this node, and could not be fetched from the driver's in time"
         ) from error
-    files: Files = pickle.loads(content)
-    return files
+    return content
