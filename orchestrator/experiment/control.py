@@ -15,7 +15,7 @@ from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, R
 from orchestrator.core.job_patterns import is_pattern, matching
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.experiment import recovery, run_directory
+from orchestrator.experiment import recovery, run_directory, run_end
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger, Request, SummaryRow, live_facts, summary
 from orchestrator.ledger.live_facts import LiveFacts
@@ -110,7 +110,8 @@ def status(run_dir: Path) -> Snapshot:
         return Snapshot(paths=paths, rows=[], holder=holder)  # it examines the robots first
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         rows = ledger.summary()
-        was_killed = holder is None and any(row["state"] == "RUNNING" for row in rows)
+        is_left_running = holder is None and any(row["state"] == "RUNNING" for row in rows)
+        was_killed = is_left_running and run_end.read(paths) is None
         live = None if holder is None else live_facts.read(paths, holder.key)
         asked = ledger.free_disk_asked() if live is not None and live.waiting_from_mib is not None else None
         rows = _as_of_now(rows, holder)

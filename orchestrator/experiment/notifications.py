@@ -104,9 +104,9 @@ class NotifyingReporter:
         stops, give_up_at = self.stops.count, time.monotonic() + TIME_LIMIT_S
         if self.outcome.counts is not None and self.experiment.notify.on_end:
             counts = self.outcome.counts()
-            states = ("SUCCEEDED", "FAILED", "CANCELLED", "PENDING", "PAUSED")
-            facts = {"EXIT_CODE": self.outcome.exit_code, "MESSAGE": self.outcome.message}
-            facts |= {name: counts.get(name, 0) for name in states}
+            states = {name: counts.get(name, 0) for name in ("SUCCEEDED", "FAILED", "CANCELLED", "PENDING", "PAUSED")}
+            states["PENDING"] += counts.get("RUNNING", 0)  # left so where the cluster or the ledger was lost
+            facts = {"EXIT_CODE": self.outcome.exit_code, "MESSAGE": self.outcome.message, **states}
             # At once, since it may be the last chance: it does not wait for its turn.
             self._start(Notification(key="on_end", command=self.experiment.notify.on_end, facts=facts))
         try:

@@ -68,9 +68,6 @@ def reconcile(
                 if verdict.init is not None and paths.job(job_id).root.exists():
                     shutil.copyfile(verdict.init, paths.job(job_id).init)  # the same content, should it be gone
             continue
-        if row is not None and isinstance(row.state, Cancelled) and row.fingerprint == job.spec.fingerprint():
-            ledger.update_declaration(position[job_id], job)
-            continue
         if earlier is not None:
             row = recovery.settle(earlier, paths, ledger, reporter)  # while its worker may still write there
             aside = run_directory.set_aside(paths.job(job_id).root, paths.replaced)
@@ -81,8 +78,8 @@ def reconcile(
         if verdict.problem is None:
             copy_robot(paths, job_id, verdict)
             copied.append(paths.job(job_id).root)
-            if row is not None and isinstance(row.state, Paused):
-                ledger.set_state(job_id, row.state)
+            if (held := row or recorded.get(job_id)) is not None and _is_held(held):
+                ledger.set_state(job_id, held.state)
         else:
             failed = Failed(cause=Cause.INVALID, message=verdict.problem.message + _kept(paths, job_id, verdict))
             ledger.set_state(job_id, move(job_id, Pending(), failed))
@@ -101,7 +98,7 @@ def requeued(
     rows: Mapping[str, JobRow], jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict], paths: RunPaths
 ) -> dict[str, JobRow]:
     """``rows`` as a run begins with them: PENDING where files of a finished job are gone, or where a job is declared
-    again; without jobs whose directories are gone, which start from the beginning.
+    again; without jobs whose directories are gone, which start from the beginning, or stay paused.
     """
     now = dict(rows)
     for job in (job for job in jobs if job.job_id in rows):
@@ -114,7 +111,17 @@ def requeued(
                 del now[job_id]
             elif is_back:
                 now[job_id] = dataclasses.replace(row, state=Pending())
+            continue
+        has_begun = row.attempts > 0 and isinstance(row.state, Pending | Paused)
+        if has_begun and _can_start(job, verdicts[job_id]) and not paths.job(job_id).root.exists():
+            del now[job_id]
     return now
+
+
+def _is_held(row: JobRow) -> bool:
+    """Whether the user holds a job back that is entered anew: it is paused, or was cancelled before its launch."""
+    is_cancelled = isinstance(row.state, Cancelled) and not row.state.is_undeclared and not row.attempts
+    return is_cancelled or isinstance(row.state, Paused)
 
 
 def _has_results(row: JobRow, paths: RunPaths) -> bool:

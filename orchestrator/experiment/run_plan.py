@@ -209,7 +209,7 @@ def _choice(job: Job, verdict: JobVerdict) -> list[str]:
 
 
 def _not_trained(verdict: JobVerdict) -> list[str]:
-    return [] if verdict.problem is None else [f"is invalid and not trained: {verdict.problem.message}"]
+    return [] if verdict.problem is None else [f"is invalid, so its training does not begin: {verdict.problem.message}"]
 
 
 def _by_robot(jobs: Sequence[Job], remarks: Callable[[Job], Sequence[str]]) -> list[str]:

@@ -244,7 +244,8 @@ class Ledger:
                 "UPDATE jobs SET env_steps = coalesce(nullif(:env_steps, 0), env_steps),"
                 " ep_rew_mean = coalesce(:ep_rew_mean, ep_rew_mean),"
                 " ep_rew_mean_first = coalesce(:ep_rew_mean_first, ep_rew_mean_first),"
-                " eval_mean = coalesce(:eval_mean, eval_mean), learner = coalesce(:learner, learner),"
+                " eval_mean = CASE WHEN :code = 0 THEN :eval_mean ELSE coalesce(:eval_mean, eval_mean) END,"
+                " learner = coalesce(:learner, learner),"
                 " env_steps_per_s = coalesce(:env_steps_per_s, env_steps_per_s),"
                 " learner_reason = coalesce(:learner_reason, learner_reason) WHERE job_id = :job_id",
                 {**asdict(record), "env_steps_per_s": record.env_steps_per_s, "job_id": job_id},

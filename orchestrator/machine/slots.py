@@ -152,7 +152,7 @@ class SlotPool:
         free = [cpu for cpu in self._machine.cpus if users[cpu.index] < self._users_per_cpu]
         if self._is_exclusive:
             free = [cpu for cpu in free if cpu.index not in elsewhere]
-        users.update(elsewhere)
+        users.update(elsewhere & {cpu.index for cpu in self._machine.cpus})
         nodes = {cpu.numa_node for cpu in free} if cores > 1 else ()
         choices = [self._greedy(cores, free, users)]
         choices += (self._greedy(cores, [cpu for cpu in free if cpu.numa_node == node], users) for node in nodes)

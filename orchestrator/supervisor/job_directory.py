@@ -44,11 +44,13 @@ class RobotCopies:
             staged = self.staged.get(job.job_id)
             if staged is None or hash_of_copy(staged, main_file(job.spec.xml)) != expected:
                 raise RobotAlteredError(
-                    f"{what}. Restore them, or run the job file with the robot as it was, which puts it back;"
-                    " then queue the job with `retry`"
+                    f"{what}. Restore them and queue the job with `retry`; or queue it and run the job file with"
+                    " the robot as it was, which puts it back"
                 )
+            was_there = directory.robot.exists()
             _put_back(directory, staged)
-            text = f"{job.job_id}: {what}; the robot was put back, and what was there is now {directory.robot_altered}"
+            aside = f", and what was there is now {directory.robot_altered}" if was_there else ""
+            text = f"{job.job_id}: {what}; the robot was put back{aside}"
             self.reporter.event("warning", text, job_id=job.job_id)
         self._compared.add(job.job_id)
 

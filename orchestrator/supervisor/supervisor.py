@@ -191,7 +191,7 @@ class Supervisor:
         return self._may_launch
 
     def _poll_timeout_s(self) -> float:
-        if not self._may_launch:
+        if not self._may_launch or len(self._active) >= self.slots.lanes:
             return IDLE_S
         if (due := self._jobs.queue.next_due) is not None:
             return min(IDLE_S, max(0.0, due - self.now()))
@@ -302,6 +302,8 @@ class Supervisor:
                         self._recorder.log_error(error)
                     self._started_attempt(attempt, queue_s)
                     self._end(attempt, outcome)
+                    if self._termination.failure is not None:  # the disk is full: the rest waits for the next run
+                        return
                 case Launched(attempt=attempt):
                     self._started_attempt(attempt, queue_s)
                     if attempt.is_placed:
@@ -372,6 +374,8 @@ class Supervisor:
                 if isinstance(error, ClusterLostError) or self._termination.stage > 1 or time.monotonic() > give_up_at:
                     break
                 time.sleep(IDLE_S)
+        with contextlib.suppress(Exception):
+            self._requests.handle()  # a `resume` of a job that was being paused, for example
         with contextlib.suppress(Exception):
             self._recorder.end_turn(self.now(), final=True)
 

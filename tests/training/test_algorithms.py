@@ -280,5 +280,5 @@ def test_noise_of_state_dependent_exploration_is_drawn_at_every_rollout(freq: in
     drawn: list[tuple[int, int]] = []
     for step in range(8):
         model.policy.reset_noise = lambda n, step=step: drawn.append((step, n))  # type: ignore[method-assign,misc]
-        evaluation._explore(model, step, 2)
+        evaluation.explore(model, step, 2)
     assert drawn == [(step, 2) for step in expected]

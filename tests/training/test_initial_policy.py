@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 import worker_helpers as helpers
 from stable_baselines3 import PPO
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
@@ -209,6 +211,14 @@ def test_a_job_that_is_not_finished_gives_its_newest_checkpoint(parent: JobPaths
     assert all(torch.equal(state[name], tensor) for name, tensor in initial.policy.items()), "trained in the same way"
 
 
+def test_a_finished_job_that_is_trained_further_gives_its_newest_checkpoint(tmp_path: Path) -> None:
+    extended = trained(tmp_path / "longer-s3", "hip", "knee")
+    assert init_source.read(extended.root).label == "its finished policy"
+    init_source.read.cache_clear()
+    extended.spec.write_text(spec_of(extended.root.name, total_timesteps=1024).to_json())
+    assert "checkpoint at 256 env_steps" in init_source.read(extended.root).label
+
+
 def test_a_deviation_that_all_actions_share_is_copied_whole() -> None:
     def policy(actions: int) -> ActorCriticPolicy:
         spaces = (gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Box(-1, 1, (actions,)))
@@ -300,6 +310,25 @@ def test_a_job_without_a_checkpoint_is_refused_with_what_became_of_it(parent: Jo
 
 def test_a_model_zip_without_statistics_needs_a_job_without_normalisation(stock: Path) -> None:
     assert "set normalize = false" in str(answer(stock, env="CartPole-v1").problem)
+
+
+@pytest.mark.parametrize(
+    ("settings", "normalize", "message"),
+    [
+        ({"norm_obs": False}, True, "set normalize = false"),
+        ({"norm_obs": False}, False, "None"),
+        ({"clip_obs": 5.0}, True, "clip_obs is 5.0 there, and 10.0 in every job"),
+        ({}, True, "None"),
+    ],
+)
+def test_a_model_zip_starts_a_job_that_sees_the_same_observations(
+    settings: dict[str, Any], normalize: bool, message: str, stock: Path, tmp_path: Path
+) -> None:
+    source = Path(shutil.copy(stock, tmp_path))
+    VecNormalize(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]), **settings).save(
+        str(tmp_path / "vecnormalize.pkl")
+    )
+    assert message in str(answer(source, env="CartPole-v1", normalize=normalize).problem)
 
 
 def test_a_copy_that_was_changed_in_the_job_directory_is_refused(parent: JobPaths, tmp_path: Path) -> None:

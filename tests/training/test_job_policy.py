@@ -284,6 +284,17 @@ def test_without_a_finished_policy_the_latest_checkpoint_is_loaded_with_a_warnin
         orchestrator.load(copy.root)
 
 
+def test_a_checkpoint_of_a_policy_with_gsde_explores_with_its_own_deviation(tmp_path: Path) -> None:
+    hyperparameters = {**helpers.SMALL_PPO, "use_sde": True}
+    kwargs = {"net_arch": [8], "log_std_init": -9.0}
+    job = trained(tmp_path / "job", env="Pendulum-v1", hyperparameters=hyperparameters, policy_kwargs=kwargs)
+    spec = json.loads(job.spec.read_text())
+    job.spec.write_text(json.dumps(spec | {"policy_kwargs": {"net_arch": [8]}}))  # so it would begin with 0
+    model, _ = orchestrator.load(job.root, checkpoint=256)
+    assert model.n_steps == helpers.SMALL_PPO["n_steps"]  # type: ignore[union-attr]
+    assert model.policy.action_dist.exploration_mat.abs().max() < 0.01  # type: ignore[union-attr,operator]
+
+
 def test_a_policy_that_is_being_trained_further_is_told_from_a_finished_one(copy: JobPaths) -> None:
     spec = json.loads(copy.spec.read_text())
     copy.spec.write_text(json.dumps(spec | {"total_timesteps": 1024}))

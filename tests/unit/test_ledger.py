@@ -82,6 +82,19 @@ def test_jobs_come_in_the_order_of_the_job_file(tmp_path: Path) -> None:
     assert [row.job.job_id for row in ledger.jobs()] == ["c", "b", "a"]
 
 
+@pytest.mark.parametrize(("code", "left"), [(0, None), (10, 5.0)])
+def test_a_training_without_evaluation_has_none_of_a_shorter_training(
+    code: int, left: float | None, tmp_path: Path
+) -> None:
+    ledger = filled(tmp_path / "l", 1)
+    outcome = AttemptOutcome(cause=Cause.SIGNAL, message="")
+    records = ExitRecord(code=0, message="", eval_mean=5.0), ExitRecord(code=code, message="")
+    for number, record in enumerate(records):
+        ledger.start_attempt(attempt("j0", number), queue_s=0.0)
+        ledger.end_attempt("j0", number, ended_at=2e9, wall_s=1.0, returncode=code, outcome=outcome, record=record)
+    assert ledger.summary()[0]["eval_mean"] == left
+
+
 def test_attempts_are_kept_and_summed(tmp_path: Path) -> None:
     ledger = filled(tmp_path / "l", 1)
     outcome = AttemptOutcome(cause=Cause.SIGNAL, message="killed")

@@ -358,6 +358,12 @@ class TestSlotPool:
         assert again is not None
         assert (again.index, again.cpus) == (1, (1,))
 
+    def test_cpus_of_others_that_this_pool_does_not_have_change_nothing(self) -> None:
+        pool = SlotPool(made(cores=2))
+        slot = pool.acquire(1, in_use_elsewhere=frozenset({0, 5}))
+        assert slot is not None
+        assert slot.cpus == (1,)
+
     def test_an_idle_core_is_preferred_to_one_whose_sibling_works(self) -> None:
         pool = SlotPool(made(cores=2, smt=2), 4)
         first, second, third, _ = fill(pool)

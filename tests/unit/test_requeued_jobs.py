@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from supervisor_helpers import Experiment, ledgers_closed, make_job  # noqa: F401 - a fixture
 
-from orchestrator.core.job import Attempt, Cancelled, Job, Pending, State, Succeeded
+from orchestrator.core.job import Attempt, Cancelled, Job, Paused, Pending, State, Succeeded
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.ledger import JobRow
@@ -93,6 +93,33 @@ def test_a_job_that_is_declared_again_without_its_directory_begins_anew(tmp_path
     (row,) = reconciled(experiment)
     assert (row.state, row.attempts) == (Pending(), 0)
     assert experiment.paths.job("a").robot_hash.exists()
+
+
+@pytest.mark.parametrize("state", [Pending(), Paused()])
+def test_a_job_that_has_begun_begins_anew_where_its_directory_is_gone_and_stays_paused(
+    state: State, tmp_path: Path
+) -> None:
+    policy = tmp_path / "policy.pt"
+    policy.write_bytes(b"weights")
+    experiment = after(tmp_path, state, make_job("a", spec={"init": "/policy", "init_sha256": "ab" * 32}))
+    shutil.rmtree(experiment.paths.job("a").root)
+    (row,) = reconciled(experiment, verdict=JobVerdict(init=policy))
+    assert (row.state, row.attempts) == (state, 0)
+    assert experiment.paths.job("a").init.exists()
+    assert experiment.paths.job("a").robot_hash.exists()
+
+
+def test_a_job_cancelled_before_its_launch_stays_so_and_takes_the_robot_as_it_is_now(tmp_path: Path) -> None:
+    job = make_job("a", spec={"env": None, "xml": "robot/robot.xml", "task": "forward"})
+    experiment = Experiment(tmp_path, [job])
+    for content in ("one", "other"):
+        bundle = tmp_path / content
+        bundle.mkdir()
+        (bundle / "robot.xml").write_text(content)
+        (row,) = reconciled(experiment, verdict=JobVerdict(robot_hash=content, bundle=bundle))
+        experiment.ledger.set_state("a", Cancelled())
+    assert (row.state, row.robot_hash) == (Cancelled(), "other")
+    assert (experiment.paths.job("a").robot / "robot.xml").read_text() == "other"
 
 
 def test_a_robot_in_a_folder_that_cannot_be_read_blocks_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

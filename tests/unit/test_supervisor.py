@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -189,6 +190,16 @@ def test_others_run_while_one_waits_to_be_retried(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, jobs, behaviours(table), cpus=1)
     experiment.run()
     assert experiment.order[:3] == ["k", "j0000", "k"]  # due after the first, and then first in line
+
+
+def test_a_retry_that_is_due_waits_for_a_lane_without_turning_all_the_time(tmp_path: Path) -> None:
+    table = {"k": [Behaviour(after_s=0.1, returncode=-9), Behaviour()], "long": Behaviour(after_s=100.0)}
+    experiment = Experiment(tmp_path, [make_job("k", max_retries=1), make_job("long")], behaviours(table), cpus=1)
+    instants: list[float] = []
+    experiment.reporter.each_turn = lambda view: instants.append(view.elapsed_s)
+    assert experiment.run() == {"k": "SUCCEEDED", "long": "SUCCEEDED"}
+    assert experiment.order == ["k", "long", "k"]
+    assert max(Counter(instants).values()) < 5
 
 
 def test_an_error_is_not_retried_and_the_others_go_on(tmp_path: Path) -> None:

@@ -309,11 +309,26 @@ def test_a_launch_onto_a_full_disk_stops_everything(tmp_path: Path) -> None:
             raise OSError(28, "No space left on device")
         return FOREVER
 
-    experiment = Experiment(tmp_path, [make_job(name) for name in names(3)], behave)
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(3)], behave, cpus=8)
     with pytest.raises(DiskFullError):
         experiment.run()
+    assert [row.attempts for row in experiment.ledger.jobs()] == [1, 1, 0], "no other is launched, and none again"
     experiment.ledger.close()
     assert set(Experiment(tmp_path, []).run().values()) == {"SUCCEEDED"}
+
+
+def test_a_resume_counts_although_the_disk_is_full_before_the_worker_has_paused(tmp_path: Path) -> None:
+    table: dict[str, Behaviour | list[Behaviour]] = {
+        "a": Behaviour(after_s=NEVER, exits_within_s=10.0),
+        "b": Behaviour(after_s=5.0, returncode=int(ExitCode.DISK_FULL)),
+    }
+    experiment = Experiment(tmp_path, [make_job("a"), make_job("b")], behaviours(table))
+    experiment.reporter.each_turn = once(
+        lambda view: view.elapsed_s >= 2.0, lambda: ask(tmp_path, ("pause", "a"), ("resume", "a"))
+    )
+    with pytest.raises(DiskFullError):
+        experiment.run()
+    assert {row.job.job_id: row.state.name for row in experiment.ledger.jobs()} == {"a": "PENDING", "b": "PENDING"}
 
 
 # -- checkpoints on request

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 """Names the checkpoint with the most env_steps."""
-_POLICY_HYPERPARAMETERS = ("use_sde", "sde_sample_freq", "action_noise")
+_POLICY_HYPERPARAMETERS = ("use_sde", "sde_sample_freq", "action_noise", "train_freq")
 """The hyperparameters that policy and exploration are built from."""
 Policy = Callable[[Any], tuple[Any, bool]]
 """Takes an observation (None to start), steps, and returns the next one and whether the episode has ended."""
@@ -98,14 +99,17 @@ def load_policy(
 ) -> Policy:
     """The policy in ``venv``. :raises PolicyError: as :func:`load_model` and :func:`normalized`."""
     from orchestrator.worker.runtime import sb3_internals
-    from orchestrator.worker.training import algorithms
+    from orchestrator.worker.training import algorithms, evaluation
 
     model = load_model(spec, paths, venv, trained)
     wrapped: Any = sb3_internals.wrap_env(model, normalized(spec, paths, venv, trained))
+    steps = itertools.count()
 
     def act(observation: Any) -> tuple[Any, bool]:
         if observation is None:
             return wrapped.reset(), False
+        if not deterministic:
+            evaluation.explore(model, next(steps), venv.num_envs)
         actions, _ = model.predict(observation, deterministic=deterministic)
         if not deterministic:
             actions = algorithms.add_action_noise(model, actions)
@@ -142,6 +146,9 @@ def load_model(spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpo
         raise PolicyError(
             f"{trained.path} belongs to another job: its network has other shapes than that of {spec.job_id}"
         ) from None
+    if model.use_sde:  # its noise is drawn once a rollout
+        vars(model).update({name: value for name, value in spec.hyperparameters.items() if name == "n_steps"})
+        model.policy.reset_noise(venv.num_envs)  # type: ignore[operator]
     model.num_timesteps, model.env = state["env_steps"], None
     return model
 

@@ -32,9 +32,12 @@ def check_init(
         if initial.algo != job["algo"]:
             raise UnfitInitError(f"was trained with {initial.algo}, and algo is {job['algo']} here; they must be equal")
         if (initial.statistics is not None) != job["normalize"]:
-            was = "with" if initial.statistics is not None else "without (no vecnormalize.pkl is beside it)"
+            was = "with" if initial.statistics is not None else "without (no vecnormalize.pkl beside it has any)"
             set_to = str(initial.statistics is not None).lower()
-            raise UnfitInitError(f"was trained {was} normalisation; set normalize = {set_to}, so that it sees the same")
+            text = (
+                f"was trained {was} normalisation of observations; set normalize = {set_to}, so that it sees the same"
+            )
+            raise UnfitInitError(text)
         names, spaces = None, environment
         if isinstance(environment, Simulation):
             names, spaces = names_of(environment), environment.env_spaces()

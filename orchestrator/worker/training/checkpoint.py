@@ -3,7 +3,8 @@
 A training that is killed at any instant and resumes from its newest checkpoint ends with the same bits as one that was
 never killed. A checkpoint holds the spec's fingerprint, so that none is resumed under other hyperparameters. It holds
 only the number of rows of a replay buffer; the rows are in files of their own (:mod:`.replay`). Loading a checkpoint
-runs code (pickle): only a job's own are loaded, and a file that the user names with ``play --checkpoint``.
+runs code (pickle): only a job's own are loaded, and what the user names with ``init``, ``load`` or
+``play --checkpoint``.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ def _run(
     elapsed = 0
     while remaining.any():
         if not deterministic:
-            _explore(model, elapsed, len(remaining))
+            explore(model, elapsed, len(remaining))
         actions, _ = model.predict(observations, deterministic=deterministic)
         if not deterministic:
             actions = algorithms.add_action_noise(model, actions)
@@ -232,7 +232,7 @@ def _run(
     return episodes
 
 
-def _explore(model: Model, elapsed: int, n_envs: int) -> None:
+def explore(model: Model, elapsed: int, n_envs: int) -> None:
     """Draw the noise of state-dependent exploration (gSDE) as often as in training; once where it counts episodes."""
     if not model.use_sde:
         return

@@ -27,6 +27,8 @@ from orchestrator.worker.training.initial_policy import InitialPolicy, Names, ac
 EXPECTED = "expected a job's directory, RUN_DIR/jobs/JOB_ID, or a model.zip of Stable-Baselines3"
 _MARKS = {"clip_range": "ppo", "target_entropy": "sac", "target_policy_noise": "td3", "gae_lambda": "a2c"}
 """Attribute of a model → its algorithm, by the first that it has."""
+CLIPPING = {"clip_obs": 10.0, "epsilon": 1e-8}
+"""How the ``VecNormalize`` of every job is set: its defaults."""
 TRIES = 3
 
 
@@ -48,9 +50,9 @@ def read(source: Path) -> InitialPolicy:
     if not source.exists():
         raise UsageError(f"{source}: no such file or directory; {EXPECTED}; `run RUN_DIR` resumes jobs without it")
     paths, spec = read_job(source)
-    if paths.model.exists():
-        return _of_model(paths.model, spec)
-    return _of_checkpoint(paths, spec)
+    newest = max(_checkpoints(paths), default=spec.total_timesteps)
+    is_finished = paths.model.exists() and newest >= spec.total_timesteps  # else it is being trained further
+    return _of_model(paths.model, spec) if is_finished else _of_checkpoint(paths, spec)
 
 
 def _of_model(path: Path, spec: WorkerSpec | None) -> InitialPolicy:
@@ -62,11 +64,16 @@ def _of_model(path: Path, spec: WorkerSpec | None) -> InitialPolicy:
         policy = parameters["policy"]
         algo, activation = _of_spec(spec) if spec is not None else _of_data(path)
         if normalization.is_file() and (spec is None or spec.normalize):
-            statistics = _statistics(vars(pickle.loads(normalization.read_bytes())))
+            normalized = vars(pickle.loads(normalization.read_bytes()))
+            statistics = None if spec is None and not normalized["norm_obs"] else _statistics(normalized)
     except Exception as error:
         raise UsageError(f"{path}: cannot be read: {failures.describe(error)}; {EXPECTED}") from error
     if spec is not None and spec.normalize and statistics is None:
         raise UsageError(f"{normalization} is missing: the policy cannot be used without its normalisation statistics")
+    for name, value in CLIPPING.items() if spec is None and statistics is not None else ():
+        if normalized[name] != value:
+            text = f"and {value} in every job, so that the policy would see other observations"
+            raise UsageError(f"{normalization}: {name} is {normalized[name]} there, {text}")
     return InitialPolicy(
         label="of Stable-Baselines3" if spec is None else "its finished policy",
         algo=algo,
@@ -78,19 +85,24 @@ def _of_model(path: Path, spec: WorkerSpec | None) -> InitialPolicy:
     )
 
 
+def _checkpoints(paths: JobPaths) -> dict[int, Path]:
+    """By env_steps."""
+    names = ((CHECKPOINT.fullmatch(path.name), path) for path in paths.checkpoints.glob("*.pt"))
+    return {int(name[1]): path for name, path in names if name is not None}
+
+
 def _of_checkpoint(paths: JobPaths, spec: WorkerSpec) -> InitialPolicy:
     for _ in range(TRIES):  # a job that runs removes its earlier ones
-        files = sorted(path for path in paths.checkpoints.glob("*.pt") if CHECKPOINT.fullmatch(path.name))
-        if not files:
+        if not (found := _checkpoints(paths)):
             text = "it has neither a policy nor a checkpoint to start from"
             raise UsageError(f"{paths.root}: {text}. {standing(paths)}; wait for its first checkpoint, or finish it")
         try:
-            state = checkpoint.load(files[-1].read_bytes())
+            state = checkpoint.load((newest := found[max(found)]).read_bytes())
             break
         except FileNotFoundError:
             continue
         except Exception as error:
-            raise UsageError(f"{files[-1]}: cannot be loaded: {failures.describe(error)}") from error
+            raise UsageError(f"{newest}: cannot be loaded: {failures.describe(error)}") from error
     else:
         raise UsageError(f"{paths.checkpoints}: no checkpoint could be read, as the job replaces them; try again")
     algo, activation = _of_spec(spec)

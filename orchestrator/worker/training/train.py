@@ -297,6 +297,7 @@ class Training:
         content = io.BytesIO()
         self._model.save(content)
         self._before_writing()
+        self._paths.eval.unlink(missing_ok=True)  # of a shorter training
         write_whole(self._paths.model, content.getvalue())
         normalization = self._model.get_vec_normalize_env()
         if normalization is not None:
