@@ -17,7 +17,8 @@ import sys
 import time
 import typing
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def run(
         options = run_plan.RunOptions(
             run_dir=_directory(run_dir or Path("runs") / experiment.directory_name),
             is_listed=True,
-            max_parallel=max_parallel,
+            max_parallel=_lanes(max_parallel),
             fresh=fresh,
             on_change=_checked(on_change),
             executor=executor,
@@ -101,7 +102,7 @@ def run(
         )
         to_result = functools.partial(result_of, RunPaths(options.run_dir))
         callbacks = _callbacks(to_result, on_result, on_progress)
-        finished = _finish(experiment, options, show=show, callbacks=callbacks, job_file=path.read_bytes())
+        finished = _finish(experiment, options, show=show, callbacks=callbacks)
     order = {job.job_id: index for index, job in enumerate(experiment.jobs)}
     rows = sorted(finished.rows, key=lambda row: order.get(row["job_id"], len(order)))
     return ExperimentResult(
@@ -152,6 +153,9 @@ def train(
     :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited.
     """
     _refuse_unknown(defaults)
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
+        raise UsageError(f"seeds={seeds!r}: expected a sequence of whole numbers, such as [0, 1, 2]")
+    seeds = list(seeds)
     with contextlib.ExitStack() as stack, _python_messages():
         folder = functools.cache(lambda: Path(stack.enter_context(TemporaryFolder())))
         robots = robot_arguments(xmls, folder)
@@ -161,7 +165,7 @@ def train(
             run_dir=root,
             is_listed=True,
             refuses_shared=True,
-            max_parallel=max_parallel,
+            max_parallel=_lanes(max_parallel),
             fresh=fresh,
             on_change=_checked(on_change),
             executor=executor,
@@ -174,7 +178,7 @@ def train(
         if isinstance(init, os.PathLike) or (isinstance(init, str) and init.strip() not in ("", "none")):
             init = os.fsdecode(init)
             defaults["init"] = init if init.startswith("job:") else str(absolute(Path(init)))
-        shared = {"seeds": list(seeds), **defaults}
+        shared = {"seeds": seeds, **defaults}
         if total_timesteps is not None:
             shared["total_timesteps"] = total_timesteps
         if task is not None:
@@ -200,7 +204,7 @@ def train(
             to_result = functools.partial(_result_of_robot, RunPaths(root), {robot.name: robot for robot in robots})
             indices = {robot.name: robot.index for robot in robots}
             callbacks = _callbacks(to_result, on_result, on_progress, indices)
-            finished = _finish(experiment, options, show=show, callbacks=callbacks, job_file=None)
+            finished = _finish(experiment, options, show=show, callbacks=callbacks)
             results |= {(row["name"], row["seed"]): to_result(row) for row in finished.rows}
     in_order = [results[robot.name, seed] for robot in robots for seed in seeds]
     return Results(in_order, run_dir=root if declared else None)
@@ -221,6 +225,15 @@ def _checked(on_change: OnChange) -> OnChange:
         expected = ", ".join(f'"{value}"' for value in valid)
         raise UsageError(f"on_change={on_change!r}: unknown; expected one of {expected}")
     return on_change
+
+
+def _lanes(max_parallel: int | None) -> int | None:
+    if max_parallel is None:
+        return None
+    if isinstance(max_parallel, bool) or not isinstance(max_parallel, Integral) or max_parallel < 1:
+        expected = "a whole number from 1 on, or None for as many as there are cores"
+        raise UsageError(f"max_parallel={max_parallel!r}: expected {expected}")
+    return int(max_parallel)
 
 
 def _result_of_robot(paths: RunPaths, robots: Mapping[str, RobotArgument], row: SummaryRow) -> Result:
@@ -247,7 +260,6 @@ def _finish(
     *,
     show: bool,
     callbacks: CallbackReporter | None,
-    job_file: bytes | None,
 ) -> session.RunResult:
     root, begun = options.run_dir, time.monotonic()
     with _reporter(show=show) as reporter:
@@ -255,7 +267,7 @@ def _finish(
         if callbacks is not None:
             callbacks.inner = reporter
         try:
-            finished = session.run(experiment, options, callbacks or reporter, job_file=job_file, callbacks=callbacks)
+            finished = session.run(experiment, options, callbacks or reporter, callbacks=callbacks)
         except BaseException as error:
             if callbacks is not None and error is callbacks.error:
                 error.add_note(f"The experiment was stopped. {_advice(root)}")

@@ -142,10 +142,10 @@ def run(
                 raise UsageError(f"{jobs}: a run directory is resumed as it is; {options_of_files}")
             _refuse_robots(jobs)
             experiment, verdicts = resume.load(jobs)
-            run_dir, job_file = jobs, None
+            run_dir = jobs
         else:
             experiment = load(jobs, overrides=changes, skip_invalid=skip_invalid)
-            verdicts, job_file = None, jobs.read_bytes()
+            verdicts = None
         options = run_plan.RunOptions(
             run_dir=run_dir or Path("runs") / experiment.directory_name,
             is_listed=True,
@@ -172,7 +172,7 @@ def run(
                 else:
                     plan_view.show(experiment, plan, options.run_dir)
             else:
-                raise typer.Exit(_run(experiment, options, job_file, warm, process, as_json=as_json))
+                raise typer.Exit(_run(experiment, options, warm, process, as_json=as_json))
 
 
 def _refuse_robots(folder: Path) -> None:
@@ -206,7 +206,6 @@ def _detached(*, as_json: bool) -> DetachedProcess:
 def _run(
     experiment: Experiment,
     options: RunOptions,
-    job_file: bytes | None,
     warm: Child | None,
     process: DetachedProcess | None,
     *,
@@ -222,7 +221,7 @@ def _run(
         if process is not None:
             reporting = contextlib.nullcontext(detached_view.reporter(process, options.run_dir, as_json=as_json))
         with reporting as reporter:
-            finished = session.run(experiment, options, reporter, job_file=job_file, warm=warm)
+            finished = session.run(experiment, options, reporter, warm=warm)
         if as_json:
             succeeded = sum(state.name == "SUCCEEDED" for state in finished.states.values())
             text = f"{succeeded} of {len(finished.states)} jobs succeeded"

@@ -47,6 +47,7 @@ def watched(run_dir: Path) -> tuple[RunPaths, LockHolder | None]:
     :raises RunDirError: none runs, and none has; or the lock names a process that does not run.
     """
     paths = run_directory.existing(run_dir)
+    control.refuse_benchmark(paths)
     holder = _current_holder(paths)
     if holder is None and run_end.read(paths) is None and not paths.ledger.exists():
         raise RunDirError(f"{run_dir}: no supervisor is running, and none has planned jobs here; nothing to follow")

@@ -101,6 +101,7 @@ def status(run_dir: Path) -> Snapshot:
     :raises UsageError: it is not a run directory, or its ledger is damaged.
     """
     paths = run_directory.existing(run_dir)
+    refuse_benchmark(paths)
     holder = run_directory.holder(paths)
     if holder is not None and holder.is_elsewhere:
         rows, written = summary.read(paths)
@@ -195,8 +196,7 @@ def ready_holder(paths: RunPaths) -> LockHolder | None:
 
     :raises UsageError: it is a benchmark, which reads none.
     """
-    if paths.bench.exists() and not paths.ledger.exists():
-        raise UsageError(f"{paths.root}: a benchmark reads no requests; press Ctrl-C where it runs to stop it")
+    refuse_benchmark(paths)
     patience = time.monotonic() + UNKNOWN_S
     while (holder := run_directory.holder(paths)) is not None:
         listens = holder.is_elsewhere or paths.ledger.exists() or paths.staging.exists()  # the last while it examines
@@ -204,6 +204,13 @@ def ready_holder(paths: RunPaths) -> LockHolder | None:
             return holder
         time.sleep(LOOK_EVERY_S)  # it has just taken the lock
     return None
+
+
+def refuse_benchmark(paths: RunPaths) -> None:
+    """:raises UsageError: it is the directory of a benchmark, which has no jobs to show or to follow."""
+    if paths.bench.exists() and not paths.ledger.exists():
+        advice = f"`report {paths.root}` shows it when it has ended; Ctrl-C where it runs stops it"
+        raise UsageError(f"{paths.root}: this is a benchmark, which has no jobs of an experiment; {advice}")
 
 
 def refuse_if_only_videos(paths: RunPaths, holder: LockHolder) -> None:

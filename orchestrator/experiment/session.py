@@ -53,13 +53,11 @@ def run(
     options: RunOptions,
     reporter: Reporter,
     *,
-    job_file: bytes | None = None,
     warm: preflight.Child | None = None,
     callbacks: CallbackReporter | None = None,
 ) -> RunResult:
     """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is requested.
 
-    :param job_file: its text, kept in the run directory.
     :param callbacks: the reporter, if it calls functions of the calling program; what one of them raises is raised here
         when every worker has exited.
     :raises UsageError: for anything the user can fix; nothing was launched.
@@ -99,8 +97,8 @@ def run(
             ledger = _abandoned_with(stack, Ledger.create(paths.ledger))
         position = {job.job_id: index for index, job in enumerate(experiment.jobs)}
         rows = reconcile(run_plan.jobs, run_plan.verdicts, position, options.on_change, paths, ledger, reporter)
-        if job_file is not None:
-            write_whole(paths.experiment, job_file)
+        if experiment.text is not None:
+            write_whole(paths.experiment, experiment.text)
         _report_plan(run_plan, options, aside, reporter)
         supervisor = Supervisor(
             paths=paths,
@@ -123,7 +121,7 @@ def run(
             repository=repository,
             backend=backend.facts(),
             user_code=imported_code.digests(run_plan.jobs),
-            declared=None if job_file is None else experiment.declared_by,
+            declared=None if experiment.text is None else experiment.declared_by,
         )
         _report_changes(changed, rows, reporter)
         stops.request_checkpoints = supervisor.request_checkpoints

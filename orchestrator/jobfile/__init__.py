@@ -15,7 +15,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -69,6 +69,8 @@ class Experiment:
     jobs: tuple[Job, ...]
     source: str
     """The job file as the user named it, for messages."""
+    text: bytes | None = None
+    """The content of the job file, kept in the run directory; None: it was made from no file, or is resumed."""
     base: Path
     """Absolute directory to which relative paths refer."""
 
@@ -104,12 +106,14 @@ def load(path: Path, *, overrides: Mapping[str, Any] = NO_OVERRIDES, skip_invali
     """
     source, text = str(path), ""
     try:
-        text = path.read_bytes().decode("utf-8-sig")  # some editors write a byte order mark, which TOML does not allow
+        content = path.read_bytes()  # once: it may be a pipe
+        text = content.decode("utf-8-sig")  # some editors write a byte order mark, which TOML does not allow
         data = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         where, message = _read_error(path, text, error)
         raise SpecError(source, [Problem(where=where, message=message)]) from None
-    return from_mapping(data, source=source, base=path.parent, overrides=overrides, skip_invalid=skip_invalid)
+    found = from_mapping(data, source=source, base=path.parent, overrides=overrides, skip_invalid=skip_invalid)
+    return replace(found, text=content)
 
 
 def from_mapping(

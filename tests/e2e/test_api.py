@@ -93,6 +93,9 @@ def test_what_is_near_an_argument_is_suggested_and_nothing_else_is() -> None:
         ({"on_chang": "keep"}, 'did you mean "on_change"?'),
         ({"max_paralel": 2}, 'did you mean "max_parallel"?'),
         ({"on_change": "restrat"}, 'expected one of "refuse"'),
+        ({"max_parallel": 0}, "expected a whole number from 1 on"),
+        ({"max_parallel": 1.5}, "expected a whole number from 1 on"),
+        ({"seeds": 3}, "expected a sequence of whole numbers"),
     ):
         with pytest.raises(orchestrator.UsageError, match=".*" + fragment.replace("?", r"\?")):
             orchestrator.train([HOPPER], **arguments)

@@ -16,7 +16,7 @@ from supervisor_helpers import Experiment, ledgers_closed, make_job  # noqa: F40
 from orchestrator import jobfile
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import control, preflight, run_directory, run_plan, session
+from orchestrator.experiment import attach, control, preflight, run_directory, run_plan, session
 from orchestrator.experiment.recovery import apply_late_requests
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import SilentReporter
@@ -131,8 +131,14 @@ def test_a_stop_that_comes_too_late_for_the_examination_reaches_the_supervisor(t
     assert experiment.supervisor.interrupted
 
 
-def test_a_benchmark_says_that_it_reads_no_requests(tmp_path: Path) -> None:
+def test_a_benchmark_has_no_jobs_to_show_to_follow_or_to_stop(tmp_path: Path) -> None:
     with run_directory.claim(tmp_path / "bench") as paths:
         paths.bench.mkdir()
-        with pytest.raises(UsageError, match="benchmark"):
-            control.stop(paths.root, [])
+        for ask in (
+            lambda: control.stop(paths.root, []),
+            lambda: control.status(paths.root),
+            lambda: attach.watched(paths.root),
+            lambda: attach.wait(paths.root, [], timeout_s=9.0),
+        ):
+            with pytest.raises(UsageError, match="this is a benchmark"):
+                ask()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,16 @@ def test_the_example_of_the_documentation_becomes_its_jobs(write: Callable[..., 
     )
     assert ant.spec.hyperparameters == {"n_steps": 256, "learning_rate": 1e-4}
     assert all(WorkerSpec.from_json(job.spec.to_json()) == job.spec for job in experiment.jobs)
+
+
+def test_a_job_file_may_be_a_pipe_and_its_text_is_kept(write: Callable[..., Path]) -> None:
+    path = write(EXAMPLE)
+    content, pipe = path.read_bytes(), path.with_name("pipe")
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(content,))
+    writer.start()
+    assert load(pipe).text == content
+    writer.join()
 
 
 def test_a_job_of_name_and_robot_alone_has_every_default(place: Path) -> None:

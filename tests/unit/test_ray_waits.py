@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -48,6 +49,6 @@ def test_a_task_waits_for_ray_in_another_thread_than_its_main_one(monkeypatch: p
     with pytest.raises(StopIteration, match="granted"):
         next(node_attempt._acquire_cpus(assignment, agent))
     assert list(node_attempt._chunks_from_driver(assignment)) == ["first", "second"]
-    assert user_code._fetch({"a.py": b""}) == {"a.py": b""}
+    user_code._fetch(Path("code"), "node")
     assert len(waits.in_main_thread) == 6
     assert not any(waits.in_main_thread)
