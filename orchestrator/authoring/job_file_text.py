@@ -43,7 +43,8 @@ def toml(value: Any) -> str:
         case float():
             return repr(value)
         case str():
-            return json.dumps(value, ensure_ascii=False)  # every escape of JSON is one of TOML
+            # Every escape of JSON is one of TOML, which allows DEL only as one.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case Mapping():
             return "{ " + ", ".join(f"{_key(name)} = {toml(part)}" for name, part in value.items()) + " }"
     return f"[{', '.join(map(toml, value))}]"

@@ -21,6 +21,7 @@ from orchestrator.core.worker_spec import OFF_POLICY
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.distributed_keys import near
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS
+from orchestrator.jobfile.job_names import is_showable
 from orchestrator.jobfile.validation import check_one
 from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
 
@@ -97,7 +98,7 @@ def draft(path: Path, *, algo: str | None, names: Sequence[str], target: Path) -
     name = path.stem if target.name == "jobs.toml" else target.stem
     lines = [
         comment("Written by `orchestrator import-zoo`. docs/job-file.md lists all keys."),
-        f"name = {toml(name)}",
+        f"name = {toml(name if is_showable(name) else algo)}",
         *("", "[defaults]", f"algo = {toml(algo)}", ""),
         *("[defaults.resources]", *aligned([('timeout = "7d"', "of a job; some of these trainings take long")])),
     ]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from orchestrator.commands.shared_options import AsJson, print_json, print_text, stoppable
+from orchestrator.commands.shared_options import AsJson, interruptible, print_json, print_text, stoppable
 from orchestrator.core.errors import UsageError
 
 app = typer.Typer()
@@ -95,7 +95,7 @@ def import_zoo(
     from orchestrator.terminal import authoring_view
 
     job_file_text.check_target(output, force=force)
-    with stoppable(NOTHING_WRITTEN):
+    with interruptible(NOTHING_WRITTEN):
         made = zoo_import.draft(hyperparameters, algo=algo, names=env or [], target=output)
         job_file_text.write(output, made.text, force=force)
     print_text(authoring_view.zoo(made, output))

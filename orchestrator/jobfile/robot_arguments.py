@@ -15,7 +15,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import absolute
 from orchestrator.core.text import plain, storable
 from orchestrator.jobfile.job_names import is_showable
-from orchestrator.jobfile.robot_globs import file_fault
+from orchestrator.jobfile.robot_globs import file_fault, matching_paths
 
 LONGEST_NAME = 40
 UNNAMED = ("", "MuJoCo Model")
@@ -110,7 +110,7 @@ def _files(item: str | os.PathLike[str]) -> Iterator[Path]:
             raise UsageError(f"train: {plain(str(path))}: no *.xml in this folder; {advice}")
         yield from files
     elif isinstance(item, str) and glob.has_magic(item) and not os.path.lexists(path):
-        matches = sorted(absolute(Path(match)) for match in glob.glob(item, recursive=True))  # noqa: PTH207 - absolute
+        matches = sorted(absolute(Path(match)) for match in matching_paths(item, Path()))
         files = [match for match in matches if not match.is_dir()]
         if not files:
             raise UsageError(f"train: no file matches the pattern {plain(str(path))}")

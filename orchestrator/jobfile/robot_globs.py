@@ -5,13 +5,18 @@ from __future__ import annotations
 import functools
 import glob
 import os
+import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.text import listed
 from orchestrator.jobfile.job_names import is_showable
 from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
+
+_RECURSIVE = re.compile(r"(?:^|(?<=/))\*\*(?:/|\Z)")
+"""A part of a pattern that stands for a folder and all folders below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,7 @@ class Robots:
         path = self._absolute(xml)
         if not glob.has_magic(xml) or self._fault(path) == "":
             return [Robot(name or path.stem, path)] if self._is_usable(path, job_index, problems) else []
-        # Path.glob takes neither absolute patterns nor ".." in them.
-        matches = sorted(map(self._absolute, glob.glob(xml, root_dir=self._base, recursive=True)))  # noqa: PTH207
+        matches = sorted(map(self._absolute, matching_paths(xml, self._base)))
         paths = [match for match in matches if not match.is_dir()]
         if not paths and name is not None and self._skip_invalid:
             return [Robot(name, path)]
@@ -87,6 +91,31 @@ class Robots:
         except OSError as error:
             return f"{text}: {(error.strerror or str(error)).lower()}"
         return f"{text}, which holds {listed(names, 5) or 'nothing'}"
+
+
+def matching_paths(pattern: str, base: Path) -> set[str]:
+    """What ``pattern`` matches, below ``base`` if it is relative. ``**`` enters no link that leads back up."""
+    # Path.glob takes neither absolute patterns nor ".." in them; glob.glob enters such links again and again.
+    recursive = _RECURSIVE.search(pattern)
+    if recursive is None:
+        return {str(base / match) for match in glob.glob(pattern, root_dir=base)}  # noqa: PTH207
+    head, tail = pattern[: recursive.start()], pattern[recursive.end() :] or "*"
+    tops = matching_paths(head, base) if head else {str(base)}
+    return {match for top in tops for folder in _folders(top) for match in matching_paths(tail, folder)}
+
+
+def _folders(top: str) -> Iterator[Path]:
+    for where, inner, _ in os.walk(top, followlinks=True):
+        folder = Path(where)
+        inner[:] = [name for name in inner if name[0] != "." and not _leads_back_up(folder / name, top)]
+        yield folder
+
+
+def _leads_back_up(folder: Path, top: str) -> bool:
+    if not folder.is_symlink():
+        return False
+    target, entered = folder.resolve(), (parent for parent in folder.parents if parent.is_relative_to(top))
+    return any(parent.resolve().is_relative_to(target) for parent in entered)
 
 
 def _about_braces(pattern: str) -> str:

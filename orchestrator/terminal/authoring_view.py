@@ -23,7 +23,7 @@ def robots(made: RobotJobFile, target: Path) -> str:
     time = made.time
     lines = [
         f"{target}: {count(number, 'robot')} to train ({joined(f'{n:,} {task}' for task, n in tasks.most_common())})",
-        *_left_out("Not trained", made.left_out),
+        *_left_out("Not trained", made.left_out, "`orchestrator check` shows all"),
     ]
     if made.left_out:
         again = "call `init` with --force, which replaces the job file and your edits in it"
@@ -39,10 +39,11 @@ def robots(made: RobotJobFile, target: Path) -> str:
 
 def zoo(made: ZooJobFile, target: Path) -> str:
     """The result of ``import-zoo``, in several lines."""
+    comments = f"comments in {target} name all"
     lines = [
         f"{target}: {count(made.jobs, 'job')} of {made.algo}",
-        *_left_out("Not imported", made.entries_left_out),
-        *_left_out("Left out of jobs, or changed", made.changes),
+        *_left_out("Not imported", made.entries_left_out, comments),
+        *_left_out("Left out of jobs, or changed", made.changes, comments),
     ]
     if made.newer:
         jobs = count(made.newer, "job has", "jobs have")
@@ -50,12 +51,13 @@ def zoo(made: ZooJobFile, target: Path) -> str:
     return "\n".join([*lines, *_next(target)])
 
 
-def _left_out(heading: str, entries: Sequence[LeftOut]) -> Iterator[str]:
+def _left_out(heading: str, entries: Sequence[LeftOut], where: str) -> Iterator[str]:
+    """:param where: what names those that are not shown here."""
     if entries:
         yield f"{heading} ({len(entries):,}):"
         yield from (f"    {plain(f'{entry.what}: {entry.reason}')}" for entry in entries[:MOST_SHOWN])
         if len(entries) > MOST_SHOWN:
-            yield f"    and {len(entries) - MOST_SHOWN:,} more; `orchestrator check` shows all"
+            yield f"    and {len(entries) - MOST_SHOWN:,} more; {where}"
 
 
 def _next(target: Path) -> list[str]:

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from orchestrator.authoring import zoo_import, zoo_values
+from orchestrator.authoring.job_file_text import toml
 from orchestrator.authoring.zoo_import import ZooJobFile
 from orchestrator.core.errors import UsageError
 from orchestrator.jobfile import from_mapping
+from orchestrator.terminal import authoring_view
 
 PPO = """
 shared: &shared
@@ -161,6 +163,20 @@ def test_huge_values_of_a_few_lines_are_left_out(tmp_path: Path) -> None:
     made, jobs = imported(tmp_path, "\n".join([*lines, "Ant-v4: {policy_kwargs: {net_arch: *a11}, gamma: 0.9}"]))
     assert jobs["Ant-v4"]["ppo"] == {"gamma": 0.9}
     assert any("nested too deeply" in entry.reason for entry in made.changes)
+
+
+def test_what_is_not_shown_is_in_comments_of_the_job_file(tmp_path: Path) -> None:
+    made, _ = imported(tmp_path, "Ant-v4: {gamma: 0.9}\n" + "\n".join(f"Game{n}-v1: {{}}" for n in range(25)))
+    shown = authoring_view.zoo(made, tmp_path / "jobs.toml")
+    assert all(f"# Game{n}-v1: " in made.text for n in range(25))
+    assert ("and 5 more; comments in" in shown, "check" in shown) == (True, False)
+
+
+def test_a_control_character_in_the_name_of_the_file_is_no_error(tmp_path: Path) -> None:
+    made, _ = imported(tmp_path, "Ant-v4: {gamma: 0.9}", name="a\x7fb.yml", algo="ppo")
+    assert tomllib.loads(made.text)["name"] == "ppo"
+    text = "".join(map(chr, range(0xA0)))
+    assert tomllib.loads(f"a = {toml({text: text})}") == {"a": {text: text}}
 
 
 def test_python_in_values_is_parsed_and_never_evaluated() -> None:

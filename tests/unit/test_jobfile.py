@@ -16,6 +16,7 @@ from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile import from_mapping, load, parse_override
 from orchestrator.jobfile.job_names import matrix_suffix
+from orchestrator.jobfile.robot_globs import matching_paths
 from orchestrator.jobfile.value_types import parse_duration, parse_size
 
 
@@ -158,6 +159,22 @@ def test_a_glob_names_its_jobs_by_stem_and_by_folder_where_stems_are_equal(place
     assert [job.spec.name for job in experiment.jobs] == ["ant", "bug", "go1/scene", "spot/scene"]
     assert [job.job_id for job in experiment.jobs][:2] == ["ant-s0", "bug-s0"]
     assert [job.spec.xml for job in experiment.jobs][2:] == ["robot/scene.xml"] * 2
+
+
+@pytest.mark.parametrize("target", [".", "..", "sub/../../below"])
+@pytest.mark.parametrize("pattern", ["below/**/*.xml", "other/../below/**/**/*.xml", "{root}/b*/**", "**/*.xml"])
+def test_patterns_over_all_folders_follow_links_but_not_back_up(tmp_path: Path, target: str, pattern: str) -> None:
+    for path in ("below/a.xml", "below/sub/b.xml", "below/.hidden/h.xml", "other/c.xml"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    (tmp_path / "below/more").symlink_to("../other")
+    (tmp_path / "below/back").symlink_to(target)
+    (tmp_path / "other/across").symlink_to("../below/sub")
+    paths = [Path(os.path.normpath(path)) for path in matching_paths(pattern.format(root=tmp_path), tmp_path)]
+    names = ["below/a.xml", "below/more/across/b.xml", "below/more/c.xml", "below/sub/b.xml"]
+    if pattern == "**/*.xml":
+        names += ["other/across/b.xml", "other/c.xml"]
+    assert sorted(str(path.relative_to(tmp_path)) for path in paths if not path.is_dir()) == names
 
 
 def test_an_existing_file_with_brackets_in_its_name_is_no_glob(place: Path) -> None:
