@@ -317,6 +317,23 @@ def trained(done: orchestrator.ExperimentResult) -> Path:
 
 
 @pytest.mark.slow
+def test_a_loaded_policy_is_trained_further_as_documented(trained: Path, tmp_path: Path) -> None:
+    text = (commands.REPOSITORY / "docs/use-a-policy.md").read_text(encoding="utf-8")
+    section = text.partition("## Train it further with Stable-Baselines3 alone\n")[2]
+    code = section.partition("```python\n")[2].partition("```")[0].replace("100_000", "2_048")
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("runs/robots", str(trained))],
+        check=False,
+        cwd=tmp_path,
+        env=commands.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"further.zip", "further.pkl"}
+
+
+@pytest.mark.slow
 def test_models_load_and_act_where_this_package_is_not_installed(trained: Path) -> None:
     jobs = trained / "jobs"
     files = [jobs / "pendulum-s0/model.zip", jobs / "pendulum-s0/vecnormalize.pkl", jobs / "hopper-s0/model.zip"]
