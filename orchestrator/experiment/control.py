@@ -263,10 +263,10 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
     named = resolve(snapshot, jobs, fits=fits) if jobs else [row["job_id"] for row in snapshot.rows]
     states = {job_id: row_of(snapshot, job_id)["state"] for job_id in named}
     if verb == "retry" and (invalid := [id_ for id_ in named if row_of(snapshot, id_)["cause"] == Cause.INVALID]):
-        if jobs:
+        named = [job_id for job_id in named if job_id not in invalid]
+        if jobs or not any(states[job_id] in command.from_states for job_id in named):
             advice = "correct what `status` says and run the job file, which examines them again"
             raise UsageError(f"{run_dir}: invalid, and never launched: {listed(invalid, NAMES_SHOWN)}; {advice}")
-        named = [job_id for job_id in named if job_id not in invalid]
     chosen = [job_id for job_id in named if states[job_id] in command.from_states]
     if jobs and len(chosen) < len(named):
         wrong = ", ".join(f"{job_id} is {states[job_id]}" for job_id in named if job_id not in chosen)

@@ -31,6 +31,7 @@ from orchestrator.report.experiment_facts import (
     ReportedRobot,
     Timings,
     Totals,
+    attempt_outcome,
 )
 from orchestrator.report.number_format import plain
 
@@ -143,9 +144,9 @@ def _job(
         "mode": declared.job.spec.mode if several else None,
         "allreduce": allreduce_s / wall_s if allreduce_s is not None and wall_s else None,
         "failures": [
-            {"attempt": attempt["number"], "cause": attempt["cause"], "message": attempt["message"] or ""}
+            {"attempt": attempt["number"], "cause": str(attempt["cause"]), "message": attempt["message"] or ""}
             for attempt in attempts
-            if attempt["cause"] not in (None, "paused")
+            if attempt_outcome(attempt) == "failed"
         ],
         "timings": timings,
         "curve": curve,
@@ -178,7 +179,7 @@ def _totals(jobs: Sequence[ReportedJob], attempts: Sequence[ReportedAttempt]) ->
     return {
         "jobs": len(jobs),
         "states": {state: states.count(state) for state in sorted(set(states))},
-        "retries": sum(max(0, job["attempts"] - 1) for job in jobs),
+        "retries": sum(failed["attempt"] + 1 < job["attempts"] for job in jobs for failed in job["failures"]),
         "busy_s": busy_s,
         "core_hours": sum(job["core_hours"] for job in jobs),
         "env_steps": env_steps,

@@ -23,6 +23,15 @@ class ReportedAttempt(AttemptRow):
     """Its end, or now while it is running, or the last row of its timings."""
 
 
+def attempt_outcome(attempt: ReportedAttempt) -> str:
+    """``succeeded``, ``running``, ``failed``, or ``interrupted``: ended by a stop, or with its supervisor."""
+    if attempt["ended_at"] is None:
+        return "running" if attempt["at_work"] else "interrupted"
+    if attempt["cause"] is None:
+        return "succeeded"
+    return "interrupted" if attempt["cause"] in ("interrupted", "paused", "cancelled", "supervisor-died") else "failed"
+
+
 class FailedAttempt(TypedDict):
     attempt: int
     cause: str
@@ -104,6 +113,7 @@ class Totals(TypedDict):
     jobs: int
     states: Mapping[str, int]
     retries: int
+    """Launches after an attempt that failed."""
     busy_s: float
     core_hours: float
     env_steps: int

@@ -10,7 +10,7 @@ from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.analysis.statistics import location
 from orchestrator.report import drawing
 from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, PHASES, SERIES
-from orchestrator.report.experiment_facts import ReportedAttempt, ReportedRobot
+from orchestrator.report.experiment_facts import ReportedAttempt, ReportedRobot, attempt_outcome
 from orchestrator.report.number_format import percent, plain
 
 if TYPE_CHECKING:
@@ -27,15 +27,7 @@ OUTCOME_COLOURS = {
     "interrupted": COLOURS["yellow"][0],
     "failed": COLOURS["red"][0],
 }
-
-
-def attempt_outcome(attempt: ReportedAttempt) -> str:
-    """A key of :data:`OUTCOME_COLOURS`."""
-    if attempt["ended_at"] is None:
-        return "running" if attempt["at_work"] else "interrupted"
-    if attempt["cause"] is None:
-        return "succeeded"
-    return "interrupted" if attempt["cause"] in ("interrupted", "paused", "cancelled", "supervisor-died") else "failed"
+"""Outcome of an attempt → colour."""
 
 
 def learning_curves(robots: Sequence[ReportedRobot], curves: Mapping[str, LearningCurve]) -> Drawn:

@@ -23,9 +23,14 @@ LONGEST_MESSAGE = 400
 
 def previews(jobs: Sequence[ReportedJob], paths: RunPaths) -> dict[str, str]:
     """Group → image of its best job that has one, as a ``data:`` URL."""
-    by_return = sorted(jobs, key=lambda job: job["ep_rew_mean"] or float("-inf"), reverse=True)
+    by_return = sorted(jobs, key=_return_of, reverse=True)
     best = {job["group"]: job for job in by_return[::-1] if job["preview"]}
     return thumbnails({group: paths.job(job["job_id"]).preview for group, job in best.items()})
+
+
+def _return_of(job: ReportedJob) -> float:
+    """Of its training; −∞ where it has none."""
+    return float("-inf") if job["ep_rew_mean"] is None else job["ep_rew_mean"]
 
 
 def robots_section(robots: Sequence[ReportedRobot], images: Mapping[str, str], learners: str) -> Section:
@@ -61,7 +66,7 @@ def robots_section(robots: Sequence[ReportedRobot], images: Mapping[str, str], l
     missing = sum(robot["group"] not in images for robot in robots)
     if missing:
         which = "No robot has a" if missing == len(robots) else f"{missing:,} of {len(robots):,} robots have no"
-        how = "set `video = true` in the job file, or use the command `play` (rendering needs a GL library)."
+        how = "set “video = true” in the job file, or use the command “play” (rendering needs a GL library)."
         parts.append(Text(sentences=[f"{which} preview: {how}"], tone="dim"))
     return Section(title="Robots", parts=parts)
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 
 from orchestrator.core.text import plain
-from orchestrator.experiment import attach
+from orchestrator.experiment import attach, resume
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_end import RunEnd
 from orchestrator.terminal import background_output, live_table, screen, status_view
@@ -39,7 +39,13 @@ def show_end(last: Snapshot | None, end: RunEnd, run_dir: str, *, as_json: bool)
         print(plain(f"error: {end.message}", keep="\n"), file=sys.stderr)
     elif last is not None:
         is_stopped = end.exit_code == 130 and any(row["state"] in ("PENDING", "RUNNING") for row in last.rows)
-        status_view.show_end(last.paths.root, last.rows, exit_code=end.exit_code, is_stopped=is_stopped)
+        status_view.show_end(
+            last.paths.root,
+            last.rows,
+            exit_code=end.exit_code,
+            is_stopped=is_stopped,
+            how_to_resume=resume.how(last.paths),
+        )
 
 
 def _summary(snapshot: Snapshot) -> str:

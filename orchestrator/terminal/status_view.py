@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.core.job import Cause
 from orchestrator.core.text import count, listed
 from orchestrator.experiment import resume
 from orchestrator.experiment.control import Snapshot
@@ -50,8 +51,18 @@ def show(snapshots: Iterable[Snapshot], *, in_place: bool) -> Snapshot | None:
     return last
 
 
-def show_end(root: Path, rows: Sequence[SummaryRow], *, exit_code: int, is_stopped: bool) -> None:
-    """Show how the run in ``root`` ended, where its results are, and what to do next."""
+def show_end(
+    root: Path,
+    rows: Sequence[SummaryRow],
+    *,
+    exit_code: int,
+    is_stopped: bool,
+    how_to_resume: str = "Run the same command again to resume.",
+) -> None:
+    """Show how the run in ``root`` ended, where its results are, and what to do next.
+
+    :param how_to_resume: a sentence.
+    """
     on = console()
     put(on, "", summary(rows, on.width), *_remarks(rows))
     is_any_done = any(row["state"] == "SUCCEEDED" for row in rows)
@@ -66,13 +77,16 @@ def show_end(root: Path, rows: Sequence[SummaryRow], *, exit_code: int, is_stopp
         run_dir = shlex.quote(str(root))
         put(on, f"Next: orchestrator report {run_dir}    (orchestrator play {run_dir} JOB shows what a job has learnt)")
     if is_stopped and exit_code != 0:
-        put(on, Text("Stopped. Run the same command again to resume.", style="yellow"))
+        put(on, Text(f"Stopped. {how_to_resume}", style="yellow"))
     elif exit_code == 1:
+        causes = {row["cause"] for row in rows if row["state"] in ("FAILED", "CANCELLED")}
         advice = f"`logs {root} JOB` shows the output of one; `retry {root}` queues them again."
+        if causes == {Cause.INVALID}:
+            advice = "Correct what is said above and run the job file, which examines them again."
         put(on, Text(f"Some jobs did not succeed. {advice}", style="red"))
     if paused := [row["job_id"] for row in rows if row["state"] == "PAUSED"]:
         jobs = count(len(paused), "job is", "jobs are")
-        advice = f"`resume {root}` queues what is paused again; then run the same command again."
+        advice = f"First, `resume {root}` queues what is paused again. {how_to_resume}"
         text = f"{jobs} paused ({listed(paused, PAUSED_SHOWN)}). {advice}"
         put(on, Text(text, style="yellow"))
 

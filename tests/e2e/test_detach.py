@@ -226,7 +226,7 @@ def test_a_stopped_experiment_ends_who_follows_with_its_exit_code(jobs: Path, tm
     follower = following(tmp_path)
     assert invoke("stop", "run", "--wait", cwd=tmp_path).returncode == 0
     out, _ = follower.communicate(timeout=commands.PATIENCE_S)
-    assert (follower.returncode, "Run the same command again to resume" in out) == (130, True)
+    assert (follower.returncode, "`run run` resumes it" in out) == (130, True)
     assert "stopping (requested by `stop`)" in (run_dir / "supervisor.log").read_text()
 
 

@@ -49,6 +49,8 @@ class Trained:
     evaluated: float | None = None
     """Mean return of its evaluation."""
     attempts: int = 1
+    before: Cause = Cause.SIGNAL
+    """Why the attempts before the last one ended."""
     ranks: int = 1
     mode: str = "allreduce"
     iteration_s: float = 1.0
@@ -133,7 +135,7 @@ def end_attempt(
         ledger.set_state(job_id, Running(attempt=attempt))
         return
     good = last and job.state == "SUCCEEDED"
-    failed = AttemptOutcome(cause=Cause.ERROR if last else Cause.SIGNAL, message=job.message)
+    failed = AttemptOutcome(cause=Cause.ERROR if last else job.before, message=job.message)
     record = ExitRecord(
         code=0 if good else 1,
         message="" if good else job.message,

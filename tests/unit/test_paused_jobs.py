@@ -201,6 +201,18 @@ def test_jobs_are_paused_and_resumed_while_no_supervisor_runs(tmp_path: Path) ->
     assert rows(tmp_path)["ab"]["state"] == "CANCELLED"
 
 
+def test_jobs_that_were_invalid_are_not_retried_and_who_has_no_others_is_told_so(tmp_path: Path) -> None:
+    ledger = Experiment(tmp_path, [make_job(name) for name in ("bad", "ended", "slow")]).ledger
+    ledger.set_state("bad", Failed(cause=Cause.INVALID, message="no joints"))
+    ledger.set_state("ended", Succeeded())
+    ledger.set_state("slow", Failed(cause=Cause.TIMEOUT, message="late"))
+    ledger.close()
+    assert "queued 1 job (slow) again" in control.ask(tmp_path, [], "retry")
+    for jobs in ([], ["*"]):
+        with pytest.raises(UsageError, match=r"invalid, and never launched: bad; correct"):
+            control.ask(tmp_path, jobs, "retry")
+
+
 def test_a_pattern_means_all_jobs_that_match_and_are_in_a_fitting_state(tmp_path: Path) -> None:
     job_ids = ("cart-s0", "cart-s1", "cart-s10", "dog-s1")
     experiment = Experiment(tmp_path, [make_job(name) for name in job_ids])

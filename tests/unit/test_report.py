@@ -6,6 +6,7 @@ import fcntl
 import json
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -14,7 +15,10 @@ from report_helpers import ARMS, STEPS, TIMINGS, Page, Trained, film_strip, made
 from orchestrator import report
 from orchestrator.analysis import run_reader
 from orchestrator.core.errors import UsageError
-from orchestrator.report import drawing, experiment_data, experiment_figures, number_format, thumbnails
+from orchestrator.core.job import Cause
+from orchestrator.core.paths import RunPaths
+from orchestrator.report import drawing, experiment_data, experiment_tables, number_format, thumbnails
+from orchestrator.report.experiment_facts import attempt_outcome
 
 EVIL = "<script>a(1)</script>\"'&$x$|`*"
 
@@ -135,7 +139,7 @@ def test_a_job_whose_supervisor_died_waits_to_be_resumed(tmp_path: Path) -> None
     facts = report.compose(make_run_dir(tmp_path / "run", [Trained(state="RUNNING")]).root).facts
     assert facts["jobs"][0]["state"] == "PENDING"
     assert facts["attempts"][0]["ended_at"] is None
-    assert experiment_figures.attempt_outcome(facts["attempts"][0]) == "interrupted"
+    assert attempt_outcome(facts["attempts"][0]) == "interrupted"
     assert facts["attempts"][0]["until"] >= facts["attempts"][0]["started_at"]
 
 
@@ -177,6 +181,7 @@ def test_missing_previews_are_reported_once(tmp_path: Path) -> None:
     _, _, page = made(tmp_path / "run", jobs)
     assert page.text.count("preview:") == 1
     assert "3 of 4 robots have no preview" in page.text
+    assert "`" not in page.text
     assert sum(tag == "img" for tag, _ in page.tags) == 1
 
 
@@ -184,7 +189,23 @@ def test_missing_previews_are_reported_once(tmp_path: Path) -> None:
 def test_failures_are_reported_with_their_causes(tmp_path: Path) -> None:
     _, facts, page = made(tmp_path / "run", [Trained(name="bad", state="FAILED", attempts=2, message="knee & hip")])
     assert [failure["cause"] for failure in facts["jobs"][0]["failures"]] == ["killed", "error"]
+    assert facts["totals"]["retries"] == 1
     assert "knee & hip" in page.text
+
+
+@pytest.mark.parametrize("cause", [Cause.INTERRUPTED, Cause.SUPERVISOR_DIED, Cause.PAUSED, Cause.CANCELLED])
+def test_stopped_attempts_are_no_failures_and_resuming_is_no_retry(tmp_path: Path, cause: Cause) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(attempts=3, before=cause)])
+    facts = report.compose(paths.root).facts
+    assert [attempt["cause"] for attempt in facts["attempts"]] == [cause, cause, None]
+    assert (facts["jobs"][0]["failures"], facts["totals"]["retries"]) == ([], 0)
+
+
+def test_the_preview_of_a_robot_is_that_of_its_highest_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment_tables, "thumbnails", dict)
+    returns = {"none": None, "low": -1.5, "zero": 0.0}
+    jobs: Any = [{"group": "g", "job_id": job, "ep_rew_mean": it, "preview": True} for job, it in returns.items()]
+    assert experiment_tables.previews(jobs, RunPaths(tmp_path)) == {"g": RunPaths(tmp_path).job("zero").preview}
 
 
 @pytest.mark.slow

@@ -18,12 +18,13 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
 from orchestrator.experiment import attach, run_directory
 from orchestrator.experiment.control import Snapshot
+from orchestrator.experiment.run_end import RunEnd
 from orchestrator.experiment.run_index import ListedRun, RunEntry
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import DiskShortage, View
-from orchestrator.terminal import list_view, screen, status_view
+from orchestrator.terminal import attach_view, list_view, screen, status_view
 from orchestrator.terminal.screen import JobLine, Screen
 from orchestrator.terminal.tables import table
 
@@ -219,6 +220,34 @@ def test_what_resumes_an_interrupted_run_is_said_once(
     assert capsys.readouterr().out.count("resumes it.") == 1
     end = attach.end_of(paths, None)
     assert end.message.count("orchestrator.train") == (not has_job_file)
+
+
+@pytest.mark.parametrize(
+    ("causes", "is_retried"), [(["invalid"], False), (["invalid", "error"], True), (["invalid", None], False)]
+)
+def test_who_has_only_invalid_jobs_is_told_to_correct_them(
+    capsys: pytest.CaptureFixture[str], causes: list[str | None], *, is_retried: bool
+) -> None:
+    states = [{"state": "FAILED", "cause": cause} if cause else {"state": "SUCCEEDED"} for cause in causes]
+    rows: Any = [{**ROW, "learner": None, "job_id": f"j{n}", **state} for n, state in enumerate(states)]
+    status_view.show_end(Path("run"), rows, exit_code=1, is_stopped=False)
+    out = capsys.readouterr().out
+    assert ("`retry run`" in out, "`logs run JOB`" in out) == (is_retried, is_retried)
+    assert ("run the job file" in out) != is_retried
+
+
+def test_who_follows_a_run_is_told_the_command_that_resumes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = RunPaths(tmp_path)
+    paths.experiment.touch()
+    rows: Any = [{**ROW, "learner": None, "job_id": state, "state": state} for state in ("PENDING", "PAUSED")]
+    end = RunEnd(holder="", exit_code=130, message="", ended_at=0.0)
+    attach_view.show_end(Snapshot(paths=paths, rows=rows, holder=None), end, "run", as_json=False)
+    out = capsys.readouterr().out
+    assert (out.count(f"`run {tmp_path}` resumes it."), "same command" in out) == (2, False)
+    status_view.show_end(tmp_path, rows, exit_code=130, is_stopped=True)
+    assert capsys.readouterr().out.count("Run the same command again to resume.") == 2
 
 
 def test_a_reading_says_how_long_the_supervisor_runs(tmp_path: Path) -> None:
