@@ -66,7 +66,7 @@ def reconcile(
             elif job_id not in changed and verdict.problem is None:
                 ledger.update_declaration(position[job_id], extension.continued(earlier.job.spec, job))
                 if verdict.init is not None and paths.job(job_id).root.exists():
-                    shutil.copyfile(verdict.init, paths.job(job_id).init)  # the same content, should it be gone
+                    write_whole(paths.job(job_id).init, verdict.init.read_bytes(), durable=False)  # should it be gone
             continue
         if earlier is not None:
             row = recovery.settle(earlier, paths, ledger, reporter)  # while its worker may still write there

@@ -26,6 +26,11 @@ def test_no_two_classes_have_the_same_name() -> None:
     assert not {name for name, count in counts.items() if count > 1}
 
 
+def test_no_module_is_too_long_to_be_read_at_once() -> None:
+    lines = {path: path.read_text(encoding="utf-8").count("\n") for path in PACKAGE.rglob("*.py")}
+    assert not {path: count for path, count in lines.items() if count > 400}
+
+
 def test_the_top_of_the_package_is_its_entry_points() -> None:
     assert len(list(PACKAGE.glob("*.py"))) <= 6
 
