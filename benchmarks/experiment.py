@@ -147,7 +147,7 @@ def startup(repeats: int) -> list[Line]:
     lines = []
     for learner, (first_s, mib) in START_LIMITS.items():
         imports_s = statistics.median(imports[learner])
-        what = f"from exec to first env step, seconds, learner {learner} (imports: {imports_s:.2f})"
+        what = f"from exec to first env_step, seconds, learner {learner} (imports: {imports_s:.2f})"
         lines.append(at_most(what, first[learner], first_s))
         lines.append(at_most(f"resident MiB of a worker, learner {learner}", resident[learner], mib))
     return lines
@@ -174,7 +174,7 @@ def answers(repeats: int) -> list[Line]:
                 times[what].append(time.perf_counter() - begun)
             times["launch"].append(first_launch_s(good, folder / f"launch-{number}"))
     lines = [at_most(f"{what} answers, seconds", times[what], limit) for what, (_, limit) in commands.items()]
-    what = "`run` typed to first worker launched, seconds (pre-flight included)"
+    what = "`run` typed to first worker launched, seconds (preflight included)"
     return [*lines, at_most(what, times["launch"], 1.0)]
 
 

@@ -36,9 +36,9 @@ COMMANDS = (
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0: all jobs succeeded. 1: some jobs did not succeed, or the run could not continue (the disk "
-    "is full, the head of the cluster is lost); run the same command again to resume. 2: wrong usage or "
-    "job file (of a wrong job file, `check` ends with 1). 130: stopped, or jobs are paused; run the "
+    epilog="Exit codes: 0: all jobs succeeded. 1: some jobs did not succeed (`retry` queues them again), or the run "
+    "could not continue (the disk is full, the head of the cluster is lost; the same command resumes it). 2: wrong "
+    "usage or job file (of a wrong job file, `check` ends with 1). 130: stopped, or jobs are paused; run the "
     "same command again to resume.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -36,7 +36,9 @@ def _jobs_argument(verb: str, otherwise: str) -> Any:
 @app.command()
 def status(
     run_dir: FoundRunDir = None,
-    watch: Annotated[bool, Option("--watch", help="Refresh every second until all jobs have ended.")] = False,
+    watch: Annotated[
+        bool, Option("--watch", help="Refresh every second until all jobs or the supervisor have ended.")
+    ] = False,
     with_exit_code: Annotated[
         bool,
         Option(
@@ -46,7 +48,7 @@ def status(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the state of every job of a run directory; without one, your experiments as `list` does."""
+    """Show the state of every job of a run directory; without one, of the only one here, otherwise your experiments."""
     found = _found(run_dir, "status", needs_one=watch or with_exit_code, as_json=as_json)
     if found is None:
         return
@@ -235,8 +237,10 @@ def play(
             min=0.01, help="Simulated time to show, in seconds.", show_default="10; in a window, until it is closed"
         ),
     ] = None,
-    episodes: Annotated[int | None, Option(min=1, help="Number of episodes to show, whatever their length.")] = None,
-    seed: Annotated[int, Option(min=0, help="Seed of the evaluation episodes.")] = 0,
+    episodes: Annotated[
+        int | None, Option(min=1, help="Number of episodes to show; without --seconds, at most ten simulated minutes.")
+    ] = None,
+    seed: Annotated[int, Option(min=0, help="Seed of the episodes.")] = 0,
     stochastic: Annotated[
         bool, Option("--stochastic", help="Sample actions, as in training, instead of taking their mean.")
     ] = False,

@@ -107,8 +107,8 @@ def clean(
 ) -> None:
     """Remove what a run directory does not need any more; it can be resumed, played and reported as before.
 
-    That is: what `run --fresh` and `--on-change=restart` have set aside, damaged checkpoints, logs of attempts before
-    the last one, and the older checkpoints of jobs that succeeded. Use --dry-run first.
+    That is, among others: what `run --fresh` and `--on-change=restart` have set aside, damaged checkpoints, logs of
+    attempts before the last one, and the older checkpoints of jobs that succeeded. Use --dry-run first.
     """
     from orchestrator.experiment import cleaning
     from orchestrator.terminal import clean_view

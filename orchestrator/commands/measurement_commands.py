@@ -28,7 +28,11 @@ def verify(
     ] = None,
     iterations: Annotated[int, Option(min=3, help="Number of iterations of each training.")] = 6,
     repeats: Annotated[
-        int, Option(min=1, help="Repeats of each measurement; with 5 the interval of the slow-down is narrower.")
+        int,
+        Option(
+            min=1,
+            help="Repeats of each measurement; with 5 the interval of the slow-down includes changes of the machine.",
+        ),
     ] = 1,
     output: Annotated[
         Path | None, Option(help="Directory for certificate.json.", show_default="RUN_DIR, or runs/<name>-verify")
@@ -135,12 +139,12 @@ def selftest(
     minutes: Annotated[float, Option(min=0.1, help="Minutes for which new rounds are begun.")] = 10.0,
     seed: Annotated[
         int | None,
-        Option(min=0, help="Seed of the faults and their moments, to repeat a self-test.", show_default="random"),
+        Option(min=0, help="Seed of the faults and their moments, to repeat a selftest.", show_default="random"),
     ] = None,
     only_round: Annotated[
         int | None,
         Option(
-            "--round", min=1, metavar="K", help="Take only round K of the self-test with --seed.", show_default="all"
+            "--round", min=1, metavar="K", help="Take only round K of the selftest with --seed.", show_default="all"
         ),
     ] = None,
     folder: Annotated[
@@ -153,7 +157,7 @@ def selftest(
     from orchestrator.terminal import background_output, selftest_view
 
     if only_round is not None and seed is None:
-        raise UsageError(f"--round {only_round}: needs --seed, the seed of the self-test that is to be repeated")
+        raise UsageError(f"--round {only_round}: needs --seed, the seed of the selftest that is to be repeated")
     options = campaign.SelftestOptions(minutes=minutes, seed=seed, only_round=only_round, folder=folder)
     with background_output.standard_output_in_background():
         result = campaign.selftest(options, shared.print_progress)

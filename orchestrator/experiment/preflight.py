@@ -252,7 +252,7 @@ class Child:
     def answer(self, *, readable: bool) -> ExaminationAnswer | str | None:
         """The answer, or a text saying why there will be none; None while there is neither."""
         ended = has_ended(self._popen.pid)
-        if readable:
+        if readable or (ended and select.select([self], [], [], 0)[0]):  # it has answered and ended since
             self._text += os.read(self.fileno(), 1 << 20)
         line, newline, rest = self._text.partition(b"\n")
         if newline:

@@ -169,12 +169,21 @@ SHARED = np.zeros(4)
         ({"bound": [].append}, "Bare.bound is a builtins.builtin_function_or_method"),
         ({"slotted": Slotted()}, "Bare.slotted is a .*Slotted"),
         ({"whole": Bare()}, "Bare.whole is a .*Bare"),
+        ({"env": Bare()}, "Bare.env is a .*Bare"),
         ({"objects": np.array([object()])}, "Bare.objects is an array of objects"),
     ],
 )
 def test_what_cannot_be_saved_is_named(attributes: dict[str, Any], reason: str) -> None:
     with pytest.raises(env_state.Unsaveable, match=reason):
         env_state.save([Bare(**attributes)])
+
+
+def test_a_view_into_an_array_of_another_layer_cannot_be_saved() -> None:
+    inner = Bare(whole=np.zeros(4))
+    outer = gymnasium.Wrapper(inner)
+    outer.part = inner.whole[:2]  # type: ignore[attr-defined]
+    with pytest.raises(env_state.Unsaveable, match="is an array that shares its memory with another array"):
+        env_state.save([outer])
 
 
 def test_attributes_that_share_an_object_share_it_again() -> None:

@@ -75,6 +75,13 @@ def test_what_speaks_against_a_robot_is_told_with_its_element(model: dict[str, s
     assert any(re.search(message, warning) for warning in found), found
 
 
+def test_no_timestep_is_named_where_physics_diverges_with_every_one() -> None:
+    pushing = f'<general joint="elbow" gainprm="0" biastype="affine" biasprm="0.1 9 0" {LIMITS}/>'
+    found = found_in(arm(actuator=pushing))
+    (told,) = [text for text in (*found.problems, *found.warnings) if "diverges" in text]
+    assert "even with timestep" in told
+
+
 def test_a_ctrlrange_in_degrees_is_named_as_the_cause_and_the_timestep_is_not() -> None:
     servo = '<position name="servo" joint="elbow" kp="40" ctrlrange="-50 50"/>'
     found = found_in(arm(joint='limited="true" range="-0.87 0.87"', actuator=servo))

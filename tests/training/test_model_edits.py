@@ -47,7 +47,9 @@ ROBOT = """<mujoco>
 <tendon><fixed name="pull"><joint joint="left.hip" coef="1"/></fixed></tendon>
 <actuator>
   <position name="servo" joint="left.hip" kp="20" kv="1"/><motor name="motor" joint="right.hip" gear="3"/>
-  <velocity name="speed" joint="left.hip" kv="2"/><muscle name="muscle" tendon="pull" lengthrange="0 1" force="30"/>
+  <velocity name="speed" joint="left.hip" kv="2"/>
+  <cylinder name="cylinder" joint="left.hip" bias="-1 2 3"/>
+  <muscle name="muscle" tendon="pull" lengthrange="0 1" force="30"/>
 </actuator>
 <keyframe><key name="home" qpos="0 0 1 1 0 0 0 0.1 0.1"/></keyframe>
 </mujoco>"""
@@ -96,6 +98,7 @@ def compiled(xml: Path, edits: Mapping[str, Any], folder: Path) -> mujoco.MjMode
         ({"actuator.motor.gear": [5]}, 'gear="3"', 'gear="5"'),
         ({"actuator.speed.kv": 7}, 'kv="2"', 'kv="7"'),
         ({"actuator.muscle.force": "*2"}, 'force="30"', 'force="60"'),
+        ({"actuator.cylinder.bias": ["*2", 2, 4]}, 'bias="-1 2 3"', 'bias="-2 2 4"'),
         ({"tendon.pull.stiffness": 4.0}, '<fixed name="pull"', '<fixed name="pull" stiffness="4"'),
         ({"key.home.qpos": [0, 0, 2, 1, 0, 0, 0, 0, 0]}, "0 0 1 1 0 0 0 0.1 0.1", "0 0 2 1 0 0 0 0 0"),
     ],

@@ -93,6 +93,11 @@ WRONG: dict[str, tuple[str, str, str]] = {
         "return states.qpos[:, 1:]",
         r"observe returns a view of the states; expected a new array",
     ),
+    "observation that is always the same array": (
+        "return np.concatenate((states.qpos[:, 1:], velocities), axis=1, dtype=np.float32)",
+        "return vars(self).setdefault('kept', np.zeros((len(states.qpos), 11), np.float32))",
+        r"observe returns the same array again; expected a new array each time",
+    ),
     "observation that is not finite": (
         "velocities = np.clip(states.qvel, -10, 10)",
         "velocities = states.qvel * np.inf",
@@ -176,6 +181,12 @@ def test_what_is_wrong_with_a_task_is_one_clear_message(
     assert "\n" not in str(raised.value)
 
 
+def test_a_task_may_derive_from_one_of_gymnasium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    code = "from orchestrator.worker.tasks.gymnasium_tasks import Ant\n\n\nclass MyAnt(Ant):\n    pass\n"
+    assert tasks.find_task(f"{written(tmp_path, code, 'derived')}:MyAnt").__name__ == "MyAnt"
+
+
 def test_a_spoilt_task_is_refused_before_launch(tmp_path: Path) -> None:
     written(tmp_path, documented().replace("axis=1, dtype=np.float32)", "axis=1).mean()"))
     with pytest.raises(SpecError, match=r"my_tasks:Jump: observe returns a float64 for 3 environments; expected"):
@@ -195,6 +206,10 @@ def test_a_spoilt_task_is_refused_before_launch(tmp_path: Path) -> None:
         ("tuple[float, float]", [0.1, 0.2], True),
         ("tuple[float, float]", [0.1], False),
         ("bool", True, True),
+        ("Literal['near', 'far']", "far", True),
+        ("Literal['near', 'far']", "up", False),
+        ("tuple[float, float, float]", [0.1, 0.2, 0.3], True),
+        ("Any", 3, True),
     ],
 )
 def test_options_may_be_of_any_kind_a_job_file_can_hold(
@@ -204,7 +219,9 @@ def test_options_may_be_of_any_kind_a_job_file_can_hold(
     spoilt = documented().replace(default, f"{default}    extra: {annotation} = None\n")
     monkeypatch.syspath_prepend(tmp_path)
     name = written(
-        tmp_path, f"from typing import Optional\n{spoilt}", re.sub(r"\W", "_", f"option_{annotation}_{value}")
+        tmp_path,
+        f"from typing import Any, Literal, Optional\n{spoilt}",
+        re.sub(r"\W", "_", f"option_{annotation}_{value}"),
     )
     make = lambda: Simulation.from_xml(HOPPER, f"{name}:Jump", n_envs=1, seed=0, task_options={"extra": value})  # noqa: E731
     if accepted:

@@ -41,6 +41,11 @@ class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._counters = tuple(data.warning[kind] for kind in self._warnings)
         self._time_s = data.time
 
+    def reset(self, **options: Any) -> Any:
+        result = self.env.reset(**options)
+        self._time_s = self._simulation.data.time
+        return result
+
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
         data = self._simulation.data

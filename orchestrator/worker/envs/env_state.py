@@ -44,7 +44,10 @@ def save(envs: Iterable[gymnasium.Env[Any, Any]]) -> bytes:
 
     :raises Unsaveable: the state of one of them cannot be saved.
     """
-    layers = [_save_layer(layer) for env in envs for layer in _layers(env)]
+    layers = []
+    for env in envs:
+        inspector = _PlainDataInspector()  # of all layers: one may hold a view into an array of another
+        layers += [_save_layer(layer, inspector) for layer in _layers(env)]
     try:
         # Protocol 5 would restore arrays that do not own their memory, which could not be saved again.
         return pickle.dumps(layers, protocol=4)
@@ -82,20 +85,20 @@ def _kind(layer: Any) -> str:
     return f"{type(layer).__module__}.{type(layer).__qualname__}"
 
 
-def _save_layer(layer: Any) -> dict[str, Any]:
+def _save_layer(layer: Any, inspector: _PlainDataInspector) -> dict[str, Any]:
     kind = _kind(layer)
     if isinstance(layer, DivergenceCheck):
         return {"kind": kind, "attributes": {}}
     if _saves_itself(layer):
         generator = vars(layer).get("_np_random")
         return {"kind": kind, "own": layer.get_state(), "attributes": {"_np_random": generator} if generator else {}}
-    inspector = _PlainDataInspector()
+    ignored = _NOT_STATE if isinstance(layer, gymnasium.Wrapper) else _NOT_STATE - {"env"}  # there, the user's own
     # A pickle of a whole MjData, its model included, is the only form that restores every derived quantity
     # (rewards read some of them before the next step computes them anew).
     simulations = {name: value for name, value in vars(layer).items() if type(value).__name__ == "MjData"}
     attributes = {}
     for name, value in vars(layer).items():
-        if name in _NOT_STATE or name in simulations or _is_constant(value):
+        if name in ignored or name in simulations or _is_constant(value):
             continue
         # The model and views into it or MjData, which MuJoCo's bindings hold by capsules, are restored in place.
         if simulations and type(_owner(value)).__name__ in ("MjModel", "PyCapsule"):

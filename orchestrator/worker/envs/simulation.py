@@ -379,8 +379,9 @@ class Simulation:
             what = divergence.describe(self.model, kind, int(self._batch.warning[env, int(kind), 0]))
         else:
             what = divergence.describe_state(self.model, self.states.qpos[env], self.states.qvel[env])
+        number, end = self._first_env + env, start + self.control_period_s
         return (
-            f"{self.robot}: environment {env} at simulation time {start:.3f}–{start + self.control_period_s:.3f} s of "
-            f"its episode: physics diverged, {what} is not finite or out of bounds; a smaller timestep, weaker "
+            f"{self.robot}: environment {number} at simulation time {start:.3f}–{end:.3f} s of its "
+            f"episode: physics diverged, {what} is not finite or out of bounds; a smaller timestep, weaker "
             "actuators or more damping or armature usually help"
         )

@@ -117,7 +117,7 @@ def _try_gl(library: str) -> str | None:
 def add_scenery(xml: Path) -> mujoco.MjModel:
     """The robot of ``xml`` with what the file lacks for a picture: a tiled floor, a sky, light everywhere.
 
-    Bodies, joints and geoms keep their numbers, and the state keeps its layout.
+    Bodies and joints keep their numbers, and the state keeps its layout.
     """
     import mujoco
 

@@ -78,7 +78,7 @@ def _float_arrays() -> list[str]:
 def _place_of_bad(model: mujoco.MjModel, name: str, values: NDArray[np.float64]) -> str:
     row = int(np.argwhere(~np.isfinite(values))[0][0])
     prefix, _, attribute = name.partition("_")
-    if prefix not in _NAMED:
+    if prefix not in _NAMED or len(values) != getattr(model, f"n{prefix}"):  # or its rows are vertices, controls, …
         return f"{name}[{row}]"
     return f"{attribute} of {_NAMED[prefix]} '{getattr(model, prefix)(row).name or row}'"
 

@@ -130,7 +130,7 @@ def _shortcuts(element: Any, kind: str) -> dict[str, list[list[Parameter]]]:
 
 def _write_parameters(element: Any, parameters: Sequence[Sequence[Parameter]], attribute: str, value: Any) -> bool:
     old = [float(getattr(element, vector)[index]) * factor for ((vector, index, factor), *_) in parameters]
-    if old[0] < 0:  # MuJoCo stores kv and dampratio in one entry, distinguished by the sign
+    if len(old) == 1 and old[0] < 0:  # MuJoCo stores kv and dampratio in one entry, distinguished by the sign
         old = [math.nan]
     new = _numbers(old, attribute, value)
     for number, entries in zip(new, parameters, strict=True):

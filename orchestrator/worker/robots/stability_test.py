@@ -114,12 +114,18 @@ def check_stability(
 
 
 def _simulate(
-    model: mujoco.MjModel, data: mujoco.MjData, start: Floats, controls: Controls, hold_s: float, cpu_s: float
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    start: Floats,
+    controls: Controls,
+    hold_s: float,
+    cpu_s: float,
+    most_steps: int = MAX_STEPS,
 ) -> Trial:
     """Simulate from ``start`` until the time is over or physics diverges."""
     step_s = float(model.opt.timestep)
     held = max(1, min(round(hold_s / step_s), MAX_STEPS // 10))
-    count = min(round(SIMULATED_S / step_s), MAX_STEPS) // held
+    count = min(round(SIMULATED_S / step_s), most_steps) // held
     rng = np.random.default_rng(0)
     mujoco.mj_resetData(model, data)
     data.qpos[:] = start
@@ -166,7 +172,8 @@ def _remedy(
     try:
         for divisor in TIMESTEP_DIVISORS:
             model.opt.timestep = usual / divisor
-            if _simulate(model, data, start, controls, hold_s, divisor * cpu_s).divergence is None:
+            trial = _simulate(model, data, start, controls, hold_s, divisor * cpu_s, divisor * MAX_STEPS)
+            if trial.divergence is None:
                 return f"with timestep = {model.opt.timestep:g} it does not: shorten the timestep"
         remedy = "weaken the actuators, add damping or armature, check the inertias"
         return f"even with timestep = {model.opt.timestep:g}: {remedy}"

@@ -72,10 +72,12 @@ def find_task(name: str) -> type[Task]:
     if not (isinstance(kind, type) and issubclass(kind, Task)):
         raise TaskError(f'task "{name}" is not a class derived from orchestrator.worker.tasks.Task')
     options: object = kind.Options
-    derived = isinstance(options, type) and issubclass(options, CommonOptions)
+    base: type[Task] = next(base for base in kind.__mro__ if base.__module__.startswith("orchestrator."))
+    derived = isinstance(options, type) and issubclass(options, base.Options)
     if not derived or "__dataclass_fields__" not in vars(options):
+        of_base = "orchestrator.worker.tasks.CommonOptions" if base is Task else f"{base.__name__}.Options"
         raise TaskError(
-            f'task "{name}": its Options is not a class derived from orchestrator.worker.tasks.CommonOptions with '
+            f'task "{name}": its Options is not a class derived from {of_base} with '
             "@dataclass(frozen=True, kw_only=True) above it"
         )
     return kind

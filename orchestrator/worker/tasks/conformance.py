@@ -74,6 +74,9 @@ def _checked_observation(task: Task, states: States) -> NDArray[Any]:
         raise _wrong(task, "observe", problem, "finite numbers", is_certain=False)
     if any(np.shares_memory(array, own) for own in (states.qpos, states.qvel, states.goals, *states.fields.values())):
         raise _wrong(task, "observe", "returns a view of the states", "a new array (.copy() makes one)")
+    again = _call(task, "observe", lambda: task.observe(states))
+    if isinstance(again, np.ndarray) and np.shares_memory(array, again):
+        raise _wrong(task, "observe", "returns the same array again", "a new array each time (.copy() makes one)")
     return array
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +90,15 @@ def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any]) ->
             raise TaskError(f'unknown option "{name}" of task "{task}"; {hint}it has: {", ".join(sorted(names))}')
         hint_type = hints[name]
         alternatives = get_args(hint_type) if get_origin(hint_type) in (Union, UnionType) else (hint_type,)
+        choices = [choice for kind in alternatives if get_origin(kind) is Literal for choice in get_args(kind)]
         accepted = [
-            kind if kind == Range else get_origin(kind) or kind for kind in alternatives if kind is not type(None)
+            kind if kind == Range else _JOB_FILE_TYPES.get(origin := get_origin(kind), origin or kind)
+            for kind in alternatives
+            if kind is not type(None) and get_origin(kind) is not Literal
         ]
-        if not _is_a(value, accepted):
-            expected = " or ".join(_TYPE_NAMES.get(kind) or kind.__name__ for kind in accepted)
+        if not (value in choices or Any in accepted or _is_a(value, accepted)):
+            named = [_TYPE_NAMES.get(kind) or kind.__name__ for kind in accepted]
+            expected = " or ".join([*map(repr, choices), *named])
             raise TaskError(f'option "{name}" of task "{task}" is {value!r}: expected {expected}')
         values[name] = tuple(map(float, value)) if Range in accepted and isinstance(value, (list, tuple)) else value
     try:
@@ -103,6 +107,7 @@ def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any]) ->
         raise TaskError(f'task "{task}": {error}') from None
 
 
+_JOB_FILE_TYPES: dict[Any, Any] = {tuple: list}
 _TYPE_NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
 _TYPE_NAMES |= {list: "a list", Range: "a list of two numbers"}
 
