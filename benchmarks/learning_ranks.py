@@ -24,7 +24,7 @@ from benchmarks import learning_figures
 from benchmarks.harness import ROOT
 from benchmarks.learning import mean_std, power, probability, signed
 from benchmarks.learning_runs import LEAST_SEEDS, MEASURES, Trained, values
-from benchmarks.permutation_tests import Pair, holm, interval, p_value
+from benchmarks.permutation_tests import Pair, holm, interval, p_value, too_many
 from orchestrator import jobfile as job_files
 from orchestrator.analysis import run_reader
 from orchestrator.bench import workload
@@ -179,6 +179,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ranks = [int(number) for number in given.ranks.split(",")]
     if given.seeds < LEAST_SEEDS:
         parser.error(f"--seeds {given.seeds}: at least {LEAST_SEEDS}")
+    if too_many(given.seeds, given.seeds):
+        parser.error(f"--seeds {given.seeds}: so many cannot be compared exactly; at most 10")
     try:
         train(given.folder, ranks, given.seeds)
         sides = read(given.folder, ranks, given.seeds)

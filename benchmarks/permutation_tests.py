@@ -67,6 +67,11 @@ class Pair:
         return statistic(np.concatenate([self.a, self.b]), self.a.size)
 
 
+def too_many(n_a: int, n_b: int) -> bool:
+    """Whether there are more assignments of one robot's returns than are enumerated."""
+    return math.comb(n_a + n_b, n_a) > MOST_SPLITS
+
+
 @cache
 def weights(n_a: int, n_b: int) -> Floats:
     """All assignments of ``n_a + n_b`` values, the given one first: ``(splits, n)`` of ``-1/n_a`` and ``1/n_b``.
@@ -74,7 +79,7 @@ def weights(n_a: int, n_b: int) -> Floats:
     :raises ValueError: there are too many.
     """
     amount = math.comb(n_a + n_b, n_a)
-    if amount > MOST_SPLITS:
+    if too_many(n_a, n_b):
         raise ValueError(
             f"{n_a} against {n_b} values: {amount:,} ways of assigning them; at most {MOST_SPLITS:,} are tried"
         )

@@ -61,7 +61,7 @@ def _scaling(experiment: Experiment, options: BenchOptions, paths: RunPaths, wor
     )
     if options.strong_seconds:
         fit = [level for level in levels if plan.has_slots(machine, level, 1)]
-        strong_scaling.run(experiment, options, paths, fit, setup, document["calibration"]["throughput"])
+        failed += strong_scaling.run(experiment, options, paths, fit, setup, document["calibration"]["throughput"])
     return failed
 
 

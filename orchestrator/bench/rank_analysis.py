@@ -20,6 +20,7 @@ from orchestrator.bench.throughput_ratios import (
     gain,
     high,
     low,
+    speed_up,
     throughput,
     times,
 )
@@ -83,7 +84,7 @@ def _measured(measured: LevelSamples, one: LevelSamples | None, *, together: boo
     return {
         "throughput": throughput(measured).facts(),
         "at_most": measured.at_most,
-        **efficiency_facts(None if one is None else gain(measured, one)[0], measured.processes),
+        **efficiency_facts(None if one is None else speed_up(measured, one), measured.processes),
         "allreduce": known_estimate(measured.values("allreduce")) if together else None,
         "disturbed": measured.disturbed,
         "cells": dict(measured.statuses),
@@ -107,7 +108,7 @@ def verdict(
     better, at_least = gain(many[number], wide[number])
     if better is None:
         return None
-    faster = gain(wide[number], wide[1])[0] if 1 in wide else None
+    faster, is_bound = gain(wide[number], wide[1]) if 1 in wide else (None, False)
     choice = _choice(better, at_least=at_least)
     doubt = "; measured once, so uncertain" if better.n < 2 else ""
     if any(ways[way][number].disturbed for way in (REFERENCE_WAY, "jobs")):
@@ -117,7 +118,8 @@ def verdict(
         f" {times(better, at_least=at_least)} the env_steps/s of one job of {number} ranks{doubt})."
     ]
     if faster is not None:
-        sentences.append(f"One job of {number} ranks does {times(faster)} the env_steps/s of one rank.")
+        does = times(faster, at_least=is_bound)
+        sentences.append(f"One job of {number} ranks does {does} the env_steps/s of one rank.")
     for way, text in (
         ("subproc", "stock Stable-Baselines3 over SubprocVecEnv on the same cores"),
         ("parameter-server", f"the same {number} ranks with a parameter server"),

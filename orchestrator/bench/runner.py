@@ -8,6 +8,7 @@ this process.
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import shutil
 import subprocess
@@ -92,7 +93,7 @@ def measure(
         processes.kill()
         setup.orphan_reaper.sweep(token)
     await_end(pids)
-    all_series = _time_series(processes, work, affinities)
+    all_series = _time_series(processes, work, affinities, until=cut_at)
     after_s = drift.kernel_s(setup.cpus)
     others_cores, message = None, failure
     result: Throughput = {"throughput": None, "window_s": None, "processes": []}
@@ -183,14 +184,21 @@ def _wait_for_window(
         time.sleep(max(0.0, min(pause_s, LONGEST_SLEEP_S, deadline - now)))
 
 
-def _time_series(processes: MeasuredProcesses, work: Work, affinities: Mapping[str, Sequence[int]]) -> list[TimeSeries]:
+def _time_series(
+    processes: MeasuredProcesses, work: Work, affinities: Mapping[str, Sequence[int]], until: float = math.inf
+) -> list[TimeSeries]:
+    """What the processes have written; without what came after ``until``, as supervised workers end an iteration."""
     return [
         TimeSeries(
             job=job_id,
             steps_an_iteration=work.job.spec.steps_an_iteration,
             updates_an_iteration=work.updates_an_iteration,
-            rows=[row for row in run_reader.iterations(paths.timings_csv) if row.clock_s is not None],
-            begun_at=facts.get("clock_s", processes.launched_at),
+            rows=[
+                row
+                for row in run_reader.iterations(paths.timings_csv)
+                if row.clock_s is not None and row.clock_s <= until
+            ],
+            begun_at=begun_at if (begun_at := facts.get("clock_s", math.inf)) <= until else processes.launched_at,
             facts={**facts, "cpus": affinities.get(job_id)},
         )
         for job_id, paths in processes.jobs.items()

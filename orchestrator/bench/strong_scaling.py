@@ -7,7 +7,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.bench import baselines, plan
@@ -56,8 +56,10 @@ def lower_bound_s(jobs: Sequence[tuple[float, int]], *, at_once: int, cores: int
 
 def run(
     experiment: Experiment, options: BenchOptions, paths: RunPaths, levels: Sequence[int], setup: Setup, rate: float
-) -> None:
-    """Measure the levels that are missing in ``strong.json``, in random order.
+) -> int:
+    """Measure the levels that are missing or incomplete in ``strong.json``, in random order.
+
+    Returns how many are still incomplete.
 
     :param rate: env_steps/s of one process, which converts ``strong_seconds`` to env_steps.
     :raises UsageError: ``strong.json`` was measured with other jobs, or the experiment cannot be run.
@@ -79,7 +81,8 @@ def run(
         if document["fingerprints"] != fingerprints or set(steps) != {job.job_id for job in jobs}:
             raise UsageError(f"{path}: measured with other jobs than {experiment.source} has; choose another --run-dir")
         jobs = [dataclasses.replace(j, spec=dataclasses.replace(j.spec, total_timesteps=steps[j.job_id])) for j in jobs]
-    missing = [level for level in levels if str(level) not in document["levels"]]
+    entries, job_ids = document["levels"], document["total_timesteps"]
+    missing = [level for level in levels if incomplete(entries.get(str(level)), job_ids)]
     random.Random(options.seed).shuffle(missing)
     if missing:
         each_s = sum(job.spec.total_timesteps for job in jobs) / rate
@@ -88,17 +91,27 @@ def run(
             f" (at least {LEAST_ITERATIONS} iterations), about {duration(each_s)} of one core's work at each level."
         )
     for level in missing:
-        entry = document["levels"][str(level)] = _measure(jobs, level, setup)
-        _add_lower_bounds(document["levels"], setup.machine.capacity)
+        entry = entries[str(level)] = _measure(jobs, level, setup)
+        add_lower_bounds(entries, job_ids, setup.machine.capacity)
         plan.write(path, document)
-        lost = [f"{job['job_id']} {job['state']}" for job in entry["jobs"] if job["state"] != "SUCCEEDED"]
+        lost = incomplete(entry, job_ids)
         but = f", but not all jobs were completed: {', '.join(lost)}" if lost else ""
         setup.tell(f"Strong scaling, {level} at once: {duration(entry['makespan_s'])}{but}")
+    return sum(bool(incomplete(entries[str(level)], job_ids)) for level in levels)
 
 
-def _add_lower_bounds(levels: Mapping[str, dict[str, Any]], capacity: int) -> None:
-    """Bounds for every level from the jobs' durations at the lowest one, where they disturb each other least."""
-    lowest = min(levels, key=int)
+def incomplete(entry: Mapping[str, Any] | None, job_ids: Iterable[str]) -> list[str]:
+    """The jobs that have not succeeded at a level, with their states. :param entry: None where it was not measured."""
+    states = {job["job_id"]: job.get("state", "SUCCEEDED") for job in (entry or {}).get("jobs", ())}
+    return [f"{name} {state}" for name in job_ids if (state := states.get(name, "PENDING")) != "SUCCEEDED"]
+
+
+def add_lower_bounds(levels: Mapping[str, dict[str, Any]], job_ids: Iterable[str], capacity: int) -> None:
+    """Bounds for all levels from the durations at the lowest complete one, where jobs disturb each other least."""
+    complete = [level for level, entry in levels.items() if not incomplete(entry, job_ids)]
+    if not complete:
+        return
+    lowest = min(complete, key=int)
     jobs = [(job["ended_s"] - job["started_s"], len(job["cpus"])) for job in levels[lowest]["jobs"]]
     for level, entry in levels.items():
         entry["lower_bound_s"] = lower_bound_s(jobs, at_once=int(level), cores=capacity)

@@ -113,7 +113,7 @@ class _Search:
         return n_envs >= 1 and steps % n_envs == 0 and steps // n_envs > 1
 
     def _unmeasured(self, points: list[Point]) -> list[Point]:
-        return [point for point in points if point not in map(_point, self._points)]
+        return [point for point in points if point not in map(_point, self._measured())]
 
     def _measured(self) -> list[TunePoint]:
         return [entry for entry in self._points if entry["throughput"] is not None]

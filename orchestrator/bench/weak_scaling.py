@@ -98,7 +98,8 @@ def run(
             reference_s=document["reference_s"],
         )
         record = {**record, **measurement.key()}
-        again = bool(record["disturbance"]) and log.disturbed()[measurement] < retakes
+        is_disturbed = record["status"] != "failed" and bool(record["disturbance"])
+        again = is_disturbed and log.disturbed()[measurement] < retakes
         record = with_disturbance(record, again=again)
         log.append(record)
         if again:

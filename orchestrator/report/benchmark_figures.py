@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.analysis.statistics import EstimateFacts
 from orchestrator.report import drawing
-from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, MARKERS, PHASES, SERIES
+from orchestrator.report.drawing import DIM, FACE, INK, MARKERS, PHASES, SERIES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -172,12 +172,11 @@ def makespan(levels: Mapping[int, Facts]) -> Drawn:
 
 
 def _bar(job: Facts) -> drawing.Bar:
-    succeeded = job.get("state", "SUCCEEDED") == "SUCCEEDED"
     return drawing.Bar(
         name=job["job_id"],
         begin_s=job["started_s"],
         end_s=job["ended_s"],
-        colour=SERIES[0] if succeeded else COLOURS["red"][0],
+        colour=SERIES[0],
         cpus=job.get("cpus") or (),
     )
 

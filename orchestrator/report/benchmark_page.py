@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.analysis.statistics import EstimateFacts
 from orchestrator.bench.scaling_analysis import LevelFacts
+from orchestrator.bench.strong_scaling import incomplete
 from orchestrator.core.text import count, duration
 from orchestrator.report import benchmark_figures as figures
 from orchestrator.report import benchmark_tables as tables
@@ -85,7 +86,8 @@ def _headlines(baselines: Baselines, capacity: int) -> list[Headline]:
         if estimate:
             within = "" if estimate["low"] is None else f"; {form(estimate['low'])} to {form(estimate['high'])}"
             note = f"{name}, {full} at once{within}"
-            headlines.append(Headline(label=label, value=form(estimate["median"]), note=note))
+            value = ("≤ " if one["at_most"] else "") + form(estimate["median"])
+            headlines.append(Headline(label=label, value=value, note=note))
     return headlines
 
 
@@ -121,10 +123,10 @@ def _scaling(baselines: Baselines, facts: Facts) -> list[Section]:
             Figure(
                 name="scaling",
                 title="Speed-up and efficiency",
-                caption="Left: env_steps/s of all processes together, relative to one process of the same baseline. "
-                "Right: the speed-up divided by the number of processes, or of cores where that is smaller. Dashed: "
-                f"the ideal on {facts['cores']} cores. Vertical bars are 95 % intervals. “≤” marks measurements that "
-                "were cut off, for which only an upper bound is known.",
+                caption="Left: env_steps/s of all processes together, relative to a process at the lowest level of the "
+                "same baseline. Right: the speed-up divided by the number of processes, or of cores where that is "
+                f"smaller. Dashed: the ideal on {facts['cores']} cores. Vertical bars are 95 % intervals. “≤” marks "
+                "measurements that were cut off, for which only an upper bound is known.",
                 draw=partial(figures.speedup, speedups, efficiencies, _cut(baselines), facts["cores"]),
             )
         )
@@ -224,9 +226,20 @@ def _gains(fit: Facts, speedups: Mapping[int, EstimateFacts]) -> bool:
 
 
 def _makespan(strong: Facts | None) -> list[Section]:
-    levels = {level: one for level, one in _by_level((strong or {}).get("levels") or {}).items() if one["jobs"]}
+    measured = _by_level((strong or {}).get("levels") or {})
+    expected = (strong or {}).get("total_timesteps")
+    lost = {
+        level: incomplete(one, expected or [job["job_id"] for job in one["jobs"]]) for level, one in measured.items()
+    }
+    levels = {level: one for level, one in measured.items() if one["jobs"] and not lost[level]}
+    sentences = [
+        f"{level} at once is left out, as not all jobs were completed: {plain(', '.join(jobs), 300)}."
+        for level, jobs in lost.items()
+        if jobs
+    ]
+    parts: list[Part] = [Text(sentences=sentences, tone="bad")] if sentences else []
     if not levels:
-        return []
+        return [Section(title="Makespan", parts=parts)] if parts else []
     lanes = sum(len({cpu for job in one["jobs"] for cpu in job.get("cpus") or ()}) for one in levels.values())
     columns: Columns[int] = {
         "jobs at once": str,
@@ -241,10 +254,11 @@ def _makespan(strong: Facts | None) -> list[Section]:
         name="makespan",
         title="The whole job file",
         caption="All jobs of the job file at each number of jobs at once; each bar is a job on its CPU. Dashed: the "
-        "lower bound of the makespan: the longest job, or all work spread evenly over the CPUs if that takes longer.",
+        "lower bound of the makespan: the longest job, or all work spread evenly over the CPUs or over the jobs at "
+        "once if that takes longer.",
         draw=partial(figures.makespan, levels),
     )
-    parts: list[Part] = [figure] if lanes <= MOST_LANES else []
+    parts += [figure] if lanes <= MOST_LANES else []
     return [Section(title="Makespan", parts=[*parts, table(levels, columns, caption=caption, text=())])]
 
 

@@ -48,7 +48,7 @@ def throughput(baselines: Baselines) -> Table:
     """env_steps/s, speed-up and efficiency."""
     columns: Columns[Row] = {
         "baseline × processes": lambda row: f"{plain(row[0])} × {row[1]}",
-        "env_steps/s": lambda row: _bounded(row[2]["throughput"], row[2], number),
+        "env_steps/s": lambda row: bounded(row[2]["throughput"], row[2], number),
         "speed-up": lambda row: _relative(row, "speedup", number),
         "efficiency": lambda row: _relative(row, "efficiency", percent),
         "repeats": lambda row: str(row[2]["throughput"]["n"]),
@@ -66,10 +66,11 @@ def _relative(row: Row, name: Literal["speedup", "efficiency"], form: Callable[[
     estimate = one[name]
     if level == one["base"] and estimate:
         return form(estimate["median"])  # relative to itself: no measurement, so without an interval
-    return _bounded(estimate, one, form)
+    return bounded(estimate, one, form)
 
 
-def _bounded(estimate: EstimateFacts | None, one: LevelFacts, form: Callable[[float | None], str]) -> str:
+def bounded(estimate: EstimateFacts | None, one: MeasuredFacts, form: Callable[[float | None], str]) -> str:
+    """An estimate that is an upper bound where measurements were cut off."""
     return ("≤ " if one["at_most"] and estimate else "") + interval(estimate, form)
 
 

@@ -259,7 +259,7 @@ def _ranks_of_robot(jobs: Sequence[ReportedJob]) -> RanksOfRobot:
     base = min(groups)
     rows: list[RanksRow] = []
     for (ranks, mode), by_seed in sorted(groups.items()):
-        speedup = _speedup(by_seed, groups[base]) if ranks != base[0] else None
+        speedup = _speedup(by_seed, groups[base]) if (ranks, mode) != base else None
         rows.append(
             {
                 "ranks": ranks,

@@ -178,7 +178,10 @@ def varied(panels: Sequence[tuple[str, str, Sequence[tuple[Any, float]]]], ratin
     """One panel per robot and varied key: ``(robot, key, [(value, return), …])``; ``rating`` names the return."""
     drawn, all_axes = drawing.panels(len(panels), columns=3, height_in=1.5)
     for axes, (name, key, points) in zip(all_axes, panels, strict=True):
-        values = list(dict.fromkeys(value for value, _ in points))
+        values: list[Any] = []
+        for value, _ in points:
+            if value not in values:  # a value may be a list or a table, which has no hash
+                values.append(value)
         if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
             values.sort()
         groups = [[result for other, result in points if other == value] for value in values]

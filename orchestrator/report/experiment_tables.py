@@ -53,9 +53,9 @@ def robots_section(robots: Sequence[ReportedRobot], images: Mapping[str, str], l
     if not images:
         del columns["preview"]
     caption = (
-        "Return: the mean of the first and of the last 100 training episodes. Evaluation: the mean return of the "
-        "finished policy ± the standard deviation over episodes, without exploration and with it (“exploring”). "
-        "env_steps/s: during training iterations."
+        "Return: after the first iteration with a finished episode, and at the end; each is the mean of at most the "
+        "latest 100 episodes. Evaluation: the mean return of the finished policy ± the standard deviation over "
+        "episodes, without exploration and with it (“exploring”). env_steps/s: during training iterations."
     )
     if any(len(robot["seeds"]) > 1 for robot in robots):
         caption += " Of several seeds: the median with its 95 % interval in brackets."

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.analysis.statistics import EstimateFacts
 from orchestrator.bench.rank_analysis import RankFacts
 from orchestrator.report import benchmark_figures as figures
-from orchestrator.report.benchmark_tables import failures, remarks
+from orchestrator.report.benchmark_tables import bounded, failures, remarks
 from orchestrator.report.document import Columns, Figure, Part, Section, Table, Text, table
 from orchestrator.report.experiment_facts import RanksOfRobot, RanksRow
 from orchestrator.report.number_format import DASH, interval, number, percent, plain
@@ -31,7 +31,7 @@ def experiment_section(robots: Sequence[RanksOfRobot]) -> list[Section]:
         "ranks": lambda row: str(row[1]["ranks"]),
         "mode": lambda row: row[1]["mode"] or DASH,
         "env_steps/s": lambda row: interval(row[1]["env_steps_per_s"]),
-        "speed-up": lambda row: "1" if row[1]["ranks"] == row[0]["base"] else interval(row[1]["speedup"]),
+        "speed-up": lambda row: "1" if row[1] is row[0]["rows"][0] else interval(row[1]["speedup"]),
         "efficiency": lambda row: interval(row[1]["efficiency"], percent),
         "in all-reduce": lambda row: interval(row[1]["allreduce"], percent),
     }
@@ -74,6 +74,7 @@ def benchmark_section(result: Facts | None, cores: int) -> list[Section]:
     parts: list[Part] = [Text(sentences=list(map(plain, result["sentences"])))] if result["sentences"] else []
     speedups = _curves(result["ways"], lambda one: one["speedup"])
     efficiencies = _curves(result["ways"], lambda one: one["efficiency"])
+    cut = {way: [int(n) for n, one in levels.items() if one["at_most"]] for way, levels in result["ways"].items()}
     if speedups:
         parts.append(
             Figure(
@@ -83,7 +84,7 @@ def benchmark_section(result: Facts | None, cores: int) -> list[Section]:
                 "divided by the number of ranks, or cores. “jobs” trains as many policies as there are ranks, other "
                 "ways train one; “subproc” is stock Stable-Baselines3 with a process for every environment, on as many "
                 f"cores. Dashed: the ideal where {cores} of them have cores of their own.",
-                draw=partial(figures.speedup, speedups, efficiencies, {}, cores, unit="ranks, or jobs"),
+                draw=partial(figures.speedup, speedups, efficiencies, cut, cores, unit="ranks, or jobs"),
             )
         )
     about = [f"{plain(way)}: {plain(text)}." for way, text in (result["about"] or {}).items()]
@@ -98,14 +99,17 @@ def _table(result: Facts) -> Table:
     rows += [(way, ranks, one) for way, numbers in result["ways"].items() for ranks, one in numbers.items()]
     columns: Columns[tuple[str, str, RankFacts]] = {
         "way × ranks": lambda row: f"{plain(row[0])} × {row[1]}" if row[1] != "1" else row[0],
-        "env_steps/s": lambda row: ("≤ " if row[2]["at_most"] else "") + interval(row[2]["throughput"]),
-        "speed-up": lambda row: number(1.0) if row[1] == "1" else interval(row[2]["speedup"]),
-        "efficiency": lambda row: DASH if row[1] == "1" else interval(row[2]["efficiency"], percent),
+        "env_steps/s": lambda row: bounded(row[2]["throughput"], row[2], number),
+        "speed-up": lambda row: number(1.0) if row[1] == "1" else bounded(row[2]["speedup"], row[2], number),
+        "efficiency": lambda row: DASH if row[1] == "1" else bounded(row[2]["efficiency"], row[2], percent),
         "in all-reduce": lambda row: interval(row[2]["allreduce"], percent),
         "repeats": lambda row: str(row[2]["throughput"]["n"]),
         "remarks": lambda row: remarks(row[2]),
     }
-    caption = f"Medians with 95 % intervals; speed-up and efficiency are relative to one job of one rank. {ALLREDUCE}"
+    caption = (
+        "Medians with 95 % intervals. “≤”: cut off, so an upper bound. Speed-up and efficiency are relative to one job "
+        f"of one rank. {ALLREDUCE}"
+    )
     return table(rows, columns, caption=caption, text=("way × ranks", "remarks"))
 
 

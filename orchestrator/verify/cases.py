@@ -105,13 +105,18 @@ def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[lis
     return chosen[:MAX_CASES], left_out
 
 
+def waiting_iterations(job: Job) -> int:
+    """Iterations before SAC or TD3 begins to learn; 0 for PPO."""
+    waiting = int(job.spec.hyperparameters.get("learning_starts", 100)) if job.spec.algo in OFF_POLICY else 0
+    return waiting // job.spec.steps_an_iteration
+
+
 def case_job(job: Job, iterations: int, *, to_be_killed: bool = False) -> Job:
     """``job``, shortened to ``iterations`` and without evaluation; SAC and TD3 count iterations that learn.
 
     :param to_be_killed: whether it has a retry, and a checkpoint after every iteration rather than only at the end.
     """
-    waiting = int(job.spec.hyperparameters.get("learning_starts", 100)) if job.spec.algo in OFF_POLICY else 0
-    steps = (iterations + waiting // job.spec.steps_an_iteration) * job.spec.steps_an_iteration
+    steps = (waiting_iterations(job) + iterations) * job.spec.steps_an_iteration
     short = dataclasses.replace(
         job.spec,
         total_timesteps=steps,
@@ -139,4 +144,4 @@ def neighbour_of(cases: Sequence[Case], index: int) -> Case:
         spec=dataclasses.replace(job.spec, job_id=job_id, ranks=1),
         resources=dataclasses.replace(job.resources, memory_mib=memory_mib, ranks=1),
     )
-    return Case(job=job, bundle=model.bundle)
+    return Case(job=job, bundle=model.bundle, init=model.init)

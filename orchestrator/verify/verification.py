@@ -31,7 +31,15 @@ from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
 from orchestrator.supervisor.stop_signals import StopRequests
 from orchestrator.verify import verification_runs
-from orchestrator.verify.cases import Case, LeftOut, case_job, neighbour_of, of_job_file, of_run_dir
+from orchestrator.verify.cases import (
+    Case,
+    LeftOut,
+    case_job,
+    neighbour_of,
+    of_job_file,
+    of_run_dir,
+    waiting_iterations,
+)
 from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, CertifiedJob, Evidence, judge, weights_differ
 from orchestrator.verify.verification_runs import Kill, ShortTraining
 
@@ -165,14 +173,16 @@ class _Verification:
         rng = random.Random(os.urandom(8))
         middle = (self.options.iterations + 1) // 2
         kills = {}
-        for job_id in (case.job.job_id for case in cases):
-            iteration_s = median(self.evidence[job_id].alone[-1].iteration_s or (0.0,))
-            kills[job_id] = Kill(iterations=middle, delay_s=rng.uniform(0.0, iteration_s))
+        for job in (case.job for case in cases):
+            iteration_s = median(self.evidence[job.job_id].alone[-1].iteration_s or (0.0,))
+            iterations = waiting_iterations(job) + middle
+            kills[job.job_id] = Kill(iterations=iterations, delay_s=rng.uniform(0.0, iteration_s))
         killed = self._train(f"resumed-{repeat}", cases, self.machine.capacity, kills=kills)
         # A training with very short iterations may end before it is killed: repeat it, killed right after a checkpoint.
         missed = [case for case in cases if not (killed[case.job.job_id].was_killed or killed[case.job.job_id].problem)]
         if missed:
-            kills = {case.job.job_id: Kill(iterations=2, delay_s=0.0) for case in missed}
+            jobs = [case.job for case in missed]
+            kills = {job.job_id: Kill(iterations=waiting_iterations(job) + 2, delay_s=0.0) for job in jobs}
             killed |= self._train(f"resumed-{repeat}-early", missed, self.machine.capacity, kills=kills)
         for job_id, one in killed.items():
             self.evidence[job_id].resumed.append(one)

@@ -115,14 +115,15 @@ class KillingExecutor:
 
 
 class _CaseReporter(SilentReporter):
-    """Calls ``done`` when all cases have ended, and passes on warnings."""
+    """Calls ``done`` when all cases have ended; passes on warnings, and that a neighbour has failed."""
 
     def __init__(self, cases: Sequence[Case], done: Callable[[], None], warn: Callable[[str], None]) -> None:
-        self._running = {case.job.job_id for case in cases}
+        self._cases = frozenset(case.job.job_id for case in cases)
+        self._running = set(self._cases)
         self._done, self._warn = done, warn
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
-        if kind == "warning":
+        if kind == "warning" or (kind == "failed" and facts["job_id"] not in self._cases):
             self._warn(message)
         if kind in ("succeeded", "failed", "cancelled") and facts["job_id"] in self._running:
             self._running.remove(facts["job_id"])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,14 +20,18 @@ from orchestrator.bench import (
     drift,
     measurement_window,
     plan,
+    runner,
     strong_scaling,
     tune,
+    weak_scaling,
 )
 from orchestrator.bench.baselines import BASELINES
+from orchestrator.bench.measured_processes import MeasuredProcesses
 from orchestrator.bench.measurement import Measurement, MeasurementLog, with_disturbance
 from orchestrator.bench.measurement_window import TimeSeries
 from orchestrator.core.environment import THREAD_VARIABLES, TOKEN_VARIABLE
 from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.timing_columns import COLUMNS, Iteration
 from orchestrator.jobfile import load
 
@@ -137,6 +143,24 @@ def test_an_upper_bound_is_never_below_the_measured_throughput() -> None:
     assert measurement_window.bounded([series([8.0])], 10.0)["throughput"] == pytest.approx(20.0)
 
 
+def test_what_a_worker_writes_after_the_cut_does_not_count(tmp_path: Path) -> None:
+    paths = {job_id: JobPaths(tmp_path / job_id) for job_id in ("quick", "late")}
+    for job_id, ends in (("quick", (1.0, 2.0, 3.0, 40.0)), ("late", (35.0, 40.0))):
+        paths[job_id].root.mkdir()
+        rows = "".join(f"{number},100,1.0,{end}\n" for number, end in enumerate(ends))
+        paths[job_id].timings_csv.write_text(f"iteration,env_steps,wall_s,clock_s\n{rows}")
+        paths[job_id].begun.write_text(json.dumps({"clock_s": ends[0] - 1.0}))
+    work: Any = SimpleNamespace(
+        job=SimpleNamespace(spec=SimpleNamespace(steps_an_iteration=100)), updates_an_iteration=None
+    )
+    processes = MeasuredProcesses(popens=[], jobs=paths, run_dir=None, log=tmp_path / "log", launched_at=0.0)
+    quick, late = runner._time_series(processes, work, {}, until=10.0)
+    assert [row.clock_s for row in quick.rows] == [1.0, 2.0, 3.0]
+    assert (late.rows, late.begun_at) == ([], 0.0)
+    # In 8 s less than two iterations, and in 10 s less than one.
+    assert measurement_window.bounded([quick, late], 10.0)["throughput"] == pytest.approx(200 / 8 + 100 / 10)
+
+
 def record(status: str, disturbance: str = "", repeat: int = 0) -> dict[str, Any]:
     key = {"arm": "pinned", "level": 1, "repeat": repeat}
     return {**key, "status": status, "throughput": 5.0, "message": "m", "disturbance": disturbance}
@@ -153,6 +177,25 @@ def test_a_disturbed_measurement_is_marked_and_taken_again_a_bounded_number_of_t
     assert log.missing([measurement], 2) == []
     log.append(record("failed", repeat=1))
     assert log.missing([Measurement(baseline="pinned", level=1, repeat=1)], 2) != []
+
+
+def test_a_measurement_that_failed_under_a_disturbance_waits_for_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = {
+        "order": [["pinned", 1, 0]],
+        "calibration": {"cell_s": 1.0, "throughput": 5.0},
+        "work": {"cores": 1},
+        "machine": {"capacity": 1},
+        **{"seconds": 1.0, "reference_s": 1.0},
+    }
+    calls = iter([record("failed", "a hog")])  # a second call ends the test with StopIteration
+    monkeypatch.setattr(weak_scaling, "measure", lambda *_, **__: next(calls))
+    monkeypatch.setattr(plan, "begin", lambda _path, document: document)
+    setup: Any = SimpleNamespace(tell=lambda _: None)
+    log = MeasurementLog(tmp_path / "cells.jsonl")
+    _, failed = weak_scaling.run(new, tmp_path / "plan.json", log, None, setup, retakes=2)  # type: ignore[arg-type]
+    assert failed == 1
 
 
 def test_a_bound_under_a_disturbance_counts_only_when_it_is_not_taken_again() -> None:
@@ -191,6 +234,76 @@ def test_no_schedule_beats_the_lower_bound() -> None:
     assert strong_scaling.lower_bound_s(jobs, at_once=4, cores=2) == 4.0
     assert strong_scaling.lower_bound_s([(9.0, 1), (2.0, 1)], at_once=2, cores=2) == 9.0
     assert strong_scaling.lower_bound_s([(4.0, 2), (4.0, 2)], at_once=2, cores=2) == 8.0
+
+
+def level_of(ended_s: float, **states: str) -> dict[str, Any]:
+    jobs = [
+        {"job_id": name, "state": state, "started_s": 0.0, "ended_s": ended_s, "cpus": [0]}
+        for name, state in states.items()
+    ]
+    return {"makespan_s": ended_s, "jobs": jobs}
+
+
+def test_bounds_come_from_the_lowest_level_with_all_jobs_completed() -> None:
+    levels = {
+        "1": level_of(1.0, a="FAILED", b="SUCCEEDED"),
+        "2": level_of(8.0, a="SUCCEEDED", b="SUCCEEDED"),
+        "4": level_of(5.0, a="SUCCEEDED"),  # b was never launched
+    }
+    lost = {level: strong_scaling.incomplete(entry, "ab") for level, entry in levels.items()}
+    assert lost == {"1": ["a FAILED"], "2": [], "4": ["b PENDING"]}
+    assert strong_scaling.incomplete(None, "ab")
+    strong_scaling.add_lower_bounds({"1": levels["1"]}, "ab", 2)
+    assert "lower_bound_s" not in levels["1"]
+    strong_scaling.add_lower_bounds(levels, "ab", 2)
+    assert [levels[level]["bound_by_level"] for level in ("1", "2", "4")] == [2, 2, 2]
+    assert levels["2"]["lower_bound_s"] == 8.0
+
+
+def test_an_incomplete_level_is_measured_again_and_counts_as_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, experiment = RunPaths(tmp_path / "run"), load(write_experiment(tmp_path, WORK))
+    paths.bench.mkdir(parents=True)
+    (job_id,) = (job.job_id for job in experiment.jobs)
+    results = iter(["FAILED", "SUCCEEDED"])
+    monkeypatch.setattr(strong_scaling, "_measure", lambda *_: level_of(4.0, **{job_id: next(results)}))
+    setup: Any = SimpleNamespace(tell=lambda _: None, machine=machine_with(2))
+    options: Any = SimpleNamespace(strong_seconds=1.0, seed=0)
+    failed = [strong_scaling.run(experiment, options, paths, [1], setup, 1000.0) for _ in range(3)]
+    assert failed == [1, 0, 0]
+
+
+def test_a_search_measures_again_what_could_not_be_measured_and_each_point_once_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    status = "failed"
+    taken: list[Any] = []
+
+    def measured(measurement: Measurement, *_: Any, **__: Any) -> dict[str, Any]:
+        taken.append(measurement)
+        return record(status)
+
+    monkeypatch.setattr(tune, "measure", measured)
+    monkeypatch.setattr(drift, "kernel_s", lambda _: 1.0)
+    setup: Any = SimpleNamespace(machine=machine_with(2), cpus=[0, 1], tell=lambda _: None)
+    work: Any = SimpleNamespace(
+        job=SimpleNamespace(spec=SimpleNamespace(n_envs=1, steps_an_iteration=8)), with_settings=lambda **_: None
+    )
+    document: dict[str, Any] = {"points": []}
+
+    def take() -> int:
+        taken.clear()
+        search = tune._Search(document, work, setup, 1.0)
+        for point in search.points():
+            search.measure(point)
+        return len(taken)
+
+    packings = len(tune.packings(machine_with(2)))
+    assert [take(), take()] == [packings, packings]
+    status = "ok"
+    assert take() > packings
+    assert take() == 0
 
 
 def test_packings_use_the_cores_by_processes_by_threads_and_with_smt() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from supervisor_helpers import make_job
 
-from benchmarks import learning, learning_runs, permutation_tests, published
+from benchmarks import learning, learning_ranks, learning_runs, permutation_tests, published
 from benchmarks.permutation_tests import Design, Pair, energy_distance, holm, interval, mean_difference, p_value
 from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_record import ExitRecord
@@ -84,6 +84,21 @@ class TestOfOneRobot:
         together = np.concatenate([a, b])
         found = Pair(a, b).table(energy_distance)[0]
         assert found == pytest.approx(wanted / mean_distance(together, together))
+
+    def test_too_many_seeds_are_refused_before_anything_is_trained(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with pytest.raises(SystemExit) as ended:
+            learning_ranks.main([str(tmp_path / "ranks"), "--seeds", "11"])
+        assert ended.value.code == 2
+        assert "--seeds 11" in capsys.readouterr().err
+        assert not (tmp_path / "ranks").exists()
+        trained = [
+            learning_runs.Trained(seed=seed, env_steps=1, final=1.0, evaluated=None, curve=()) for seed in range(11)
+        ]
+        side = learning_runs.Side(learner="sb3", robots={"dog": trained}, work={}, unfinished=())
+        with pytest.raises(UsageError, match="dog: 11 and 11 finished seeds"):
+            learning_runs.in_common(side, side)
 
     def test_too_many_seeds_for_all_ways_are_refused(self) -> None:
         rng = np.random.default_rng(0)

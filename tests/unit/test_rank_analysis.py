@@ -11,6 +11,8 @@ import pytest
 
 from orchestrator.analysis import samples
 from orchestrator.bench import rank_analysis, rank_benchmark, throughput_ratios
+from orchestrator.report import ranks_page
+from orchestrator.report.document import Table
 
 
 def measured(way: str, number: int, throughput: float, *, repeats: int = 5, **more: Any) -> list[dict[str, Any]]:
@@ -49,6 +51,34 @@ def test_the_verdict_follows_from_the_figures(many: float, wide: float, choice: 
 
 def test_a_single_measurement_is_not_sure() -> None:
     assert "measured once, so uncertain" in verdict_of(1990, 1500, repeats=1).sentences[0]
+
+
+def cut(way: str, number: int, throughput: float) -> list[dict[str, Any]]:
+    return [{**one, "status": "cut"} for one in measured(way, number, throughput)]
+
+
+def test_bounds_are_called_bounds(tmp_path: Path) -> None:
+    """A cut reference makes a ratio a lower bound, which no figure has; a cut measurement makes it an upper bound."""
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench/ranks.json").write_text(json.dumps({**bench.plan(), "arms": list(rank_benchmark.WAYS)}))
+
+    def facts_of(records: list[dict[str, Any]]) -> dict[str, Any]:
+        (tmp_path / "bench/ranks.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+        found = rank_analysis.facts(tmp_path)
+        assert found is not None
+        return found
+
+    fast, slow = measured("allreduce", 2, 1750) + measured("jobs", 2, 1990), cut("allreduce", 1, 1000)
+    bound = facts_of(slow + fast)
+    assert bound["ways"]["jobs"]["2"]["speedup"] is None
+    assert "does at least 1.75× the env_steps/s of one rank" in bound["sentences"][1]
+    above = facts_of(measured("allreduce", 1, 1000) + cut("allreduce", 2, 500))["ways"]["allreduce"]["2"]
+    assert above["at_most"]
+    assert above["speedup"]["median"] == pytest.approx(0.5)
+    assert above["speedup"]["low"] is None
+    (section,) = ranks_page.benchmark_section(facts_of(measured("allreduce", 1, 1000) + cut("allreduce", 2, 500)), 2)
+    (row,) = (row for part in section.parts if isinstance(part, Table) for row in part.rows if "× 2" in row[0].text)
+    assert [cell.text.startswith("≤ ") for cell in row[1:4]] == [True, True, True]
 
 
 def test_facts_compare_with_one_rank_and_give_the_share_of_all_reduce(tmp_path: Path) -> None:

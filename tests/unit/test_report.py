@@ -19,6 +19,7 @@ from orchestrator.core.job import Cause
 from orchestrator.core.paths import RunPaths
 from orchestrator.report import drawing, experiment_data, experiment_tables, number_format, thumbnails
 from orchestrator.report.experiment_facts import attempt_outcome
+from orchestrator.report.markdown import markdown
 
 EVIL = "<script>a(1)</script>\"'&$x$|`*"
 
@@ -249,6 +250,16 @@ def test_varied_parameters_are_rated_by_the_evaluation_where_all_jobs_have_one(
     assert (dots == set(ratings)) == (last is not None)
 
 
+@pytest.mark.parametrize("values", [([64, 64], [32]), ({"pi": [64]}, {"pi": [32]})])
+def test_varied_lists_and_tables_have_a_figure(values: tuple[Any, Any], tmp_path: Path) -> None:
+    points = [{"policy_kwargs.net_arch": value} for value in values]
+    jobs = [Trained(suffix=f"-{number}", point=points[number], seed=seed) for number in (0, 1) for seed in (0, 1)]
+    document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
+    (figure,) = (figure for figure in document.figures() if figure.name == "varied-parameters")
+    labels = [label.get_text() for label in figure.draw().axes[0].get_xticklabels()]
+    assert labels == [number_format.plain(value, 14) for value in values]
+
+
 def test_a_run_directory_that_is_only_numbered_is_titled_with_its_folder(tmp_path: Path) -> None:
     assert report.compose(make_run_dir(tmp_path / "evolve/0", [Trained()]).root).title == "evolve/0"
     assert report.compose(make_run_dir(tmp_path / "evolve/0b", [Trained()]).root).title == "0b"
@@ -304,6 +315,28 @@ def test_markdown_has_every_table_and_leaves_pictures_out(tmp_path: Path) -> Non
 
 
 # -- benchmarks
+
+
+def test_a_level_with_jobs_that_failed_is_named_and_not_compared(tmp_path: Path) -> None:
+    make_bench_dir(tmp_path)
+    path = tmp_path / "bench/strong.json"
+    strong = json.loads(path.read_text())
+    strong["levels"]["4"]["jobs"][0]["state"] = "FAILED"
+    path.write_text(json.dumps(strong))
+    text = markdown(report.compose(tmp_path), "").partition("## Makespan")[2].partition("\n## ")[0]
+    assert "4 at once is left out, as not all jobs were completed: robot-0-s0 FAILED." in text
+    assert [line.split("|")[1].strip() for line in text.splitlines() if re.match(r"\| \d", line)] == ["1", "2"]
+
+
+def test_headlines_show_bounds_as_bounds(tmp_path: Path) -> None:
+    path = make_bench_dir(tmp_path) / "bench/cells.jsonl"
+    cells = [json.loads(line) for line in path.read_text().splitlines()[:-1]]
+    cells = [{**cell, "status": "cut"} if cell["level"] == 2 else cell for cell in cells]
+    path.write_text("".join(json.dumps(cell) + "\n" for cell in cells))
+    values = {headline.label: headline.value for headline in report.compose(tmp_path).headlines}
+    assert values.pop("cores") == "2"
+    assert len(values) == 3
+    assert all(value.startswith("≤ ") for value in values.values())
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,13 @@ from supervisor_helpers import make_job
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
-from orchestrator.verify import verification_runs
+from orchestrator.core.paths import RunPaths
+from orchestrator.supervisor.stop_signals import StopRequests
+from orchestrator.verify import verification, verification_runs
 from orchestrator.verify.cases import MAX_CASES, Case, case_job, choose, neighbour_of
 from orchestrator.verify.certificate import Evidence, judge
 from orchestrator.verify.verification import VerifyOptions, verify
-from orchestrator.verify.verification_runs import ShortTraining
+from orchestrator.verify.verification_runs import Kill, ShortTraining
 
 
 def test_wrong_usage_names_what_is_wrong_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +160,49 @@ def test_a_subject_is_its_job_but_short_and_a_neighbour_goes_on_and_on() -> None
     assert neighbour.job.job_id == neighbour.job.spec.job_id == "neighbour-0"
     assert neighbour.job.spec.total_timesteps > 1000 * short.spec.total_timesteps
     assert neighbour.job.max_retries == 0
+
+
+def test_a_neighbour_starts_from_the_policy_of_its_model() -> None:
+    init = Path("/policies/init.pt")
+    assert neighbour_of([Case(job=named("hopper-s0"), bundle=None, init=init)], 0).init == init
+
+
+def test_a_neighbour_that_fails_is_told_and_a_case_is_not() -> None:
+    told: list[str] = []
+    reporter = verification_runs._CaseReporter([Case(job=named("a-s0"), bundle=None)], lambda: None, told.append)
+    for job_id in ("a-s0", "neighbour-0"):
+        reporter.event("failed", f"{job_id} failed: no policy", job_id=job_id)
+    assert told == ["neighbour-0 failed: no policy"]
+
+
+def test_jobs_that_learn_late_are_killed_after_they_have_begun_to_learn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ppo, sac = named("ppo-s0"), named("sac-s0")
+    late = {"learning_starts": 10_000, "train_freq": 8}
+    sac = dataclasses.replace(sac, spec=dataclasses.replace(sac.spec, algo="sac", n_envs=1, hyperparameters=late))
+    cases = [Case(job=job, bundle=None) for job in (ppo, sac)]
+    one = verification._Verification(
+        cases=cases,
+        left_out={},
+        options=VerifyOptions(iterations=6),
+        scratch=RunPaths(tmp_path),
+        stops=StopRequests(),
+        tell=lambda _: None,
+    )
+    asked: list[dict[str, int]] = []
+
+    def train(_name: str, some: list[Case], _lanes: int, *, kills: dict[str, Kill]) -> dict[str, ShortTraining]:
+        asked.append({job_id: kill.iterations for job_id, kill in kills.items()})
+        return {case.job.job_id: ShortTraining(sha256="a", was_killed=len(asked) > 1) for case in some}
+
+    monkeypatch.setattr(verification._Verification, "_train", staticmethod(train))
+    for found in one.evidence.values():
+        found.alone.append(SAME)
+    one._train_killed(cases, 0)
+    waiting = case_job(sac, 6).spec.total_timesteps // sac.spec.steps_an_iteration - 6
+    assert waiting > 3
+    assert asked == [{"ppo-s0": 3, "sac-s0": waiting + 3}, {"ppo-s0": 2, "sac-s0": waiting + 2}]
 
 
 def test_a_neighbour_of_a_job_of_several_ranks_has_one_and_the_memory_of_all() -> None:
