@@ -360,11 +360,12 @@ class Supervisor:
                 self._termination.apply_stops()
                 self._termination.enforce_limits()
                 self._unhandled.extend(self.executor.poll(IDLE_S))
-                self._requests.handle()  # a `resume` of a job that was being paused, for example
             except Exception as error:  # closing the executor kills what is left
                 if isinstance(error, ClusterLostError) or self._termination.stage > 1 or time.monotonic() > give_up_at:
                     break
                 time.sleep(IDLE_S)
+        with contextlib.suppress(Exception):
+            self._requests.handle()  # a `resume` of a job that was being paused, for example
         with contextlib.suppress(Exception):
             self._recorder.end_turn(self.now(), final=True)
 
