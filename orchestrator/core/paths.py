@@ -104,6 +104,11 @@ class JobPaths:
         """
         return self.model.exists() and (not normalize or self.vecnormalize.exists())
 
+    def checkpoints_by_steps(self) -> dict[int, Path]:
+        """The checkpoints that are there, by their env_steps, rising."""
+        found = ((CHECKPOINT.fullmatch(path.name), path) for path in self.checkpoints.glob("*.pt"))
+        return dict(sorted((int(match[1]), path) for match, path in found if match))
+
     def attempt(self, number: int) -> AttemptPaths:
         return AttemptPaths(self.attempts / str(number))
 

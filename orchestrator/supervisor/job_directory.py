@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.core.atomic_files import clone_tree, remove_partial_files, sync_directory, sync_trees, write_whole
 from orchestrator.core.job import Job
-from orchestrator.core.paths import CHECKPOINT, JobPaths, RunPaths
+from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.robot_hash import alteration, hash_of_copy, main_file
 from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
 from orchestrator.supervisor.events import Reporter
@@ -94,8 +94,7 @@ def prepare(paths: JobPaths, number: int, spec: WorkerSpec) -> None:
 
 def checkpointed_steps(paths: JobPaths) -> int:
     """env_steps of the newest checkpoint, from which the next attempt resumes; 0 without one."""
-    names = (CHECKPOINT.fullmatch(path.name) for path in paths.checkpoints.glob("*"))
-    return max((int(name[1]) for name in names if name is not None), default=0)
+    return max(paths.checkpoints_by_steps(), default=0)
 
 
 def has_replay_buffer(paths: JobPaths, spec: WorkerSpec) -> bool:

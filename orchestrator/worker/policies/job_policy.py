@@ -157,7 +157,7 @@ def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
 def _checkpoint(paths: JobPaths, spec: WorkerSpec, asked: str | None) -> Checkpoint | None:
     """The checkpoint to load; None for the finished policy. :raises PolicyError: there is none."""
     if asked is None and not paths.model.exists():
-        if not trained_policy.checkpoints(paths):
+        if not paths.checkpoints_by_steps():
             text = f"{spec.job_id} has neither a policy nor a checkpoint. {standing(paths)}"
             raise PolicyError(f"{paths.root}: {text}. `status` shows its state, `logs` its output")
         asked = LATEST

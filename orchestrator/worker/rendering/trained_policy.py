@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.errors import UsageError
-from orchestrator.core.paths import CHECKPOINT, JobPaths
+from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
 from orchestrator.worker.runtime import failures
 
@@ -58,18 +58,12 @@ class Checkpoint:
             raise PolicyError(f"{self.path} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
-def checkpoints(paths: JobPaths) -> dict[int, Path]:
-    """The job's checkpoints by env_steps, rising."""
-    names = ((CHECKPOINT.fullmatch(path.name), path) for path in sorted(paths.checkpoints.glob("*.pt")))
-    return {int(name[1]): path for name, path in names if name is not None}
-
-
 def read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
     """The checkpoint that was asked for: its env_steps, :data:`LATEST` or a file; None for the finished policy.
 
     :raises PolicyError: there is no such policy; the message lists the checkpoints.
     """
-    steps = checkpoints(paths)
+    steps = paths.checkpoints_by_steps()
     existing = ", ".join(map(str, steps)) or "none so far"
     if asked is None:
         if not paths.model.exists():

@@ -92,7 +92,7 @@ def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any]) ->
         alternatives = get_args(hint_type) if get_origin(hint_type) in (Union, UnionType) else (hint_type,)
         choices = [choice for kind in alternatives if get_origin(kind) is Literal for choice in get_args(kind)]
         accepted = [
-            kind if kind == Range else _JOB_FILE_TYPES.get(origin := get_origin(kind), origin or kind)
+            kind if kind == Range else list if get_origin(kind) is tuple else get_origin(kind) or kind
             for kind in alternatives
             if kind is not type(None) and get_origin(kind) is not Literal
         ]
@@ -107,7 +107,6 @@ def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any]) ->
         raise TaskError(f'task "{task}": {error}') from None
 
 
-_JOB_FILE_TYPES: dict[Any, Any] = {tuple: list}
 _TYPE_NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
 _TYPE_NAMES |= {list: "a list", Range: "a list of two numbers"}
 

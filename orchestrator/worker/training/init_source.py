@@ -16,7 +16,7 @@ from stable_baselines3.common.save_util import load_from_zip_file
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job_files import read_job, standing
-from orchestrator.core.paths import CHECKPOINT, JobPaths
+from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.simulation import Simulation
@@ -50,7 +50,7 @@ def read(source: Path) -> InitialPolicy:
     if not source.exists():
         raise UsageError(f"{source}: no such file or directory; {EXPECTED}; `run RUN_DIR` resumes jobs without it")
     paths, spec = read_job(source)
-    newest = max(_checkpoints(paths), default=spec.total_timesteps)
+    newest = max(paths.checkpoints_by_steps(), default=spec.total_timesteps)
     is_finished = paths.model.exists() and newest >= spec.total_timesteps  # else it is being trained further
     return _of_model(paths.model, spec) if is_finished else _of_checkpoint(paths, spec)
 
@@ -70,10 +70,11 @@ def _of_model(path: Path, spec: WorkerSpec | None) -> InitialPolicy:
         raise UsageError(f"{path}: cannot be read: {failures.describe(error)}; {EXPECTED}") from error
     if spec is not None and spec.normalize and statistics is None:
         raise UsageError(f"{normalization} is missing: the policy cannot be used without its normalisation statistics")
-    for name, value in CLIPPING.items() if spec is None and statistics is not None else ():
-        if normalized[name] != value:
-            text = f"and {value} in every job, so that the policy would see other observations"
-            raise UsageError(f"{normalization}: {name} is {normalized[name]} there, {text}")
+    if spec is None and statistics is not None:
+        for name, value in CLIPPING.items():
+            if normalized[name] != value:
+                text = f"and {value} in every job, so that the policy would see other observations"
+                raise UsageError(f"{normalization}: {name} is {normalized[name]} there, {text}")
     return InitialPolicy(
         label="of Stable-Baselines3" if spec is None else "its finished policy",
         algo=algo,
@@ -85,15 +86,9 @@ def _of_model(path: Path, spec: WorkerSpec | None) -> InitialPolicy:
     )
 
 
-def _checkpoints(paths: JobPaths) -> dict[int, Path]:
-    """By env_steps."""
-    names = ((CHECKPOINT.fullmatch(path.name), path) for path in paths.checkpoints.glob("*.pt"))
-    return {int(name[1]): path for name, path in names if name is not None}
-
-
 def _of_checkpoint(paths: JobPaths, spec: WorkerSpec) -> InitialPolicy:
     for _ in range(TRIES):  # a job that runs removes its earlier ones
-        if not (found := _checkpoints(paths)):
+        if not (found := paths.checkpoints_by_steps()):
             text = "it has neither a policy nor a checkpoint to start from"
             raise UsageError(f"{paths.root}: {text}. {standing(paths)}; wait for its first checkpoint, or finish it")
         try:
