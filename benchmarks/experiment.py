@@ -218,12 +218,14 @@ def supervisor_load(_: int) -> list[Line]:
             measured=f"{share:.2%}",
             target="< 1 %",
             good=share < 0.01,
+            values=[share],
         ),
         Line(
             what=f"supervisor resident, MiB (orphan reaper: {sum(mib[1:]):.0f})",
             measured=f"{mib[0]:.0f}",
             target="< 80",
             good=mib[0] < 80,
+            values=mib[:1],
         ),
     ]
 

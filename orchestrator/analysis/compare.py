@@ -1,7 +1,7 @@
 """Comparison of run directories (other machine, version or settings): ratios with intervals.
 
-Two benchmarks are compared by baseline and level, two experiments by job, over its seeds; of more than two, each is
-compared with the first. Read-only.
+Two benchmarks are compared by baseline and level, two files of ``benchmarks.machine`` by case, two experiments by job,
+over its seeds; of more than two, each is compared with the first. Read-only.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Pair:
     """B divided by A; None where a value is not positive."""
     bound: str = ""
     """The sides that are upper bounds, from measurements that were cut off: ``a``, ``b`` or ``ab``."""
+    less_is_better: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,8 @@ class _Side:
     """Case → figure → one value per repeat or seed."""
     bounds: Collection[str] = ()
     """Cases whose values are upper bounds."""
+    less_is_better: Collection[str] = ()
+    """Figures of which less is better."""
     facts: Mapping[str, Any]
     """What may explain a difference: learner, machine, versions."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -94,8 +97,14 @@ def compare_with_first(runs: Sequence[Path]) -> list[Comparison]:
 
     :raises UsageError: for directories without results, of different kinds, or with nothing in common.
     """
-    first, *others = [_benchmark(run) if samples.is_benchmark(run) else _experiment(run) for run in runs]
+    first, *others = map(_side, runs)
     return [_compared(runs[0], first, run, other) for run, other in zip(runs[1:], others, strict=True)]
+
+
+def _side(run: Path) -> _Side:
+    if run.is_file():
+        return _machine(run)
+    return _benchmark(run) if samples.is_benchmark(run) else _experiment(run)
 
 
 def merged(rows: Sequence[Sequence[tuple[str, str, str]]]) -> list[tuple[str, list[str]]]:
@@ -198,6 +207,30 @@ def _benchmark_side(bench: samples.Benchmark) -> _Side:
     return _Side(kind="benchmark", cases=cases, bounds=bounds, facts=facts)
 
 
+def _machine(path: Path) -> _Side:
+    """All that ``python -m benchmarks.machine`` has measured on one machine."""
+    content = run_reader.read_json_object(path) or {}
+    try:
+        sections = content["sections"].values()
+        cases = {
+            str(case): {str(figure): _numbers(values) for figure, values in figures.items()}
+            for section in sections
+            for case, figures in section["cases"].items()
+        }
+        bounds = [str(case) for section in sections for case in section["bounds"]]
+        less_is_better = list(map(str, content["less_is_better"]))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        expected = "expected a machine.json of `python -m benchmarks.machine`, or a run directory"
+        raise UsageError(f"{path}: cannot be compared; {expected}") from error
+    facts = {**_prefixed("", content.get("machine")), **_prefixed("", content.get("versions"))}
+    return _Side(kind="benchmark", cases=cases, bounds=bounds, less_is_better=less_is_better, facts=facts)
+
+
+def _numbers(values: Sequence[Any]) -> list[float]:
+    """``values`` without what is no number."""
+    return [number for number in map(run_reader.finite, values) if number is not None]
+
+
 def _experiment(run_dir: Path) -> _Side:
     """Jobs by name and point of their matrix; their seeds are the values."""
     groups: dict[str, list[SummaryRow]] = {}
@@ -289,7 +322,8 @@ def _pairs(what: str, a: _Side, b: _Side) -> Iterator[Pair]:
         if quotient is not None and bound:  # A is at most so much, so the ratio is at least so much; B: at most
             quotient = replace(quotient, high=None) if bound == "a" else replace(quotient, low=None)
         a_median, b_median = _estimate(figure, a_values, "a" in bound), _estimate(figure, b_values, "b" in bound)
-        yield Pair(what=what, figure=figure, a=a_median, b=b_median, ratio=quotient, bound=bound)
+        less = figure in a.less_is_better
+        yield Pair(what=what, figure=figure, a=a_median, b=b_median, ratio=quotient, bound=bound, less_is_better=less)
 
 
 def _estimate(figure: str, values: Sequence[float], is_bound: bool) -> Estimate:

@@ -191,7 +191,11 @@ def report(
 def compare(
     runs: Annotated[
         list[Path],
-        Argument(metavar="RUN_A RUN_B...", help="Run directories of experiments, or of benchmarks: two to eight."),
+        Argument(
+            metavar="RUN_A RUN_B...",
+            help="Run directories of experiments, or of benchmarks, or files machine.json of 'python -m "
+            "benchmarks.machine': two to eight.",
+        ),
     ],
     output: Annotated[
         Path | None,

@@ -45,7 +45,8 @@ def _side(pair: Pair | None, letter: str) -> str:
     if pair is None:
         return NONE
     estimate = pair.a if letter == "a" else pair.b
-    form = ",.0f" if abs(estimate.median) >= 100 else ".2f"
+    size = abs(estimate.median)
+    form = ",.0f" if size >= 100 else ".2f" if size >= 0.1 else ".3f"
     return f"{'≤ ' if letter in pair.bound else ''}{with_interval(estimate, f'{{:{form}}}'.format)}"
 
 
@@ -58,13 +59,13 @@ def _ratio(pair: Pair | None) -> str:
 
 
 def _style(pair: Pair | None) -> str:
-    """Green where the interval lies above 1, red where it lies below: of every figure, more is better."""
-    ratio = None if pair is None else pair.ratio
-    if ratio is None:
+    """Green where the interval lies above 1, red where it lies below; the other way round where less is better."""
+    if pair is None or pair.ratio is None:
         return "dim"
-    if ratio.low is not None and ratio.low > 1:
-        return "green"
-    return "red" if ratio.high is not None and ratio.high < 1 else ""
+    above, below = ("red", "green") if pair.less_is_better else ("green", "red")
+    if pair.ratio.low is not None and pair.ratio.low > 1:
+        return above
+    return below if pair.ratio.high is not None and pair.ratio.high < 1 else ""
 
 
 def _columns(others: int) -> list[Column[Line]]:

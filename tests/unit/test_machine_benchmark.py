@@ -1,0 +1,220 @@
+"""``benchmarks.machine``: what a call measures and leaves to the next one, its tables, and two machines compared."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import measurement_helpers as recorded
+import pytest
+import typer
+from measurement_helpers import collapsed, machine_with, measurements
+
+from benchmarks import machine, machine_figures
+from benchmarks.machine import Section
+from benchmarks.machine_figures import CPU_MS, STEPS, Content
+from orchestrator.analysis.compare import compare_with_first
+from orchestrator.cli import app
+from orchestrator.core.errors import UsageError
+from orchestrator.machine.topology import Machine
+
+TWO = machine_with(2)
+BENCHES = [name for name, section in machine.SECTIONS.items() if section.command.startswith("orchestrator bench")]
+
+
+@pytest.mark.parametrize(
+    ("here", "levels"),
+    [
+        (machine_with(1), [1]),
+        (TWO, [1, 2]),
+        (machine_with(12), [1, 2, 4, 8, 12]),
+        (machine_with(16), [1, 2, 4, 8, 16]),
+        (machine_with(8, siblings=2), [1, 2, 4, 8, 16]),
+        (machine_with(8, siblings=2, quota=8.0), [1, 2, 4, 8]),
+        (machine_with(64, quota=2.5), [1, 2]),
+        (machine_with(8, memory_mib=1700), [1, 2, 4]),
+    ],
+)
+def test_levels_end_with_the_cores_and_with_all_smt_siblings(here: Machine, levels: list[int]) -> None:
+    assert machine.levels(here) == levels
+
+
+def no_figures(_: Path) -> Content:
+    return Content()
+
+
+def section(about_s: float, *, continues: bool = True, read: Callable[[Path], Content] = no_figures) -> Section:
+    return Section("A section", "it", lambda _: about_s, read, continues)
+
+
+@pytest.mark.parametrize(
+    ("about_s", "continues", "left_s", "limit_s"),
+    [
+        (100, True, 1000, 200),
+        (100, True, 150, 150),
+        (100, True, 31, 31),
+        (100, True, 29, None),
+        (20, True, 21, 21),
+        (20, True, 19, None),
+        (100, False, 101, 101),
+        (100, False, 99, None),
+    ],
+)
+def test_what_can_be_continued_takes_what_time_is_left(
+    about_s: float, continues: bool, left_s: float, limit_s: float | None
+) -> None:
+    assert machine.time_limit(section(about_s, continues=continues), TWO, left_s) == limit_s
+
+
+@pytest.mark.parametrize("name", BENCHES)
+@pytest.mark.parametrize("here", [machine_with(1), machine_with(16)], ids=["1 core", "16 cores"])
+def test_bench_accepts_the_options_of_each_section(name: str, here: Machine, tmp_path: Path) -> None:
+    arguments = machine.command(machine.SECTIONS[name], here, tmp_path / "with a space")
+    assert arguments[1:4] == ["-m", "orchestrator", "bench"]
+    bench = typer.main.get_group(app).commands["bench"]
+    with bench.make_context("bench", arguments[4:]) as context:
+        assert Path(context.params["run_dir"]).parent == tmp_path / "with a space"
+        assert (machine.ROOT / context.params["jobs"]).is_file()
+
+
+class Runs:
+    """Takes the place of the commands: notes which are run, and ends as it is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **sections: Section) -> None:
+        self.names: list[str] = []
+        self.ends: dict[str, tuple[str, str]] = {}
+        monkeypatch.setattr(machine, "SECTIONS", sections)
+        monkeypatch.setattr(machine, "run", self._run)
+
+    def _run(self, arguments: list[str], log: Path, limit_s: float) -> tuple[str, str]:
+        self.names.append(log.stem)
+        return self.ends.get(log.stem, ("complete", ""))
+
+    def call(self, out: Path, seconds: float, *only: str) -> dict[str, Any]:
+        """Returns the states of the sections."""
+        self.names.clear()
+        document = machine.begin(out / "machine.json", TWO)
+        chosen = only or machine.SECTIONS.keys()
+        machine.measure_missing(document, chosen, TWO, out, time.monotonic() + seconds)
+        entries = json.loads((out / "machine.json").read_text())["sections"]
+        return {name: entry["state"] for name, entry in entries.items()}
+
+
+def test_the_next_call_measures_what_is_missing_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs = Runs(
+        monkeypatch,
+        weak=section(1000, read=lambda _: Content({"quadruped × 1": {STEPS: [2.0, 1.0, 9.0]}})),
+        whole=section(500, continues=False),
+        small=section(1, continues=False),
+        other=section(1, continues=False),
+    )
+    runs.ends = {"weak": ("stopped", "after 300 s"), "small": ("failed", "it is broken")}
+    states = runs.call(tmp_path, 300.0, "weak", "whole", "small")
+    assert runs.names == ["weak", "small"]
+    assert states == {"weak": "stopped", "whole": "not measured", "small": "failed", "other": "not measured"}
+    shown = (tmp_path / "machine.md").read_text()
+    assert "| quadruped × 1 | 2 (1 – 9) |" in shown
+    assert "Not measured: no time left." in shown
+    assert "it is broken." in shown
+
+    runs.ends = {}
+    assert set(runs.call(tmp_path, 3000.0).values()) == {"complete"}
+    assert runs.names == ["weak", "whole", "small", "other"]
+    assert set(runs.call(tmp_path, 3000.0).values()) == {"complete"}
+    assert runs.names == []
+
+
+def test_results_that_cannot_be_read_fail_their_section_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def damaged(_: Path) -> Content:
+        raise UsageError("the file is damaged")
+
+    runs = Runs(monkeypatch, first=section(1, read=damaged), second=section(1))
+    assert runs.call(tmp_path, 100.0) == {"first": "failed", "second": "complete"}
+    assert "the file is damaged" in (tmp_path / "machine.md").read_text()
+
+
+def test_figures_of_two_machines_are_not_mixed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Runs(monkeypatch, only=section(1)).call(tmp_path, 100.0)
+    with pytest.raises(UsageError, match=r"machine\.physical_cores was 2, is 16.* another --out"):
+        machine.begin(tmp_path / "machine.json", machine_with(16))
+
+
+def test_a_bound_a_single_value_and_a_missing_one_are_told_apart() -> None:
+    cases = {"a": {"x": [1.0, 3.0, 2.0], "y": [250.0]}, "b": {"x": [4.0]}}
+    assert machine.table(cases, ["b"]) == [
+        *("|  | x | y |", "| --- | --- | --- |", "| a | 2 (1 – 3) | 250 (once) |", "| b | ≤ 4 (once) |  |", "")
+    ]
+    assert machine.table({}, []) == []
+
+
+def scaled(folder: Path, **machine_changes: Any) -> Content:
+    records = [*measurements("pinned", 1), *measurements("pinned", 2), *measurements("pinned", 4)]
+    records += collapsed(2, status="cut")
+    facts = {"cpu_model": "Example 9000", "cpus": [0, 1], "physical_cores": 2, "capacity": 2, **machine_changes}
+    recorded.write(folder / "quadruped", records, machine=facts)
+    return machine_figures.of_scaling("robot", "quadruped", folder)
+
+
+def test_weak_scaling_has_speeds_efficiency_and_the_metrics_of_what_takes_the_rest(tmp_path: Path) -> None:
+    content = scaled(tmp_path)
+    alone, two = content.cases["robot, pinned × 1"], content.cases["robot, pinned × 2"]
+    assert two["a process"] == pytest.approx([value / 2 for value in two[STEPS]])
+    assert two["efficiency"] == pytest.approx([b / a / 2 for b, a in zip(two[STEPS], alone[STEPS], strict=True)])
+    assert "efficiency" not in alone
+    assert alone[CPU_MS] == pytest.approx([1e6 / value for value in alone[STEPS]], rel=0.01)
+    assert content.bounds == ["robot, default × 2"]
+    assert max(content.cases["robot, default × 2"]["of pinned"]) < 0.2
+    assert CPU_MS not in content.cases["robot, default × 2"]
+    assert any("speed-up" in note for note in content.notes)
+
+
+def test_smt_siblings_are_compared_where_there_are_some(tmp_path: Path) -> None:
+    (case,) = scaled(tmp_path / "with", cpus=[0, 1, 2, 3]).cases.keys() - scaled(tmp_path / "without").cases.keys()
+    assert case == "robot, 4 processes on SMT siblings / 2 on cores"
+
+
+def test_the_brackets_of_a_line_do_not_name_its_case(tmp_path: Path) -> None:
+    line = {"what": "supervisor resident, MiB (orphan reaper: 9)", "values": [39.0]}
+    (tmp_path / "supervisor.json").write_text(json.dumps({"parts": {"supervisor": [line]}}))
+    assert machine_figures.of_experiment("supervisor", "cost", tmp_path).cases == {
+        "supervisor resident, MiB": {"cost": [39.0]}
+    }
+
+
+@pytest.fixture
+def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The second is twice as fast, and takes half of the CPU time."""
+    for name, factor in (("old", 1.0), ("new", 2.0)):
+        values = {STEPS: [100.0 * factor, 101.0 * factor], CPU_MS: [10 / factor, 10.1 / factor]}
+        content = Content({"robot × 1": values, "robot × 2": {STEPS: [50.0]}}, ["robot × 2"] if name == "old" else [])
+        (tmp_path / name).mkdir()
+        Runs(monkeypatch, weak=section(1, read=lambda _, content=content: content)).call(tmp_path / name, 100.0)
+    return tmp_path / "old/machine.json", tmp_path / "new/machine.json"
+
+
+def test_compare_reads_two_machines(machines: tuple[Path, Path], tmp_path: Path) -> None:
+    (found,) = compare_with_first(machines)
+    ratios = {(pair.what, pair.figure): (pair.ratio, pair.less_is_better, pair.bound) for pair in found.pairs}
+    speed, cost = ratios["robot × 1", STEPS], ratios["robot × 1", CPU_MS]
+    assert speed[0] is not None
+    assert cost[0] is not None
+    assert (speed[0].median, speed[1:]) == (pytest.approx(2), (False, ""))
+    assert (cost[0].median, cost[1:]) == (pytest.approx(0.5), (True, ""))
+    assert ratios["robot × 2", STEPS][2] == "a"
+    shown = commands.invoke("compare", *machines, cwd=tmp_path)
+    assert shown.returncode == 0
+    assert "robot × 1" in shown.stdout
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"sections": {"weak": 1}, "less_is_better": []}'])
+def test_another_file_is_not_compared(text: str, machines: tuple[Path, Path], tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(text)
+    with pytest.raises(UsageError, match=r"other\.json: cannot be compared; expected a machine\.json"):
+        compare_with_first([machines[0], other])
