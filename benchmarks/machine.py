@@ -117,7 +117,7 @@ SECTIONS: Mapping[str, Section] = {
 """By importance."""
 NOT_MEASURED: Mapping[str, Any] = {
     "state": "not measured",
-    "message": "not asked for",
+    "message": "not yet",
     "seconds": 0.0,
     **Content()._asdict(),
 }
@@ -266,7 +266,8 @@ def markdown(document: Mapping[str, Any]) -> str:
 
 def table(cases: Mapping[str, Mapping[str, Sequence[float]]], bounds: Collection[str]) -> list[str]:
     """A row per case and a column per figure; nothing without cases."""
-    columns = list(dict.fromkeys(figure for values in cases.values() for figure in values))
+    fullest_first = sorted(cases.values(), key=len, reverse=True)
+    columns = list(dict.fromkeys(figure for values in fullest_first for figure in values))
     lines = [
         [case, *(cell(values.get(column, ()), is_bound=case in bounds) for column in columns)]
         for case, values in cases.items()
