@@ -1,0 +1,1 @@
+"""A referee for the speed of PPO implementations: ``python -m benchmarks.contenders``."""

@@ -1,0 +1,189 @@
+"""The file of all trainings so far, and the table made from it."""
+
+from __future__ import annotations
+
+import collections
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders.contender import CONTENDERS, STOCK
+from benchmarks.harness import spread
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.text import count
+from orchestrator.machine import provenance, topology
+
+SHOWN_VERSIONS = {
+    "sb3": ("stable_baselines3", "torch"),
+    "fast": ("torch", "numpy"),
+    "cleanrl": ("torch", "gymnasium"),
+    "sbx": ("sbx-rl", "jax"),
+    "rl_games": ("rl-games", "envpool", "torch"),
+    "rl_games_own": ("rl-games", "envpool", "torch"),
+    "torchrl": ("torchrl", "tensordict", "torch"),
+}
+UNDISTURBED = 0.95
+"""CPU time ÷ wall time below which a training has shared its core with something else."""
+
+
+class Unreadable(Exception):
+    """A file of earlier results cannot be read."""
+
+
+@dataclass(slots=True)
+class Results:
+    """All trainings so far, also those with other numbers of env_steps than asked for now."""
+
+    machine: dict[str, Any] = field(default_factory=dict)
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    """For speed: ``robot``, ``env_steps``, ``began``, ``ended`` (None: interrupted) and ``trainings``, by contender, as
+    a stopwatch writes them."""
+    returns: list[dict[str, Any]] = field(default_factory=list)
+    """``contender``, ``robot``, ``seed``, ``asked`` (env_steps), and what a stopwatch writes."""
+    failures: list[dict[str, str]] = field(default_factory=list)
+    """``part`` (``speed`` or ``returns``), ``contender``, ``robot``, ``reason``."""
+
+    @classmethod
+    def read(cls, file: Path) -> Results:
+        """:raises Unreadable: it is there, but was not written by :meth:`write`."""
+        try:
+            return cls(**json.loads(file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, TypeError) as error:
+            raise Unreadable(f"{file} cannot be read ({error}). Remove it, or give another --out.") from None
+
+    def write(self, file: Path) -> None:
+        self.machine = {
+            "cpu": topology.cpu_model(),
+            "cpus": len(topology.online_cpus()),
+            "versions": dict(provenance.installed_versions()),
+        }
+        write_whole(file, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", durable=False)
+
+    def new_round(self, robot: str, env_steps: int) -> dict[str, Any]:
+        began = now()
+        self.rounds.append({"robot": robot, "env_steps": env_steps, "began": began, "ended": None, "trainings": {}})
+        return self.rounds[-1]
+
+    def rounds_of(self, robot: str, env_steps: int) -> list[dict[str, Any]]:
+        """The rounds that were not interrupted."""
+        return [one for one in self.rounds if (one["robot"], one["env_steps"]) == (robot, env_steps) and one["ended"]]
+
+    def returns_of(self, robot: str, name: str, env_steps: int) -> dict[int, dict[str, Any]]:
+        """By seed."""
+        wanted = (robot, name, env_steps)
+        return {one["seed"]: one for one in self.returns if (one["robot"], one["contender"], one["asked"]) == wanted}
+
+    def failure(self, part: str, name: str, robot: str) -> str | None:
+        wanted = (part, name, robot)
+        for one in self.failures:
+            if (one["part"], one["contender"], one["robot"]) == wanted:
+                return one["reason"]
+        return None
+
+    def add_failure(self, part: str, name: str, robot: str, reason: str) -> None:
+        if self.failure(part, name, robot) is None:
+            self.failures.append({"part": part, "contender": name, "robot": robot, "reason": reason})
+
+    def forget_failures(self, names: Sequence[str]) -> None:
+        self.failures = [one for one in self.failures if one["contender"] not in names]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All results of trainings of these lengths."""
+
+    results: Results
+    speed_steps: int
+    return_steps: int
+
+    def text(self) -> str:
+        """Markdown: what the figures are, and a table with a row for each robot and contender."""
+        header = (
+            f"| robot | contender | env_steps/s | ratio to stock | return after {self.return_steps:,} env_steps "
+            "| versions | remarks |\n|---|---|---|---|---|---|---|"
+        )
+        robots = dict.fromkeys([one["robot"] for one in (*self.results.rounds, *self.results.returns)])
+        rows = [self._row(robot, name) for robot in robots for name in CONTENDERS]
+        return "\n".join([*self._heading(robots), "", header, *filter(None, rows)]) + "\n"
+
+    def _heading(self, robots: Iterable[str]) -> list[str]:
+        rounds = [round_ for robot in robots for round_ in self._rounds(robot)]
+        trainings = [one for round_ in rounds for one in round_["trainings"].values()]
+        days = sorted(one["began"][:10] for one in rounds)
+        when = " to ".join(dict.fromkeys([days[0], days[-1]])) if days else time.strftime("%Y-%m-%d")
+        lines = [f"{when}, {topology.cpu_model()}, one core and one thread."]
+        if trainings:
+            made = collections.Counter((one["robot"], name) for one in rounds for name in one["trainings"])
+            words = interval_words(min(made.values()), max(made.values()))
+            lines += [
+                f"Speeds are of {self.speed_steps:,} env_steps: {words}.",
+                f"Ratios are to {CONTENDERS[STOCK].title} in the same repeat.",
+            ]
+        if shared := [one for one in trainings if one["cpu_s"] < UNDISTURBED * one["wall_s"]]:
+            lines.append(f"**{len(shared)} of {len(trainings)} trainings shared their core with other processes.**")
+        seeds = [len(self._returns(robot, name)) for robot in robots for name in CONTENDERS]
+        if any(seeds):
+            words = f"{count(max(seeds), 'seed')}{': median (least – most)' if max(seeds) > 1 else ''}"
+            lines.append(f"Returns are the means of the last 100 episodes of training, of {words}.")
+        return lines
+
+    def _row(self, robot: str, name: str) -> str | None:
+        """None where the contender has never been asked to train on the robot."""
+        speeds, ratios = [], []
+        versions: dict[str, str] = {}
+        for round_ in self._rounds(robot):
+            if mine := round_["trainings"].get(name):
+                speeds.append(mine["env_steps_per_s"])
+                versions |= mine["versions"]
+                if stock := round_["trainings"].get(STOCK):
+                    ratios.append(mine["env_steps_per_s"] / stock["env_steps_per_s"])
+        trained = self._returns(robot, name).values()
+        reasons = [self.results.failure(part, name, robot) for part in ("speed", "returns")]
+        if not (speeds or trained or any(reasons)):
+            return None
+        for one in trained:
+            versions |= one["versions"]
+        remarks = [f"`{reason.replace('`', chr(39))}`" for reason in dict.fromkeys(reasons) if reason]
+        cells = [
+            robot,
+            CONTENDERS[name].title,
+            _figure(speeds),
+            _figure(ratios),
+            _figure([one["episode_return"] for one in trained if one["episode_return"] is not None]),
+            ", ".join(f"{package} {versions[package]}" for package in SHOWN_VERSIONS[name] if package in versions),
+            "; ".join([*remarks, *filter(None, [CONTENDERS[name].note])]),
+        ]
+        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+    def _rounds(self, robot: str) -> list[dict[str, Any]]:
+        return self.results.rounds_of(robot, self.speed_steps)
+
+    def _returns(self, robot: str, name: str) -> dict[int, dict[str, Any]]:
+        return self.results.returns_of(robot, name, self.return_steps)
+
+
+def interval_words(least: int, most: int) -> str:
+    """What the ranges in the table are: the range of n independent values holds their median but for 2 of 2ⁿ cases.
+
+    :param least: the fewest repeats of a contender and robot; ``most`` the most.
+    """
+    if least < 2:
+        return "one repeat, no interval"
+    repeats = f"{least} repeats, a" if least == most else f"{least} to {most} repeats, at least a"
+    return f"median (least – most of {repeats} {100 * (1 - 2 ** (1 - least)):.3g} % confidence interval of the median)"
+
+
+def _figure(values: Sequence[float]) -> str:
+    """Median and range; one value alone; or a dash."""
+    if len(values) > 1:
+        return spread(values)
+    return spread(values).partition(" ")[0] if values else "–"
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

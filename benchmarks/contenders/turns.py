@@ -1,0 +1,132 @@
+"""Who trains when: in turns on one core for speed, several at once for returns."""
+
+from __future__ import annotations
+
+import collections
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from benchmarks import harness
+from benchmarks.contenders.contender import ContenderFailed
+from benchmarks.contenders.results import Results, now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One training that is to be made."""
+
+    contender: str
+    robot: str
+    env_steps: int
+    seed: int
+
+
+class Running(Protocol):
+    """A training that has been started; see :class:`benchmarks.contenders.contender.Training`."""
+
+    def ended(self) -> bool: ...
+
+    def record(self) -> dict[str, Any]: ...
+
+    def end(self) -> None: ...
+
+
+Start = Callable[[Task, int], Running]
+"""Takes a task and a core."""
+
+
+def a_child_has_ended() -> None:
+    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Makes trainings and keeps their results; a contender that fails on a robot is not asked again for it."""
+
+    results: Results
+    part: str
+    """``speed`` or ``returns``."""
+    start: Start
+    save: Callable[[], None]
+    """Called after every training."""
+    wait: Callable[[], None] = a_child_has_ended
+
+    def able(self, name: str, robot: str) -> bool:
+        return self.results.failure(self.part, name, robot) is None
+
+    def train(
+        self, tasks: Iterable[Task], cores: Sequence[int], succeeded: Callable[[Task, dict[str, Any]], None]
+    ) -> None:
+        """Make the trainings in their order, one at a time on each core. Whatever ends this method ends them, too."""
+        waiting, free = collections.deque(tasks), list(cores)
+        running: list[tuple[Task, int, Running]] = []
+        try:
+            while waiting or running:
+                while waiting and free:
+                    task = waiting.popleft()
+                    if self.able(task.contender, task.robot):
+                        core = free.pop()
+                        running.append((task, core, self.start(task, core)))
+                if running:
+                    self.wait()
+                for one in [one for one in running if one[2].ended()]:
+                    running.remove(one)
+                    task, core, training = one
+                    free.append(core)
+                    try:
+                        record = training.record()
+                    except ContenderFailed as error:
+                        self.results.add_failure(self.part, task.contender, task.robot, str(error))
+                        outcome = str(error)
+                    else:
+                        succeeded(task, record)
+                        outcome = f"{record['env_steps_per_s']:,.0f} env_steps/s"
+                    self.save()
+                    print(f"{task.robot}, {task.contender}: {outcome}", file=sys.stderr, flush=True)
+        finally:
+            for _, _, training in running:
+                training.end()
+
+    def speed(self, names: Sequence[str], robots: Sequence[str], *, repeats: int, env_steps: int, core: int) -> None:
+        """Make the rounds that are missing: in a round, every contender trains once on one robot.
+
+        A round that was interrupted, or in which one of ``names`` is missing, is kept but does not count.
+        """
+        for number in range(repeats):
+            for robot in robots:
+                able = {name for name in names if self.able(name, robot)}
+                whole = [one for one in self.results.rounds_of(robot, env_steps) if able <= one["trainings"].keys()]
+                if number >= len(whole):
+                    self._round(harness.both_ways(number, *names), robot, number, env_steps, core)
+
+    def _round(self, names: Iterable[str], robot: str, seed: int, env_steps: int, core: int) -> None:
+        round_ = self.results.new_round(robot, env_steps)
+
+        def succeeded(task: Task, record: dict[str, Any]) -> None:
+            round_["trainings"][task.contender] = record
+
+        tasks = [Task(contender=name, robot=robot, env_steps=env_steps, seed=seed) for name in names]
+        self.train(tasks, [core], succeeded)
+        round_["ended"] = now()
+        self.save()
+
+    def returns(
+        self, names: Sequence[str], robots: Sequence[str], *, seeds: int, env_steps: int, cores: Sequence[int]
+    ) -> None:
+        """Make the trainings that are missing, all contenders with the first seed before any with the second."""
+        tasks = [
+            Task(contender=name, robot=robot, env_steps=env_steps, seed=seed)
+            for seed in range(seeds)
+            for robot in robots
+            for name in reversed(names)  # the slowest are the last of them, and should not begin last
+            if seed not in self.results.returns_of(robot, name, env_steps)
+        ]
+
+        def succeeded(task: Task, record: dict[str, Any]) -> None:
+            wanted = {"contender": task.contender, "robot": task.robot, "seed": task.seed, "asked": task.env_steps}
+            self.results.returns.append({**wanted, **record})
+
+        self.train(tasks, cores, succeeded)
