@@ -93,7 +93,7 @@ class Nodes(ClusterSlots):
         """When the node of ``place`` will be lost."""
         return self._lost_at[int(place.node)]
 
-    def acquire(self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
+    def acquire(self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
         self._catch_up()
         return super().acquire(cores, gpus, memory_mib=memory_mib, ranks=ranks)
 

@@ -15,6 +15,9 @@ SELFTEST_VARIABLE = "ORCHESTRATOR_SELFTEST"
 NICE_VARIABLE = "ORCHESTRATOR_NICE"
 """The niceness that the worker's session is given: of its job, or of the supervisor where that is more; unset: 0."""
 
+GPU_SHARE_VARIABLE = "ORCHESTRATOR_GPU_SHARE"
+"""The share of its GPU that the worker may use, such as 0.5; set only for a job that shares one."""
+
 SEARCH_PATH_VARIABLE = "ORCHESTRATOR_SEARCH_PATH"
 """Folder to use instead of :attr:`WorkerSpec.search_path`, on machines where that folder is missing or has changed."""
 

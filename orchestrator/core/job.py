@@ -24,13 +24,17 @@ from orchestrator.core.decoding import Positive
 from orchestrator.core.errors import IllegalTransition
 from orchestrator.core.worker_spec import WorkerSpec
 
+GPU_PARTS = 10_000
+"""Shares of a GPU are multiples of 1/10,000, as in Ray."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     cores: Positive
     threads: Positive
     memory_mib: Positive
-    gpus: int
+    gpus: float
+    """A whole number, or a share of one GPU below 1."""
     timeout_s: float
     """Wall-clock limit of one attempt."""
     stall_timeout_s: float
@@ -52,8 +56,13 @@ class Resources:
         return self.ranks * self.memory_mib
 
     @property
-    def all_gpus(self) -> int:
+    def all_gpus(self) -> float:
         return self.ranks * self.gpus
+
+    @property
+    def gpu_share(self) -> float:
+        """The share that the job has of each of its GPUs."""
+        return min(self.gpus, 1)
 
     def for_measurement(self) -> Resources:
         """The same, for a job that is compared with others: it has no niceness, and does not wait for disk space."""

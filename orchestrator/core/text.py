@@ -45,7 +45,7 @@ def plain(text: str, keep: str = "") -> str:
     return _HIDDEN.sub(lambda match: match[0] if match[0] in keep else f"\\u{ord(match[0]):04x}", text)
 
 
-def count(number: int, singular: str, plural: str | None = None) -> str:
+def count(number: float, singular: str, plural: str | None = None) -> str:
     """``"1 job"``, ``"2 jobs"``, ``"1,200 jobs"``."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 

@@ -44,6 +44,8 @@ class Launch:
     """Limit on the log of each rank."""
     nice: int = 0
     """Least niceness of each rank."""
+    gpu_share: float = 1
+    """Share of the memory of each of ``gpus`` that the attempt may use."""
 
     def cpus_of(self, rank: int) -> tuple[int, ...]:
         each = len(self.cpus) // self.ranks
@@ -204,5 +206,5 @@ def resource_problem(job: Job, key: str, asked: str, offered: str) -> Problem:
     return Problem(where=f"{job.where}.resources{key}", message=f"asks for {asked}{each}; {offered}")
 
 
-def amounts(cores: int, gpus: int, memory_mib: int) -> str:
+def amounts(cores: int, gpus: float, memory_mib: int) -> str:
     return f"{count(cores, 'core')}, {count(gpus, 'GPU')} and {memory_mib} MiB"

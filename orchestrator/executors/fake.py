@@ -157,6 +157,6 @@ class FakeExecutor:
 
 def _placed(handle: Handle, launch: Launch) -> Placed:
     cpus = tuple(cpu for rank_slot in launch.rank_slots for cpu in range(rank_slot.cores))
-    gpus = tuple(str(gpu) for rank_slot in launch.rank_slots for gpu in range(rank_slot.gpus))
+    gpus = tuple(name for rank_slot in launch.rank_slots for name in rank_slot.gpu_names)
     node = ", ".join(dict.fromkeys(rank_slot.node for rank_slot in launch.rank_slots))
     return Placed(handle=handle, node=node, cpus=cpus, gpus=gpus, pid=None, pid_start=None)

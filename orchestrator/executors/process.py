@@ -197,6 +197,7 @@ def worker_environment(
         environment.CHANNEL_VARIABLE: str(channel),
         environment.TOKEN_VARIABLE: token,
         environment.NICE_VARIABLE: str(nice) if nice > 0 else None,
+        environment.GPU_SHARE_VARIABLE: f"{launch.gpu_share:g}" if 0 < launch.gpu_share < 1 else None,
         **package_path(),
         **added,
     }

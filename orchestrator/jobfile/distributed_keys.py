@@ -25,7 +25,13 @@ def check_ranks(merged: Mapping[str, Any], bad: set[str], report: Report) -> Non
         text = f"resources.ranks = {ranks}, but only {joined(RANKED)} can have several ranks, and algo is {algo}"
         report(["resources.ranks", "algo"], text)
         return
-    n_envs = merged["n_envs"]
+    gpus, n_envs = merged["resources"]["gpus"], merged["n_envs"]
+    if 0 < gpus < 1:
+        text = (
+            f"resources.gpus = {gpus:g} is a share of one GPU, and each of {ranks} ranks needs a GPU of its own; "
+            "set resources.gpus = 1, or resources.ranks = 1"
+        )
+        report(["resources.gpus", "resources.ranks"], text)
     if "n_envs" not in bad and n_envs % ranks:
         report(["n_envs", "resources.ranks"], uneven(f"n_envs = {n_envs}", n_envs, ranks))
     if algo not in bad:
@@ -44,7 +50,7 @@ def check_ranks(merged: Mapping[str, Any], bad: set[str], report: Report) -> Non
                 )
             if text:
                 report([f"{algo}.{name}", "resources.ranks"], text)
-    if "distributed" not in bad and merged["distributed"]["backend"] == "nccl" and not merged["resources"]["gpus"]:
+    if "distributed" not in bad and merged["distributed"]["backend"] == "nccl" and not gpus:
         text = 'nccl is for GPUs, and resources.gpus is 0; set resources.gpus = 1 (for each rank), or backend = "auto"'
         report(["distributed.backend", "resources.gpus"], text)
 

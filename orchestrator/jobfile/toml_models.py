@@ -25,7 +25,9 @@ class ResourcesTable(TomlTable):
         None, "Threads of PyTorch, OpenMP and BLAS; unset: as many as cores.", 1
     )
     memory: value_types.Size = key(2048, "Memory that the job needs and must not exceed.", shown="2 GiB")
-    gpus: CountFromZero = key(0, "Number of GPUs; with any, PyTorch uses CUDA.", 1)
+    gpus: value_types.Gpus = key(
+        0, "Number of GPUs; below 1: the share of the memory of one GPU. With any, PyTorch uses CUDA.", 1
+    )
     timeout: value_types.Duration = key(7200.0, "Wall-clock time limit of an attempt.", shown="2h")
     stall_timeout: value_types.StallTimeout = key(
         600.0, "Time without progress after which an attempt is ended and retried.", shown="10min"

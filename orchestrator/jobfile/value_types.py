@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
+from orchestrator.core.job import GPU_PARTS
 from orchestrator.core.log_limit import LARGEST_MIB, SMALLEST_MIB
 from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, TASKS
 from orchestrator.core.worker_spec import parse_schedule
@@ -158,6 +159,11 @@ def _interval(text: str) -> str:
     return text
 
 
+def _gpu_share(gpus: float) -> float:
+    """Rounded down to what is counted, so that three jobs with 0.333333 fit on one GPU."""
+    return gpus if isinstance(gpus, int) else math.floor(round(gpus * GPU_PARTS, 6)) / GPU_PARTS
+
+
 def _log_size(mib: int) -> int:
     if not SMALLEST_MIB <= mib <= LARGEST_MIB:
         raise ExpectedError(f"expected a size from {SMALLEST_MIB} MiB to {LARGEST_MIB} MiB")
@@ -261,6 +267,11 @@ FreeDisk = Annotated[
 _Interval = Annotated[str, AfterValidator(_interval), _pattern(_DURATION_PATTERN)]
 CheckpointEvery = Annotated[Count | _Interval, Expected(_CHECKPOINT_EVERY)]
 """env_steps; or a duration, as it was written."""
+Gpus = Annotated[
+    CountFromZero | Annotated[float, Field(ge=1 / GPU_PARTS, lt=1)],
+    AfterValidator(_gpu_share),
+    Expected("a share of one GPU from 0.0001 to 0.9999, such as 0.5, or a whole number, 0 or more"),
+]
 Nice = Annotated[int, Field(ge=0, le=19), Whole, Expected("a whole number from 0 to 19")]
 Seeds = Annotated[
     # numpy.random.seed, which Stable-Baselines3 calls, takes 32 bits.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes.util
 import itertools
+import math
 import os
 import platform
 import shutil
@@ -17,9 +18,11 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from orchestrator.core.environment import BINDING_VARIABLES, THREAD_VARIABLES
+from orchestrator.core.job import GPU_PARTS
 from orchestrator.core.procfs import text_of
 from orchestrator.core.text import count, cpu_text
 from orchestrator.machine import provenance
+from orchestrator.machine.gpu import Gpu
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.thread_census import CensusError, CensusTimeoutError, Stage, census
 from orchestrator.machine.topology import MIB, Machine, largest_job
@@ -193,14 +196,22 @@ def disk(directory: Path) -> Iterator[Finding]:
 
 
 def gpus(machine: Machine) -> Iterator[Finding]:
-    names = "; ".join(
-        f"{gpu.index}: {gpu.name}" + (f", {gpu.memory_mib} MiB" if gpu.memory_mib else "") for gpu in machine.gpus
-    )
+    names = "; ".join(map(_gpu_text, machine.gpus))
     yield Finding("ok", "GPUs", f"{names}." if names else "none; every job trains on the CPU.")
     torch = provenance.version("torch") or ""
     if machine.gpus and torch.endswith("+cpu"):
         text = f"torch {torch} is the CPU build, so that jobs with resources.gpus above 0 fail."
         yield Finding("warning", "GPUs", text, "install a CUDA build of torch, or leave resources.gpus at 0")
+
+
+def _gpu_text(gpu: Gpu) -> str:
+    """Its name and memory, and how many jobs fit on it by memory."""
+    if not gpu.memory_mib or gpu.free_mib is None:
+        return f"{gpu.index}: {gpu.name}"
+    parts = math.ceil(DEFAULT_JOB_MEMORY_MIB / gpu.memory_mib * GPU_PARTS)
+    fitting = min(GPU_PARTS // parts, gpu.free_mib // DEFAULT_JOB_MEMORY_MIB)
+    text = f"{gpu.index}: {gpu.name}, {gpu.memory_mib} MiB ({gpu.free_mib} MiB free), room for {count(fitting, 'job')}"
+    return f"{text} of 2 GiB" + (f" (resources.gpus = {parts / GPU_PARTS:g})" if fitting > 1 else "")
 
 
 def rendering(environment: Mapping[str, str]) -> Iterator[Finding]:

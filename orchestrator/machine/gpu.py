@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from orchestrator.core.job import GPU_PARTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +18,42 @@ class Gpu:
     """Entry for ``CUDA_VISIBLE_DEVICES``: a UUID, or the name in the variable that this process was given."""
     name: str
     memory_mib: int | None
+    """All of its memory."""
+    free_mib: int | None = None
+    """Memory that no process uses now."""
 
 
-GPU_QUERY = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
+class FreeGpus:
+    """What is free of each GPU, by its name, in parts of 1/10,000: sums of floats would not be exact."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._free = dict.fromkeys(names, GPU_PARTS)
+
+    def __len__(self) -> int:
+        """Number of GPUs, free or not."""
+        return len(self._free)
+
+    def find(self, gpus: float) -> tuple[str, ...] | None:
+        """So many whole GPUs, or the fullest one with room for a share below 1; None while there is none.
+
+        Ray chooses in the same way: GPUs that are not shared stay whole, for jobs that need a whole one.
+        """
+        parts, number = _parts(gpus), math.ceil(gpus)
+        fitting = sorted((name for name, free in self._free.items() if free >= parts), key=self._free.__getitem__)
+        return tuple(fitting[:number]) if len(fitting) >= number else None
+
+    def change(self, names: Iterable[str], gpus: float, sign: int) -> None:
+        """``names`` were found for ``gpus``, and are taken (-1) or given back (1)."""
+        for name in names:
+            self._free[name] += sign * _parts(gpus)
+
+
+def _parts(gpus: float) -> int:
+    """What is needed of each GPU."""
+    return round(min(gpus, 1) * GPU_PARTS)
+
+
+GPU_QUERY = ("--query-gpu=index,uuid,name,memory.total,memory.free", "--format=csv,noheader,nounits")
 
 
 def detect_gpus(environment: Mapping[str, str] = os.environ, *, timeout_s: float = 5.0) -> tuple[Gpu, ...]:
@@ -32,10 +68,8 @@ def detect_gpus(environment: Mapping[str, str] = os.environ, *, timeout_s: float
         )
     except (OSError, subprocess.SubprocessError):
         return ()
-    rows = [row for line in answer.splitlines() if len(row := [field.strip() for field in line.split(",")]) == 4]
-    if visible is None:
-        return tuple(Gpu(index=uuid, name=name, memory_mib=_integer(memory)) for _, uuid, name, memory in rows)
-    return _named_gpus(visible, rows)
+    rows = [row for line in answer.splitlines() if len(row := [field.strip() for field in line.split(",")]) == 5]
+    return tuple(_gpu(row[1], row) for row in rows) if visible is None else _named_gpus(visible, rows)
 
 
 def _named_gpus(visible: str, rows: Sequence[Sequence[str]]) -> tuple[Gpu, ...]:
@@ -44,12 +78,17 @@ def _named_gpus(visible: str, rows: Sequence[Sequence[str]]) -> tuple[Gpu, ...]:
     for token in (part.strip() for part in visible.split(",")):
         matches = [row for row in rows if token == row[0] or (token.startswith("GPU-") and row[1].startswith(token))]
         if matches:
-            gpus.append(Gpu(index=token, name=matches[0][2], memory_mib=_integer(matches[0][3])))
+            gpus.append(_gpu(token, matches[0]))
         elif token.startswith("MIG-"):
             gpus.append(Gpu(index=token, name="MIG instance", memory_mib=None))
         else:
             break
     return tuple(gpus)
+
+
+def _gpu(index: str, row: Sequence[str]) -> Gpu:
+    _, _, name, memory, free = row
+    return Gpu(index=index, name=name, memory_mib=_integer(memory), free_mib=_integer(free))
 
 
 def _integer(text: str) -> int | None:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from orchestrator.core.text import count
 from orchestrator.machine.cpu_locks import CpuLocks
+from orchestrator.machine.gpu import FreeGpus
 from orchestrator.machine.topology import Cpu, Machine
 
 
@@ -21,12 +22,17 @@ class RankSlot:
     node: str
     ranks: int = 1
     cores: int = 1
-    gpus: int = 0
+    gpus: float = 0
     memory_mib: int = 0
+    gpu_names: tuple[str, ...] = ()
+    """The GPUs of the machine that are counted as taken."""
 
     def with_ranks(self, ranks: int) -> RankSlot:
         """Room for another number of the same ranks."""
-        cores, gpus, memory_mib = (total // self.ranks * ranks for total in (self.cores, self.gpus, self.memory_mib))
+        if ranks == self.ranks:
+            return self
+        cores, memory_mib = (total // self.ranks * ranks for total in (self.cores, self.memory_mib))
+        gpus = self.gpus // self.ranks * ranks  # whole ones: only an attempt with one rank has a share
         return replace(self, ranks=ranks, cores=cores, gpus=gpus, memory_mib=memory_mib)
 
 
@@ -37,6 +43,8 @@ class Slot:
     index: int
     cpus: tuple[int, ...] = ()
     gpus: tuple[str, ...] = ()
+    gpu_share: float = 1
+    """Of each of ``gpus``."""
     rank_slots: tuple[RankSlot, ...] = ()
     """On several machines: in place of ``cpus`` and ``gpus``, which each machine chooses."""
 
@@ -52,7 +60,7 @@ class Slots(Protocol):
     def grows(self) -> bool:
         """Whether a request that does not fit into an empty pool may fit later."""
 
-    def acquire(self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
+    def acquire(self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
         """A slot with these resources for all ranks together; None while there is none."""
 
     def release(self, slot: Slot) -> None: ...
@@ -92,14 +100,21 @@ class SlotPool:
         self._budget = max(machine.capacity, self.lanes)
         """Maximum number of CPUs in use over all slots; a larger job runs alone."""
         self._held: dict[int, Slot] = {}
+        self._gpus = FreeGpus(gpu.index for gpu in machine.gpus)
 
     def acquire(
-        self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1, in_use_elsewhere: Collection[int] = ()
+        self,
+        cores: int,
+        gpus: float = 0,
+        *,
+        memory_mib: int = 0,
+        ranks: int = 1,
+        in_use_elsewhere: Collection[int] = (),
     ) -> Slot | None:
-        """A slot with ``cores`` CPUs and ``gpus`` GPUs; None while there is none. Memory and ranks are ignored.
+        """A slot with ``cores`` CPUs and ``gpus`` GPUs (below 1: a share of one); None while there is none.
 
-        CPUs with the fewest users (other supervisors included) are preferred, then those of idle cores. Several cores
-        come from one NUMA node if that does not mean sharing, otherwise sorted by node.
+        Memory and ranks are ignored. CPUs with the fewest users (other supervisors included) are preferred, then those
+        of idle cores. Several cores come from one NUMA node if that does not mean sharing, otherwise sorted by node.
 
         :param in_use_elsewhere: CPUs that others use without a lock.
         """
@@ -113,16 +128,15 @@ class SlotPool:
                 return None
         if slot is not None:
             self._held[slot.index] = slot
+            self._gpus.change(slot.gpus, slot.gpu_share, -1)
         return slot
 
-    def _slot(self, cores: int, gpus: int, elsewhere: frozenset[int]) -> Slot | None:
-        taken = {gpu for slot in self._held.values() for gpu in slot.gpus}
-        free_gpus = [gpu.index for gpu in self._machine.gpus if gpu.index not in taken]
+    def _slot(self, cores: int, gpus: float, elsewhere: frozenset[int]) -> Slot | None:
         cpus = self._choose(cores, elsewhere)
-        if cpus is None or len(free_gpus) < gpus:
+        if cpus is None or (names := self._gpus.find(gpus)) is None:
             return None
         index = next(index for index in range(self.lanes) if index not in self._held)
-        return Slot(index=index, cpus=cpus, gpus=tuple(free_gpus[:gpus]))
+        return Slot(index=index, cpus=cpus, gpus=names, gpu_share=min(gpus, 1))
 
     def resume(self, cpus: tuple[int, ...]) -> Slot:
         """A slot with exactly these CPUs, for an attempt that already has them from an earlier pool."""
@@ -136,6 +150,7 @@ class SlotPool:
         if self._held.get(slot.index) != slot:
             raise ValueError(f"{slot} is not held")
         del self._held[slot.index]
+        self._gpus.change(slot.gpus, slot.gpu_share, 1)
         self._locks.give_back(set(slot.cpus) - {cpu for other in self._held.values() for cpu in other.cpus})
 
     def resize(self, max_parallel: int) -> int:

@@ -23,7 +23,7 @@ LOOKAHEAD = 64
 
 Shortage: TypeAlias = Literal["cores", "gpus", "memory", "disk"]
 
-Demand: TypeAlias = tuple[int, int, int, int]
+Demand: TypeAlias = tuple[int, float, int, int]
 """Cores, GPUs and MiB of memory, summed over all ranks, and MiB of free disk space."""
 
 

@@ -93,6 +93,7 @@ class Launcher:
                 work=job.work,
                 log_mib=job.resources.log_mib,
                 nice=job.resources.nice,
+                gpu_share=job.resources.gpu_share,
             )
         )
 

@@ -27,6 +27,7 @@ from orchestrator.experiment import run_directory
 from orchestrator.machine import provenance
 from orchestrator.machine import topology as machines
 from orchestrator.machine.cpu_locks import CpuLocks, shared_directory
+from orchestrator.machine.gpu import FreeGpus
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
 from orchestrator.supervisor.stop_signals import StopRequests
@@ -228,5 +229,9 @@ class _Verification:
 
     def _has_room(self, jobs: Sequence[Job]) -> bool:
         """Whether all ``jobs`` get a slot at once; memory is checked when they start."""
-        cores, gpus = (sum(getattr(job.resources, name) for job in jobs) for name in ("all_cores", "all_gpus"))
-        return len(jobs) <= self.lanes and cores <= self.lanes and gpus <= len(self.machine.gpus)
+        cores, gpus = sum(job.resources.all_cores for job in jobs), FreeGpus(gpu.index for gpu in self.machine.gpus)
+        for job in jobs:
+            if (names := gpus.find(job.resources.all_gpus)) is None:
+                return False
+            gpus.change(names, job.resources.all_gpus, -1)
+        return len(jobs) <= self.lanes and cores <= self.lanes

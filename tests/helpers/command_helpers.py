@@ -192,7 +192,8 @@ def toml(value: Any) -> str:
 
 def environment(**added: str) -> dict[str, str]:
     plain = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "FORCE_COLOR")}
-    return {**plain, "PYTHONPATH": str(REPOSITORY), **added}
+    search_path = filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])
+    return {**plain, "PYTHONPATH": os.pathsep.join(search_path), **added}
 
 
 def command(*arguments: str | Path) -> list[str]:

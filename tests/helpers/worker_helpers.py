@@ -78,7 +78,8 @@ class Worker:
         self.attempt = paths.attempt(number)
         self.attempt.root.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), **environment}
+        search_path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": search_path, **environment}
         if channel:
             variables[CHANNEL_VARIABLE] = str(theirs.fileno())
         self.channel = ours

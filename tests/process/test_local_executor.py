@@ -29,7 +29,7 @@ from executor_helpers import (
     until_heard,
 )
 
-from orchestrator.core.environment import CHANNEL_VARIABLE, THREAD_VARIABLES, TOKEN_VARIABLE
+from orchestrator.core.environment import CHANNEL_VARIABLE, GPU_SHARE_VARIABLE, THREAD_VARIABLES, TOKEN_VARIABLE
 from orchestrator.core.log_limit import GAP_BYTES, dropped_bytes
 from orchestrator.core.procfs import process_stat
 from orchestrator.executors import local as local_module
@@ -88,6 +88,11 @@ def test_a_worker_has_its_thread_budget_and_its_gpus_in_the_environment(tmp_path
     assert found["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
     assert found["MUJOCO_GL"] == "egl"
     assert found[TOKEN_VARIABLE].endswith("/a/0")
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1, None), (0.25, "0.25"), (0, None)])
+def test_a_worker_is_told_its_share_of_a_gpu(tmp_path: Path, share: float, expected: str | None) -> None:
+    assert seen(tmp_path, gpus=("GPU-a",), gpu_share=share).get(GPU_SHARE_VARIABLE) == expected
 
 
 def test_a_worker_without_gpus_sees_none(tmp_path: Path) -> None:

@@ -60,9 +60,9 @@ def test_warnings_and_notes_say_what_to_do_and_json_holds_all() -> None:
 
 
 NVIDIA_SMI = """#!/bin/sh
-echo "0, GPU-aaaa-1, NVIDIA H200, 143771"
-echo "1, GPU-bbbb-2, NVIDIA H200, 143771"
-echo "2, GPU-cccc-3, NVIDIA T4, [N/A]"
+echo "0, GPU-aaaa-1, NVIDIA H200, 143771, 143000"
+echo "1, GPU-bbbb-2, NVIDIA H200, 143771, 143000"
+echo "2, GPU-cccc-3, NVIDIA T4, [N/A], [N/A]"
 """
 
 
@@ -76,7 +76,8 @@ class TestGpus:
     def test_every_gpu_is_handed_out_by_uuid(self, tmp_path: Path) -> None:
         found = detect_gpus(self.fake(tmp_path, NVIDIA_SMI))
         assert [gpu.index for gpu in found] == ["GPU-aaaa-1", "GPU-bbbb-2", "GPU-cccc-3"]
-        assert (found[0].name, found[0].memory_mib, found[2].memory_mib) == ("NVIDIA H200", 143771, None)
+        assert (found[0].name, found[0].memory_mib, found[0].free_mib) == ("NVIDIA H200", 143771, 143000)
+        assert (found[2].memory_mib, found[2].free_mib) == (None, None)
 
     @pytest.mark.parametrize(
         ("visible", "expected"),

@@ -32,6 +32,7 @@ from executor_helpers import (
 )
 from ray_helpers import TOO_MUCH_MIB, Cluster, memory_watched_node, until_unused, until_used
 
+from orchestrator.core.environment import GPU_SHARE_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.procfs import process_stat
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
@@ -102,17 +103,26 @@ def test_a_worker_has_its_thread_budget_and_niceness_and_no_gpu_unless_requested
     assert psutil.Process(event.pid).nice() == max(nice, os.nice(0)), "not that of Ray's own processes"
 
 
-def test_attempts_on_a_node_have_different_gpus(tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor) -> None:
+def test_attempts_on_a_node_have_different_gpus_or_shares_of_one(
+    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
+) -> None:
     """Ray hands out GPUs by number, whether they exist or not."""
     look: list[Order] = [("look", None), ("say", READY), ("sleep", None)]
-    with ray_cluster.further(num_cpus=2, num_gpus=2) as late:
+    with ray_cluster.further(num_cpus=3, num_gpus=2) as late:
         until_used(executor.nodes, late.node_id)
-        place = RankSlot(node=late.node_id, gpus=1)
-        launches = [dataclasses.replace(on_node(tmp_path, "", name, look), rank_slots=(place,)) for name in ("a", "b")]
+        launches = [
+            dataclasses.replace(
+                on_node(tmp_path, "", name, look),
+                rank_slots=(RankSlot(node=late.node_id, gpus=gpus),),
+                gpu_share=gpus,
+            )
+            for name, gpus in (("a", 0.5), ("b", 1), ("c", 0.5))
+        ]
         taken = [placed(executor, launch).gpus for launch in launches]
         seen = [json.loads((launch.job_dir / "seen.json").read_text()) for launch in launches]
-        assert sorted(taken) == [("0",), ("1",)]
+        assert (taken[0] == taken[2], {*taken}) == (True, {("0",), ("1",)})
         assert [(rank["CUDA_VISIBLE_DEVICES"],) for rank in seen] == taken
+        assert [rank.get(GPU_SHARE_VARIABLE) for rank in seen] == ["0.5", None, "0.5"]
         executor.close()
     until_unused(executor.nodes, late.node_id)
 

@@ -68,6 +68,18 @@ def test_a_node_with_too_little_memory_or_without_gpus_is_not_used() -> None:
     assert slots.acquire(1, memory_mib=1001) is None
 
 
+def test_shares_are_counted_gpu_by_gpu() -> None:
+    slots = slots_of((9, 2, 1000))
+    first, second = slots.acquire(1, 0.6), slots.acquire(1, 0.6)
+    assert second is not None
+    assert first is not None
+    assert slots.acquire(1, 0.6) is None, "0.4 are free of each"
+    assert slots.acquire(1, 1) is None
+    assert slots.fits_ever(1, 2)
+    slots.release(first)
+    assert nodes_of([slots.acquire(1, 0.4), slots.acquire(1, 1), slots.acquire(1, 0.1)]) == ["a", "a", None]
+
+
 def test_max_parallel_holds_for_all_nodes_together_with_a_warning_if_too_large() -> None:
     slots = slots_of((2, 0, 100), (2, 0, 100), max_parallel=3)
     assert (slots.lanes, slots.warnings()) == (3, ())

@@ -108,6 +108,11 @@ def test_a_matrix_varies_ranks_and_the_way_they_work_together() -> None:
             "jobs[0].distributed.backend",
             r"nccl is for GPUs, and resources\.gpus is 0; set resources\.gpus = 1",
         ),
+        (
+            {"resources": {"ranks": 2, "gpus": 0.5}},
+            "jobs[0].resources.gpus",
+            "is a share of one GPU, and each of 2 ranks needs a GPU of its own; set resources.gpus = 1, or",
+        ),
         ({"resources": {"ranks": 0}}, "jobs[0].resources.ranks", "from 1 to 1_000_000_000_000, found 0"),
         ({"distributed": {"backend": "mpi"}}, "jobs[0].distributed.backend", 'one of "auto", "gloo", "nccl"'),
         ({"distributed": {"mode": "paramter-server"}}, "jobs[0].distributed.mode", 'did you mean "parameter-server"?'),

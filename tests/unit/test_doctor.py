@@ -169,6 +169,17 @@ def test_gpu_with_a_cpu_build_of_torch_is_a_warning(monkeypatch: pytest.MonkeyPa
     assert levels(doctor_checks.gpus(made())) == ["ok"]
 
 
+def test_how_many_jobs_fit_on_a_gpu_by_memory() -> None:
+    large = Gpu(index="A", name="NVIDIA H200", memory_mib=143771, free_mib=100000)
+    small = Gpu(index="B", name="NVIDIA T4", memory_mib=15360, free_mib=14900)
+    unknown = Gpu(index="C", name="MIG instance", memory_mib=None)
+    (finding, *_) = doctor_checks.gpus(made(gpus=(large, small, unknown)))
+    parts = finding.detail.split("; ")
+    assert "100000 MiB free), room for 48 jobs of 2 GiB (resources.gpus = 0.0143)" in parts[0]
+    assert "room for 7 jobs of 2 GiB (resources.gpus = 0.1334)" in parts[1]
+    assert parts[2] == "C: MIG instance."
+
+
 def test_no_gl_library_is_a_note_as_training_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes.util, "find_library", lambda _: None)
     assert levels(doctor_checks.rendering({})) == ["note"]

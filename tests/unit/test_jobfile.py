@@ -154,6 +154,14 @@ def test_a_job_on_a_gpu_trains_on_cuda(place: Path) -> None:
     assert (job.spec.device, job.resources.gpus) == ("cuda", 1)
 
 
+@pytest.mark.parametrize(
+    ("written", "counted"), [(0.5, 0.5), (0.29, 0.29), (1 / 3, 0.3333), (1 / 6, 0.1666), (0.99999, 0.9999)]
+)
+def test_a_share_of_a_gpu_is_rounded_down_to_what_is_counted(place: Path, written: float, counted: float) -> None:
+    (job,) = resolve(place, HOPPER | {"resources": {"gpus": written}}).jobs
+    assert (job.spec.device, job.resources.gpus, job.resources.all_gpus) == ("cuda", counted, counted)
+
+
 def test_a_glob_names_its_jobs_by_stem_and_by_folder_where_stems_are_equal(place: Path) -> None:
     experiment = resolve(place, {"name": "zoo", "xml": "../mjcf/zoo/*.xml"}, {"xml": "../mjcf/menagerie/*/scene.xml"})
     assert [job.spec.name for job in experiment.jobs] == ["ant", "bug", "go1/scene", "spot/scene"]

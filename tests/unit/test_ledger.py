@@ -56,7 +56,10 @@ def filled(path: Path, jobs: int = 3) -> Ledger:
 )
 def test_every_state_comes_back_as_it_went_in(tmp_path: Path, state: State) -> None:
     path = tmp_path / "ledger.sqlite3"
-    job = replace(make_job("a-s0", max_retries=3, cores=2, gpus=1), xml_source=Path("/röbots/a b.xml"))
+    job = replace(
+        make_job("a-s0", max_retries=3, cores=2, gpus=0.5 if isinstance(state, Running) else 1),
+        xml_source=Path("/röbots/a b.xml"),
+    )
     ledger = Ledger.create(path)
     ledger.put_jobs([(0, job, "hash")])
     if isinstance(state, Running):

@@ -307,6 +307,9 @@ def made(nodes: int = 1, cores: int = 4, smt: int = 1, quota: float | None = Non
     )
 
 
+GPUS_ASKED = [0, 1, 2, 0.1, 0.3, 0.5, 0.7]
+
+
 def fill(pool: SlotPool, cores: int = 1) -> list[Slot]:
     slots = []
     while slot := pool.acquire(cores):
@@ -405,6 +408,20 @@ class TestSlotPool:
         assert again is not None
         assert again.gpus == ("0",)
 
+    def test_jobs_share_a_gpu_until_it_is_full_and_the_others_stay_whole(self) -> None:
+        pool = SlotPool(made(cores=9, gpus=2))
+        slots = [pool.acquire(1, gpus) for gpus in (0.5, 0.3, 1, 0.2, 0.1)]
+        assert [slot and slot.gpus for slot in slots] == [("0",), ("0",), ("1",), ("0",), None]
+        assert slots[1] is not None
+        pool.release(slots[1])
+        again = [pool.acquire(1, gpus) for gpus in (0.4, 0.3)]
+        assert [slot and slot.gpus for slot in again] == [None, ("0",)]
+
+    @pytest.mark.parametrize(("share", "fit"), [(0.1, 10), (0.3333, 3), (0.3334, 2), (0.7, 1)])
+    def test_as_many_jobs_fit_as_their_shares_say(self, share: float, fit: int) -> None:
+        pool = SlotPool(made(cores=12, gpus=1))
+        assert [pool.acquire(1, share) is not None for _ in range(11)].count(True) == fit
+
     def test_releasing_twice_is_refused(self) -> None:
         pool = SlotPool(made())
         slot = pool.acquire(1)
@@ -437,7 +454,9 @@ class TestSlotPool:
         smt=st.integers(1, 2),
         quota=st.none() | st.floats(0.1, 20),
         max_parallel=st.none() | st.integers(1, 30),
-        moves=st.lists(st.tuples(st.booleans(), st.integers(1, 8), st.integers(0, 2)), max_size=40),
+        moves=st.lists(
+            st.tuples(st.booleans(), st.integers(1, 8), st.sampled_from([0, 1, 2, 0.1, 0.3, 0.5, 0.7])), max_size=40
+        ),
     )
     def test_cpus_are_shared_only_when_asked_for_and_all_come_back(
         self,
@@ -446,7 +465,7 @@ class TestSlotPool:
         smt: int,
         quota: float | None,
         max_parallel: int | None,
-        moves: list[tuple[bool, int, int]],
+        moves: list[tuple[bool, int, float]],
     ) -> None:
         of = made(nodes, cores, smt, quota, gpus=2)
         pool = SlotPool(of, max_parallel)
@@ -464,7 +483,8 @@ class TestSlotPool:
             assert len(held) <= pool.lanes
             assert len({slot.index for slot in held}) == len(held)
             assert all(len(set(slot.cpus)) == len(slot.cpus) for slot in held)
-            assert max(Counter(gpu for slot in held for gpu in slot.gpus).values(), default=0) <= 1
+            shares = {gpu: sum(slot.gpu_share for slot in held if gpu in slot.gpus) for gpu in "01"}
+            assert max(shares.values()) < 1.0001
             if quota is not None:
                 assert sum(users.values()) <= max(1, quota)
         for slot in held:

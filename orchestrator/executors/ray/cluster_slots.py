@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.machine.gpu import FreeGpus
 from orchestrator.machine.slots import RankSlot, Slot
 
 
@@ -19,16 +20,17 @@ class NodeCapacity:
 
     node: str
     cores: int
-    gpus: int
+    gpus: FreeGpus
     memory_mib: int
     kind: str = ""
 
     def fits(self, slot: RankSlot) -> bool:
-        return self.cores >= slot.cores and self.gpus >= slot.gpus and self.memory_mib >= slot.memory_mib
+        has_gpus = not slot.gpus or self.gpus.find(slot.gpus) is not None
+        return has_gpus and self.cores >= slot.cores and self.memory_mib >= slot.memory_mib
 
     def add(self, slot: RankSlot, sign: int) -> None:
         self.cores += sign * slot.cores
-        self.gpus += sign * slot.gpus
+        self.gpus.change(slot.gpu_names, slot.gpus, sign)
         self.memory_mib += sign * slot.memory_mib
 
 
@@ -57,8 +59,9 @@ class ClusterSlots:
     # -- nodes
 
     def add(self, node: str, *, cores: int, gpus: int, memory_mib: int, kind: str = "") -> None:
-        self._total[node] = NodeCapacity(node=node, cores=cores, gpus=gpus, memory_mib=memory_mib, kind=kind)
-        self._free[node] = replace(self._total[node])
+        for nodes in (self._total, self._free):
+            free = FreeGpus(map(str, range(gpus)))
+            nodes[node] = NodeCapacity(node=node, cores=cores, gpus=free, memory_mib=memory_mib, kind=kind)
         self._by_cores.setdefault(cores, {})[node] = None
         self._cores += cores
 
@@ -81,7 +84,7 @@ class ClusterSlots:
         """All resources of each node, whether free or not."""
         return list(self._total.values())
 
-    def fits_ever(self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1) -> bool:
+    def fits_ever(self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1) -> bool:
         def fitting(slot: RankSlot) -> Iterator[NodeCapacity]:
             return (node for node in self._total.values() if node.fits(slot))
 
@@ -93,14 +96,14 @@ class ClusterSlots:
     def lanes(self) -> int:
         return min(self._max_parallel, self._cores)
 
-    def acquire(self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
+    def acquire(self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
         if len(self._held) >= self.lanes:
             return None
         rank_slots = _place(cores, gpus, memory_mib, ranks, self._with_room)
         if rank_slots is None:
             return None
         index = self._unused.pop() if self._unused else len(self._held)
-        self._held[index] = rank_slots
+        rank_slots = self._held[index] = tuple(map(self._with_gpus, rank_slots))
         for slot in rank_slots:
             self._change_free(slot, -1)
         return Slot(index=index, rank_slots=rank_slots)
@@ -132,6 +135,9 @@ class ClusterSlots:
                 if self._free[node].fits(slot) and node not in self._paused:
                     yield self._free[node]
 
+    def _with_gpus(self, slot: RankSlot) -> RankSlot:
+        return replace(slot, gpu_names=self._free[slot.node].gpus.find(slot.gpus) or ()) if slot.gpus else slot
+
     def _change_free(self, slot: RankSlot, sign: int) -> None:
         free = self._free.get(slot.node)
         if free is not None:  # else the node has left
@@ -147,7 +153,7 @@ class ClusterSlots:
 
 
 def _place(
-    cores: int, gpus: int, memory_mib: int, ranks: int, with_room: Callable[[RankSlot], Iterator[NodeCapacity]]
+    cores: int, gpus: float, memory_mib: int, ranks: int, with_room: Callable[[RankSlot], Iterator[NodeCapacity]]
 ) -> tuple[RankSlot, ...] | None:
     """Room for an attempt: on one node, else rank by rank on nodes of one kind; None: nowhere.
 

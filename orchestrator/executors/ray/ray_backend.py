@@ -53,10 +53,10 @@ class RayBackend:
         ):
             return []
         nodes = self.slots.nodes
-        largest = max(nodes, key=lambda node: (node.gpus, node.cores, node.memory_mib), default=None)
+        largest = max(nodes, key=lambda node: (len(node.gpus), node.cores, node.memory_mib), default=None)
         offered = "the cluster has no nodes"
         if largest is not None:
-            has = amounts(largest.cores, largest.gpus, largest.memory_mib)
+            has = amounts(largest.cores, len(largest.gpus), largest.memory_mib)
             offered = f"the largest of the cluster's {count(len(nodes), 'node')} has {has} for jobs"
         asked = amounts(resources.cores, resources.gpus, resources.memory_mib)
         return [resource_problem(job, "", asked, offered)]

@@ -141,7 +141,8 @@ class ProcessGroup(Ranks):
             assert self._network is not None
             with self._timed():
                 self._network.all_reduce_tensor(gradients)
-        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        devices: list[int | str | torch.device] = [] if gradients.device.type == "cpu" else [gradients.device]
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         done.set_result(gradients)
         return done
 

@@ -29,6 +29,10 @@ class CheckpointError(Exception):
     """A checkpoint that is not damaged cannot be loaded; the message says which, why, and what to do."""
 
 
+class GpuMemoryError(Exception):
+    """The GPU, or the share of it that the job has, has no memory left; the message says what to do."""
+
+
 class Interrupted(Exception):
     """The attempt stopped on request, at a whole checkpoint."""
 
@@ -44,7 +48,7 @@ def classify(error: BaseException) -> tuple[ExitCode, str, str]:
     trace = "\n".join(deque((line for part in parts for line in shortened(part).splitlines()), _TRACEBACK_LINES))
     if is_disk_full(error):
         return ExitCode.DISK_FULL, f"no space left on the disk: {shortened(str(error))}", trace
-    if isinstance(error, CheckpointError):
+    if isinstance(error, CheckpointError | GpuMemoryError):
         return ExitCode.ERROR, shortened(str(error)), trace
     if isinstance(error, RankLostError | Diverged):
         return ExitCode.DIVERGED if isinstance(error, Diverged) else ExitCode.RANK_LOST, shortened(str(error)), trace

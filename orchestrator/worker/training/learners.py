@@ -53,16 +53,8 @@ def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
     ``eps=1e-5``. With several ranks ``venv`` holds this rank's environments; the policies start equal, and each rank
     has random streams of its own.
 
-    :raises RuntimeError: the spec asks for a GPU and PyTorch sees none; stable-baselines3 would silently use the CPU.
     :raises ValueError: the spec asks for ``learner = "fast"``, which cannot do it.
     """
-    if spec.device == "cuda" and not torch.cuda.is_available():
-        raise RuntimeError(
-            f"resources.gpus asks for a GPU, but PyTorch {torch.__version__} sees none here "
-            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}): install a CUDA build of torch "
-            "(python -m orchestrator doctor shows which), or set resources.gpus = 0"
-        )
-
     policy_kwargs = dict(spec.policy_kwargs)
     if "activation_fn" in policy_kwargs:
         policy_kwargs["activation_fn"] = algorithms.activation(policy_kwargs["activation_fn"])

@@ -24,7 +24,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed.process_group import join
 from orchestrator.worker.distributed.ranks import Ranks, own_share
 from orchestrator.worker.envs import env_factory
-from orchestrator.worker.runtime import csv_tables, sb3_internals
+from orchestrator.worker.runtime import csv_tables, cuda, sb3_internals
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.csv_tables import CsvTable, LoggerTable
 from orchestrator.worker.runtime.failures import Interrupted
@@ -64,34 +64,37 @@ def run(
     :raises RankLostError: another rank is gone.
     :raises Diverged: a number is not finite; the last checkpoint is from before.
     :raises OSError: a file cannot be read or written.
+    :raises GpuMemoryError: the GPU, or the share of it that the job has, has no memory left.
     """
-    ranks = join(spec.ranks, spec.backend, learners.device(spec), rendezvous, spec.collective_timeout_s)
-    before_writing()
-    if ranks.rank == 0:  # what an earlier attempt was writing when it was killed
-        for path in (paths.progress_csv, paths.timings_csv, paths.model, paths.vecnormalize, paths.eval):
-            remove_partial_files(path.parent, path.name)
-    env_indices = own_share(spec.n_envs, ranks)
-    venv = env_factory.make(spec, paths.root, n_envs=len(env_indices), seed=spec.seed, first_env=env_indices.start)
-    try:
-        learner = learners.build(spec, env_factory.normalized(spec, venv) if spec.normalize else venv, ranks)
-        facts.learner, facts.learner_reason, reporter.learner = learner.name, learner.reason, learner.name
-        cpus = ", ".join(map(str, sorted(os.sched_getaffinity(0)))) if hasattr(os, "sched_getaffinity") else "any"
-        say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")
-        say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
-        if ranks.size > 1:
-            first, last = env_indices.start, env_indices.stop - 1
-            say(f"rank {ranks.rank} of {ranks.size}: environments {first} to {last}, {spec.mode}")
-        training = Training(spec, paths, learner.model, facts, reporter, ranks, before_writing)
-        training.train(stop_requested, checkpoint_requested)
-        ranks.close()
-        facts.weights_sha256 = weights.sha256(learner.model)
-        if ranks.rank > 0:
-            return
-        training.save_policy()
-        if spec.eval_episodes:
-            training.evaluate(stop_requested)
-    finally:
-        venv.close()
+    device = learners.device(spec)
+    with cuda.prepared(device):
+        ranks = join(spec.ranks, spec.backend, device, rendezvous, spec.collective_timeout_s)
+        before_writing()
+        if ranks.rank == 0:  # what an earlier attempt was writing when it was killed
+            for path in (paths.progress_csv, paths.timings_csv, paths.model, paths.vecnormalize, paths.eval):
+                remove_partial_files(path.parent, path.name)
+        env_indices = own_share(spec.n_envs, ranks)
+        venv = env_factory.make(spec, paths.root, n_envs=len(env_indices), seed=spec.seed, first_env=env_indices.start)
+        try:
+            learner = learners.build(spec, env_factory.normalized(spec, venv) if spec.normalize else venv, ranks)
+            facts.learner, facts.learner_reason, reporter.learner = learner.name, learner.reason, learner.name
+            cpus = ", ".join(map(str, sorted(os.sched_getaffinity(0)))) if hasattr(os, "sched_getaffinity") else "any"
+            say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")
+            say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
+            if ranks.size > 1:
+                first, last = env_indices.start, env_indices.stop - 1
+                say(f"rank {ranks.rank} of {ranks.size}: environments {first} to {last}, {spec.mode}")
+            training = Training(spec, paths, learner.model, facts, reporter, ranks, before_writing)
+            training.train(stop_requested, checkpoint_requested)
+            ranks.close()
+            facts.weights_sha256 = weights.sha256(learner.model)
+            if ranks.rank > 0:
+                return
+            training.save_policy()
+            if spec.eval_episodes:
+                training.evaluate(stop_requested)
+        finally:
+            venv.close()
 
 
 class Training:

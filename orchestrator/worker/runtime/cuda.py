@@ -1,0 +1,77 @@
+"""A worker on a GPU: the same bits every time, and no more of the GPU's memory than the job's share.
+
+Nothing here does anything on a CPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from orchestrator.core.environment import GPU_SHARE_VARIABLE
+from orchestrator.worker.runtime.failures import GpuMemoryError
+
+MIB = 2**20
+WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+"""Without this setting, cuBLAS may add up in another order from call to call (cuBLAS documentation, "Results
+reproducibility"). It is read when torch first multiplies matrices."""
+OF_CUDA_MIB = 1024
+"""Set aside in a share for what CUDA itself takes in each process: its context and its libraries, which torch does not
+count."""
+
+
+@contextmanager
+def prepared(device: torch.device) -> Iterator[None]:
+    """Set this process up for a training on ``device``, which happens in the block.
+
+    Operations of which torch has no deterministic form are used nevertheless; torch warns of each in the log.
+
+    :raises RuntimeError: PyTorch sees no GPU; stable-baselines3 would silently use the CPU.
+    :raises GpuMemoryError: in place of torch's OutOfMemoryError, naming the key of the job file.
+    """
+    if device.type == "cpu":
+        yield
+        return
+    if not torch.cuda.is_available():
+        raise RuntimeError(
+            f"resources.gpus asks for a GPU, but PyTorch {torch.__version__} sees none here "
+            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}): install a CUDA build of torch "
+            "(python -m orchestrator doctor shows which), or set resources.gpus = 0"
+        )
+    os.environ.update(WORKSPACE)  # not the user's: it decides bits
+    # As use_deterministic_algorithms(True, warn_only=True), which would import the compiler (0.6 s).
+    torch.set_deterministic_debug_mode("warn")
+    # Slow, and of use only where a program reads it. (Torch makes it a property of the module.)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    share = float(os.environ.get(GPU_SHARE_VARIABLE, "1"))
+    device = torch.device("cuda", device.index or 0)
+    limit_mib = _limit_memory(device, share)
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise GpuMemoryError(_explanation(device, share, limit_mib)) from error
+
+
+def _limit_memory(device: torch.device, share: float) -> int:
+    """Limit torch to a share below 1 of the memory of ``device``. Returns the limit in MiB."""
+    total_mib = torch.cuda.get_device_properties(device).total_memory // MIB
+    if share >= 1:
+        return total_mib
+    limit_mib = int(max(share * total_mib - OF_CUDA_MIB, share * total_mib / 2))
+    torch.cuda.set_per_process_memory_fraction(limit_mib / total_mib, device)
+    return limit_mib
+
+
+def _explanation(device: torch.device, share: float, limit_mib: int) -> str:
+    name, held_mib = torch.cuda.get_device_name(device), torch.cuda.memory_reserved(device) // MIB
+    free_mib = torch.cuda.mem_get_info(device)[0] // MIB
+    facts = f"This process held {held_mib:,} MiB, and {free_mib:,} MiB of the GPU are free."
+    if share >= 1:
+        advice = "End other programs on the GPU (nvidia-smi lists them), or lower batch_size, n_envs or net_arch"
+        return f"The memory of the GPU ({name}, {limit_mib:,} MiB) is used up. {facts} {advice}"
+    advice = "Raise resources.gpus, or lower batch_size, n_envs or net_arch"
+    what = f"resources.gpus = {share:g} allows {limit_mib:,} MiB of the GPU ({name})"
+    return f"The GPU memory of the job is used up: {what}. {facts} {advice}"
