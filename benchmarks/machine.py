@@ -99,7 +99,7 @@ SECTIONS: Mapping[str, Section] = {
         f"{BENCH}/unpinned jobs/robots.toml --arms pinned,default,pool-fork,pool-spawn --levels {{few}} --repeats 1"
         " --seconds 2 --no-strong",
         lambda count: 10 + 70 * min(2, max(1, count - 1)),
-        partial(figures.of_scaling, "quadruped", "unpinned"),
+        partial(figures.of_scaling, "quadruped for 2 s", "unpinned"),
     ),
     "ranks": Section(
         "One job over several processes",
@@ -117,7 +117,7 @@ SECTIONS: Mapping[str, Section] = {
 """By importance."""
 NOT_MEASURED: Mapping[str, Any] = {
     "state": "not measured",
-    "message": "not yet",
+    "message": "",
     "seconds": 0.0,
     **Content()._asdict(),
 }

@@ -218,3 +218,13 @@ def test_another_file_is_not_compared(text: str, machines: tuple[Path, Path], tm
     other.write_text(text)
     with pytest.raises(UsageError, match=r"other\.json: cannot be compared; expected a machine\.json"):
         compare_with_first([machines[0], other])
+
+
+def test_no_section_takes_the_cases_of_another(tmp_path: Path) -> None:
+    of_scaling = machine_figures.of_scaling
+    readers = [one.read for one in machine.SECTIONS.values() if getattr(one.read, "func", None) is of_scaling]
+    cases = []
+    for reader in readers:
+        recorded.write(tmp_path / reader.args[1], measurements("pinned", 1))
+        cases += reader(tmp_path).cases
+    assert len(cases) == len(set(cases)) == len(readers) == 3
