@@ -4,8 +4,8 @@
     python -m benchmarks.contenders returns --cache DIR --out DIR [--only sb3,fast] [--robots Ant-v5] [--seeds 1]
 
 All contenders have one environment, two networks of 64-64 tanh units and Stable-Baselines3's default hyperparameters.
-The contender rl_games_own has the settings that rl_games recommends instead. Each training is a process of its own,
-with one core and one thread.
+The contender rl_games_own has the settings that rl_games recommends instead, and fast_wide as many of these as the
+fast learner has. Each training is a process of its own, with one core and one thread.
 
 speed    The contenders take turns on one core: one training of each is a repeat, in reverse order in every second
          repeat. The first iteration (a rollout and its update) of a training is not counted, as it compiles and warms
@@ -16,10 +16,10 @@ returns  Longer trainings, --at-once of them on a core each, whose return is rep
 Both write contenders.json and contenders.md into --out, which then has the results of both. After Ctrl-C, the same
 command resumes: trainings in contenders.json are not repeated, except those of a repeat that was interrupted.
 
-Contenders other than sb3, fast and cleanrl get a virtual environment of their own in the cache folder, from the pinned
-versions in benchmarks/contenders/pins. Together they take about 5 GB. Their torch is the CPU build. Where pip does not
-find it, set PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu. A contender that cannot be installed or that
-fails is a row that says why.
+sbx, rl_games and torchrl get a virtual environment of their own in the cache folder, from the pinned versions in
+benchmarks/contenders/pins. Together they take about 5 GB. Their torch is the CPU build. Where pip does not find it, set
+PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu. A contender that cannot be installed or that fails is
+a row that says why.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def options() -> argparse.Namespace:
             parser.error(f"--{option.replace('_', '-')} {getattr(parsed, option)}: at least 1")
     if parsed.at_once > len(cores):
         parser.error(f"--at-once {parsed.at_once}: this process may use {len(cores)} CPUs")
-    if parsed.cache is None and any(CONTENDERS[name].pins for name in parsed.only):
-        parser.error("--cache DIR is missing: contenders other than sb3, fast and cleanrl are installed there")
+    if parsed.cache is None and (pinned := [name for name in parsed.only if CONTENDERS[name].pins]):
+        parser.error(f"--cache DIR is missing: {', '.join(pinned)} would be installed there")
     parsed.cores = cores[-parsed.at_once :]
     return parsed
 

@@ -80,6 +80,12 @@ CONTENDERS = {
             note="64 environments, normalised, with networks and large minibatches of the package's own file; no GPU",
         ),
         Contender(
+            name="fast_wide",
+            title="`fast` learner, settings of rl_games",
+            runner="sb3_runner",
+            note="64 environments in a batch, normalised; the same layers, not shared; learning rate not adapted",
+        ),
+        Contender(
             name="torchrl",
             title="TorchRL",
             runner="torchrl_runner",

@@ -23,6 +23,7 @@ SHOWN_VERSIONS = {
     "sbx": ("sbx-rl", "jax"),
     "rl_games": ("rl-games", "envpool", "torch"),
     "rl_games_own": ("rl-games", "envpool", "torch"),
+    "fast_wide": ("torch", "numpy"),
     "torchrl": ("torchrl", "tensordict", "torch"),
 }
 UNDISTURBED = 0.95

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,11 @@ HYPERPARAMETERS = {
 }
 NETWORKS = {"net_arch": list(stopwatch.HIDDEN)}
 """Tanh layers are the default of all of them."""
+RL_GAMES: Mapping[str, tuple[Mapping[str, Any], Sequence[int]]] = {
+    "HalfCheetah-v5": ({"n_steps": 256, "n_epochs": 5, "learning_rate": 5e-4, "vf_coef": 2.0}, (128, 64, 32)),
+    "Ant-v5": ({"n_steps": 64, "n_epochs": 4, "learning_rate": 3e-4, "vf_coef": 1.0}, (256, 128, 64)),
+}
+"""Hyperparameters and layers in rl_games' files for EnvPool. Its ``critic_coef`` is twice a ``vf_coef``."""
 
 
 class EndsOfIterations(BaseCallback):
@@ -45,6 +51,8 @@ class EndsOfIterations(BaseCallback):
 def model_of(asked: Asked) -> Any:
     if asked.contender == "fast":
         return fast(asked)
+    if asked.contender == "fast_wide":
+        return fast_wide(asked)
     venv = make_vec_env(asked.robot, n_envs=1, seed=asked.seed)
     common: dict[str, Any] = {"seed": asked.seed, "device": "cpu", **HYPERPARAMETERS}
     if asked.contender == "sb3":
@@ -54,7 +62,7 @@ def model_of(asked: Asked) -> Any:
 
 
 def fast(asked: Asked) -> Any:
-    """The fast learner over the environment of a job."""
+    """The fast learner over gymnasium's environment in a job."""
     from benchmarks.harness import ROOT
     from benchmarks.learner import built, gymnasium_spec
     from orchestrator.worker.envs import env_factory
@@ -64,10 +72,28 @@ def fast(asked: Asked) -> Any:
     return built(spec, "fast", env_factory.make(spec, ROOT, n_envs=1, seed=asked.seed))
 
 
+def fast_wide(asked: Asked) -> Any:
+    """The fast learner over the batched environment of a job, with rl_games' settings as far as it has them."""
+    from benchmarks.learner import built, gymnasium_spec
+    from orchestrator.worker.envs import env_factory
+    from orchestrator.worker.envs.vec_env import MujocoVecEnv
+    from orchestrator.worker.tasks import gymnasium_tasks
+
+    changes, net_arch = RL_GAMES[asked.robot]
+    spec = gymnasium_spec(
+        asked.robot,
+        hyperparameters={**HYPERPARAMETERS, **changes, "batch_size": 2048, "max_grad_norm": 1.0},
+        policy_kwargs={"net_arch": net_arch, "activation_fn": "elu"},
+    )
+    spec, task = replace(spec, seed=asked.seed, n_envs=64), f"gymnasium:{asked.robot}"
+    venv = MujocoVecEnv(gymnasium_tasks.default_xml(task), task, n_envs=spec.n_envs, seed=asked.seed)
+    return built(spec, "fast", env_factory.normalized(spec, venv))
+
+
 def train(asked: Asked) -> None:
     watch, model = Stopwatch(), model_of(asked)
-    env_steps = stopwatch.N_STEPS * stopwatch.iterations(asked.env_steps, stopwatch.N_STEPS)
-    model.learn(env_steps, callback=EndsOfIterations(watch))
+    of_one = model.n_steps * model.n_envs
+    model.learn(of_one * stopwatch.iterations(asked.env_steps, of_one), callback=EndsOfIterations(watch))
     watch.mark(model.num_timesteps)
     watch.write(asked.result, [episode["r"] for episode in model.ep_info_buffer])
 
