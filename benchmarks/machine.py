@@ -219,7 +219,9 @@ def begin(path: Path, machine: Machine) -> dict[str, Any]:
     if document is None:
         raise UsageError(f"{path}: cannot be read; remove it, or choose another --out")
     if changed := plan.differences(document, here):
-        raise UsageError(f"{path}: was measured elsewhere: {'; '.join(changed)}. Choose another --out")
+        raise UsageError(
+            f"{path}: holds figures of another machine or other versions: {'; '.join(changed)}. Choose another --out"
+        )
     return document
 
 

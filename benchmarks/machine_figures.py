@@ -90,7 +90,9 @@ def of_makespans(folder: str, out: Path) -> Content:
 
 
 def of_packings(folder: str, out: Path) -> Content:
-    document = samples.read(out / folder).tune or {"points": []}
+    document = read_json_object(RunPaths(out / folder).bench / "tune.json")
+    if document is None:
+        raise UsageError("no packing is measured yet")
     cases: dict[str, Values] = {}
     notes = []
     for point in document["points"]:
