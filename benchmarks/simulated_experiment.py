@@ -129,7 +129,7 @@ def simulate(
         sum(work * job.resources.cores for work, job in zip(work_s, jobs, strict=True)) / (nodes * CORES), *work_s
     )
     paths = RunPaths(root)
-    ledger = entered(paths, retry_policy.launch_order(jobs, "longest-first"))
+    ledger = entered(paths, retry_policy.launch_order(jobs, "longest-first", lambda job: job.spec.total_timesteps))
     executor = FilesOfEnds(paths)
     pool = Nodes(nodes, CORES, rates, executor.now, chance)
     every_s = progress_every_s or max(2.0, sum(work_s) / MOST_RECORDS)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from orchestrator.authoring.job_file_text import LeftOut, aligned, comment, toml
 from orchestrator.authoring.robot_entries import RobotEntry, entries
-from orchestrator.authoring.training_time import TrainingTime, estimate
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import absolute
 from orchestrator.core.text import count, joined, plain, rough_duration
 from orchestrator.experiment.robot_check import RobotCheck
+from orchestrator.experiment.training_time import TrainingTime, estimate
 from orchestrator.jobfile.job_names import is_showable, safe_name
 from orchestrator.jobfile.presets import PRESETS
 from orchestrator.jobfile.value_types import MOST

@@ -30,6 +30,7 @@ from orchestrator.core.messages import INIT_SUFFIX, ExaminationAnswer, Examinati
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import last_line
 from orchestrator.executors.process import end_group, has_ended, package_path, working_directory
+from orchestrator.experiment import training_time
 from orchestrator.machine.topology import available_memory_mib
 
 TIME_LIMIT_S = 60.0
@@ -72,6 +73,8 @@ class JobVerdict:
     """The text of ``problem`` without the robot's name, where it lies in settings and not in the robot."""
     code_problem: str | None = None
     """Likewise, where it may lie in the robot or in the user's own code."""
+    physics_s: float = 0.0
+    """Seconds of physics in one env_step, as measured here; 0 where it was not."""
     given: Path | None = None
     """A temporary file with the robot, where the problem is one of a robot that is no file of the user's."""
 
@@ -145,6 +148,7 @@ def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -
         init=None if answer.init_sha256 is None else Path(f"{request.stage_to}{INIT_SUFFIX}"),
         init_sha256=answer.init_sha256,
         init_reason=answer.init,
+        physics_s=training_time.physics_s(answer.figures),
     )
 
 

@@ -14,7 +14,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.text import joined, listed
 from orchestrator.executors.backend import opener
 from orchestrator.executors.base import Backend, BackendSettings
-from orchestrator.experiment import preflight
+from orchestrator.experiment import preflight, training_time
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment
@@ -128,7 +128,9 @@ def plan(
     return Plan(
         machine=machine,
         backend=backend,
-        jobs=retry_policy.launch_order(jobs, experiment.order),
+        jobs=retry_policy.launch_order(
+            jobs, experiment.order, lambda job: training_time.of_job(job, verdicts[job.job_id].physics_s)
+        ),
         verdicts=verdicts,
         warnings=[
             *(*experiment.warnings, *warnings),

@@ -6,7 +6,7 @@ No I/O and no clock: everything comes in as values and goes out as values.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,13 +40,16 @@ BACKOFF_FIRST_S = 1.0
 BACKOFF_LIMIT_S = 60.0
 
 
-def launch_order(jobs: Iterable[Job], order: Literal["longest-first", "as-listed"]) -> list[Job]:
+def launch_order(
+    jobs: Iterable[Job], order: Literal["longest-first", "as-listed"], seconds: Callable[[Job], float]
+) -> list[Job]:
     """The order of launch; equals stay as listed.
 
-    ``longest-first`` is the LPT rule (Graham, 1969), with ``total_timesteps`` for the length: its makespan is at most
-    4/3 of the best possible.
+    ``longest-first`` is the LPT rule (Graham, 1969): its makespan is at most 4/3 of the best possible.
+
+    :param seconds: how long a job is expected to take, in any unit.
     """
-    return list(jobs) if order == "as-listed" else sorted(jobs, key=lambda job: -job.spec.total_timesteps)
+    return list(jobs) if order == "as-listed" else sorted(jobs, key=lambda job: -seconds(job))
 
 
 def backoff_s(failures: int) -> float:

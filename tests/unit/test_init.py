@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.authoring import job_file_text, robot_entries, robot_job_file, training_time
+from orchestrator.authoring import job_file_text, robot_entries, robot_job_file
 from orchestrator.core.errors import UsageError
+from orchestrator.experiment import training_time
 from orchestrator.experiment.robot_check import RobotCheck
 from orchestrator.jobfile import Experiment, from_mapping
 
@@ -209,7 +210,6 @@ def test_a_long_training_gets_the_time_that_it_needs(tmp_path: Path) -> None:
 
 def test_the_estimate_adds_physics_and_the_rest_and_divides_by_the_jobs_at_once() -> None:
     robots = [row(str(number)) for number in range(8)]
-    assert training_time.physics_s(robots[0]) == pytest.approx(8 / 100_000)
     one, all_on_two = (training_time.estimate(part, 100_000, 2) for part in (robots[:1], robots))
     assert one.seconds == pytest.approx(120_000 * 8e-5 + 100_000 * training_time.STEP_S + training_time.JOB_S)
     assert all_on_two.seconds == pytest.approx(4 * one.seconds)

@@ -228,11 +228,11 @@ def test_memory_that_running_jobs_may_still_claim_is_set_aside(
 @given(st.lists(st.integers(1, 5)))
 def test_longest_first_is_a_stable_sort(steps: list[int]) -> None:
     jobs = [make_job(f"j{index}", spec={"total_timesteps": count}) for index, count in enumerate(steps)]
-    ordered = retry_policy.launch_order(jobs, "longest-first")
+    ordered = retry_policy.launch_order(jobs, "longest-first", lambda job: job.spec.total_timesteps)
     assert [(-job.spec.total_timesteps, jobs.index(job)) for job in ordered] == sorted(
         (-job.spec.total_timesteps, index) for index, job in enumerate(jobs)
     )
-    assert retry_policy.launch_order(jobs, "as-listed") == jobs
+    assert retry_policy.launch_order(jobs, "as-listed", lambda job: job.spec.total_timesteps) == jobs
 
 
 def test_resumable_and_retryable_ends_are_different_ends() -> None:

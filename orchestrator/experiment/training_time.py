@@ -1,0 +1,87 @@
+"""Estimates how long trainings take.
+
+Physics counts as preflight or ``check`` has measured it on this machine. Everything else (the policy, observations,
+rewards, start and end of a worker) counts as on the machine of docs/performance.md, since it depends little on the
+robot.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.job import Job
+from orchestrator.core.worker_spec import Algorithm, unfit_for_fast
+
+if TYPE_CHECKING:
+    from orchestrator.experiment.robot_check import RobotCheck
+
+STEP_S = 18e-6
+"""Seconds per env_step outside of physics with the fast learner: what remains of the speeds in docs/performance.md
+("The main job")."""
+STOCK_STEP_S: Mapping[Algorithm, float] = {"ppo": 125e-6, "a2c": 250e-6, "sac": 8e-3, "td3": 5e-3}
+"""The same with the learners of Stable-Baselines3 and their default hyperparameters."""
+JOB_S = 2.0
+"""Seconds per job for its imports, its files and its evaluation, without the physics of that."""
+EVALUATION_STEPS, SHORT_EVALUATION_STEPS = 20_000, 2_000
+"""env_steps of the evaluation, if no episode ends early: of most tasks, and of ``reach`` with its short episodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingTime:
+    """An estimate for all robots."""
+
+    seconds: float
+    """Until the last one is trained, ``at_once`` at a time."""
+    physics_share: float
+    """Share of the CPU time that is physics, the part measured on this machine."""
+    longest_s: float
+    """Of one robot."""
+    at_once: int
+
+
+def physics_s(figures: Mapping[str, Any]) -> float:
+    """Seconds of physics in one env_step, of a robot's figures; 0 where it was not measured."""
+    period_s, speed = figures.get("control_period_s"), figures.get("steps_per_s")
+    return period_s / figures["timestep_s"] / speed if period_s and speed else 0.0
+
+
+def of_job(job: Job, physics_s: float) -> float:
+    """Seconds of a job on its own cores, for comparison with other jobs.
+
+    :param physics_s: of one env_step.
+    """
+    spec = job.spec
+    evaluation = _evaluation_steps(spec.task) if spec.eval_episodes else 0
+    return (spec.total_timesteps * (_step_s(job) + physics_s)) / spec.ranks + evaluation * physics_s + JOB_S
+
+
+def estimate(robots: Sequence[RobotCheck], env_steps: int, at_once: int) -> TrainingTime:
+    """With the settings that ``init`` writes. :param at_once: number of jobs that the machine runs at the same time."""
+    physics = [(env_steps + _evaluation_steps(robot.task)) * physics_s(robot.figures) for robot in robots]
+    of_each = [of_physics + env_steps * STEP_S + JOB_S for of_physics in physics]
+    at_once = min(at_once, len(robots))
+    return TrainingTime(
+        seconds=max(*of_each, math.fsum(of_each) / at_once),
+        physics_share=math.fsum(physics) / math.fsum(of_each),
+        longest_s=max(of_each),
+        at_once=at_once,
+    )
+
+
+def _evaluation_steps(task: str | None) -> int:
+    return SHORT_EVALUATION_STEPS if task == "reach" else EVALUATION_STEPS
+
+
+def _step_s(job: Job) -> float:
+    spec = job.spec
+    stock = spec.learner == "sb3" or unfit_for_fast(
+        algo=spec.algo,
+        policy=spec.policy,
+        hyperparameters=spec.hyperparameters,
+        policy_kwargs=spec.policy_kwargs,
+        on_gpu=spec.device != "cpu",
+    )
+    return STOCK_STEP_S[spec.algo] if stock else STEP_S
