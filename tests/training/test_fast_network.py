@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from orchestrator.worker.distributed.ranks import ALONE
 from orchestrator.worker.training.fast.epochs import Epoch, Samples
-from orchestrator.worker.training.fast.loss import LossSettings, Minibatch
+from orchestrator.worker.training.fast.loss import LossSettings, Minibatch, Rows
 from orchestrator.worker.training.fast.network import ACTIVATIONS, Array, Layout, Passes, Shape
 from orchestrator.worker.training.fast.policy import ACTIVATION_NAMES, shape_of
 from orchestrator.worker.training.fast.ppo import FastPPO
@@ -96,14 +96,21 @@ def random_samples(policy: Any, rows: int, rng: np.random.Generator, spread: flo
     )
 
 
+def begun(samples: Samples, order: Array, given: LossSettings) -> Rows:
+    """The first minibatch."""
+    epoch = Epoch(samples, given, ALONE)
+    epoch.begin(order)
+    return epoch.minibatches[0]
+
+
 def gradients(policy: Any, samples: Samples, order: Array, given: LossSettings) -> tuple[dict[str, Array], Minibatch]:
     layout, vector = flat_of(policy)
     ours = np.full(layout.size, np.nan)
     minibatch = Minibatch(layout, vector, ours, len(order))
-    epoch = Epoch(samples, order, given, ALONE)
     minibatch.passes.x[...] = samples.x[order]
-    minibatch.ratios(epoch.actions, epoch.log_probs, epoch.log_ratios)
-    minibatch.backward(given, 1.0, epoch.log_ratios, epoch.weights, epoch.returns, epoch.old_values, epoch.values)
+    rows = begun(samples, order, given)
+    minibatch.ratios(rows)
+    minibatch.backward(given, 1.0, rows)
     return layout.named(ours), minibatch
 
 
@@ -184,12 +191,12 @@ def test_gradients_are_those_of_autograd_where_samples_lie_within_above_and_belo
     stock_loss(policy, samples, order, chosen).backward()
     for name, parameter in policy.named_parameters():
         np.testing.assert_allclose(ours[name], parameter.grad.numpy(), rtol=1e-10, atol=1e-14)
-    epoch = Epoch(samples, order, chosen, ALONE)
+    rows = begun(samples, order, chosen)
     layout, vector = flat_of(policy)
     minibatch = Minibatch(layout, vector, np.zeros_like(vector), 200)
     minibatch.passes.x[...] = samples.x
-    minibatch.ratios(epoch.actions, epoch.log_probs, epoch.log_ratios)
-    ratios, better = np.exp(epoch.log_ratios), epoch.weights < 0
+    minibatch.ratios(rows)
+    ratios, better = np.exp(rows.log_ratios), rows.weights < 0
     for side, sign in itertools.product((ratios > 1.2, ratios < 0.8, np.abs(ratios - 1) < 0.2), (better, ~better)):
         assert np.count_nonzero(side & sign) > 5, "each of the six cases is there"
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.distributed.ranks import Ranks, moments_over_ranks
-from orchestrator.worker.training.fast.loss import LOG_SQRT_2PI, LossSettings
+from orchestrator.worker.training.fast.loss import LOG_SQRT_2PI, LossSettings, Rows
 from orchestrator.worker.training.fast.network import Array
 
 
@@ -55,59 +55,76 @@ class Log(NamedTuple):
 
 
 class Epoch:
-    """The samples in the order of one epoch.
+    """The samples in the order of one epoch after the other."""
 
-    :param order: ``(n,)`` permutation of the samples.
-    """
-
-    def __init__(self, samples: Samples, order: NDArray[np.intp], settings: LossSettings, ranks: Ranks) -> None:
-        size, dtype = len(order), samples.x.dtype
-        self.order, self._ranks = order, ranks
-        ours = settings.batch_size // ranks.size
-        begins = range(0, size, ours)
-        self.slices = [(begin, min(begin + ours, size)) for begin in begins]
-        self._begins = np.fromiter(begins, np.intp)
+    def __init__(self, samples: Samples, settings: LossSettings, ranks: Ranks) -> None:
+        size, dtype = len(samples.x), samples.x.dtype
+        self._samples, self._settings, self._ranks = samples, settings, ranks
+        self._ours = settings.batch_size // ranks.size
+        self._begins = np.arange(0, size, self._ours)
         self._sizes = np.diff(self._begins, append=size)
+        self._order, self._actions = np.empty(size, np.intp), np.empty_like(samples.actions)
+        self._columns = np.zeros((7, size), dtype)
+        arrays = self._order, self._actions, *self._columns
+        self.minibatches = [Rows(*(array[begin : begin + self._ours] for array in arrays)) for begin in self._begins]
+        self.log_std_sums = np.empty(len(self._begins))
         self.done = 0
-        """Finished minibatches."""
-        self.actions, self.log_probs = samples.actions[order], samples.log_probs[order]
-        self.returns, self.old_values = samples.returns[order], samples.values[order]
-        self.weights = self._weights(samples.advantages[order], settings.normalize_advantage)
-        self.log_ratios, self.values = np.zeros((2, size), dtype)
-        self.log_std_sums = np.empty(len(self.slices))
+        """Finished minibatches of this epoch."""
 
-    def _weights(self, advantages: Array, normalize: bool) -> Array:
-        """``(n,)`` minus the advantages, normalised over each minibatch, divided by the minibatch's number of rows."""
-        wholes = self._sizes * self._ranks.size
-        sizes = np.repeat(wholes, self._sizes)
-        if normalize:
-            exact = advantages.astype(np.float64)
-            own = self._sums(exact) / self._sizes
-            squares = self._sums(np.square(exact - np.repeat(own, self._sizes)))
-            means, squares = moments_over_ranks(self._ranks, self._sizes, own, squares)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                deviations = np.sqrt(squares / (wholes - 1))
-            normalized = (exact - np.repeat(means, self._sizes)) / (np.repeat(deviations, self._sizes) + 1e-8)
-            exact = np.where(sizes > 1, normalized, exact)  # a single sample is not normalised
-            advantages = exact.astype(advantages.dtype)
-        weights: Array = -advantages / sizes.astype(advantages.dtype)
-        return weights
+    def begin(self, order: NDArray[np.intp]) -> None:
+        """:param order: ``(n,)`` permutation of the samples."""
+        samples, settings = self._samples, self._settings
+        log_probs, returns, old_values, weights, limits, *_ = self._columns
+        self.done = 0
+        self._order[...] = order
+        samples.actions.take(order, axis=0, out=self._actions, mode="clip")
+        for given, ordered in (
+            (samples.log_probs, log_probs),
+            (samples.returns, returns),
+            (samples.values, old_values),
+            (samples.advantages, weights),
+        ):
+            given.take(order, out=ordered, mode="clip")
+        sizes = self._of_rows(self._sizes * self._ranks.size)
+        advantages = self._normalized(weights, sizes) if settings.normalize_advantage else weights
+        np.divide(np.negative(advantages), sizes.astype(weights.dtype), out=weights)
+        low, high = (np.array(1.0 + change, weights.dtype) for change in (-settings.clip_range, settings.clip_range))
+        np.multiply(weights, np.where(weights > 0, low, high), out=limits)
+
+    def _normalized(self, advantages: Array, sizes: NDArray[np.intp]) -> Array:
+        exact = advantages.astype(np.float64)
+        own = self._sums(exact) / self._sizes
+        squares = self._sums(np.square(exact - self._of_rows(own)))
+        means, squares = moments_over_ranks(self._ranks, self._sizes, own, squares)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            deviations = np.sqrt(squares / (self._sizes * self._ranks.size - 1))
+        normalized = (exact - self._of_rows(means)) / (self._of_rows(deviations) + 1e-8)
+        if sizes[-1] == 1:  # a single sample is not normalised; only the last minibatch can be so small
+            normalized = np.where(sizes > 1, normalized, exact)
+        result: Array = normalized.astype(advantages.dtype)
+        return result
+
+    def _of_rows(self, values: NDArray[Any]) -> NDArray[Any]:
+        """``(minibatches,)`` → ``(n,)``, the value of its minibatch for every row."""
+        return np.repeat(values, self._ours)[: len(self._order)]
 
     def _sums(self, values: Array) -> NDArray[np.float64]:
         """``(minibatches,)`` sums over this rank's rows."""
         return np.add.reduceat(values, self._begins, dtype=np.float64)
 
-    def log(self, settings: LossSettings) -> Log:
-        ratios = np.exp(self.log_ratios)
-        clipped = np.clip(ratios, 1.0 - settings.clip_range, 1.0 + settings.clip_range)
+    def log(self) -> Log:
+        _, returns, _, weights, _, log_ratios, values = self._columns
+        clip_range, ratios = self._settings.clip_range, np.exp(log_ratios)
+        clipped = np.minimum(np.maximum(ratios, 1.0 - clip_range), 1.0 + clip_range)
+        changes = ratios - 1.0
         of_each_row = (
-            np.maximum(self.weights * ratios, self.weights * clipped),
-            np.square(self.values - self.returns),
-            np.abs(ratios - 1.0) > settings.clip_range,
-            ratios - 1.0 - self.log_ratios,
+            np.maximum(weights * ratios, weights * clipped),
+            np.square(values - returns),
+            np.abs(changes) > clip_range,
+            changes - log_ratios,
         )
         sums = np.stack([self._sums(values)[: self.done] for values in of_each_row])
-        return Log(sums, self._sizes[: self.done], self.log_std_sums[: self.done])
+        return Log(sums, self._sizes[: self.done], self.log_std_sums[: self.done].copy())
 
 
 def losses(logs: Sequence[Log], settings: LossSettings, actions: int, ranks: Ranks, *, ended: bool) -> Losses:

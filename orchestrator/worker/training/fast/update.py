@@ -89,28 +89,26 @@ class Update:
         """
         step = self.adam.stepper(self.parameters, self.gradients, group)
         logs, ended, share = [], False, 1.0 / self._ranks.size
+        epoch = Epoch(samples, settings, self._ranks)
         for number in range(settings.n_epochs):
-            epoch = Epoch(samples, order(), settings, self._ranks)
-            for index, (begin, end) in enumerate(epoch.slices):
-                minibatch = self._minibatch(end - begin)
-                samples.x.take(epoch.order[begin:end], axis=0, out=minibatch.passes.x, mode="clip")
-                log_ratios = epoch.log_ratios[begin:end]
-                actions, log_probs = epoch.actions[begin:end], epoch.log_probs[begin:end]
-                epoch.log_std_sums[index] = minibatch.ratios(actions, log_probs, log_ratios)
+            epoch.begin(order())
+            for index, rows in enumerate(epoch.minibatches):
+                minibatch = self._minibatch(len(rows.order))
+                samples.x.take(rows.order, axis=0, out=minibatch.passes.x, mode="clip")
+                epoch.log_std_sums[index] = minibatch.ratios(rows)
                 started = perf_counter()
-                values = epoch.returns[begin:end], epoch.old_values[begin:end], epoch.values[begin:end]
-                minibatch.backward(settings, share, log_ratios, epoch.weights[begin:end], *values)
+                minibatch.backward(settings, share, rows)
                 differentiated = perf_counter()
                 seconds["backward_s"] += differentiated - started
                 epoch.done = index + 1
-                position = number + 1, index + 1, len(epoch.slices)
+                position = number + 1, index + 1, len(epoch.minibatches)
                 waited = self._ranks.seconds
-                ended = self._step(log_ratios, settings, step, position)
+                ended = self._step(rows.log_ratios, settings, step, position)
                 if ended:
                     break
                 seconds["optimizer_s"] += perf_counter() - differentiated - (self._ranks.seconds - waited)
                 each_minibatch()
-            logs.append(epoch.log(settings))
+            logs.append(epoch.log())
             if ended:
                 break
         return losses(logs, settings, self._layout.shape.actions, self._ranks, ended=ended)
