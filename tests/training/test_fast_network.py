@@ -241,7 +241,7 @@ def test_actor_and_critic_are_torchs_in_float64(
     np.testing.assert_allclose(passes.mean, means, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(passes.value[:, 0], values, rtol=1e-12, atol=1e-12)
     passes.mean[...] = np.nan
-    np.testing.assert_allclose(passes.act(), means, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(passes.act(passes.x), means, rtol=1e-12, atol=1e-12)
 
 
 @given(net_arch=ARCHITECTURES, observation=st.integers(1, 7), actions=st.integers(1, 4))

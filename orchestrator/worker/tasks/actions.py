@@ -40,7 +40,8 @@ class Scaled:
     ctrl_low: Floats
     ctrl_high: Floats
     _tables: dict[int, Floats] = field(default_factory=dict, init=False, compare=False)
-    """The four fields repeated for each environment, by number of environments: equal shapes are faster."""
+    """The four fields and the bounds of actions for each environment, by number of environments: equal shapes are
+    faster."""
 
     @property
     def low(self) -> NDArray[np.float32]:
@@ -51,14 +52,20 @@ class Scaled:
         return np.full(len(self.middle), 1.0, np.float32)
 
     def taken(self, actions: NDArray[Any]) -> Floats:
-        return np.minimum(np.maximum(np.asarray(actions, np.float64), -1.0), 1.0)
+        *_, low, high = self._table(len(actions))
+        taken: Floats = np.array(actions, np.float64)
+        np.maximum(taken, low, out=taken)
+        np.minimum(taken, high, out=taken)
+        return taken
+
+    def _table(self, rows: int) -> Floats:
+        if rows not in self._tables:
+            numbers = np.stack((self.middle, self.half, self.ctrl_low, self.ctrl_high, self.low, self.high))
+            self._tables[rows] = np.repeat(numbers[:, None], rows, axis=1)
+        return self._tables[rows]
 
     def ctrl(self, taken: NDArray[Any]) -> Floats:
-        rows = len(taken)
-        if rows not in self._tables:
-            numbers = np.stack((self.middle, self.half, self.ctrl_low, self.ctrl_high))
-            self._tables[rows] = np.repeat(numbers[:, None], rows, axis=1)
-        middle, half, low, high = self._tables[rows]
+        middle, half, low, high, *_ = self._table(len(taken))
         ctrl: Floats = taken * half
         ctrl += middle
         np.maximum(ctrl, low, out=ctrl)

@@ -51,18 +51,26 @@ class Forward(Task):
         self._positions, self._dofs = as_index(positions), as_index(dofs)
         self._split, self._end = len(positions), len(positions) + len(dofs)
         self.fields = ("act",) if model.na else ()
+        self._ceiling: NDArray[np.float32] = np.full(self._end + model.na, np.inf, np.float32)
+        self._ceiling[self._split : self._end] = MAX_OBSERVED_VELOCITY
+        self._limits: dict[int, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
+        """Bounds of observations by number of environments. Scalars as arrays, and tables, are faster for NumPy."""
+        self._step_s, self._weight = np.array(self.step_s), np.array(options.forward_reward_weight)
+        self._actuators, self._ctrl_cost_weight = np.array(float(model.nu)), np.array(options.ctrl_cost_weight)
 
     def observe(self, states: States) -> NDArray[np.float32]:
-        end, activations = self._end, states.fields.get("act")
-        observations = np.empty((len(states.qpos), end if activations is None else end + self.model.na), np.float32)
+        rows, activations = len(states.qpos), states.fields.get("act")
+        if rows not in self._limits:
+            table: NDArray[np.float32] = np.tile(self._ceiling, (rows, 1))
+            self._limits[rows] = np.negative(table), table
+        lowest, highest = self._limits[rows]
+        observations = np.empty_like(highest)
         observations[:, : self._split] = states.qpos[:, self._positions]
-        velocities = observations[:, self._split : end]
-        velocities[...] = states.qvel[:, self._dofs]
-        np.minimum(velocities, MAX_OBSERVED_VELOCITY, out=velocities)
-        np.maximum(velocities, -MAX_OBSERVED_VELOCITY, out=velocities)
+        observations[:, self._split : self._end] = states.qvel[:, self._dofs]
         if activations is not None:
-            observations[:, end:] = activations
-        return observations
+            observations[:, self._end :] = activations
+        np.minimum(observations, highest, out=observations)
+        return np.maximum(observations, lowest, out=observations)
 
     def observation_names(self) -> list[str]:
         own, model = input_names, self.model
@@ -70,13 +78,13 @@ class Forward(Task):
         return [*np.concatenate(parts)]
 
     def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
-        options, health = self.options, self.healthy
+        health = self.healthy
         rewards = self._moved(before, after)
-        rewards /= self.step_s
-        rewards *= options.forward_reward_weight
+        rewards /= self._step_s
+        rewards *= self._weight
         effort = np.add.reduce(np.square(action), axis=1)
-        effort /= action.shape[1]
-        effort *= options.ctrl_cost_weight
+        effort /= self._actuators
+        effort *= self._ctrl_cost_weight
         rewards -= effort
         if not health.terminates and not health.bonus:
             return rewards, np.zeros(len(rewards), bool)
@@ -89,5 +97,4 @@ class Forward(Task):
         """``(n_envs,)`` metres moved along x, a new array."""
         x = self.root.x
         moved: Floats = after.qpos[:, x.address] - before.qpos[:, x.address]
-        moved *= x.sign
-        return moved
+        return moved if x.sign > 0 else np.negative(moved, out=moved)

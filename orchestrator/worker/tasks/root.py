@@ -139,11 +139,16 @@ class Health:
 
     def __init__(self, model: mujoco.MjModel, root: Root, pose: Floats, options: HealthOptions) -> None:
         self._root, self._pose = root, pose
-        self._min_rise = (options.min_height - 1.0) * root.start_height
+        # Scalars as arrays are faster for NumPy.
+        self._start_z = np.array(0.0 if root.z is None else pose[root.z.address])
+        self._min_rise = np.array((options.min_height - 1.0) * root.start_height)
         self._max_tilt = options.max_tilt
         self._min_cosine = math.cos(min(options.max_tilt, math.pi))
+        self._max_squares = np.array((1.0 - self._min_cosine) / 2)
         quaternion = pose[root.quaternion] if root.quaternion is not None else np.array([1.0, 0.0, 0.0, 0.0])
-        self._uprightness = uprightness(world_up(quaternion[None])[0])
+        up = world_up(quaternion[None])[0]
+        self._uprightness = None if up[0] == up[1] == 0.0 < up[2] else uprightness(up)
+        """None for a root that starts upright, whose tilt is faster to compute."""
         stands = bool(self(States(pose[None], np.zeros((1, model.nv))))[0])
         if options.terminate_when_unhealthy and not stands:
             raise ValueError(
@@ -162,18 +167,23 @@ class Health:
         root, qpos = self._root, states.qpos
         healthy = np.isfinite(qpos[:, root.x.address])
         if root.z is not None:
-            rise = root.z.sign * (qpos[:, root.z.address] - self._pose[root.z.address])
-            healthy &= rise > self._min_rise
+            rise = qpos[:, root.z.address] - self._start_z
+            healthy &= (rise if root.z.sign > 0 else -rise) > self._min_rise
         if root.pitch is not None:
             healthy &= np.abs(qpos[:, root.pitch.address] - self._pose[root.pitch.address]) < self._max_tilt
         if root.quaternion is not None:
-            products = outer(qpos[:, root.quaternion])
-            products *= self._uprightness
-            healthy &= np.add.reduce(products, axis=1) > self._min_cosine
+            quaternions = qpos[:, root.quaternion]
+            if self._uprightness is None:  # cos(tilt) = 1 - 2 (x² + y²)
+                squares = np.square(quaternions[:, 1:3])
+                healthy &= squares[:, 0] + squares[:, 1] < self._max_squares
+            else:
+                products = outer(quaternions)
+                products *= self._uprightness
+                healthy &= np.add.reduce(products, axis=1) > self._min_cosine
         return healthy
 
     def judge(self, rewards: Floats, states: States) -> RewardAndTermination:
         """``rewards`` with the bonus for being healthy added in place, and whether episodes terminate."""
         healthy = self(states)
-        rewards += self.bonus * healthy
+        rewards += healthy if self.bonus == 1.0 else self.bonus * healthy
         return rewards, ~healthy if self.terminates else np.zeros(len(healthy), bool)

@@ -185,15 +185,13 @@ class Passes:
         critic = [(stage.critic, stage.critic_and_one) for stage in self._stages[: len(shape.critic)]]
         self._to_mean = self._tower(actor, [*layout.actor, layout.mean], self.mean, self.mean_gradient, 0)
         self._to_value = self._tower(critic, [*layout.critic, layout.value], self.value, self.value_gradient, -1)
-        self._actor_alone: list[tuple[Array, Array, Array, Array, Array]] = []
-        """For every stage of the actor alone: inputs, matrix, outputs, and ``[1 | outputs]`` before and after the
-        activation: arrays of its own, because the activation is faster where there are no gaps."""
-        self._acting = self.x
+        self._actor_alone: list[tuple[Array, Array, Array, Array]] = []
+        """For every stage of the actor alone: matrix, outputs, and ``[1 | outputs]`` before and after the activation:
+        arrays of its own, because the activation is faster where there are no gaps."""
         for number, width in enumerate(shape.actor):
             matrix = self._products[number][0].matrix[:, :width]  # the actor's comes before the critic's
             before, after = np.full((2, rows, 1 + width), self._activation.one, dtype)
-            self._actor_alone.append((self._acting, matrix, before[:, 1:], before, after))
-            self._acting = after
+            self._actor_alone.append((matrix, before[:, 1:], before, after))
 
     def _tower(
         self, parts: Sequence[tuple[slice, slice]], blocks: Sequence[Block], result: Array, gradient: Array, bias: int
@@ -215,13 +213,14 @@ class Passes:
         weight_t = (matrix[1:] if bias == 0 else matrix[:-1]).T
         return _Product(inputs, matrix, outputs, inputs.T, weight_t, matrix_gradient, gradient, inputs_gradient)
 
-    def act(self) -> Array:
-        """Forward pass of the actor alone: ``x`` → ``mean``."""
-        activate = self._activation.forward
-        for inputs, matrix, outputs, before, after in self._actor_alone:
+    def act(self, x: Array) -> Array:
+        """Forward pass of the actor alone. :param x: ``(rows, observation + 1)``, used in the place of :attr:`x`."""
+        activate, inputs = self._activation.forward, x
+        for matrix, outputs, before, after in self._actor_alone:
             np.matmul(inputs, matrix, out=outputs)
             activate(before, after)
-        np.matmul(self._acting, self._to_mean.matrix, out=self.mean)
+            inputs = after
+        np.matmul(inputs, self._to_mean.matrix, out=self.mean)
         return self.mean
 
     def forward(self) -> None:

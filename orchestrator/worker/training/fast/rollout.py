@@ -34,10 +34,12 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
     rollout_buffer.reset()
     callback.on_rollout_start()  # first, because it may change the policy, the random stream, or the observations
     network.load(model.policy)
-    observations = np.empty((n_rollout_steps + 1, n_envs, network.shape.observation), network.dtype)
+    x = np.ones((n_rollout_steps + 1, n_envs, network.shape.observation + 1), network.dtype)
+    observations = x[:, :, :-1]
     all_actions = _noise(network, n_rollout_steps, n_envs)
     cut_off: list[tuple[int, int, Array]] = []
-    low, high = model.action_space.low, model.action_space.high  # type: ignore[attr-defined]
+    space: Any = model.action_space
+    low, high = (np.tile(bounds, (n_envs, 1)) for bounds in (space.low, space.high))  # equal shapes are faster
     watched = not (type(callback) is ConvertCallback and callback.callback is None)
     acting_s = 0.0
     attributes, count_episodes = vars(model), update_info_buffer(model)
@@ -46,7 +48,7 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
     for n_steps, actions in enumerate(all_actions):
         started = perf_counter()
         observations[n_steps] = last_obs.reshape(n_envs, -1)
-        _act(network, observations[n_steps], actions)
+        _act(network, x[n_steps], actions)
         acting_s += perf_counter() - started
         clipped_actions = np.maximum(actions, low)
         np.minimum(clipped_actions, high, out=clipped_actions)
@@ -55,7 +57,7 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
         model.num_timesteps += n_envs
         if watched:
             obs_tensor = obs_as_tensor(last_obs, model.device)
-            values, log_probs = _evaluate_step(network, actions)
+            values, log_probs = _evaluate_step(network, x[n_steps], actions)
             callback.update_locals({**locals(), "self": model})
             if not callback.on_step():
                 return False
@@ -90,20 +92,19 @@ def _noise(network: PolicyNetwork, steps: int, n_envs: int) -> Array:
     return np.multiply(noise, np.exp(network.log_std), out=noise)
 
 
-def _act(network: PolicyNetwork, observations: Array, actions: Array) -> None:
+def _act(network: PolicyNetwork, x: Array, actions: Array) -> None:
     """Add the actor's means to the noise in ``actions`` ``(n_envs, actions)``. :raises ValueError: not finite."""
-    passes = network.passes(len(actions))
-    passes.x[:, :-1] = observations
-    np.add(passes.act(), actions, out=actions)
+    np.add(network.passes(len(actions)).act(x), actions, out=actions)
     numbers = actions.ravel()
     # The fastest form of isfinite().all().
     if not math.isfinite(numbers.dot(numbers)) and not np.isfinite(numbers).all():
         raise ValueError(f"an action of the policy is not finite: {actions}")
 
 
-def _evaluate_step(network: PolicyNetwork, actions: Array) -> tuple[torch.Tensor, torch.Tensor]:
+def _evaluate_step(network: PolicyNetwork, x: Array, actions: Array) -> tuple[torch.Tensor, torch.Tensor]:
     """Values ``(n_envs, 1)`` and log-probabilities ``(n_envs,)`` of a step, for callbacks to read."""
     passes = network.passes(len(actions))
+    passes.x[...] = x
     passes.forward()
     log_probs = _log_probs(network, actions[None], passes.mean[None])[0]
     return torch.from_numpy(passes.value.copy()), torch.from_numpy(log_probs)
