@@ -92,6 +92,9 @@ class WorkerSpec:
     policy_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the policy as the user wrote them, ``activation_fn`` by its name (``"relu"``)."""
     threads: int = 1
+    cores: Positive = 1
+    """Of each rank. The simulation of a built-in task uses all of them, with the same bits as one. Not part of the
+    fingerprint."""
     device: Literal["cpu", "cuda"] = "cpu"
     ranks: Positive = 1
     """Processes that train the policy together. ``n_envs``, ``batch_size`` and ``total_timesteps`` are totals over all
@@ -170,7 +173,7 @@ class WorkerSpec:
 
 
 NOT_IN_FINGERPRINT = (
-    *("search_path", "checkpoint_every", "checkpoint_every_s", "eval_episodes", "name", "video"),
+    *("search_path", "checkpoint_every", "checkpoint_every_s", "eval_episodes", "name", "video", "cores"),
     *("collective_timeout_s", "keep_replay_buffer", "extended_from", "init"),
 )
 ABOUT_RANKS = ("ranks", "backend", "mode")

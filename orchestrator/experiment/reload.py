@@ -138,7 +138,7 @@ def _differences(before: Job, declared: Job) -> list[str]:
     source = before.xml_source
     if source is not None and source != declared.xml_source and os.path.exists(source):  # noqa: PTH110 - without errors
         lines.append(f"xml: {source} → {declared.xml_source}")  # else the folder has been moved
-    names = [name for name in NOT_IN_FINGERPRINT if name != "search_path"]
+    names = [name for name in NOT_IN_FINGERPRINT if name not in ("search_path", "cores")]
     pairs = [(name, getattr(before.spec, name), getattr(spec, name)) for name in names]
     for field in dataclasses.fields(before.resources):
         of = getattr(before.resources, field.name), getattr(declared.resources, field.name)

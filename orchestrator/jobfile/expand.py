@@ -323,6 +323,7 @@ def _jobs(
             checkpoint_every=every if isinstance(every, int) else None,
             checkpoint_every_s=None if isinstance(every, int) else parse_duration(every),
             threads=resources.threads,
+            cores=resources.cores,
             device="cuda" if resources.gpus else "cpu",
             ranks=resources.ranks,
             backend=merged["distributed"]["backend"],

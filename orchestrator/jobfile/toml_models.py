@@ -20,7 +20,7 @@ class ResourcesTable(TomlTable):
     """Resources of a job; of each rank, where a job has several."""
 
     ranks: Count = key(1, "Processes that train one policy together and share n_envs and batch_size.", 4)
-    cores: Count = key(1, "Number of CPU cores to which the job is pinned.")
+    cores: Count = key(1, "Number of CPU cores to which the job is pinned, and on which a built-in task is simulated.")
     threads: Annotated[int | None, Field(ge=1, le=MOST), Whole] = key(
         None, "Threads of PyTorch, OpenMP and BLAS; unset: as many as cores.", 1
     )

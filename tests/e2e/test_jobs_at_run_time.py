@@ -89,11 +89,13 @@ def test_reload_takes_new_jobs_and_refuses_changed_ones(tmp_path: Path) -> None:
         before = jobs.read_bytes()
         assert "no new jobs" in invoke("reload", "run", cwd=tmp_path).stdout
 
-        write_experiment(tmp_path, {**one, "total_timesteps": 77, "retry": {"max_retries": 9}}, two)
+        changes = {"total_timesteps": 77, "retry": {"max_retries": 9}, "resources": {"cores": 2, "threads": 1}}
+        write_experiment(tmp_path, {**one, **changes}, two)
         refused = invoke("reload", "run", cwd=tmp_path)
         assert refused.returncode == 2
         for text in ("1 job that exists is", "one-s0", "total_timesteps: 512 → 77", "max_retries: 2 → 9"):
             assert text in refused.stderr
+        assert refused.stderr.count("cores: 1 → 2") == 1
         write_experiment(tmp_path, one, {"name": "wrong", "entry_point": 5})
         assert invoke("reload", "run", cwd=tmp_path).returncode == 2
         assert (tmp_path / "run/experiment.toml").read_bytes() == before

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import worker_helpers as helpers
+from mujoco.batch import Batch
 from stable_baselines3 import PPO
 
 from orchestrator.core.exit_codes import ExitCode
@@ -196,3 +197,19 @@ def test_beside_a_neighbour_that_takes_all_the_cpu_it_can_get_the_bits_are_the_s
     assert record.code == ExitCode.SUCCEEDED, log
     assert helpers.same_bits(helpers.parameters(alone.model), helpers.parameters(beside.model))
     assert helpers.normalization(alone.vecnormalize) == helpers.normalization(beside.vecnormalize)
+
+
+@pytest.mark.parametrize("learner", ["fast", "sb3"])
+def test_the_simulation_uses_every_core_and_weights_and_evaluation_are_those_of_one(
+    learner: str, tmp_path: Path, batches: list[Batch]
+) -> None:
+    robot = {"task": "forward", "xml": str(MJCF / "quadruped.xml"), "n_envs": 4, "normalize": True, "eval_episodes": 2}
+    trained = []
+    for cores in (1, 2):
+        given = helpers.spec(**robot, learner=learner, cores=cores, task_options={"max_episode_steps": 60})
+        paths = helpers.job(tmp_path / str(cores), given)
+        record, log = helpers.train_here(paths)
+        assert (record.code, record.learner) == (ExitCode.SUCCEEDED, learner), log
+        trained.append((given.fingerprint(), record.weights_sha256, paths.eval.read_bytes()))
+    assert [batch.nthread for batch in batches] == [1, 1, 1, 2, 2, 2]
+    assert trained[0] == trained[1]

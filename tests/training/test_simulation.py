@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import mujoco
 import numpy as np
 import pytest
 import simulation_helpers
+from mujoco.batch import Batch
 
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.model_loading import FEW_GEOMS, load_model
@@ -37,8 +39,17 @@ TASKS = [
 """Robot, task and options with which episodes, goals and pushes come and go within 160 steps."""
 
 
-def make(robot: str = "hopper", n_envs: int = 3, seed: int = 7, *, task: str = "auto", **options: object) -> Simulation:
-    return Simulation.from_xml(MJCF / f"{robot}.xml", task, n_envs=n_envs, seed=seed, task_options=options)
+def make(
+    robot: str = "hopper",
+    n_envs: int = 3,
+    seed: int = 7,
+    *,
+    task: str = "auto",
+    n_threads: int = 1,
+    **options: object,
+) -> Simulation:
+    xml = MJCF / f"{robot}.xml"
+    return Simulation.from_xml(xml, task, n_envs=n_envs, seed=seed, n_threads=n_threads, task_options=options)
 
 
 def actions(simulation: Simulation, steps: int, seed: int = 1) -> np.ndarray:
@@ -142,7 +153,7 @@ class Accelerated(Felt):
     fields = ("sensordata",)
 
 
-def felt(tmp_path: Path, kind: type[Felt], n_envs: int, seed: int = 0) -> Simulation:
+def felt(tmp_path: Path, kind: type[Felt], n_envs: int, seed: int = 0, n_threads: int = 1) -> Simulation:
     spec = mujoco.MjSpec.from_file(str(MJCF / "quadruped.xml"))
     spec.bodies[1].add_site(name="felt here")
     for sensor in (mujoco.mjtSensor.mjSENS_ACCELEROMETER, mujoco.mjtSensor.mjSENS_GYRO):
@@ -151,7 +162,7 @@ def felt(tmp_path: Path, kind: type[Felt], n_envs: int, seed: int = 0) -> Simula
     (tmp_path / "felt.xml").write_text(spec.to_xml())
     model = load_model(tmp_path / "felt.xml")
     task = kind(model, kind.Options(push_period_s=0.2, max_episode_steps=30))
-    return Simulation(model, task, n_envs=n_envs, seed=seed, robot="felt")
+    return Simulation(model, task, n_envs=n_envs, seed=seed, n_threads=n_threads, robot="felt")
 
 
 def test_fields_are_current_at_the_start_after_steps_and_after_pushes(tmp_path: Path) -> None:
@@ -185,6 +196,43 @@ def test_fields_after_a_push_are_the_same_in_any_batch_and_after_a_restore(tmp_p
         expected = batch.step(action).observations
         assert np.array_equal(expected[0], alone.step(action[:1]).observations[0])
         assert np.array_equal(expected, restored.step(action).observations)
+
+
+def steps_with_threads(simulations: Iterable[Simulation], steps: int = 100) -> list[list[Any]]:
+    """The first observations, then everything that each step gives."""
+    return [
+        [[simulation.reset(), []], *simulation_helpers.steps(simulation, actions(simulation, steps))]
+        for simulation in simulations
+    ]
+
+
+@pytest.mark.parametrize(("robot", "task", "options"), TASKS[1::2])
+def test_the_number_of_threads_changes_no_bit(robot: str, task: str, options: dict[str, object]) -> None:
+    simulations = (make(robot, n_envs=5, task=task, n_threads=n_threads, **options) for n_threads in (1, 3))
+    one, three = steps_with_threads(simulations)
+    assert sum(len(ended) for *_, ended in one) > 5
+    simulation_helpers.assert_same(one, three)
+
+
+@pytest.mark.parametrize("kind", [Felt, Accelerated])
+def test_the_number_of_threads_changes_no_derived_field(tmp_path: Path, kind: type[Felt]) -> None:
+    one, two = steps_with_threads(felt(tmp_path, kind, 4, n_threads=n_threads) for n_threads in (1, 2))
+    simulation_helpers.assert_same(one, two)
+
+
+def test_there_is_at_most_one_thread_for_each_environment_and_one_where_an_engine_plugin_may_remember(
+    tmp_path: Path, batches: list[Batch]
+) -> None:
+    for n_envs, n_threads in ((3, 1), (3, 2), (3, 9), (1, 2)):
+        make(n_envs=n_envs, n_threads=n_threads)
+    assert [batch.nthread for batch in batches] == [1, 2, 3, 1]
+    spec = mujoco.MjSpec.from_file(str(MJCF / "hopper.xml"))
+    spec.activate_plugin("mujoco.pid")
+    spec.actuators[0].plugin = spec.add_plugin(name="controller", plugin_name="mujoco.pid", active=True)
+    spec.compile()
+    (tmp_path / "plugin.xml").write_text(spec.to_xml())
+    Simulation.from_xml(tmp_path / "plugin.xml", "forward", n_envs=3, seed=0, n_threads=2)
+    assert (batches[-1].model.nplugin, batches[-1].nthread) == (1, 1)
 
 
 def test_state_of_another_robot_is_refused() -> None:

@@ -87,6 +87,7 @@ def test_job_tables_are_merged_over_defaults_key_by_key(place: Path) -> None:
     (job,) = resolve(place, HOPPER | {"ppo": {"gamma": 1}, "resources": {"memory": "512 MiB"}}, defaults=defaults).jobs
     assert job.spec.hyperparameters == {"n_steps": 256, "gamma": 1.0}
     assert (job.resources.cores, job.resources.threads, job.resources.memory_mib) == (2, 2, 512)
+    assert (job.spec.cores, job.spec.threads) == (2, 2), "the worker is told"
 
 
 def test_set_wins_over_defaults_and_jobs(place: Path) -> None:

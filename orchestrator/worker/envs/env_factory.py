@@ -44,6 +44,7 @@ def make(
             measuring=measuring,
             first_env=first_env,
             on_divergence=spec.on_divergence,
+            n_threads=spec.cores,
         )
     return SequentialVecEnv(makers(spec, job_dir, range(first_env, first_env + n_envs), seed), first_env)
 

@@ -50,6 +50,8 @@ class BatchSettings(TypedDict, total=False):
     """Number of the first environment here: ranks share one numbering, on which seeds depend."""
     on_divergence: OnDivergence
     """Without it, divergence raises too, but the message does not name the key."""
+    n_threads: int
+    """Threads that step the environments, at most one for each; 1 by default. The bits do not depend on it."""
     autoreset: bool
     """Whether a new episode starts as soon as one ends; otherwise at :meth:`Simulation.reset`."""
 
@@ -113,7 +115,10 @@ class Simulation:
         self._autoreset = settings.get("autoreset", True)
         self.generators = self._generators(settings["seed"])
         self._contact_forces = tuple(name for name in task.fields if name in POST_CONSTRAINT)
-        self._batch = Batch(model, n_envs, nthread=1, persistent=bool(self._contact_forces))
+        persistent = bool(self._contact_forces)
+        # An engine plugin's hidden memory is that of a thread, unless each environment has its own MjData.
+        n_threads = 1 if model.nplugin and not persistent else min(n_envs, settings.get("n_threads", 1))
+        self._batch = Batch(model, n_envs, nthread=n_threads, persistent=persistent)
         self._scratch = mujoco.MjData(model) if self._contact_forces else None
         self._scratch_fields = [(name, getattr(self._scratch, name)) for name in self._contact_forces]
         self._fields = {name: self._bind(name) for name in task.fields}
