@@ -2,11 +2,11 @@
 
     python -m benchmarks.physics_threads [--repeats 5] [--only 8,64] [--json FILE]
 
-The quadruped of ``jobs/robots.toml`` trains with 8 and with 64 environments, on 1, 2, 4 … cores. The trainings alternate
-within one process, in alternating order, whole iterations (a rollout and its update) after one warm-up iteration.
-PyTorch and BLAS have one thread. All trainings of a learner do the same work, and must end with the same weights. A
-repeat is the ratio of wall-clock times, so that the machine must be idle otherwise; the table gives the median and the
-range of the repeats.
+The quadruped of ``jobs/robots.toml`` trains with 8 and with 64 environments, on 1, 2, 4 … cores. The trainings
+alternate within one process, in alternating order, whole iterations (a rollout and its update) after one warm-up
+iteration. PyTorch and BLAS have one thread. All trainings of a learner do the same work, and must end with the same
+weights. A repeat is the ratio of wall-clock times, so the machine must be idle otherwise; the table gives the median
+and the range of the repeats.
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ def _speed_up(learner: str, n_envs: int, repeats: int) -> list[Line]:
     ]
 
 
-PARTS: dict[str, Callable[[int], list[Line]]] = {
-    str(n_envs): functools.partial(speed_up, n_envs) for n_envs in LEAST
-}
+PARTS: dict[str, Callable[[int], list[Line]]] = {str(n_envs): functools.partial(speed_up, n_envs) for n_envs in LEAST}
 
 
 def main() -> None:
