@@ -55,7 +55,8 @@ def of_job(job: Job, physics_s: float) -> float:
     """
     spec = job.spec
     evaluation = _evaluation_steps(spec.task) if spec.eval_episodes else 0
-    return (spec.total_timesteps * (_step_s(job) + physics_s)) / spec.ranks + evaluation * physics_s + JOB_S
+    physics_s /= spec.cores
+    return spec.total_timesteps * (_step_s(job) + physics_s) / spec.ranks + evaluation * physics_s + JOB_S
 
 
 def estimate(robots: Sequence[RobotCheck], env_steps: int, at_once: int) -> TrainingTime:

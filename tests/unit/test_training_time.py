@@ -20,7 +20,7 @@ def test_a_training_takes_its_physics_and_the_rest() -> None:
     assert of_job(job(), 0.0) == pytest.approx(rest)
     assert of_job(job(), 3e-5) == pytest.approx(rest + 30)
     assert of_job(job(eval_episodes=10), 3e-5) > of_job(job(), 3e-5)
-    assert of_job(job(ranks=2), 3e-5) < of_job(job(), 3e-5)
+    assert of_job(job(ranks=2), 3e-5) < of_job(job(cores=2), 3e-5) < of_job(job(), 3e-5)
 
 
 @pytest.mark.parametrize("slow", [{"learner": "sb3"}, {"policy_kwargs": {"activation_fn": "silu"}}, {"algo": "sac"}])
