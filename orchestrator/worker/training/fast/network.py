@@ -217,7 +217,7 @@ class Passes:
         weight_t = (matrix[1:] if bias == 0 else matrix[:-1]).T
         copy_t = (
             np.empty(weight_t.shape, matrix.dtype)
-            if LEAST_COPIED <= min(weight_t.shape) and max(weight_t.shape) <= MOST_COPIED
+            if min(weight_t.shape) >= LEAST_COPIED and max(weight_t.shape) <= MOST_COPIED
             else None
         )
         return _Product(inputs, matrix, outputs, inputs.T, weight_t, copy_t, matrix_gradient, gradient, inputs_gradient)
