@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,10 @@ def why_no_gpu() -> str:
 
     from orchestrator.machine.gpu import detect_gpus
 
-    if not torch.cuda.is_available():
+    with warnings.catch_warnings():  # torch warns of drivers that it cannot use
+        warnings.simplefilter("ignore")
+        is_there = torch.cuda.is_available()
+    if not is_there:
         return f"PyTorch {torch.__version__} sees no CUDA device"
     return "" if detect_gpus() else "nvidia-smi lists no GPU, or is missing"
 

@@ -157,6 +157,8 @@ class ProcessGroup(Ranks):
     def _translated(self) -> Iterator[None]:
         try:
             yield
+        except torch.OutOfMemoryError:  # a RuntimeError, of this rank alone
+            raise
         except RuntimeError as error:
             raise RankLostError(
                 f"rank {self.rank} of {self.size} has lost the others: one of them has ended, or has not answered for "

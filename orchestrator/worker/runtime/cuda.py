@@ -13,6 +13,7 @@ import torch
 
 from orchestrator.core.environment import GPU_SHARE_VARIABLE
 from orchestrator.worker.runtime.failures import GpuMemoryError
+from orchestrator.worker.runtime.progress import say
 
 MIB = 2**20
 WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
@@ -49,6 +50,7 @@ def prepared(device: torch.device) -> Iterator[None]:
     share = float(os.environ.get(GPU_SHARE_VARIABLE, "1"))
     device = torch.device("cuda", device.index or 0)
     limit_mib = _limit_memory(device, share)
+    say(f"on {torch.cuda.get_device_name(device)}, of which torch may use {limit_mib:,} MiB")
     try:
         yield
     except torch.OutOfMemoryError as error:
