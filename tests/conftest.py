@@ -47,8 +47,8 @@ FULL = ("ray", "ranks", "bench", "soak", "gpu")
 """Folders of tests that run with ``--full`` only, or where they are named on the command line."""
 TIERS = ("ray", "bench", "soak", "ranks", "e2e", "process", "training", "unit")
 """Folders in the order in which their tests start: long files first, so that no worker ends long after the others."""
-TOGETHER = ("ray", "bench")
-"""Folders whose tests share one worker of pytest-xdist: they share a cluster, or measure on CPUs of their own."""
+TOGETHER = ("ray", "bench", "gpu")
+"""Folders whose tests share one worker of pytest-xdist: they share a cluster or a GPU, or measure on their own CPUs."""
 OWN_CLUSTERS = ("cluster_commands", "cluster_document", "cluster_lost", "cluster_network", "two_drivers")
 """Files with clusters of their own. They may run beside the shared one: on another worker, one after another."""
 GROUPS = {

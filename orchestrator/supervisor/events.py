@@ -88,6 +88,9 @@ def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -
     node, cpus, ranks = attempt.node, attempt.slot.cpus, attempt.job.resources.ranks
     as_ranks, on_node = f"as {ranks} ranks " if ranks > 1 else "", "" if node is None else f"{node}, "
     text = f"{job_id} launched {as_ranks}on {on_node}CPU {cpus_by_rank(cpus, ranks)}"
+    if gpus := attempt.slot.gpus:
+        share = attempt.job.resources.gpu_share
+        text += f" with GPU {', '.join(gpus)}{f' (share {share:g})' if share < 1 else ''}"
     text += f", attempt {number + 1}" if number else ""
     reporter.event("launched", text, job_id=job_id, number=number, pid=pid, node=node, cpus=cpus, ranks=ranks)
 

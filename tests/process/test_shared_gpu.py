@@ -60,6 +60,9 @@ def test_two_jobs_share_a_gpu_and_one_that_needs_all_of_it_has_it_alone(
     }
     assert [seen[name][0] for name in seen] == [["GPU-aaaa", "0.5"], ["GPU-aaaa", "0.5"], ["GPU-aaaa", None]]
     assert seen["all"][1] == []
+    shown = done.stdout + done.stderr
+    assert shown.count("with GPU GPU-aaaa (share 0.5)") == 2
+    assert shown.count("with GPU GPU-aaaa") == 3
 
     one = {"name": "wide", "env": "CartPole-v1", "resources": {"gpus": 2}}
     refused = commands.invoke("run", commands.write_experiment(tmp_path / "more", one), cwd=tmp_path)
