@@ -42,7 +42,7 @@ PATIENCE = 2.0
 """A section is stopped after so many times its expected duration, so that the others get their turn."""
 STOP_S = 15.0
 """Time for a section to stop by itself."""
-END_S = 5.0
+END_S = 20.0
 """Kept for stopping the last section and for the files."""
 
 
@@ -198,7 +198,9 @@ def measure_missing(
         if name in chosen and entry["state"] != "complete":
             if limit_s is not None:
                 print(f"{name}: about {section.about_s(len(levels(machine))):.0f} s", flush=True)
-                entry = {**(new := measure(name, machine, out, limit_s)), "seconds": entry["seconds"] + new["seconds"]}
+                new = measure(name, machine, out, limit_s)
+                kept = {key: entry[key] for key in Content._fields if not new[key]}  # of the call before
+                entry = {**new, **kept, "seconds": entry["seconds"] + new["seconds"]}
             elif entry["state"] == "not measured":
                 entry = {**entry, "message": "no time left"}
             print(f"{name}: {in_words(entry)}", flush=True)

@@ -23,8 +23,10 @@ from benchmarks.learner import FAST, STARTING_CORES, STOCK, built, ratios
 from orchestrator import jobfile as job_files
 from orchestrator.core.environment import worker_thread_settings
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.machine import topology
 
-CPUS = sorted(STARTING_CORES)
+CPUS = list({(cpu.package, cpu.core): cpu.index for cpu in topology.detect(affinity=STARTING_CORES).cpus}.values())
+"""One for each physical core."""
 LEAST = {8: 1.5, 64: 1.6}
 """Numbers of environments, and the least speed-up of the fast learner by a second core."""
 ITERATIONS = 4
@@ -85,6 +87,8 @@ def speed_up(n_envs: int, repeats: int) -> list[Line]:
 
 def _speed_up(learner: str, n_envs: int, repeats: int) -> list[Line]:
     numbers = [1 << power for power in range(len(CPUS).bit_length())]
+    if len(numbers) == 1:
+        return [Line(what=f"{learner}, {n_envs} environments", measured="there is one core", target="", good=True)]
     trainings = {cores: WideTraining(quadruped(n_envs), learner, cores) for cores in numbers}
     seconds: dict[int, list[float]] = {cores: [] for cores in numbers}
     for number in range(repeats):

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.contenders.contender import CONTENDERS, STOCK
 from benchmarks.harness import spread
+from orchestrator.bench import plan
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.text import count
 from orchestrator.machine import provenance, topology
@@ -49,20 +50,20 @@ class Results:
 
     @classmethod
     def read(cls, file: Path) -> Results:
-        """:raises Unreadable: it is there, but was not written by :meth:`write`."""
+        """:raises Unreadable: it is there, but was not written by :meth:`write`, or on another machine."""
         try:
-            return cls(**json.loads(file.read_text(encoding="utf-8")))
+            found = cls(**json.loads(file.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, TypeError) as error:
             raise Unreadable(f"{file} cannot be read ({error}). Remove it, or give another --out.") from None
+        if found.machine and (changed := plan.differences(found.machine, this_machine())):
+            what = "; ".join(changed)
+            raise Unreadable(f"{file} is of another machine or other versions: {what}. Give another --out.")
+        return found
 
     def write(self, file: Path) -> None:
-        self.machine = {
-            "cpu": topology.cpu_model(),
-            "cpus": len(topology.online_cpus()),
-            "versions": dict(provenance.installed_versions()),
-        }
+        self.machine = this_machine()
         write_whole(file, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", durable=False)
 
     def new_round(self, robot: str, env_steps: int) -> dict[str, Any]:
@@ -166,6 +167,11 @@ class Report:
 
     def _returns(self, robot: str, name: str) -> dict[int, dict[str, Any]]:
         return self.results.returns_of(robot, name, self.return_steps)
+
+
+def this_machine() -> dict[str, Any]:
+    versions = dict(provenance.installed_versions())
+    return {"cpu": topology.cpu_model(), "cpus": len(topology.online_cpus()), "versions": versions}
 
 
 def interval_words(least: int, most: int) -> str:

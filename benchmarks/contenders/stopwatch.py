@@ -74,8 +74,8 @@ class Stopwatch:
 
 
 def iterations(env_steps: int, of_one: int) -> int:
-    """Number of iterations for at least ``env_steps``, and at least two, as the first is not counted."""
-    return max(2, -(-env_steps // of_one))
+    """Number of iterations for at least ``env_steps``, and at least four, of which the first is not counted."""
+    return max(4, -(-env_steps // of_one))
 
 
 def installed() -> dict[str, str]:

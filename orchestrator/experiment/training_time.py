@@ -22,11 +22,18 @@ STEP_S = 18e-6
 """Seconds per env_step outside of physics with the fast learner: what remains of the speeds in docs/performance.md
 ("The main job")."""
 STOCK_STEP_S: Mapping[Algorithm, float] = {"ppo": 125e-6, "a2c": 250e-6, "sac": 8e-3, "td3": 5e-3}
-"""The same with the learners of Stable-Baselines3 and their default hyperparameters."""
+"""The same with the learners of Stable-Baselines3. PPO: docs/performance.md ("The fast learner", quadruped); the others
+with default hyperparameters, measured once on that machine."""
+UNMEASURED_S = 60e-6
+"""Seconds of physics in an env_step where it was not measured: of environments that are no task, and where a run
+directory is resumed without examining its robots again. As gymnasium's Hopper-v5 in docs/performance.md."""
 JOB_S = 2.0
 """Seconds per job for its imports, its files and its evaluation, without the physics of that."""
-EVALUATION_STEPS, SHORT_EVALUATION_STEPS = 20_000, 2_000
-"""env_steps of the evaluation, if no episode ends early: of most tasks, and of ``reach`` with its short episodes."""
+EPISODE_STEPS, SHORT_EPISODE_STEPS = 2_000, 200
+"""env_steps of an episode of the evaluation, which is made twice, if it does not end early: of most tasks, and of
+``reach`` with its short episodes."""
+EPISODES = 10
+"""``eval_episodes`` of the settings that ``init`` writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +58,17 @@ def physics_s(figures: Mapping[str, Any]) -> float:
 def of_job(job: Job, physics_s: float) -> float:
     """Seconds of a job on its own cores, for comparison with other jobs.
 
-    :param physics_s: of one env_step.
+    :param physics_s: of one env_step; 0 where it was not measured.
     """
     spec = job.spec
-    evaluation = _evaluation_steps(spec.task) if spec.eval_episodes else 0
-    physics_s /= spec.cores
-    return spec.total_timesteps * (_step_s(job) + physics_s) / spec.ranks + evaluation * physics_s + JOB_S
+    physics_s = (physics_s or UNMEASURED_S) / max(1, min(spec.cores, spec.n_envs // spec.ranks))
+    training_s = spec.total_timesteps * (_step_s(job) + physics_s) / spec.ranks
+    return training_s + _evaluation_steps(spec.task, spec.eval_episodes) * physics_s + JOB_S
 
 
 def estimate(robots: Sequence[RobotCheck], env_steps: int, at_once: int) -> TrainingTime:
     """With the settings that ``init`` writes. :param at_once: number of jobs that the machine runs at the same time."""
-    physics = [(env_steps + _evaluation_steps(robot.task)) * physics_s(robot.figures) for robot in robots]
+    physics = [(env_steps + _evaluation_steps(robot.task, EPISODES)) * physics_s(robot.figures) for robot in robots]
     of_each = [of_physics + env_steps * STEP_S + JOB_S for of_physics in physics]
     at_once = min(at_once, len(robots))
     return TrainingTime(
@@ -72,8 +79,8 @@ def estimate(robots: Sequence[RobotCheck], env_steps: int, at_once: int) -> Trai
     )
 
 
-def _evaluation_steps(task: str | None) -> int:
-    return SHORT_EVALUATION_STEPS if task == "reach" else EVALUATION_STEPS
+def _evaluation_steps(task: str | None, episodes: int) -> int:
+    return episodes * (SHORT_EPISODE_STEPS if task == "reach" else EPISODE_STEPS)
 
 
 def _step_s(job: Job) -> float:

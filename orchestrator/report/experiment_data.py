@@ -41,8 +41,8 @@ COPIED = (
     *("wall_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "max_rss_mib", "ranks", "node", "cpus"),
 )
 """Columns of ``summary.json`` that the report repeats."""
-MAY_DIFFER = {*COST_NEUTRAL_KEYS, "ranks", "backend", "mode", "total_timesteps"}
-"""Keys of the specs of jobs that do the same work with different numbers of ranks."""
+MAY_DIFFER = {*COST_NEUTRAL_KEYS, "cores", "ranks", "backend", "mode", "total_timesteps"}
+"""Keys of the specs of jobs that do the same work with different numbers of ranks or cores."""
 
 
 def gather(run_dir: Path) -> ExperimentFacts:

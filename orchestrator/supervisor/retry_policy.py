@@ -5,6 +5,7 @@ No I/O and no clock: everything comes in as values and goes out as values.
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -43,13 +44,13 @@ BACKOFF_LIMIT_S = 60.0
 def launch_order(
     jobs: Iterable[Job], order: Literal["longest-first", "as-listed"], seconds: Callable[[Job], float]
 ) -> list[Job]:
-    """The order of launch; equals stay as listed.
+    """The order of launch; jobs whose times differ by less than about a tenth count as equal and stay as listed.
 
     ``longest-first`` is the LPT rule (Graham, 1969): its makespan is at most 4/3 of the best possible.
 
-    :param seconds: how long a job is expected to take, in any unit.
+    :param seconds: how long a job is expected to take, above 0. It is measured, so it differs a little every time.
     """
-    return list(jobs) if order == "as-listed" else sorted(jobs, key=lambda job: -seconds(job))
+    return list(jobs) if order == "as-listed" else sorted(jobs, key=lambda job: -round(math.log(seconds(job)), 1))
 
 
 def backoff_s(failures: int) -> float:

@@ -22,7 +22,7 @@ def test_a_call_keeps_to_its_time_and_the_next_one_measures_the_rest(
         return machine_figures.of_scaling("hopper", "weak", out)
 
     sections = {
-        "wrong": Section("Fails", "orchestrator bench {out}/missing.toml", lambda _: 1, read),
+        "wrong": Section("Fails", "orchestrator bench {out}/missing.toml", lambda _: 60, read),
         "endless": Section("Never ends", SLEEPS, lambda _: 0.2, lambda _: machine_figures.Content()),
         "weak": Section("Weak", f"orchestrator bench --run-dir {{out}}/weak {TINY}", lambda _: 60, read),
     }

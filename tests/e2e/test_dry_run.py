@@ -150,7 +150,7 @@ def test_edits_of_the_model_are_shown_where_jobs_have_some(tmp_path: Path) -> No
 
 
 def test_jobs_start_in_the_order_of_their_expected_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, physics_s = {"short": 1_000, "quick": 90_000, "slow": 80_000, "long": 90_000}, {"slow": 1e-3}
+    steps, physics_s = {"short": 1_000, "quick": 900_000, "slow": 800_000, "long": 901_000}, {"slow": 1e-3}
     write_experiment(tmp_path, *({"name": name, "env": "Ant-v5", "total_timesteps": steps[name]} for name in steps))
     measured = lambda jobs, **_: {j.job_id: JobVerdict(physics_s=physics_s.get(j.spec.name, 0.0)) for j in jobs}  # noqa: E731
     monkeypatch.setattr(preflight, "examine", measured)

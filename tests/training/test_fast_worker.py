@@ -213,3 +213,8 @@ def test_the_simulation_uses_every_core_and_weights_and_evaluation_are_those_of_
         trained.append((given.fingerprint(), record.weights_sha256, paths.eval.read_bytes()))
     assert [batch.nthread for batch in batches] == [1, 1, 1, 2, 2, 2]
     assert trained[0] == trained[1]
+    resumed = helpers.job(tmp_path / "1", given)
+    checkpoints = resumed.checkpoints_by_steps()
+    checkpoints[max(checkpoints)].unlink()
+    record, log = helpers.train_here(resumed, 1)
+    assert (record.resumed_from, record.weights_sha256) == (min(checkpoints), trained[0][1]), log

@@ -199,8 +199,8 @@ def test_the_reason_is_pips_error_or_the_last_line(output: str, status: int, why
     assert reason(output, status).startswith(why)
 
 
-@pytest.mark.parametrize(("asked", "of_one", "count"), [(1, 2048, 2), (4096, 2048, 2), (4097, 2048, 3)])
-def test_at_least_one_iteration_is_counted(asked: int, of_one: int, count: int) -> None:
+@pytest.mark.parametrize(("asked", "of_one", "count"), [(1, 2048, 4), (8192, 2048, 4), (8193, 2048, 5)])
+def test_at_least_three_iterations_are_counted(asked: int, of_one: int, count: int) -> None:
     assert iterations(asked, of_one) == count
 
 

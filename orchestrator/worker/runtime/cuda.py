@@ -23,6 +23,9 @@ OF_CUDA_MIB = 1024
 """Set aside in a share for what CUDA itself takes in each process: its context and its libraries, which torch does not
 count."""
 
+OUT_OF_MEMORY = ("out of memory", "ALLOC_FAILED")
+"""In the messages of torch's OutOfMemoryError, and of CUDA and its libraries where memory is not allocated by torch."""
+
 
 @contextmanager
 def prepared(device: torch.device) -> Iterator[None]:
@@ -31,7 +34,7 @@ def prepared(device: torch.device) -> Iterator[None]:
     Operations of which torch has no deterministic form are used nevertheless; torch warns of each in the log.
 
     :raises RuntimeError: PyTorch sees no GPU; stable-baselines3 would silently use the CPU.
-    :raises GpuMemoryError: in place of torch's OutOfMemoryError, naming the key of the job file.
+    :raises GpuMemoryError: in place of the errors of torch and CUDA, naming the key of the job file.
     """
     if device.type == "cpu":
         yield
@@ -53,7 +56,9 @@ def prepared(device: torch.device) -> Iterator[None]:
     say(f"on {torch.cuda.get_device_name(device)}, of which torch may use {limit_mib:,} MiB")
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not any(text in str(error) for text in OUT_OF_MEMORY):
+            raise
         raise GpuMemoryError(_explanation(device, share, limit_mib)) from error
 
 

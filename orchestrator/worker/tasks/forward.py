@@ -51,26 +51,25 @@ class Forward(Task):
         self._positions, self._dofs = as_index(positions), as_index(dofs)
         self._split, self._end = len(positions), len(positions) + len(dofs)
         self.fields = ("act",) if model.na else ()
-        self._ceiling: NDArray[np.float32] = np.full(self._end + model.na, np.inf, np.float32)
-        self._ceiling[self._split : self._end] = MAX_OBSERVED_VELOCITY
-        self._limits: dict[int, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
-        """Bounds of observations by number of environments. Scalars as arrays, and tables, are faster for NumPy."""
-        self._step_s, self._weight = np.array(self.step_s), np.array(options.forward_reward_weight)
-        self._actuators, self._ctrl_cost_weight = np.array(float(model.nu)), np.array(options.ctrl_cost_weight)
+        self._highest_observed = np.full(self._end + model.na, np.inf, np.float32)
+        self._highest_observed[self._split : self._end] = MAX_OBSERVED_VELOCITY
+        self._limits = np.empty((2, 0, len(self._highest_observed)), np.float32)
+        """Bounds of the observations of as many environments as there have been: equal shapes are faster."""
 
     def observe(self, states: States) -> NDArray[np.float32]:
         rows, activations = len(states.qpos), states.fields.get("act")
-        if rows not in self._limits:
-            table: NDArray[np.float32] = np.tile(self._ceiling, (rows, 1))
-            self._limits[rows] = np.negative(table), table
-        lowest, highest = self._limits[rows]
-        observations = np.empty_like(highest)
+        if rows > self._limits.shape[1]:
+            highest = np.tile(self._highest_observed, (rows, 1))
+            self._limits = np.stack((-highest, highest))
+        lowest, highest = self._limits[:, :rows, : self._end if activations is None else None]
+        observations: NDArray[np.float32] = np.empty(highest.shape, np.float32)
         observations[:, : self._split] = states.qpos[:, self._positions]
         observations[:, self._split : self._end] = states.qvel[:, self._dofs]
         if activations is not None:
             observations[:, self._end :] = activations
         np.minimum(observations, highest, out=observations)
-        return np.maximum(observations, lowest, out=observations)
+        np.maximum(observations, lowest, out=observations)
+        return observations
 
     def observation_names(self) -> list[str]:
         own, model = input_names, self.model
@@ -78,13 +77,13 @@ class Forward(Task):
         return [*np.concatenate(parts)]
 
     def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
-        health = self.healthy
+        options, health = self.options, self.healthy
         rewards = self._moved(before, after)
-        rewards /= self._step_s
-        rewards *= self._weight
+        rewards /= self.step_s
+        rewards *= options.forward_reward_weight
         effort = np.add.reduce(np.square(action), axis=1)
-        effort /= self._actuators
-        effort *= self._ctrl_cost_weight
+        effort /= action.shape[1]
+        effort *= options.ctrl_cost_weight
         rewards -= effort
         if not health.terminates and not health.bonus:
             return rewards, np.zeros(len(rewards), bool)

@@ -215,11 +215,8 @@ class Passes:
     ) -> _Product:
         matrix, matrix_gradient = block.of(self._parameters), block.of(self._gradients)
         weight_t = (matrix[1:] if bias == 0 else matrix[:-1]).T
-        copy_t = (
-            np.empty(weight_t.shape, matrix.dtype)
-            if min(weight_t.shape) >= LEAST_COPIED and max(weight_t.shape) <= MOST_COPIED
-            else None
-        )
+        is_copied = min(weight_t.shape) >= LEAST_COPIED and max(weight_t.shape) <= MOST_COPIED
+        copy_t = np.empty(weight_t.shape, matrix.dtype) if is_copied and inputs_gradient is not None else None
         return _Product(inputs, matrix, outputs, inputs.T, weight_t, copy_t, matrix_gradient, gradient, inputs_gradient)
 
     def act(self, x: Array) -> Array:

@@ -57,16 +57,18 @@ class PolicyNetwork:
             self._passes[rows] = Passes(self._layout, self._parameters, self.update.gradients, rows)
         return self._passes[rows]
 
-    def evaluate(self, observations: Array) -> tuple[Array, Array]:
-        """``(steps, n_envs, observation)`` → means ``(steps, n_envs, actions)``, values ``(steps, n_envs)``."""
-        steps, n_envs, width = observations.shape
-        rows = observations.reshape(-1, width)
+    def evaluate(self, x: Array) -> tuple[Array, Array]:
+        """``(steps, n_envs, observation + 1)``, of which the last column is 1, → means ``(steps, n_envs, actions)``,
+        values ``(steps, n_envs)``.
+        """
+        steps, n_envs, width = x.shape
+        rows = x.reshape(-1, width)
         means, values = np.empty((len(rows), self.shape.actions), self.dtype), np.empty(len(rows), self.dtype)
         for begin in range(0, len(rows), CHUNK):
             end = min(begin + CHUNK, len(rows))
             count = end - begin
             passes = self.passes(1 << (count - 1).bit_length())  # few sizes, because each keeps its work space
-            passes.x[:count, :-1] = rows[begin:end]
+            passes.x[:count] = rows[begin:end]
             passes.forward()
             means[begin:end], values[begin:end] = passes.mean[:count], passes.value[:count, 0]
         return means.reshape(steps, n_envs, -1), values.reshape(steps, n_envs)

@@ -35,7 +35,6 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
     callback.on_rollout_start()  # first, because it may change the policy, the random stream, or the observations
     network.load(model.policy)
     x = np.ones((n_rollout_steps + 1, n_envs, network.shape.observation + 1), network.dtype)
-    observations = x[:, :, :-1]
     all_actions = _noise(network, n_rollout_steps, n_envs)
     cut_off: list[tuple[int, int, Array]] = []
     space: Any = model.action_space
@@ -47,7 +46,7 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
 
     for n_steps, actions in enumerate(all_actions):
         started = perf_counter()
-        observations[n_steps] = last_obs.reshape(n_envs, -1)
+        x[n_steps, :, :-1] = last_obs.reshape(n_envs, -1)
         _act(network, x[n_steps], actions)
         acting_s += perf_counter() - started
         clipped_actions = np.maximum(actions, low)
@@ -73,9 +72,9 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
         last_obs = attributes[LAST_OBS] = new_obs
         attributes[LAST_EPISODE_STARTS] = dones
 
-    observations[-1] = last_obs.reshape(n_envs, -1)
+    x[-1, :, :-1] = last_obs.reshape(n_envs, -1)
     model.seconds["policy_s"] += acting_s
-    last_values = _complete(model, rollout_buffer, observations, all_actions, cut_off, dones)
+    last_values = _complete(model, rollout_buffer, x, all_actions, cut_off, dones)
     n_steps, values = n_rollout_steps, torch.from_numpy(last_values)  # as Stable-Baselines3 leaves them
     if not watched:
         callback.n_calls += n_rollout_steps
@@ -129,27 +128,29 @@ def truncated(infos: Sequence[Mapping[str, Any]], dones: Array) -> Iterator[tupl
 def _complete(
     model: FastPPO,
     buffer: RolloutBuffer,
-    observations: Array,
+    x: Array,
     actions: Array,
     cut_off: Sequence[tuple[int, int, Array]],
     dones: Array,
 ) -> Array:
     """Fill in values, log-probabilities and advantages of the rollout.
 
-    :param observations: ``(steps + 1, n_envs, observation)``, the one after the last step included
+    :param x: ``(steps + 1, n_envs, observation + 1)`` observations, those after the last step included, and ones.
     :param cut_off: step, environment and last observation of each truncated episode: the critic's discounted value of
         that observation is added to the reward of that step.
     :return: ``(n_envs,)`` values of the observations after the last step.
     """
     started = perf_counter()
     network = model.network
-    means, values = network.evaluate(observations)
+    means, values = network.evaluate(x)
     if cut_off:
         steps, envs, last_observations = zip(*cut_off, strict=True)
-        _, bootstraps = network.evaluate(np.stack(last_observations).reshape(len(cut_off), 1, -1))
+        last_x = np.ones((len(cut_off), 1, x.shape[2]), x.dtype)
+        last_x[:, 0, :-1] = np.stack(last_observations).reshape(len(cut_off), -1)
+        _, bootstraps = network.evaluate(last_x)
         buffer.rewards[list(steps), list(envs)] += model.gamma * bootstraps[:, 0]
     buffer.log_probs[...] = _log_probs(network, actions, means[:-1])
-    buffer.observations[...] = observations[:-1].reshape(buffer.observations.shape)
+    buffer.observations[...] = x[:-1, :, :-1].reshape(buffer.observations.shape)
     buffer.actions[...], buffer.values[...] = actions, values[:-1]
     evaluated = perf_counter()
     last_values: Array = values[-1]
