@@ -32,7 +32,8 @@ from orchestrator.executors.ray.node_registry import NodeRegistry
 from orchestrator.executors.ray.transport import TransferMode, Transport
 from orchestrator.machine.topology import detect
 
-NODE = {"num_cpus": 4, "object_store_memory": 100 << 20, "memory": 8 << 30, "include_dashboard": False}
+NODE = {"num_cpus": 4, "object_store_memory": 100 << 20, "memory": 8 << 30}
+NODE |= {"include_dashboard": False, "no_monitor": True}  # they cost more than the nodes
 
 QUICK_HEALTH = {
     "RAY_health_check_initial_delay_ms": "1000",
