@@ -56,14 +56,14 @@ def physics_s(figures: Mapping[str, Any]) -> float:
 
 
 def of_job(job: Job, physics_s: float) -> float:
-    """Seconds of a job on its own cores, for comparison with other jobs.
+    """Seconds of training and evaluation on the job's own cores, for comparison with other jobs.
 
     :param physics_s: of one env_step; 0 where it was not measured.
     """
     spec = job.spec
     physics_s = (physics_s or UNMEASURED_S) / max(1, min(spec.cores, spec.n_envs // spec.ranks))
     training_s = spec.total_timesteps * (_step_s(job) + physics_s) / spec.ranks
-    return training_s + _evaluation_steps(spec.task, spec.eval_episodes) * physics_s + JOB_S
+    return training_s + _evaluation_steps(spec.task, spec.eval_episodes) * physics_s
 
 
 def estimate(robots: Sequence[RobotCheck], env_steps: int, at_once: int) -> TrainingTime:

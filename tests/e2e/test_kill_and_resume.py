@@ -218,6 +218,7 @@ def test_trained_alone_and_beside_neighbours_is_the_same(trained_once: Path, tmp
     assert_same_bits(tmp_path, trained_once, ("walker",))
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_by_the_same_command_is_the_same(trained_once: Path, tmp_path: Path) -> None:
     jobs = experiment(tmp_path, ("hopper",), STEPS)
     with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:

@@ -233,6 +233,7 @@ def test_a_display_that_cannot_be_used_is_told_and_pictures_are_made_instead(fin
 
 
 @pytest.mark.skipif(shutil.which("Xvfb") is None, reason="needs Xvfb, a display without a screen")
+@pytest.mark.slow
 def test_with_a_display_a_window_opens_and_ends_when_the_time_is_over(finished: Experiment) -> None:
     reader, writer = os.pipe()
     with subprocess.Popen(

@@ -70,6 +70,8 @@ def test_little_is_trained_twice(outcome: Outcome) -> None:
 
 # -- what a turn costs
 
+TURNS = 40
+
 
 class Turns(RecordingReporter):
     """Counts the Python calls of some turns once everything runs, then stops."""
@@ -99,10 +101,10 @@ class Turns(RecordingReporter):
         return sum(entry.callcount for entry in self._profile.getstats())
 
 
-def calls_of_turns(root: Path, running: int, waiting: int, turns: int = 40) -> int:
+def calls_of_turns(root: Path, running: int, waiting: int) -> int:
     root.mkdir()
     jobs = [make_job(f"j{number:05}", stall_timeout_s=3600.0, timeout_s=1e5) for number in range(running + waiting)]
-    reporter = Turns(running, turns)
+    reporter = Turns(running, TURNS)
     reporter.supervisor = endless_supervisor(root, jobs, nodes=running // 10, cores=10, reporter=reporter)
     reporter.supervisor._recorder._next_summary = 1e9  # its cost is bounded by a share of time instead
     reporter.supervisor.run()
@@ -112,7 +114,7 @@ def calls_of_turns(root: Path, running: int, waiting: int, turns: int = 40) -> i
 def test_a_turn_costs_the_same_however_many_jobs_run_and_wait(tmp_path: Path) -> None:
     few = calls_of_turns(tmp_path / "few", running=20, waiting=20)
     many = calls_of_turns(tmp_path / "many", running=1000, waiting=1000)
-    assert few == many > 0
+    assert abs(many - few) < TURNS <= few, "not one call more in a turn"
 
 
 def make_attempt(job_id: str) -> ActiveAttempt:

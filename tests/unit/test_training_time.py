@@ -16,7 +16,7 @@ def job(ranks: int = 1, **spec: object) -> Job:
 
 
 def test_a_training_takes_its_physics_and_the_rest() -> None:
-    of_job, rest = training_time.of_job, STEPS * training_time.STEP_S + training_time.JOB_S
+    of_job, rest = training_time.of_job, STEPS * training_time.STEP_S
     assert of_job(job(), 3e-5) == pytest.approx(rest + 30)
     assert of_job(job(), 0.0) == pytest.approx(rest + 1e6 * training_time.UNMEASURED_S)
     assert of_job(job(eval_episodes=10), 3e-5) == pytest.approx(rest + 30.6)
