@@ -22,9 +22,9 @@ def test_contenders_train_and_their_figures_are_written(tmp_path: Path) -> None:
     assert record["failures"] == []
     [round_] = record["rounds"]
     for training in round_["trainings"].values():
-        assert (training["env_steps"], training["counted_env_steps"]) == (4096, 2048)
+        assert (training["env_steps"], training["counted_env_steps"]) == (8192, 6144)
         assert training["env_steps_per_s"] > 0
-        assert training["episodes"] == 4
+        assert training["episodes"] == 8
         assert training["versions"]["torch"].startswith("2.")
     assert list(round_["trainings"]) == ["sb3", "fast"]
     assert (tmp_path / "contenders.md").read_text(encoding="utf-8") == done.stdout

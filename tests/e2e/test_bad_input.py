@@ -490,6 +490,7 @@ def test_ctrl_c_twice_does_not_wait(tmp_path: Path) -> None:
     assert commands.summary(tmp_path / "run")["deaf-s0"]["state"] == "PENDING"
 
 
+@pytest.mark.slow
 def test_hanging_up_twice_is_not_impatience(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 1_000_000})
     with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
@@ -502,6 +503,7 @@ def test_hanging_up_twice_is_not_impatience(tmp_path: Path) -> None:
     assert record["code"] == 11, "it left at a whole checkpoint"
 
 
+@pytest.mark.slow
 def test_few_open_files_are_enough(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, *(odd(f"job{index}", "nothing", total_timesteps=128) for index in range(2)))
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

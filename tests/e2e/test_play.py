@@ -385,6 +385,7 @@ def players_of(pid: int) -> list[int]:
     return players
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_videos_under_way_and_leaves_the_results(drawing: commands.Run) -> None:
     [player] = players_of(drawing.popen.pid)
     drawing.signal(signal.SIGINT)
@@ -400,6 +401,7 @@ def test_a_stop_from_elsewhere_ends_videos_too(drawing: commands.Run) -> None:
     assert any("before 1 video could be made" in event["message"] for event in drawing.events), drawing.events
 
 
+@pytest.mark.slow
 def test_no_player_outlives_a_supervisor_that_is_killed(drawing: commands.Run) -> None:
     [player] = players_of(drawing.popen.pid)
     drawing.popen.kill()

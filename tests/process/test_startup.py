@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import worker_helpers as helpers
 
 from orchestrator.core.paths import JobPaths
@@ -37,6 +38,7 @@ def trained(directory: Path, program: str) -> JobPaths:
     return paths
 
 
+@pytest.mark.slow
 def test_a_worker_trains_the_same_bits_as_the_libraries_alone_in_less_memory(tmp_path: Path) -> None:
     plain, lean = trained(tmp_path / "plain", AS_THE_LIBRARIES_ARE), trained(tmp_path / "lean", AS_WE_START)
     assert helpers.same_bits(helpers.parameters(lean.model), helpers.parameters(plain.model))

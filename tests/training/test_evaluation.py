@@ -291,13 +291,8 @@ def test_a_worker_evaluates_the_same_each_time_and_tells_it(tmp_path: Path) -> N
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(
-    "ending",
-    [
-        pytest.param(signal.SIGKILL, id="killed"),
-        pytest.param(signal.SIGTERM, id="asked to stop", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "asked to stop"])
 def test_ended_during_evaluation_and_resumed_it_evaluates_the_same(tmp_path: Path, ending: signal.Signals) -> None:
     options = {**PLAIN, "max_episode_steps": 1000}
     changes = {"normalize": True, "eval_episodes": 8, "task_options": options}
