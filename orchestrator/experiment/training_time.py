@@ -22,8 +22,8 @@ STEP_S = 18e-6
 """Seconds per env_step outside of physics with the fast learner: what remains of the speeds in docs/performance.md
 ("The main job")."""
 STOCK_STEP_S: Mapping[Algorithm, float] = {"ppo": 125e-6, "a2c": 250e-6, "sac": 8e-3, "td3": 5e-3}
-"""The same with the learners of Stable-Baselines3. PPO: docs/performance.md ("The fast learner", quadruped); the others
-with default hyperparameters, measured once on that machine."""
+"""The same with the learners of Stable-Baselines3. PPO: docs/performance.md ("The fast learner", quadruped). The others
+are estimates, not measured: the order of launch needs no more than their size."""
 UNMEASURED_S = 60e-6
 """Seconds of physics in an env_step where it was not measured: of environments that are no task, and where a run
 directory is resumed without examining its robots again. As gymnasium's Hopper-v5 in docs/performance.md."""
