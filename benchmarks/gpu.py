@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import harness
 from benchmarks.harness import ROOT, Line, at_least, both_ways, print_table, spread
+from benchmarks.learner import gymnasium_spec
 from orchestrator.core.worker_spec import WorkerSpec
 
 if TYPE_CHECKING:
@@ -35,21 +36,17 @@ ATARI: Mapping[str, Any] = {"n_steps": 128, "batch_size": 256, "n_epochs": 4}
 """As RL Baselines3 Zoo trains Atari games, with eight environments."""
 
 
-def spec(algo: Any = "ppo", n_envs: int = 1, **changes: Any) -> WorkerSpec:
-    where = {} if "entry_point" in changes else {"env": "Ant-v5"}
-    return WorkerSpec(
-        **{"job_id": algo, "name": algo, "seed": 0, "algo": algo, "learner": "sb3", "total_timesteps": 1_000_000},
-        **{"n_envs": n_envs, "normalize": False, "checkpoint_every": None, "eval_episodes": 0, **where, **changes},
-    )
+def spec(**changes: Any) -> WorkerSpec:
+    return replace(gymnasium_spec("Ant-v5"), learner="sb3", **changes)
 
 
 CASES: Mapping[str, tuple[str, WorkerSpec]] = {
     "ppo-64": ("PPO 64-64 on Ant-v5, defaults", spec()),
     "ppo-256": ("PPO 256-256 on Ant-v5, defaults otherwise", spec(policy_kwargs=WIDE)),
-    "sac-256": ("SAC 256-256 on Ant-v5, defaults", spec("sac", hyperparameters={"buffer_size": 100_000})),
+    "sac-256": ("SAC 256-256 on Ant-v5, defaults", spec(algo="sac", hyperparameters={"buffer_size": 100_000})),
     "cnn": (
         "PPO with CnnPolicy, eight environments of images of 84 × 84 × 4",
-        spec(n_envs=8, entry_point="benchmarks.image_env:make", policy="CnnPolicy", hyperparameters=ATARI),
+        spec(n_envs=8, env=None, entry_point="benchmarks.image_env:make", policy="CnnPolicy", hyperparameters=ATARI),
     ),
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import Logger
 
 from benchmarks.contenders import stopwatch
 from benchmarks.contenders.stopwatch import Asked, Stopwatch
@@ -78,6 +79,7 @@ def fast_wide(asked: Asked) -> Any:
 
 def train(asked: Asked) -> None:
     watch, model = Stopwatch(), model_of(asked)
+    model.set_logger(Logger(folder=None, output_formats=[]))  # its own makes a temporary folder at every `learn`
     of_one = model.n_steps * model.n_envs
     for number in range(stopwatch.iterations(asked.env_steps, of_one)):
         # Without a callback, for which the fast learner would evaluate every step as stock PPO does.

@@ -171,6 +171,16 @@ class WorkerSpec:
         """:raises ValueError: naming the field that is unknown, missing or of another type."""
         return decode(cls, text)
 
+    def why_not_fast(self) -> dict[str, str]:
+        """:func:`unfit_for_fast` of this training."""
+        return unfit_for_fast(
+            algo=self.algo,
+            policy=self.policy,
+            hyperparameters=self.hyperparameters,
+            policy_kwargs=self.policy_kwargs,
+            on_gpu=self.device != "cpu",
+        )
+
 
 NOT_IN_FINGERPRINT = (
     *("search_path", "checkpoint_every", "checkpoint_every_s", "eval_episodes", "name", "video", "cores"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.job import Job
-from orchestrator.core.worker_spec import Algorithm, unfit_for_fast
+from orchestrator.core.worker_spec import Algorithm, WorkerSpec
 
 if TYPE_CHECKING:
     from orchestrator.experiment.robot_check import RobotCheck
@@ -62,7 +62,7 @@ def of_job(job: Job, physics_s: float) -> float:
     """
     spec = job.spec
     physics_s = (physics_s or UNMEASURED_S) / max(1, min(spec.cores, spec.n_envs // spec.ranks))
-    training_s = spec.total_timesteps * (_step_s(job) + physics_s) / spec.ranks
+    training_s = spec.total_timesteps * (_step_s(spec) + physics_s) / spec.ranks
     return training_s + _evaluation_steps(spec.task, spec.eval_episodes) * physics_s
 
 
@@ -83,13 +83,5 @@ def _evaluation_steps(task: str | None, episodes: int) -> int:
     return episodes * (SHORT_EPISODE_STEPS if task == "reach" else EPISODE_STEPS)
 
 
-def _step_s(job: Job) -> float:
-    spec = job.spec
-    stock = spec.learner == "sb3" or unfit_for_fast(
-        algo=spec.algo,
-        policy=spec.policy,
-        hyperparameters=spec.hyperparameters,
-        policy_kwargs=spec.policy_kwargs,
-        on_gpu=spec.device != "cpu",
-    )
-    return STOCK_STEP_S[spec.algo] if stock else STEP_S
+def _step_s(spec: WorkerSpec) -> float:
+    return STOCK_STEP_S[spec.algo] if spec.learner == "sb3" or spec.why_not_fast() else STEP_S

@@ -33,7 +33,7 @@ from orchestrator.executors.ray.transport import TransferMode, Transport
 from orchestrator.machine.topology import detect
 
 NODE = {"num_cpus": 4, "object_store_memory": 100 << 20, "memory": 8 << 30}
-NODE |= {"include_dashboard": False, "no_monitor": True}  # they cost more than the nodes
+NODE |= {"include_dashboard": False, "no_monitor": True}  # no test needs them
 
 QUICK_HEALTH = {
     "RAY_health_check_initial_delay_ms": "1000",

@@ -64,6 +64,10 @@ class Epoch:
         self._begins = np.arange(0, size, self._ours)
         self._sizes = np.diff(self._begins, append=size)
         self._order, self._actions = np.empty(size, np.intp), np.empty_like(samples.actions)
+        self._wholes = self._of_rows(self._sizes * ranks.size)
+        """``(n,)`` for every row, the number of rows of its minibatch on all ranks."""
+        self._divisors = self._wholes.astype(dtype)
+        self._bounds = [np.array(1.0 + change, dtype) for change in (-settings.clip_range, settings.clip_range)]
         self._columns = np.zeros((7, size), dtype)
         arrays = self._order, self._actions, *self._columns
         self.minibatches = [Rows(*(array[begin : begin + self._ours] for array in arrays)) for begin in self._begins]
@@ -73,7 +77,7 @@ class Epoch:
 
     def begin(self, order: NDArray[np.intp]) -> None:
         """:param order: ``(n,)`` permutation of the samples."""
-        samples, settings = self._samples, self._settings
+        samples = self._samples
         log_probs, returns, old_values, weights, limits, *_ = self._columns
         self.done = 0
         self._order[...] = order
@@ -85,13 +89,11 @@ class Epoch:
             (samples.advantages, weights),
         ):
             given.take(order, out=ordered, mode="clip")
-        sizes = self._of_rows(self._sizes * self._ranks.size)
-        advantages = self._normalized(weights, sizes) if settings.normalize_advantage else weights
-        np.divide(np.negative(advantages), sizes.astype(weights.dtype), out=weights)
-        low, high = (np.array(1.0 + change, weights.dtype) for change in (-settings.clip_range, settings.clip_range))
-        np.multiply(weights, np.where(weights > 0, low, high), out=limits)
+        advantages = self._normalized(weights) if self._settings.normalize_advantage else weights
+        np.divide(np.negative(advantages), self._divisors, out=weights)
+        np.multiply(weights, np.where(weights > 0, *self._bounds), out=limits)
 
-    def _normalized(self, advantages: Array, sizes: NDArray[np.intp]) -> Array:
+    def _normalized(self, advantages: Array) -> Array:
         exact = advantages.astype(np.float64)
         own = self._sums(exact) / self._sizes
         squares = self._sums(np.square(exact - self._of_rows(own)))
@@ -99,8 +101,8 @@ class Epoch:
         with np.errstate(invalid="ignore", divide="ignore"):
             deviations = np.sqrt(squares / (self._sizes * self._ranks.size - 1))
         normalized = (exact - self._of_rows(means)) / (self._of_rows(deviations) + 1e-8)
-        if sizes[-1] == 1:  # a single sample is not normalised; only the last minibatch can be so small
-            normalized = np.where(sizes > 1, normalized, exact)
+        if self._wholes[-1] == 1:  # a single sample is not normalised; only the last minibatch can be so small
+            normalized = np.where(self._wholes > 1, normalized, exact)
         result: Array = normalized.astype(advantages.dtype)
         return result
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from orchestrator.core.worker_spec import WorkerSpec, unfit_for_fast
+from orchestrator.core.worker_spec import WorkerSpec
 
 ACTION_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 """Types of actions; the rollout buffer would round any other."""
@@ -22,14 +22,7 @@ HIGHEST_PIXEL = 255
 
 def unfit(spec: WorkerSpec, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> str | None:
     """Why the fast learner cannot do this training, in words; None when it can."""
-    reasons = unfit_for_fast(
-        algo=spec.algo,
-        policy=spec.policy,
-        hyperparameters=spec.hyperparameters,
-        policy_kwargs=spec.policy_kwargs,
-        on_gpu=spec.device != "cpu",
-    )
-    return "; ".join(reasons.values()) or unfit_spaces(observation_space, action_space)
+    return "; ".join(spec.why_not_fast().values()) or unfit_spaces(observation_space, action_space)
 
 
 def unfit_spaces(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> str | None:
