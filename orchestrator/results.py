@@ -140,7 +140,7 @@ def result_of(paths: RunPaths, row: SummaryRow, index: int | None = None) -> Res
     error = None if ok else str(row["message"] or row["state"].lower())
     if row["state"] in ("PENDING", "RUNNING"):
         error = "stopped before it was finished; the same call with the same run_dir resumes it"
-    if row["state"] == "PAUSED":
+    if row["state"] == "PAUSED" and row["cause"] is None:
         error = f"paused; `resume {paths.root} {row['job_id']}` queues it, and the same call then continues it"
     return Result(
         ok=ok,

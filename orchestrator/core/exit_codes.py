@@ -24,3 +24,5 @@ class ExitCode(enum.IntEnum):
     """The supervisor is gone, or the next attempt of the job has begun elsewhere."""
     RANK_LOST = 14
     """Another rank ended or did not answer: a consequence, never the cause of a failure."""
+    PAUSED = 15
+    """At :attr:`~orchestrator.core.worker_spec.WorkerSpec.pause_at`, after a checkpoint."""

@@ -7,6 +7,7 @@
        └────── retry, resume ◀────────────────────┘
 
     PENDING, RUNNING ──pause──▶ PAUSED ──resume──▶ PENDING, or CANCELLED
+    RUNNING ──at a rung──▶ PAUSED ──promote──▶ PENDING, or CANCELLED
 
 A state holds only its own facts: a running job has an attempt, a pending one has none.
 """
@@ -114,6 +115,8 @@ class Cause(enum.StrEnum):
     CANCELLED = "cancelled"
     PAUSED = "paused"
     """Ended because the job is paused; not a failure."""
+    RUNG = "rung"
+    """Ended at the number of env_steps at which the job is compared with others of a search; not a failure."""
     DISK_FULL = "disk-full"
     LAUNCH = "launch-failed"
     UNDECLARED = "undeclared"
@@ -156,9 +159,11 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused:
-    """Not launched, by this supervisor or a later one, until the user resumes it."""
+    """Not launched, by this supervisor or a later one, until the user resumes it or a search promotes it."""
 
     failures: int = 0
+    at_rung: bool = False
+    """Whether it waits for the search to compare it with others; the user does not resume it."""
     name: Literal["PAUSED"] = "PAUSED"
 
 

@@ -50,4 +50,6 @@ def standing(paths: JobPaths) -> str:
         return "Its last attempt has left no exit record: it is running, or it was killed"
     if record.code == ExitCode.INTERRUPTED:
         return "Its training was interrupted; `run` resumes it"
+    if record.code == ExitCode.PAUSED:
+        return f"Its training is paused: {record.message}"
     return f"Its training failed: {record.message}" if record.code else "Its last attempt succeeded"

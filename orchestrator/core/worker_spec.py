@@ -119,6 +119,9 @@ class WorkerSpec:
     """Where the policy came from that it starts with, absolute. Not part of the fingerprint."""
     init_sha256: str | None = None
     """SHA-256 of that policy, a copy of which is in the job directory; None: it starts with random weights."""
+    pause_at: Positive | None = None
+    """The training pauses at the end of the first iteration that brings it to so many env_steps, where that is not yet
+    ``total_timesteps``. None: it trains to its end. Not part of the fingerprint."""
 
     def fingerprint(self, total_timesteps: int | None = None) -> str:
         """SHA-256 of the values that decide the result, in hexadecimal.
@@ -184,7 +187,7 @@ class WorkerSpec:
 
 NOT_IN_FINGERPRINT = (
     *("search_path", "checkpoint_every", "checkpoint_every_s", "eval_episodes", "name", "video", "cores"),
-    *("collective_timeout_s", "keep_replay_buffer", "extended_from", "init"),
+    *("collective_timeout_s", "keep_replay_buffer", "extended_from", "init", "pause_at"),
 )
 ABOUT_RANKS = ("ranks", "backend", "mode")
 """Fields that are part of the fingerprint only where a job has several ranks."""

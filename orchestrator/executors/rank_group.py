@@ -36,7 +36,7 @@ class RankExit:
         match self.returncode:
             case ExitCode.SUCCEEDED:
                 return 0
-            case ExitCode.INTERRUPTED | None:  # ranks that exit on request may still be writing a checkpoint
+            case ExitCode.INTERRUPTED | ExitCode.PAUSED | None:  # the others may still be writing a checkpoint
                 return 1
             case ExitCode.RANK_LOST:
                 return FAILED
@@ -119,8 +119,8 @@ class RankGroup(Generic[Rank]):
 
     def _exited(self) -> Exited:
         cause = self._cause
-        if cause is None or cause.returncode == ExitCode.SUCCEEDED:
-            return Exited(self.handle, ExitCode.SUCCEEDED)
+        if cause is None or cause.returncode in (ExitCode.SUCCEEDED, ExitCode.PAUSED):
+            return Exited(self.handle, ExitCode.SUCCEEDED if cause is None else cause.returncode)
         # Without an exit code the exit record decides, and rank 0's says whether the training was done.
         rank = 0 if cause.returncode is None else cause.rank
         return Exited(self.handle, cause.returncode, cause.oom_killed, rank if self.ranks > 1 else None, cause.lost)

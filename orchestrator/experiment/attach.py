@@ -166,7 +166,7 @@ def _changes_of(old: SummaryRow, row: SummaryRow) -> Iterator[tuple[str, str]]:
         case "CANCELLED":
             yield "cancelled", "cancelled"
         case "PAUSED":
-            yield "paused", "paused; `resume` queues it again"
+            yield "paused", row["message"] or "paused; `resume` queues it again"
         case _ if old["state"] == "PAUSED":
             yield "resumed", "is queued again"
         case _ if old["state"] in ("FAILED", "CANCELLED"):

@@ -135,7 +135,7 @@ def exit_code(rows: Iterable[SummaryRow]) -> int:
 
     0: all jobs SUCCEEDED. 1: some FAILED or are CANCELLED. 130: none of these, but jobs run, wait or are paused.
     """
-    states = {row["state"] for row in rows}
+    states = {row["state"] for row in rows if row["cause"] != Cause.RUNG}
     if states & {"FAILED", "CANCELLED"}:
         return 1
     return 0 if states == {"SUCCEEDED"} else 130
@@ -258,10 +258,11 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
     snapshot, command = status(run_dir), COMMANDS[verb]
 
     def fits(row: SummaryRow) -> bool:
-        return row["state"] in command.from_states and not (verb == "retry" and row["cause"] == Cause.INVALID)
+        is_invalid = verb == "retry" and row["cause"] == Cause.INVALID
+        return _standing(row, verb) in command.from_states and not is_invalid
 
     named = resolve(snapshot, jobs, fits=fits) if jobs else [row["job_id"] for row in snapshot.rows]
-    states = {job_id: row_of(snapshot, job_id)["state"] for job_id in named}
+    states = {job_id: _standing(row_of(snapshot, job_id), verb) for job_id in named}
     if verb == "retry" and (invalid := [id_ for id_ in named if row_of(snapshot, id_)["cause"] == Cause.INVALID]):
         named = [job_id for job_id in named if job_id not in invalid]
         if jobs or not any(states[job_id] in command.from_states for job_id in named):
@@ -286,6 +287,11 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
     if verb == "pause":
         return f"{run_dir}: paused {_these(chosen)}; `resume` queues them again"
     return f"{run_dir}: queued {_these(chosen)} again; run the same `run` command again to resume"
+
+
+def _standing(row: SummaryRow, verb: JobVerb) -> str:
+    """The state of a job; the user resumes none that a search compares with others."""
+    return "PAUSED at a rung" if verb == "resume" and row["cause"] == Cause.RUNG else row["state"]
 
 
 def _these(jobs: Sequence[str]) -> str:

@@ -55,21 +55,22 @@ def _obstacles(
 
 
 def continued(before: WorkerSpec, job: Job) -> Job:
-    """``job`` with what the ledger knows of extensions of its training so far."""
-    return _with_totals(job, before.extended_from)
+    """``job`` with what the ledger knows of extensions of its training so far, and of where it pauses."""
+    return _with_totals(job, before, before.extended_from)
 
 
 def extend(row: JobRow, job: Job, position: int, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> None:
     """Enter ``job``, with its larger ``total_timesteps``, and queue it again if it has succeeded."""
     row = recovery.settle(row, paths, ledger, reporter)  # its attempt was for the earlier number of env_steps
     before = row.job.spec
-    ledger.update_declaration(position, _with_totals(job, (*before.extended_from, before.total_timesteps)))
+    ledger.update_declaration(position, _with_totals(job, before, (*before.extended_from, before.total_timesteps)))
     if isinstance(row.state, Succeeded):
         ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, Pending()))
 
 
-def _with_totals(job: Job, totals: tuple[int, ...]) -> Job:
-    return dataclasses.replace(job, spec=dataclasses.replace(job.spec, extended_from=totals))
+def _with_totals(job: Job, before: WorkerSpec, totals: tuple[int, ...]) -> Job:
+    spec = dataclasses.replace(job.spec, extended_from=totals, pause_at=before.pause_at)
+    return dataclasses.replace(job, spec=spec)
 
 
 def report(rows: Mapping[str, JobRow], jobs: Sequence[Job], reporter: Reporter) -> None:

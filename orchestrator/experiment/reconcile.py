@@ -316,7 +316,7 @@ def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter)
             verb = "starts at 0 env_steps, as it has" if len(unsaved) == 1 else "start at 0 env_steps, as they have"
             parts.append(f"{len(unsaved):,} {verb} no checkpoint ({listed(unsaved, SHOWN)})")
         reporter.event("resumed", ", ".join(parts), env_steps=steps)
-    if paused := [row.job.job_id for row in rows if isinstance(row.state, Paused)]:
+    if paused := [row.job.job_id for row in rows if isinstance(row.state, Paused) and not row.state.at_rung]:
         text = f"paused, and not run unless `resume` queues them: {listed(paused, SHOWN)}"
         reporter.event("warning", text, jobs=paused)
     if dead:

@@ -67,12 +67,13 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
     return recorded
 
 
-def _paused(paths: RunPaths) -> set[str]:
+def _paused(paths: RunPaths) -> dict[str, Paused]:
     """Jobs that are PAUSED according to ``summary.json``: their directories do not tell."""
     try:
-        return {row["job_id"] for row in summary.read(paths)[0] if row["state"] == "PAUSED"}
+        paused = [row for row in summary.read(paths)[0] if row["state"] == "PAUSED"]
     except LedgerError:
-        return set()
+        return {}
+    return {row["job_id"]: Paused(at_rung=row["cause"] == Cause.RUNG) for row in paused}
 
 
 def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> None:
@@ -81,7 +82,7 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> Non
     paused = _paused(paths)
     for _, job, _ in jobs:
         if job.job_id in paused:
-            ledger.set_state(job.job_id, Paused())
+            ledger.set_state(job.job_id, paused[job.job_id])
         directory = paths.job(job.job_id)
         is_done = False
         for number in sorted(int(entry.name) for entry in directory.attempts.glob("*") if entry.name.isdecimal()):
@@ -107,11 +108,12 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
     """
     requests = ledger.take_requests()
     noted = ledger.noted()
-    states = {row.job.job_id: row.state for row in ledger.jobs()} if requests or noted else {}
+    rows = {row.job.job_id: row for row in ledger.jobs()} if requests or noted else {}
+    states = {job_id: row.state for job_id, row in rows.items()}
     # Their attempts ended otherwise, as the disk was full.
     late = [Request(verb=verb, job_id=id_) for id_, verb in noted.items() if isinstance(states.get(id_), Pending)]
     for request in [*late, *requests]:
-        job_id = request.job_id or ""
+        job_id, pause_at = request.promotion or (request.job_id or "", None)
         state = states.get(job_id)
         new: State
         match request.verb, state:
@@ -121,8 +123,17 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
                 new = Cancelled()
             case "pause", Pending(failures=failures):
                 new = Paused(failures=failures)
-            case "resume", Paused(failures=failures):
+            case "resume", Paused(failures=failures, at_rung=False):
                 new = Pending(failures=failures)
+            case "promote", Pending() | Running() | Paused() if request.promotion:
+                row = rows[job_id]
+                if (after := retry_policy.promoted(row.job, state, pause_at)) is None:
+                    continue
+                job, new = after
+                rows[job_id] = dataclasses.replace(row, job=job)
+                ledger.set_pause_at(job)
+                if new is state:
+                    continue
             case "pause" | "cancel", Running():
                 ledger.note(request.verb, job_id)  # for :func:`settle`
                 continue
@@ -166,8 +177,12 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
         kill_leftover(attempt.pid, attempt.pid_start)
     warn = functools.partial(reporter.event, "warning", job_id=row.job.job_id)
     rank, record = decisive_record(directory.attempt(attempt.number), row.job.resources.ranks, warn)
-    if record is not None and record.code in (ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED):
-        outcome = retry_policy.judge(record.code, record, end_reason=None, oom_killed=False, rank=rank)
+    rung = row.job.spec.pause_at
+    ends = [ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED]
+    if rung is not None and record is not None and record.env_steps >= rung:  # else promoted meanwhile: it trains on
+        ends.append(ExitCode.PAUSED)
+    if record is not None and record.code in ends:
+        outcome = retry_policy.judge(record.code, record, end_reason=None, oom_killed=False, rank=rank, rung=rung)
     else:
         outcome = AttemptOutcome(cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before the attempt did")
     of_attempt = directory.attempt(attempt.number)
@@ -176,7 +191,7 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
     _end_attempt(ledger, attempt, outcome, record, last_write)
     failures, max_retries = row.state.failures, row.job.max_retries
     new = retry_policy.next_state(outcome, failures=failures, max_retries=max_retries, now=time.monotonic())
-    if isinstance(new, Pending) and (verb := ledger.noted().get(row.job.job_id)):
+    if isinstance(new, Pending | Paused) and (verb := ledger.noted().get(row.job.job_id)):
         new = Paused(failures=new.failures) if verb == "pause" else Cancelled()
     ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, new))
     return dataclasses.replace(row, state=new)

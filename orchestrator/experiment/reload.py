@@ -127,7 +127,7 @@ def _refuse_changes(paths: RunPaths, experiment: Experiment, rows: Mapping[str, 
 def _differences(before: Job, declared: Job) -> list[str]:
     """What `run` would change in a job that exists."""
     spec = dataclasses.replace(declared.spec, xml=before.spec.xml, extended_from=before.spec.extended_from)
-    spec = dataclasses.replace(spec, init_sha256=before.spec.init_sha256)
+    spec = dataclasses.replace(spec, init_sha256=before.spec.init_sha256, pause_at=before.spec.pause_at)
     if before.spec.init is not None and spec.init is not None and not os.path.exists(before.spec.init):  # noqa: PTH110
         spec = dataclasses.replace(spec, init=before.spec.init)  # the folder has been moved
     if spec.task == "auto":

@@ -159,6 +159,10 @@ class Ledger:
             rows.job_values(position, job, None),
         )
 
+    def set_pause_at(self, job: Job) -> None:
+        """Update how far the job of that id trains before it pauses."""
+        self._keep("UPDATE declared SET spec = ? WHERE job_id = ?", (job.spec.to_json(), job.job_id))
+
     def delete_job(self, job_id: str) -> None:
         for name in ("attempts", "jobs", "declared"):
             self._execute(f"DELETE FROM {name} WHERE job_id = ?", (job_id,))  # noqa: S608 - our own tables
@@ -196,6 +200,8 @@ class Ledger:
         cause, message = (state.cause, state.message) if isinstance(state, Failed) else (None, None)
         if isinstance(state, Cancelled) and state.is_undeclared:
             cause, message = Cause.UNDECLARED, "the job file no longer declares it"
+        if isinstance(state, Paused) and state.at_rung:
+            cause, message = Cause.RUNG, "waits at a rung, where the search compares it with others"
         self._keep(
             "UPDATE jobs SET state = ?, failures = coalesce(?, failures), cause = ?, message = ? WHERE job_id = ?",
             (state.name, failures, cause, message, job_id),

@@ -21,7 +21,9 @@ from orchestrator.core.regular_files import read_regular
 
 LARGEST_BYTES = 1 << 26
 """Of a file of requests; a larger one was not written by this program."""
-Verb: TypeAlias = Literal["stop", "cancel", "retry", "pause", "resume", "set", "reload"]
+TOO_MANY_DIGITS = 19
+"""A number with so many of them may not fit into 64 bits."""
+Verb: TypeAlias = Literal["stop", "cancel", "retry", "pause", "resume", "promote", "set", "reload"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,19 @@ class Request(JsonLine):
     verb: Verb
     job_id: str | None
     """For ``stop`` and ``reload``: the supervisor that it is meant for, as :attr:`LockHolder.key`; None: whichever
-    reads it. For ``set``: the key and its value, as in ``max_parallel=8``."""
+    reads it. For ``set``: the key and its value, as in ``max_parallel=8``. For ``promote``: the job and how far it
+    trains on, as in ``quad-t00007-s0=150000`` (env_steps of the next rung) or ``quad-t00007-s0=end``."""
+
+    @property
+    def promotion(self) -> tuple[str, int | None] | None:
+        """Of a request to ``promote``: the job, and the env_steps of its next rung or None for its end.
+
+        None for another request, and for one that names neither.
+        """
+        job_id, _, rung = (self.job_id or "").partition("=")
+        if self.verb != "promote" or not (rung == "end" or (rung.isdecimal() and len(rung) < TOO_MANY_DIGITS)):
+            return None
+        return job_id, None if rung == "end" else max(1, int(rung))
 
 
 class RequestFiles:

@@ -206,7 +206,7 @@ def _state(row: sqlite3.Row, last_attempt: Attempt | None) -> State:
                 raise ValueError("RUNNING without an attempt")
             return Running(attempt=last_attempt, failures=row["failures"])
         case "PAUSED":
-            return Paused(failures=row["failures"])
+            return Paused(failures=row["failures"], at_rung=row["cause"] == Cause.RUNG)
         case "SUCCEEDED":
             return Succeeded()
         case "FAILED":

@@ -24,12 +24,13 @@ class ReportedAttempt(AttemptRow):
 
 
 def attempt_outcome(attempt: ReportedAttempt) -> str:
-    """``succeeded``, ``running``, ``failed``, or ``interrupted``: ended by a stop, or with its supervisor."""
+    """``succeeded``, ``running``, ``failed``, or ``interrupted``: by a stop, at a rung, or with its supervisor."""
     if attempt["ended_at"] is None:
         return "running" if attempt["at_work"] else "interrupted"
     if attempt["cause"] is None:
         return "succeeded"
-    return "interrupted" if attempt["cause"] in ("interrupted", "paused", "cancelled", "supervisor-died") else "failed"
+    causes = ("interrupted", "paused", "rung", "cancelled", "supervisor-died")
+    return "interrupted" if attempt["cause"] in causes else "failed"
 
 
 class FailedAttempt(TypedDict):

@@ -137,6 +137,8 @@ def _kind_and_text(
     match state:
         case Failed(message=message):
             return "failed", f"failed: {message}"
+        case Pending() if outcome.cause is Cause.RUNG:
+            return "promoted", f"{outcome.message}, and trains on"
         case Pending(not_before=None):
             return "paused", f"stopped ({outcome.message}); resumes with the next run"
         case Pending(failures=failures, not_before=not_before):
@@ -144,8 +146,8 @@ def _kind_and_text(
             is_counted = outcome.cause is not Cause.NODE_LOST
             retry = f"retry {failures} of {job.max_retries}" if is_counted else "resumes"
             return "retrying", f"{outcome.message}; {retry} in {wait_s:.0f} s"
-        case Paused():
-            return "paused", "paused; `resume` queues it again"
+        case Paused(at_rung=is_at_rung):
+            return "paused", outcome.message if is_at_rung else "paused; `resume` queues it again"
         case Cancelled():
             return "cancelled", "cancelled"
         case _:

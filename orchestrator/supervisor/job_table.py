@@ -46,6 +46,11 @@ class JobTable:
     def job(self, job_id: str) -> Job:
         return self._jobs[job_id]
 
+    def replace(self, job: Job) -> None:
+        """``job`` in place of the one of the same id, which differs only in its ``pause_at``."""
+        self._jobs[job.job_id] = job
+        self.recorder.ledger.set_pause_at(job)
+
     def next_number(self, job_id: str) -> int:
         return self._attempts[job_id]
 

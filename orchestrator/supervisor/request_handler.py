@@ -10,6 +10,7 @@ from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, Run
 from orchestrator.core.text import count, listed
 from orchestrator.ledger import Request, Verb
 from orchestrator.machine.slots import Slots
+from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.job_directory import RobotCopies
 from orchestrator.supervisor.job_table import JobTable
@@ -70,6 +71,8 @@ class RequestHandler:
             key, _, value = (request.job_id or "").partition("=")
             if key == "max_parallel" and value.isdecimal():
                 self.set_max_parallel(int(value))
+        elif request.promotion is not None:
+            self.promote(*request.promotion)
         elif request.job_id in self.jobs.states:
             of_jobs: Mapping[Verb, Callable[[str], None]] = {
                 "cancel": self.cancel,
@@ -138,12 +141,25 @@ class RequestHandler:
     def resume(self, job_id: str) -> None:
         """Queue a paused job again; one that is just being paused as soon as its worker has exited."""
         state = self.jobs.states[job_id]
-        if isinstance(state, Paused):
+        if isinstance(state, Paused) and not state.at_rung:
             self.jobs.move(job_id, Pending(failures=state.failures))
             self.recorder.reporter.event("resumed", f"{job_id} is queued again, requested by `resume`", job_id=job_id)
         elif isinstance(state, Running) and self._is_pausing(job_id):
             self._to_resume.add(job_id)
             self.recorder.ledger.withdraw_notes(job_id)
+
+    def promote(self, job_id: str, pause_at: int | None) -> None:
+        """Let a job train on to ``pause_at`` env_steps, or to its end; one that is on the way to its rung passes it."""
+        state = self.jobs.states.get(job_id)
+        if state is None or (after := retry_policy.promoted(self.jobs.job(job_id), state, pause_at)) is None:
+            return
+        job, new = after
+        self.jobs.replace(job)
+        if new is not state:
+            self.jobs.move(job_id, new)
+            end = job.spec.total_timesteps if pause_at is None else pause_at
+            text = f"{job_id} is queued again, to train on to {end:,} env_steps"
+            self.recorder.reporter.event("promoted", text, job_id=job_id, pause_at=pause_at)
 
     def _is_pausing(self, job_id: str) -> bool:
         reason = self._attempt(job_id).end_reason

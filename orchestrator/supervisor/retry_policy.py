@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from orchestrator.core.exit_codes import ExitCode
@@ -68,6 +68,7 @@ def judge(
     silent: bool = False,
     rank: int | None = None,
     lost: str | None = None,
+    rung: int | None = None,
 ) -> AttemptOutcome:
     """The outcome of an attempt that has ended.
 
@@ -76,12 +77,17 @@ def judge(
     :param silent: whether a record was expected and is missing: exit code 0 is then not the worker's own.
     :param rank: the rank that ``returncode`` and ``record`` belong to; None with one rank only.
     :param lost: why the exit code is not known, where that is known; another attempt may succeed, whatever the record.
+    :param rung: env_steps at which the attempt was to pause.
     """
     if returncode is None and record is not None and lost is None:
         returncode = record.code
     if returncode == ExitCode.SUCCEEDED and not silent:
         return AttemptOutcome(cause=None)
     reason = record.message if record is not None else ""
+    if returncode == ExitCode.PAUSED and rung is not None and not silent:
+        if end_reason is not None and end_reason.cause in (Cause.CANCELLED, Cause.PAUSED):
+            return end_reason
+        return AttemptOutcome(cause=Cause.RUNG, message=reason or f"paused at {rung:,} env_steps to be compared")
     who, was, whose = ("", "", "") if rank is None else (f"rank {rank} ", "was ", f"rank {rank}: ")
     if returncode == ExitCode.DISK_FULL and (
         end_reason is None or end_reason.cause in (Cause.INTERRUPTED, Cause.PAUSED)
@@ -111,10 +117,19 @@ def judge(
     return AttemptOutcome(cause=cause, message=message)
 
 
-def next_state(outcome: AttemptOutcome, *, failures: int, max_retries: int, now: float, losses: int = 0) -> State:
+def next_state(
+    outcome: AttemptOutcome,
+    *,
+    failures: int,
+    max_retries: int,
+    now: float,
+    losses: int = 0,
+    is_promoted: bool = False,
+) -> State:
     """The state of a running job when its attempt has ended, after ``failures`` counted ones.
 
     :param losses: attempts of the job that were lost with their node, including this one.
+    :param is_promoted: whether the job goes on from the rung that it has reached: it was promoted while it ran.
     """
     match outcome.cause:
         case None:
@@ -123,6 +138,8 @@ def next_state(outcome: AttemptOutcome, *, failures: int, max_retries: int, now:
             return Cancelled()
         case Cause.PAUSED:
             return Paused(failures=failures)
+        case Cause.RUNG:
+            return Pending(failures=failures) if is_promoted else Paused(failures=failures, at_rung=True)
         case cause if cause in RESUMABLE:
             return Pending(failures=failures)
         case Cause.NODE_LOST if losses <= MOST_LOSSES:
@@ -133,6 +150,19 @@ def next_state(outcome: AttemptOutcome, *, failures: int, max_retries: int, now:
             return Failed(cause=cause, message=f"{outcome.message} (after {count(failures, 'retry', 'retries')})")
         case cause:
             return Failed(cause=cause, message=outcome.message)
+
+
+def promoted(job: Job, state: State, pause_at: int | None) -> tuple[Job, State] | None:
+    """The job that a search lets train on to ``pause_at`` env_steps, or to its end (None), and its state then.
+
+    None if the request has no effect: the job has ended, or already trains as far.
+    """
+    before = job.spec.pause_at
+    if state.name in TERMINAL or before is None or (pause_at is not None and pause_at <= before):
+        return None
+    if isinstance(state, Paused) and state.at_rung:
+        state = Pending(failures=state.failures)
+    return replace(job, spec=replace(job.spec, pause_at=pause_at)), state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,10 +212,13 @@ def memory_admits(needed_mib: int, available_mib: int, promised_mib: int) -> boo
 
 
 def exit_code(states: Mapping[str, State], *, interrupted: bool) -> int:
-    """The command's exit code: 0 all succeeded, 1 some did not, 130 stopped or paused, and resumable."""
+    """The command's exit code: 0 all succeeded, 1 some did not, 130 stopped or paused, and resumable.
+
+    Jobs that a search has left at a rung count as done.
+    """
     if interrupted and any(state.name not in TERMINAL for state in states.values()):
         return 130
-    names = {state.name for state in states.values()}
+    names = {state.name for state in states.values() if not (isinstance(state, Paused) and state.at_rung)}
     if names in ({"PAUSED"}, {"PAUSED", "SUCCEEDED"}):
         return 130
     return 0 if names <= {"SUCCEEDED"} else 1

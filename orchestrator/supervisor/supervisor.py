@@ -239,6 +239,7 @@ class Supervisor:
             silent=record is None and self.exit_record_expected,
             rank=exited.rank,
             lost=exited.lost,
+            rung=attempt.job.spec.pause_at,
         )
         was_due = attempt.kill_at is not None and self.now() >= attempt.kill_at
         if was_due and exited.returncode in (-signal.SIGKILL, None):
@@ -266,6 +267,7 @@ class Supervisor:
             max_retries=job.max_retries,
             now=now,
             losses=self._jobs.lost(job.job_id) if outcome.cause is Cause.NODE_LOST else 0,
+            is_promoted=self._jobs.job(job.job_id).spec.pause_at != job.spec.pause_at,
         )
         self._jobs.move(job.job_id, state)
         if isinstance(state, Succeeded):

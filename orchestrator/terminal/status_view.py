@@ -84,7 +84,7 @@ def show_end(
         if causes == {Cause.INVALID}:
             advice = "Correct what is said above and run the job file, which examines them again."
         put(on, Text(f"Some jobs did not succeed. {advice}", style="red"))
-    if paused := [row["job_id"] for row in rows if row["state"] == "PAUSED"]:
+    if paused := [row["job_id"] for row in rows if row["state"] == "PAUSED" and row["cause"] != Cause.RUNG]:
         jobs = count(len(paused), "job is", "jobs are")
         advice = f"First, `resume {root}` queues what is paused again. {how_to_resume}"
         text = f"{jobs} paused ({listed(paused, PAUSED_SHOWN)}). {advice}"

@@ -79,7 +79,7 @@ def test_a_state_carries_only_its_own_facts() -> None:
     assert fields == {
         "PENDING": {"failures", "not_before"},
         "RUNNING": {"attempt", "failures"},
-        "PAUSED": {"failures"},
+        "PAUSED": {"failures", "at_rung"},
         "SUCCEEDED": set(),
         "FAILED": {"cause", "message"},
         "CANCELLED": {"is_undeclared"},

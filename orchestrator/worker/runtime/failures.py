@@ -37,13 +37,17 @@ class Interrupted(Exception):
     """The attempt stopped on request, at a whole checkpoint."""
 
 
+class ReachedRung(Exception):
+    """The training has come to where it is compared with others, at a whole checkpoint."""
+
+
 def classify(error: BaseException) -> tuple[ExitCode, str, str]:
     """Exit code, one-line message, and the last lines of the traceback, for whatever ended the attempt.
 
     No part of a message is copied whole: it may be as large as the memory allows.
     """
-    if isinstance(error, Interrupted):
-        return ExitCode.INTERRUPTED, str(error), ""
+    if isinstance(error, Interrupted | ReachedRung):
+        return ExitCode.INTERRUPTED if isinstance(error, Interrupted) else ExitCode.PAUSED, str(error), ""
     parts = traceback.TracebackException.from_exception(error).format()
     trace = "\n".join(deque((line for part in parts for line in shortened(part).splitlines()), _TRACEBACK_LINES))
     if is_disk_full(error):

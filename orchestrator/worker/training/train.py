@@ -27,7 +27,7 @@ from orchestrator.worker.envs import env_factory
 from orchestrator.worker.runtime import csv_tables, cuda, sb3_internals
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.csv_tables import CsvTable, LoggerTable
-from orchestrator.worker.runtime.failures import Interrupted
+from orchestrator.worker.runtime.failures import Interrupted, ReachedRung
 from orchestrator.worker.runtime.progress import ProgressReporter, say
 from orchestrator.worker.training import algorithms, evaluation, learners, nan_guard, timings, training_state, weights
 from orchestrator.worker.training.algorithms import Model, OffPolicy
@@ -61,6 +61,7 @@ def run(
     :param before_writing: called before anything in the job's directory changes.
     :param checkpoint_requested: asked at every iteration boundary; if it is true on any rank, all write a checkpoint.
     :raises Interrupted: it stopped on request, at a whole checkpoint.
+    :raises ReachedRung: it has come to :attr:`WorkerSpec.pause_at`, and has a whole checkpoint there.
     :raises RankLostError: another rank is gone.
     :raises Diverged: a number is not finite; the last checkpoint is from before.
     :raises OSError: a file cannot be read or written.
@@ -172,6 +173,7 @@ class Training:
         """``learn()`` up to ``total_timesteps``; the last checkpoint is that of the trained policy."""
         model, clock, total = self._model, self._timings, self._spec.total_timesteps
         while model.num_timesteps < total:
+            self._pause_at_rung()
             steps_before = model.num_timesteps
             self._iteration += 1
             clock.begin()
@@ -194,6 +196,15 @@ class Training:
             self._save_checkpoint()
         clock.stop()
         self._reporter.report("training", model.num_timesteps, last=True)
+
+    def _pause_at_rung(self) -> None:
+        """:raises ReachedRung: on all ranks, which have the same env_steps; also in an attempt that resumes there."""
+        rung, steps = self._spec.pause_at, self._model.num_timesteps
+        if rung is None or steps < rung:
+            return
+        if self._saved_at != steps:
+            self._save_checkpoint()
+        raise ReachedRung(f"reached {steps:,} env_steps, where it is compared with others")
 
     def _is_checkpoint_due(self, steps_before: int) -> bool:
         """By the interval of the job. By time, rank 0 decides for all; env_steps are the same on every rank."""

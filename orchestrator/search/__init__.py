@@ -1,0 +1,1 @@
+"""Search over bodies and hyperparameters: which points are tried, and which trials go on."""
