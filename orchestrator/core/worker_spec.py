@@ -115,6 +115,10 @@ class WorkerSpec:
     extended_from: tuple[Positive, ...] = ()
     """Earlier values of ``total_timesteps`` of a job that ``--on-change=extend`` trains further. Its checkpoints may be
     those of a training with any of them. Not part of the fingerprint."""
+    robot_maker: str | None = None
+    """The function that has made the bundle in ``robot``, ``package.module:function``; None: it was a file."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Its arguments."""
     init: FilePath | None = None
     """Where the policy came from that it starts with, absolute. Not part of the fingerprint."""
     init_sha256: str | None = None
@@ -137,6 +141,8 @@ class WorkerSpec:
             del values["on_divergence"]
         if self.init_sha256 is None:
             del values["init_sha256"]
+        if self.robot_maker is None:
+            del values["robot_maker"], values["params"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     @property

@@ -10,6 +10,7 @@ All problems of a file are found before anything is raised, each reported once, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -23,10 +24,12 @@ from typing import Any, Literal, TypeAlias
 from orchestrator.core.errors import Problem, SpecError, UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
-from orchestrator.jobfile.expand import expand
+from orchestrator.jobfile.expand import TrialTemplate, expand
 from orchestrator.jobfile.job_names import safe_name
 from orchestrator.jobfile.json_schema import json_schema
 from orchestrator.jobfile.robot_arguments import RobotArgument
+from orchestrator.jobfile.search_rules import check_rungs, read_scheduler, read_search
+from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
 from orchestrator.jobfile.validation import check
 from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
 
@@ -67,6 +70,7 @@ class Experiment:
     warnings: Sequence[str] = ()
     """Settings without effect, and trainings that are too short to learn."""
     jobs: tuple[Job, ...]
+    """Empty in a search, which makes its jobs as it goes on."""
     source: str
     """The job file as the user named it, for messages."""
     text: bytes | None = None
@@ -77,6 +81,12 @@ class Experiment:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings that were given from outside of the file."""
 
+    search: SearchSpec | None = None
+    scheduler: SchedulerSpec | None = None
+    """When the jobs, or the trials of the search, are compared; None: all are trained to their end."""
+    trial: TrialTemplate | None = field(default=None, repr=False)
+    """What the jobs of trials are made of; None where there is no search."""
+
     unnamed: Mapping[Path, RobotArgument] = field(default_factory=dict)
     """Robots that were not given as files, by the temporary file that holds them: messages use their label."""
 
@@ -84,6 +94,36 @@ class Experiment:
         """The user's file, or the label of a robot that is none: ``xmls[3]``."""
         robot = None if job.xml_source is None else self.unnamed.get(job.xml_source)
         return job.xml_source if robot is None else Path(robot.label)
+
+    def trial_jobs(self, number: int, point: Mapping[str, Any], seeds: Sequence[int] | None = None) -> tuple[Job, ...]:
+        """The jobs of one trial of the search, one for each seed.
+
+        :param point: a value for every key of the space, before ``multiply``.
+        :param seeds: in place of those of the job file.
+        :raises SpecError: the values do not fit the job, or not together.
+        """
+        return self._jobs_at(f"t{number:05d}", point, seeds)
+
+    @property
+    def jobs_to_examine(self) -> tuple[Job, ...]:
+        """The jobs; in a search, those of the middle of its space and of a corner, as far as their values fit together.
+
+        They show before launch whether the keys of the space match something in the robot.
+        """
+        if self.search is None:
+            return self.jobs
+        probes = list(self._jobs_at("middle", self.search.middle, None)[:1])
+        with contextlib.suppress(SpecError):  # then some trials fail, with this reason
+            probes += self._jobs_at("corner", self.search.corner, None)[:1]
+        return tuple(probes)
+
+    def _jobs_at(self, name: str, point: Mapping[str, Any], seeds: Sequence[int] | None) -> tuple[Job, ...]:
+        assert self.trial is not None
+        problems = Problems()
+        jobs = self.trial.jobs(name, point, seeds, problems)
+        if problems:
+            raise SpecError(self.source, problems.in_order())
+        return jobs
 
     @property
     def declared_by(self) -> Mapping[str, Any]:
@@ -137,7 +177,14 @@ def from_mapping(
     except RecursionError:
         raise SpecError(source, [Problem(where="", message="is nested too deeply to be a job file")]) from None
     skip_invalid = skip_invalid or checked.top.get("on_invalid") == "skip"
-    jobs, warnings = expand(checked, base=base, overrides=overrides, skip_invalid=skip_invalid, problems=problems)
+    table = checked.top.get("search")
+    search = None if table is None else read_search(table, len(checked.entries), problems)
+    expansion = expand(
+        checked, base=base, overrides=overrides, skip_invalid=skip_invalid, problems=problems, search=search
+    )
+    scheduler = read_scheduler(checked.top, problems)
+    if scheduler is not None:
+        check_rungs(scheduler, {job.spec.total_timesteps for job in expansion.jobs}, search, problems)
     if problems:
         raise SpecError(source, problems.in_order())
     return Experiment(
@@ -146,8 +193,11 @@ def from_mapping(
         order=checked.top.get("order", "longest-first"),
         skip_invalid=skip_invalid,
         notify=Notify.from_table(checked.top.get("notify", {})),
-        warnings=tuple(warnings),
-        jobs=tuple(jobs),
+        warnings=tuple(expansion.warnings),
+        jobs=tuple(expansion.jobs) if search is None else (),
+        search=search,
+        scheduler=scheduler,
+        trial=expansion.trial,
         source=source,
         base=base,
         overrides=overrides,

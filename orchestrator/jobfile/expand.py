@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +25,19 @@ from orchestrator.jobfile.joint_rules import (
     why_kept,
     why_unused,
 )
+from orchestrator.jobfile.matrix import Choice, Tree, matrix_choices, merge, point_layer
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.presets import KEYS, PresetName, preset_values
 from orchestrator.jobfile.robot_globs import Robot, Robots
+from orchestrator.jobfile.search_rules import check_in_job, check_searched, space_point
+from orchestrator.jobfile.search_spec import Dimension, SearchSpec
 from orchestrator.jobfile.toml_models import Settings
 from orchestrator.jobfile.validation import Checked, Layer, check_one
-from orchestrator.jobfile.validation_errors import FREE_TABLES, TABLES, Problems, place, quoted
+from orchestrator.jobfile.validation_errors import Problems, quoted
 from orchestrator.jobfile.value_types import is_users_task, parse_duration
 
 MOST_JOBS = 100_000
 """Largest number of jobs of an experiment: a matrix that makes more is considered a mistake."""
-
-_NOT_IN_MATRIX = {
-    "name": "cannot vary: job ids are made of the job's name and the matrix; leave it out",
-    "xml": "cannot vary; write several [[jobs]] tables, or a glob as xml",
-    "seeds": "seeds make several jobs without a matrix; set seeds = [0, 1, 2] on the job",
-    "matrix": "a matrix cannot hold a matrix",
-}
 
 _NOT_ON_COMMAND_LINE = {
     "matrix": "cannot be set on the command line; write the matrix in the job file",
@@ -53,32 +49,86 @@ _SAME_IN_SPEC = (
 )
 """Settings that are fields of :class:`WorkerSpec` with the same name and value."""
 
-Tree = dict[str, Any]
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntrySettings:
+    """The settings of an entry, to which those of a point of its matrix, or of a search, are added."""
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One value of one key of a matrix."""
-
-    key: str
-    value: Any
-    """The validated value, in JSON types."""
-    tree: Tree
-    """The key and its value as nested tables."""
     where: str
+    layers: Sequence[Layer]
+    """The built-in defaults, ``[defaults]``, the entry and ``--set``."""
+    settled: Tree
+    """The layers above the built-in defaults together."""
+    below: Callable[[PresetName | None, Algorithm], Tree]
+    """The built-in defaults with the values of a preset."""
+    bad: set[str]
+    """Invalid keys."""
+
+    def at(self, point: Sequence[Choice], problems: Problems) -> Tree:
+        """The settings of the jobs of a point; their problems are added to ``problems``."""
+        chosen = point_layer(point)
+        own = overlay(self.settled, chosen.values)
+        algo = own.get("algo", self.layers[0].values["algo"])
+        merged = overlay(self.below(own.get("preset"), algo), own)
+        check_together(merged, [*self.layers, chosen], self.where, self.bad, problems)
+        return merged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialTemplate:
+    """The entry of which a search makes the jobs of its trials."""
+
+    settings: EntrySettings
+    space: Sequence[Dimension]
+    robot: Robot
+    base: Path
+
+    def jobs(
+        self, name: str, point: Mapping[str, Any], seeds: Sequence[int] | None, problems: Problems
+    ) -> tuple[Job, ...]:
+        """The jobs of a point, one for each seed; none if there are ``problems``.
+
+        :param name: of the trial, added to that of the entry.
+        :param seeds: in place of those of the entry.
+        """
+        choices = space_point(self.space, point, problems)
+        merged = {} if problems else self.settings.at(choices, problems)
+        if problems:
+            return ()
+        merged = merged if seeds is None else {**merged, "seeds": seeds}
+        robot = replace(self.robot, name=f"{_name_of(self.robot, merged)}-{name}")
+        jobs = _jobs(merged, (), robot, where=self.settings.where, base=self.base, names=JobNames(), problems=problems)
+        return tuple(replace(job, point=dict(point)) for job in jobs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expansion:
+    """What the entries of a job file stand for."""
+
+    jobs: Sequence[Job]
+    """In the order of the file; in a search, those of the middle of its space."""
+    trial: TrialTemplate | None
+    """In a search, unless there are problems."""
+    warnings: Sequence[str]
 
 
 def expand(
-    checked: Checked, *, base: Path, overrides: Mapping[str, Any], skip_invalid: bool, problems: Problems
-) -> tuple[list[Job], list[str]]:
-    """All jobs, in the order of the file, and warnings about settings; problems are added to ``problems``."""
+    checked: Checked,
+    *,
+    base: Path,
+    overrides: Mapping[str, Any],
+    skip_invalid: bool,
+    problems: Problems,
+    search: SearchSpec | None = None,
+) -> Expansion:
+    """All jobs, or how a search makes them, and warnings about settings; problems are added to ``problems``."""
     # The worker passes on to Stable-Baselines3 only the hyperparameters that the user has set.
     unset: Tree = {name: {} for name in (*ALGORITHMS, "policy_kwargs")}
     built_in = Settings().model_dump(exclude={"env", "entry_point", *unset}) | unset
-    shared_choices = _choices(checked.defaults.pop("matrix", {}), "defaults", problems)
+    shared_choices = matrix_choices(checked.defaults.pop("matrix", {}), "defaults", problems)
     trees = _override_trees(overrides, checked, problems)
     common = [Layer(built_in, lambda key: key), Layer(checked.defaults, lambda key: f"defaults.{key}")]
-    given = Layer(functools.reduce(_merge, trees.values(), {}), "--set {}".format)
+    given = Layer(functools.reduce(merge, trees.values(), {}), "--set {}".format)
     for layer in (*common, given):
         check_family(layer, problems)
 
@@ -88,10 +138,9 @@ def expand(
 
     broken = checked.broken.get("defaults", set()) | checked.broken.get("--set", set())
     unused, kept = dict(trees), list[tuple[str, str, str]]()
-
-    robots = Robots(base, skip_invalid=skip_invalid)
-    names = JobNames()
+    robots, names = Robots(base, skip_invalid=skip_invalid), JobNames()
     jobs: list[Job] = []
+    trial: TrialTemplate | None = None
     for number, values in enumerate(checked.entries):
         bad = broken | checked.broken.get(number, set())
         if "preset" in bad:
@@ -100,12 +149,17 @@ def expand(
             continue
         where = f"jobs[{number}]"
         matrix = values.pop("matrix", None)  # an empty one undoes that of [defaults]
-        choices = {} if matrix == {} else {**shared_choices, **_choices(matrix or {}, where, problems)}
+        choices = {} if matrix == {} else {**shared_choices, **matrix_choices(matrix or {}, where, problems)}
         entry = Layer(values, functools.partial("{}.{}".format, where))
         check_family(entry, problems)
+        algos = {choice.value for choice in choices.get("algo", ())}
+        if search is not None:
+            check_searched(values, choices, where, problems)
+            choices = {choice.key: [choice] for choice in space_point(search.space, search.middle, problems)}
+            algos = {value for dimension in search.space if dimension.key == "algo" for value in dimension.choices}
         taken = {key: value for key, value in given.values.items() if not why_kept(key, values, ())}
         settled = overlay(overlay(checked.defaults, values), taken)
-        algo, seeds = (settled.get(key, built_in[key]) for key in ("algo", "seeds"))
+        seeds = settled.get("seeds", built_in["seeds"])
         kept += [(key, reason, where) for key in trees if (reason := why_kept(key, values, choices))]
         files = robots.find(values.get("xml"), values.get("name"), number, problems)
         count = math.prod(map(len, choices.values())) * len(seeds) * max(1, len(files))
@@ -114,36 +168,27 @@ def expand(
             problems.add(where, message)
             continue
         if "algo" not in bad:
-            check_tables(entry, {choice.value for choice in choices.get("algo", ())} or {algo}, problems)
-        variants = []
-        for point in itertools.product(*choices.values()):
-            chosen = _point_layer(point)
-            own = overlay(settled, chosen.values)
-            merged = overlay(below(own.get("preset"), own.get("algo", algo)), own)
-            check_together(merged, [*common, entry, given, chosen], where, bad, problems)
-            variants.append((merged, point))
+            check_tables(entry, algos or {settled.get("algo", built_in["algo"])}, problems)
+        settings = EntrySettings(where=where, layers=[*common, entry, given], settled=settled, below=below, bad=bad)
+        variants = [(settings.at(point, problems), point) for point in itertools.product(*choices.values())]
+        for merged, _ in variants:
             unused = {key: tree for key, tree in unused.items() if not takes_part(tree, merged)}
         if bad & {"name", "xml", "seeds", "matrix", *FAMILY}:
             continue  # names made of invalid values might only seem to collide
         for robot in files:
             for merged, point in variants:
                 jobs += _jobs(merged, point, robot, where=where, base=base, names=names, problems=problems)
-    return jobs, [*_without_effect(unused, kept), *few_iterations(jobs)]
+                if search is not None:
+                    check_in_job(search, merged, problems)
+                    trial = TrialTemplate(settings=settings, space=search.space, robot=robot, base=base)
+    return Expansion(jobs=jobs, trial=trial, warnings=[*_without_effect(unused, kept), *few_iterations(jobs)])
 
 
 def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
     """``below`` overridden by ``above``: tables key by key, other values as a whole."""
     if any(key in above for key in FAMILY):
         below = {key: value for key, value in below.items() if key not in FAMILY}
-    return _merge(below, above)
-
-
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
-    result = dict(below)
-    for key, value in above.items():
-        under = result.get(key)
-        result[key] = _merge(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
-    return result
+    return merge(below, above)
 
 
 def _override_trees(overrides: Mapping[str, Any], checked: Checked, problems: Problems) -> dict[str, Tree]:
@@ -192,96 +237,18 @@ def _without_effect(unused: Mapping[str, Tree], kept: Sequence[tuple[str, str, s
     ]
 
 
-def _choices(matrix: Mapping[str, Any], where: str, problems: Problems) -> dict[str, list[Choice]]:
-    """The valid values of every key of a matrix; an invalid key is left out."""
-    others = check_family(Layer(matrix, f"{where}.matrix.{{}}".format), problems)
-    return {
-        key: choices
-        for key, values in matrix.items()
-        if key not in others and (choices := _choices_of(key, values, where, problems))
-    }
-
-
-def _choices_of(key: str, values: Any, where: str, problems: Problems) -> list[Choice]:
-    there = f"{where}.matrix.{place(key)}"
-    fault = _matrix_fault(key, values)
-    if fault:
-        problems.add(there, fault)
-        return []
-    if not _is_key(key):
-        check_one(key, values[0], there, problems)
-        return []
-    choices: list[Choice] = []
-    seen: set[str] = set()
-    faults: dict[str, str] = {}  # message → its first place: a fault of the key is the same for all values
-    for number, value in enumerate(values):
-        own = Problems()
-        tree = check_one(key, value, f"{there}[{number}]", own)
-        if tree is None:
-            for problem in own.in_order():
-                faults.setdefault(problem.message, problem.where)
-            continue
-        plain = functools.reduce(lambda inner, part: inner[part], key.split("."), tree)
-        if canonical(plain) in seen:
-            problems.add(f"{there}[{number}]", "the same value is earlier in the list; each value makes its own jobs")
-            continue
-        seen.add(canonical(plain))
-        choices.append(Choice(key, plain, tree, f"{there}[{number}]"))
-    for message, first in faults.items():
-        problems.add(first, message)
-    return choices
-
-
-def _is_key(dotted: str) -> bool:
-    top, *rest = dotted.split(".")
-    if top in FREE_TABLES:
-        return bool(rest)
-    if top in TABLES:
-        return len(rest) == 1 and rest[0] in TABLES[top].model_fields
-    return not rest and top in Settings.model_fields
-
-
-def _matrix_fault(key: str, values: Any) -> str:
-    """Why a matrix cannot hold this key; empty when it can, or when the key is unknown."""
-    top, *rest = key.split(".")
-    if key in _NOT_IN_MATRIX:
-        return _NOT_IN_MATRIX[key]
-    if key in (*TABLES, *FREE_TABLES):
-        return f'a matrix takes single keys of a table, dotted and in quotes: "{_key_in(key, values)}" = […]'
-    if top in Settings.model_fields and top not in FREE_TABLES and len(rest) > (top in TABLES):
-        return f"there are no keys below {'.'.join([top, *rest[: top in TABLES]])}"
-    if not isinstance(values, list) or not values:
-        return "expected a list of values with at least one, for example [1e-4, 3e-4]"
-    return ""
-
-
-def _key_in(table: str, values: Any) -> str:
-    """The dotted key that was probably meant where a matrix has a whole table."""
-    if not isinstance(values, dict) or not values:
-        return f"{table}.{next(iter(TABLES[table].model_fields if table in TABLES else ()), 'key')}"
-    name, inner = next(iter(values.items()))
-    dotted = f"{table}.{name}"
-    while table == "model" and isinstance(inner, dict) and inner:
-        name, inner = next(iter(inner.items()))
-        dotted += f".{name}"
-    return dotted
-
-
-def _point_layer(point: Sequence[Choice]) -> Layer:
-    values: Tree = {}
-    for choice in point:
-        values = _merge(values, choice.tree)
-    places = {choice.key: choice.where for choice in point}
-    return Layer(values, lambda key: places.get(key, key))
+def _name_of(robot: Robot, merged: Tree) -> str:
+    return str(
+        robot.name or merged.get("env") or str(merged.get("entry_point") or merged.get("task")).rpartition(":")[2]
+    )
 
 
 def _jobs(
     merged: Tree, point: Sequence[Choice], robot: Robot, *, where: str, base: Path, names: JobNames, problems: Problems
 ) -> list[Job]:
     """The jobs of one robot and matrix point, one per seed."""
-    env, entry_point = merged.get("env"), merged.get("entry_point")
-    task = merged.get("task")
-    name = robot.name or env or str(entry_point or task).rpartition(":")[2]
+    env, entry_point, task = (merged.get(key) for key in ("env", "entry_point", "task"))
+    name = _name_of(robot, merged)
     chosen = {choice.key: choice.value for choice in point}
     suffix, point_text = matrix_suffix(chosen), canonical(chosen)
     table = merged["resources"]
@@ -313,6 +280,8 @@ def _jobs(
             name=name,
             seed=seed,
             xml=f"robot/{robot.xml.name}" if robot.xml else None,
+            robot_maker=robot.maker,
+            params=merged["params"] if robot.maker else {},
             model_edits=flat(merged["model"]),
             task=task,
             task_options=merged["task_options"] if "task" in merged else {},
@@ -330,7 +299,7 @@ def _jobs(
             mode=merged["distributed"]["mode"],
             collective_timeout_s=merged["distributed"]["timeout"],
             init=None if merged["init"] == "none" else str(base / merged["init"]),
-            search_path=str(base) if task is None or is_users_task(task) else None,
+            search_path=str(base) if robot.maker or task is None or is_users_task(task) else None,
             **{name: merged[name] for name in _SAME_IN_SPEC},
         )
         jobs.append(

@@ -15,6 +15,7 @@ from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS, POLICY_KE
 from orchestrator.jobfile.presets import preset_values
 from orchestrator.jobfile.validation import Layer, Report
 from orchestrator.jobfile.validation_errors import Problems
+from orchestrator.jobfile.value_types import is_maker
 
 FAMILY = ("task", "env", "entry_point")
 """A job has one of these keys: the last layer that sets any decides."""
@@ -99,6 +100,9 @@ def check_together(
         _check_environment(merged, [layers[-3], layers[-1]], report)
     if merged["model"] and "xml" not in merged and not bad & {"xml", "model"}:
         report(["model"], "changes a robot, but this job has none; set xml")
+    has_params = any(layer.has("params") for layer in (layers[-3], layers[-1]))
+    if has_params and not bad & {"xml", "params"} and not is_maker(merged.get("xml", "")):
+        report(["params"], 'is for a function that makes the robot, xml = "module:function"; this job has none')
     algo = merged["algo"]
     if not bad & {"algo", algo, "n_envs", "policy_kwargs", *(("policy", "total_timesteps") if algo != "ppo" else ())}:
         _check_algorithm(algo, merged, layers[-1], report)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.jobfile.toml_models import JobFile
+from orchestrator.jobfile.validation_errors import FREE_TABLES
 
 
 def json_schema() -> dict[str, Any]:
@@ -23,7 +24,7 @@ def _matrix(definitions: dict[str, Any]) -> dict[str, Any]:
     """The schema of ``matrix``: every dotted key, with a list of values of its own type."""
     properties: dict[str, Any] = {}
     for key, content in definitions["Settings"]["properties"].items():
-        if key in ("seeds", "matrix", "env_kwargs", "model", "task_options"):
+        if key in ("seeds", "matrix", *FREE_TABLES):
             continue
         if "$ref" in content:
             inner = definitions[content["$ref"].rpartition("/")[2]]["properties"]
@@ -35,7 +36,7 @@ def _matrix(definitions: dict[str, Any]) -> dict[str, Any]:
             key: {"type": "array", "items": content, "minItems": 1, "uniqueItems": True}
             for key, content in properties.items()
         },
-        "patternProperties": {r"^(env_kwargs|model|task_options)\.": {"type": "array", "minItems": 1}},
+        "patternProperties": {r"^(env_kwargs|model|params|task_options)\.": {"type": "array", "minItems": 1}},
         "additionalProperties": False,
     }
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from orchestrator.core.text import listed
 from orchestrator.jobfile.job_names import is_showable
 from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
+from orchestrator.jobfile.value_types import is_maker
 
 _RECURSIVE = re.compile(r"(?:^|(?<=/))\*\*(?:/|\Z)")
 """A part of a pattern that stands for a folder and all folders below it."""
@@ -27,6 +28,8 @@ class Robot:
     """Name of the job; None where neither the user nor a file gives one."""
     xml: Path | None
     """Absolute path."""
+    maker: str | None = None
+    """A function that makes the MJCF, as ``"module:function"``."""
 
 
 class Robots:
@@ -49,6 +52,8 @@ class Robots:
         """
         if xml is None:
             return [Robot(name, None)]
+        if is_maker(xml):
+            return [Robot(name or xml.partition(":")[2], None, xml)]
         path = self._absolute(xml)
         if not glob.has_magic(xml) or self._fault(path) == "":
             return [Robot(name or path.stem, path)] if self._is_usable(path, job_index, problems) else []

@@ -11,6 +11,7 @@ from orchestrator.jobfile import value_types
 from orchestrator.jobfile.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td3
 from orchestrator.jobfile.model_edit_keys import nested
 from orchestrator.jobfile.presets import PresetName
+from orchestrator.jobfile.search_tables import SchedulerTable, SearchTable
 from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Name, TomlTable, Whole, key
 
 ModelEdits = Annotated[dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"})]
@@ -105,6 +106,9 @@ class Settings(TomlTable):
         "Whether the robot may use files outside of the folder of its MJCF. They are copied into the run directory.",
         True,
     )
+    params: value_types.Options = key(
+        {}, "Arguments of the function that makes the robot, where xml names one.", {"legs": 4, "thigh_m": 0.2}
+    )
     init: value_types.Init = key(
         "none",
         "Trained policy to start from: a job's directory or a model.zip, none: random weights.",
@@ -158,7 +162,10 @@ class Entry(Settings):
 
     name: Name = key(None, "Name of the job; unset, or with a glob: the stem of the MJCF file.", "hopper")
     xml: value_types.MjcfPath = key(
-        None, "MJCF file of the robot, relative to the job file; a glob makes one job per file.", "../mjcf/hopper.xml"
+        None,
+        "MJCF file of the robot, relative to the job file; a glob makes one job per file. Or a function of yours that "
+        "makes the robot, as module:function.",
+        "../mjcf/hopper.xml",
     )
 
 
@@ -190,5 +197,9 @@ class JobFile(TomlTable):
         "skip",
     )
     notify: NotifyTable = key(NotifyTable(), "Programs to start at the end and when a job fails.", shown={})
+    search: SearchTable | None = key(None, "A search over the keys of one job.", shown={})
+    scheduler: SchedulerTable | None = key(
+        None, "When the jobs are compared, and which of them go on; in a search: [search.scheduler].", shown={}
+    )
     defaults: Settings = key(Settings(), "Default settings of all jobs.", shown={})
     jobs: Annotated[list[Entry], Field(min_length=1)] = Field(description="Jobs, each a [[jobs]] table.")

@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 from orchestrator.core.errors import Problem
 from orchestrator.core.text import LONGEST_LINE
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
+from orchestrator.jobfile.search_tables import DimensionTable, MeasureTable, SchedulerTable, SearchTable
 from orchestrator.jobfile.toml_models import Distributed, Entry, JobFile, NotifyTable, ResourcesTable, Retry, Settings
 from orchestrator.jobfile.value_types import ExpectedError
 
@@ -29,7 +30,7 @@ TABLES: dict[str, type[BaseModel]] = {
     **{"policy_kwargs": PolicyKwargs, "resources": ResourcesTable, "distributed": Distributed, "retry": Retry},
 }
 """Tables of a job with fixed keys."""
-FREE_TABLES = ("env_kwargs", "model", "task_options")
+FREE_TABLES = ("env_kwargs", "model", "params", "task_options")
 """Tables of a job with any keys."""
 
 _NO_CLASS = "cannot be set in a job file"
@@ -208,6 +209,7 @@ def _name_of(model: type[BaseModel]) -> str:
 def _model_at(location: Location) -> type[BaseModel]:
     """The model of the table at ``location``."""
     tables: dict[str, type[BaseModel]] = {"defaults": Settings, "jobs": Entry, "notify": NotifyTable, **TABLES}
+    tables |= {"search": SearchTable, "scheduler": SchedulerTable, "space": DimensionTable, "measures": MeasureTable}
     return next((tables[part] for part in reversed(location) if isinstance(part, str)), JobFile)
 
 

@@ -187,7 +187,8 @@ def _name(value: Any) -> str:
     return value
 
 
-def _is_entry_point(text: str) -> bool:
+def is_entry_point(text: str) -> bool:
+    """Whether ``text`` is of the form ``"package.module:attribute"``."""
     module, _, attribute = text.partition(":")
     return all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))
 
@@ -200,6 +201,16 @@ def _init(text: str) -> str:
     return text
 
 
+def is_users_class(text: str) -> bool:
+    """Whether ``text`` names something at the top of a module: ``"package.module:Class"``."""
+    return is_entry_point(text) and "." not in text.partition(":")[2]
+
+
+def is_maker(xml: str) -> bool:
+    """Whether it is a function that makes a robot, and no file: a file of such a name is ``./module:function``."""
+    return is_users_class(xml)
+
+
 def is_users_task(task: str) -> bool:
     """Whether it is a class of the user, which is also looked for in the directory of the job file."""
     return ":" in task and task not in GYMNASIUM_TASKS
@@ -210,7 +221,7 @@ _TASK = f'{", ".join(_BUILT_IN)}, or a class of yours as "package.module:Class"'
 
 
 def _task(text: str) -> str:
-    is_own = _is_entry_point(text) and not text.startswith("gymnasium:") and "." not in text.partition(":")[2]
+    is_own = is_users_class(text) and not text.startswith("gymnasium:")
     if text in _BUILT_IN or is_own:
         return text
     near = difflib.get_close_matches(text, _BUILT_IN, n=1)
@@ -318,7 +329,7 @@ MjcfPath = Annotated[
     MinLen(1),
     Predicate(str.strip),
     Predicate(is_showable),
-    Expected("the path of an MJCF file, or a pattern such as zoo/*.xml, in quotes"),
+    Expected('the path of an MJCF file, a pattern such as "zoo/*.xml", or a function as "module:function", in quotes'),
 ]
 Init = Annotated[
     str,
@@ -329,7 +340,7 @@ Init = Annotated[
     Expected('"none", or the path of a job\'s directory or of a model.zip, in quotes'),
 ]
 EntryPoint = Annotated[
-    str, Predicate(_is_entry_point), Expected('"package.module:callable"'), _pattern(r"^[^\s:]+:[^\s:]+$")
+    str, Predicate(is_entry_point), Expected('"package.module:callable"'), _pattern(r"^[^\s:]+:[^\s:]+$")
 ]
 Task = Annotated[
     str,
