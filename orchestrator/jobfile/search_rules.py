@@ -19,8 +19,8 @@ from orchestrator.jobfile.search_spec import (
     SAMPLER_OPTIONS,
     SAMPLERS,
     WITHOUT_CHOICES,
+    ArchiveAxis,
     Dimension,
-    Measure,
     SchedulerSpec,
     SearchSpec,
 )
@@ -177,11 +177,11 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
-def _measure(name: str, table: Mapping[str, Any], problems: Problems) -> Measure:
+def _measure(name: str, table: Mapping[str, Any], problems: Problems) -> ArchiveAxis:
     if table["low"] >= table["high"]:
         message = f"low = {table['low']} is not below high = {table['high']}"
         problems.add(f"search.measures.{place(name)}", message)
-    return Measure(name=name, **{"cells": 10, **table})
+    return ArchiveAxis(name=name, **{"cells": 10, **table})
 
 
 def _dimension(key: str, table: Mapping[str, Any], problems: Problems) -> Dimension | None:

@@ -74,7 +74,7 @@ class Dimension:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
+class ArchiveAxis:
     """One axis of the archive of a quality-diversity sampler: a measure of ``eval.json``, cut into cells."""
 
     name: str
@@ -117,7 +117,7 @@ class SearchSpec:
     """One for each objective."""
     aggregate: Aggregate = "median"
     """How the values of the seeds of a trial become its value."""
-    measures: tuple[Measure, ...] = ()
+    measures: tuple[ArchiveAxis, ...] = ()
     trials: int | None = None
     max_env_steps: int | None = None
     max_time_s: float | None = None
@@ -157,6 +157,6 @@ SAMPLER_OPTIONS: Mapping[str, Mapping[str, tuple[type, float, float]]] = {
     "nsga2": {"population_size": (int, 2, 10**6), "mutation_prob": _SHARE, "crossover_prob": _SHARE},
     "cmaes": {"sigma": (float, 1e-6, 10.0), "population_size": (int, 3, 10**6)},
     "map-elites": {"initial": _COUNT, "iso_sigma": (float, 1e-9, 10.0), "line_sigma": (float, 0.0, 10.0)},
-    "cma-me": {"sigma": (float, 1e-6, 10.0), "batch_size": (int, 3, 10**6)},
+    "cma-me": {"sigma": (float, 1e-6, 10.0), "population_size": (int, 3, 10**6)},
 }
 """Options of each sampler: type, and lowest and highest value. Lengths are those of the unit cube."""

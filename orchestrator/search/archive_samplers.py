@@ -13,7 +13,7 @@ from ribs.emitters import IsoLineEmitter
 
 from orchestrator.jobfile.search_spec import SearchSpec
 from orchestrator.search.cmaes_sampler import AsynchronousCma
-from orchestrator.search.simple_samplers import Outcome, RandomSampler
+from orchestrator.search.simple_samplers import RandomSampler, TrialOutcome
 from orchestrator.search.space import Point, Space
 
 INITIAL = 20
@@ -40,7 +40,7 @@ class _Elites:
         self._space = Space(spec.space)
         self._sign = 1.0 if spec.directions[0] == "maximize" else -1.0
 
-    def add(self, point: Point, outcome: Outcome) -> tuple[int, float] | None:
+    def add(self, point: Point, outcome: TrialOutcome) -> tuple[int, float] | None:
         """How the archive has taken it: 2 for a new cell, 1 for a better elite, 0 otherwise; and by how much.
 
         None: the trial has failed, or was not measured.
@@ -75,7 +75,7 @@ class MapElitesSampler:
             return self._random.ask(number)
         return self._space.decode(self._emitter.ask()[0])
 
-    def tell(self, number: int, point: Point, outcome: Outcome) -> None:
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         self._elites.add(point, outcome)
 
 
@@ -92,7 +92,7 @@ class CmaMeSampler:
     def ask(self, number: int) -> Point:
         return self._space.decode(self._distribution.ask(number))
 
-    def tell(self, number: int, point: Point, outcome: Outcome) -> None:
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         taken = self._elites.add(point, outcome)
         if self._elites.archive.empty:  # nothing is known to be better than this
             self._distribution.drop(number)

@@ -10,7 +10,7 @@ from cmaes import CMA
 from numpy.typing import NDArray
 
 from orchestrator.jobfile.search_spec import SearchSpec
-from orchestrator.search.simple_samplers import Outcome
+from orchestrator.search.simple_samplers import TrialOutcome
 from orchestrator.search.space import Point, Space
 
 SIGMA = 0.25
@@ -37,7 +37,7 @@ class AsynchronousCma:
         """Trials that are not told yet: the generation in which each was drawn, and its place."""
         self._told: list[tuple[int, Place, Loss]] = []
         self._generation = 0
-        self.start(np.full(n_dimensions, 0.5), options.get("population_size", options.get("batch_size")))
+        self.start(np.full(n_dimensions, 0.5), options.get("population_size"))
 
     def start(self, mean: Place, population_size: int | None) -> None:
         """Begin around ``mean``; no trial that was asked for before counts. None: as many as suit the dimensions."""
@@ -91,7 +91,7 @@ class CmaesSampler:
     def ask(self, number: int) -> Point:
         return self._space.decode(self._distribution.ask(number))
 
-    def tell(self, number: int, point: Point, outcome: Outcome) -> None:
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         if outcome.values is not None:
             loss = self._sign * outcome.values[0]
             self._worst = loss if self._worst is None else max(self._worst, loss)

@@ -7,7 +7,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import TrialState
 
 from orchestrator.jobfile.search_spec import SearchSpec
-from orchestrator.search.simple_samplers import Outcome
+from orchestrator.search.simple_samplers import TrialOutcome
 from orchestrator.search.space import Point, Space
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -45,7 +45,7 @@ class OptunaSampler:
             units.append((value + 0.5) / choices if choices else value)
         return self._space.decode(units)
 
-    def tell(self, number: int, point: Point, outcome: Outcome) -> None:
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         trial = self._trials.pop(number)
         if outcome.values is not None:
             known = self._worst or outcome.values

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from orchestrator.core.errors import UsageError
 from orchestrator.jobfile.search_spec import SAMPLERS, SearchSpec
-from orchestrator.search.simple_samplers import Outcome, RandomSampler, Sampler, SobolSampler
+from orchestrator.search.simple_samplers import RandomSampler, Sampler, SobolSampler, TrialOutcome
 from orchestrator.search.space import Space
 
-__all__ = ["Outcome", "Sampler", "make"]
+__all__ = ["Sampler", "TrialOutcome", "make"]
 
 
 def make(spec: SearchSpec, search_path: Path | None = None) -> Sampler:

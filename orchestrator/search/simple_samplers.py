@@ -12,7 +12,7 @@ from orchestrator.search.space import Point, Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TrialOutcome:
     """What is known of a trial that has ended."""
 
     values: tuple[float, ...] | None
@@ -29,7 +29,7 @@ class Sampler(Protocol):
     def ask(self, number: int) -> Point:
         """The point of trial ``number``; trials are numbered from 0 in the order in which they are asked for."""
 
-    def tell(self, number: int, point: Point, outcome: Outcome) -> None:
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         """How trial ``number``, which was asked for, has ended; at most once for each."""
 
 
@@ -42,7 +42,7 @@ class RandomSampler:
     def ask(self, number: int) -> Point:
         return self._space.decode(np.random.default_rng([self._seed, number]).random(len(self._space.dimensions)))
 
-    def tell(self, number: int, point: Point, outcome: Outcome) -> None:
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         pass
 
 
@@ -60,5 +60,5 @@ class SobolSampler:
             sequence.fast_forward(number)
         return self._space.decode(sequence.random(1)[0])
 
-    def tell(self, number: int, point: Point, outcome: Outcome) -> None:
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         pass
