@@ -153,6 +153,19 @@ def test_ranks_that_lost_each_other_are_retried(run: Any) -> None:
     assert "a rank 0 of 3 has lost the others; retry 1 of 1" in reporter.messages()
 
 
+def test_ranks_that_pause_at_a_rung_are_waited_for_and_the_first_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
+    does = f"time.sleep(0.2 * (rank == 0)); leave({int(ExitCode.PAUSED)}, f'of rank {{rank}}')"
+    job = make_job("a", ranks=3, spec={"pause_at": 600})
+    executor = LocalExecutor(worker_command=worker(does))
+    experiment = Experiment(tmp_path, [job], cpus=4, executor=executor, exit_record_expected=True)
+    assert experiment.run() == {"a": "PAUSED"}
+    (attempt,) = experiment.ledger.attempts()
+    assert (attempt["cause"], attempt["message"]) == ("rung", "of rank 0")
+
+
 def test_a_stop_asks_all_and_leaves_the_job_to_be_resumed(tmp_path: Path) -> None:
     patient = Behaviour(after_s=NEVER, exits_within_s=1.0)
     experiment = Experiment(tmp_path, [make_job("a", ranks=2)], behaviours({"a": patient}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from orchestrator.worker.distributed.process_group import ProcessGroup
 from orchestrator.worker.distributed.ranks import own_share
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
-from orchestrator.worker.runtime.failures import Interrupted
+from orchestrator.worker.runtime.failures import Interrupted, ReachedRung
 from orchestrator.worker.runtime.progress import ProgressReporter
 from orchestrator.worker.training import algorithms, learners, shared_statistics
 from orchestrator.worker.training.shared_statistics import (
@@ -74,6 +75,8 @@ def all_ways(group: ProcessGroup, root: Path) -> dict[str, dict[str, Any]]:
         half = training(way).total_timesteps // 2
         with pytest.raises(Interrupted):
             train(group, training(way), root / f"{way} resumed", leave_at=half)
+        with pytest.raises(ReachedRung):
+            train(group, replace(training(way), pause_at=half * 3 // 2), root / f"{way} resumed")
         trained[f"{way} resumed"] = train(group, training(way), root / f"{way} resumed")
     trained["another seed"] = train(group, training("fast allreduce", seed=4), root / "another seed")
     return trained
@@ -157,7 +160,7 @@ def test_every_rank_has_seen_something_of_its_own(trained: list[dict[str, Any]],
 
 
 @pytest.mark.parametrize("way", RESUMED)
-def test_asked_to_leave_and_resumed_all_ranks_have_the_bits_of_a_training_that_never_stopped(
+def test_asked_to_leave_and_paused_at_a_rung_all_ranks_have_the_bits_of_a_training_that_never_stopped(
     trained: list[dict[str, Any]], way: str
 ) -> None:
     for rank in trained:
