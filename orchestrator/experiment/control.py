@@ -291,7 +291,9 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
 
 def _standing(row: SummaryRow, verb: JobVerb) -> str:
     """The state of a job; the user resumes none that a search compares with others."""
-    return "PAUSED at a rung" if verb == "resume" and row["cause"] == Cause.RUNG else row["state"]
+    if verb == "resume" and row["cause"] == Cause.RUNG:
+        return "PAUSED at a rung, from which only its search promotes it"
+    return row["state"]
 
 
 def _these(jobs: Sequence[str]) -> str:
