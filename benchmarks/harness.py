@@ -92,9 +92,20 @@ def keep_to_one_core() -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
-def print_table(description: str | None, parts: Mapping[str, Callable[[int], list[Line]]]) -> None:
-    """Measure the parts that the command line selects, and print their table."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+def print_table(
+    description: str | None,
+    parts: Mapping[str, Callable[[int], list[Line]]],
+    options: argparse.ArgumentParser | None = None,
+) -> None:
+    """Measure the parts that the command line selects, and print their table.
+
+    :param options: further ones, which the caller reads itself.
+    """
+    parser = argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[] if options is None else [options],
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default=",".join(parts), metavar="A,B", help=f"parts, of {','.join(parts)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")

@@ -25,6 +25,9 @@ from orchestrator.core.decoding import Positive
 from orchestrator.core.errors import IllegalTransition
 from orchestrator.core.worker_spec import WorkerSpec
 
+Start: TypeAlias = Literal["exec", "fork"]
+"""How a worker starts: as a new Python process, or forked from one that has imported its packages already."""
+
 GPU_PARTS = 10_000
 """Shares of a GPU are multiples of 1/10,000, as in Ray."""
 
@@ -47,6 +50,7 @@ class Resources:
     """Niceness of each rank; 0: that of whoever launches it, which is never lowered."""
     min_free_disk_mib: int = 0
     """Free space of the run directory's file system below which the job is not launched."""
+    start: Start = "exec"
 
     @property
     def all_cores(self) -> int:
@@ -66,8 +70,8 @@ class Resources:
         return min(self.gpus, 1)
 
     def for_measurement(self) -> Resources:
-        """The same, for a job that is compared with others: it has no niceness, and does not wait for disk space."""
-        return replace(self, nice=0, min_free_disk_mib=0)
+        """The same, for a job that is compared with others: no niceness, no wait for disk space, and no fork."""
+        return replace(self, nice=0, min_free_disk_mib=0, start="exec")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,19 @@ class Job:
     def work(self) -> str:
         """Its name and matrix point: equal for jobs that differ in their seed alone."""
         return json.dumps([self.spec.name, dict(self.point)], sort_keys=True)
+
+    @property
+    def why_exec(self) -> str | None:
+        """Why its worker is exec'ed even with ``start = "fork"``; None where it can be forked."""
+        spec, resources = self.spec, self.resources
+        is_users = spec.search_path is not None or spec.env is not None or spec.entry_point is not None
+        reasons = (
+            ("the job uses a GPU", resources.gpus > 0),
+            ("the job has several ranks", resources.ranks > 1),
+            ("the job has several threads (resources.threads)", resources.threads > 1),
+            ("the job imports code that is not of this program, which may start threads", is_users),
+        )
+        return next((reason for reason, is_so in reasons if is_so), None)
 
 
 class Cause(enum.StrEnum):

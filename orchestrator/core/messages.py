@@ -1,6 +1,7 @@
-"""Messages between processes: the progress of a worker, and the examination of robots. Each is one line.
+"""Messages between processes: progress of a worker, orders to the template process, and examination of robots.
 
-A worker sends :class:`Progress` on its channel. The examining process answers every :class:`ExaminationRequest` with an
+Each is one line. A worker sends :class:`Progress` on its channel. The template process forks a worker for every
+:class:`ForkOrder`. The examining process answers every :class:`ExaminationRequest` with an
 :class:`ExaminationAnswer`.
 """
 
@@ -52,6 +53,30 @@ class Progress(JsonLine):
     learner: Message | None = None
     warning: Message | None = None
     """For the user, once for each attempt; repeated in every message, since not every one arrives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkOrder(JsonLine):
+    """Sent to the template process for each worker, with the descriptors of its log and of its channel."""
+
+    arguments: Sequence[FilePath]
+    """Of the command line."""
+    environment: Mapping[str, FilePath | None]
+    """Changes to the environment of the template; None removes a variable."""
+    directory: FilePath
+    """The working directory."""
+    parent: int
+    """Pid of the supervisor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkAnswer(JsonLine):
+    """Sent by the template once it can fork or cannot, and on the channel of every worker that was ordered."""
+
+    pid: int | None = None
+    """Of the forked worker, which waits until it is told to go on."""
+    problem: Message | None = None
+    """Why nothing can be forked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

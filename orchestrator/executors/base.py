@@ -46,6 +46,10 @@ class Launch:
     """Least niceness of each rank."""
     gpu_share: float = 1
     """Share of the memory of each of ``gpus`` that the attempt may use."""
+    fork: bool = False
+    """Whether the worker is forked from the template process, where that is possible, instead of exec'ed."""
+    why_exec: str = ""
+    """Why it is exec'ed although the job is to be forked."""
 
     def cpus_of(self, rank: int) -> tuple[int, ...]:
         each = len(self.cpus) // self.ranks

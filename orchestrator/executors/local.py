@@ -1,5 +1,7 @@
 """Runs attempts as processes of this machine, one per rank, each in its own session and on its own cores.
 
+They are exec'ed, or forked from a template process (:mod:`orchestrator.executors.worker_template`).
+
 Four mechanisms make sure that no worker outlives its supervisor, each covering what the one before cannot: the
 parent-death signal, which the worker sets first; the channel, a socket whose end-of-file makes the worker's watchdog
 kill its process group; the orphan reaper, which kills every process that carries the supervisor's token; and, at the
@@ -25,6 +27,7 @@ from orchestrator.executors import orphan_reaper, process, rank_group
 from orchestrator.executors.base import Event, Handle, Launch, Progressed, Sampled
 from orchestrator.executors.process import WorkerProcess
 from orchestrator.executors.rank_group import RankExit, RankGroup
+from orchestrator.executors.worker_template import TEMPLATE_COMMAND, WorkerTemplate
 from orchestrator.machine import cgroup
 
 WORKER_COMMAND = (sys.executable, "-m", "orchestrator.worker")
@@ -74,11 +77,13 @@ class LocalExecutor:
 
     :param worker_command: the command of a worker, to which job directory and attempt number are appended.
     :param environment: variables set in every worker's environment; None removes one.
+    :param template_command: the command of the template process, from which workers are forked where a launch says so.
     :param reaper_apart: whether this process may kill its children when it ends.
     """
 
     worker_command: Sequence[str] = WORKER_COMMAND
     environment: Mapping[str, str | None] = field(default_factory=dict)
+    template_command: Sequence[str] = TEMPLATE_COMMAND
     reaper_apart: bool = False
     _token: str = field(default_factory=lambda: secrets.token_hex(16), init=False)
     _groups: dict[Handle, RankGroup[WorkerProcess]] = field(default_factory=dict, init=False)
@@ -86,11 +91,15 @@ class LocalExecutor:
     """Over pidfds, which become readable when a rank ends."""
     _channels: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector, init=False)
     _reaper: OrphanReaper | None = field(default=None, init=False)
+    _template: WorkerTemplate = field(init=False)
     _next_sample: float = field(default=0.0, init=False)
     _oom_kills: int | None = field(default=None, init=False)
     """Value at the sample before the last, plus those that explain an exit: an exit may be reaped after a sample."""
     _last_oom_kills: int | None = field(default=None, init=False)
     """Value at the last sample."""
+
+    def __post_init__(self) -> None:
+        self._template = WorkerTemplate(command=self.template_command, token=self._token)
 
     def submit(self, launch: Launch) -> Handle:
         if not self._groups and time.monotonic() >= self._next_sample:
@@ -102,7 +111,10 @@ class LocalExecutor:
             self._reaper = OrphanReaper(self._token, apart=self.reaper_apart)
         token = f"{self._token}/{launch.job_id}/{launch.number}"
         try:
-            group = rank_group.start(self.worker_command, launch, token=token, added=self.environment)
+            template = self._template if launch.fork else None
+            group = rank_group.start(
+                self.worker_command, launch, token=token, added=self.environment, template=template
+            )
         except BaseException:
             self._sweep(token)
             raise
@@ -150,6 +162,7 @@ class LocalExecutor:
         self._groups.clear()
         self._ends.close()
         self._channels.close()
+        self._template.close()
         if self._reaper is not None:
             self._reaper.close()
             self._reaper = None

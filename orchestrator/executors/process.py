@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 from orchestrator.core import environment, log_limit
 from orchestrator.core.atomic_files import no_follow
@@ -20,12 +21,37 @@ from orchestrator.core.process_setup import CHECKPOINT_SIGNAL
 from orchestrator.executors.base import Launch
 from orchestrator.machine.process_identity import process_start
 
+if TYPE_CHECKING:
+    from orchestrator.executors.worker_template import WorkerTemplate
+
 MIB = 2**20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 CHUNK = 1 << 16
 MAX_CHUNKS = 16
 """Most chunks read at a time, so that a worker that floods its channel does not delay the others."""
+GO = b"\n"
+"""Tells a forked worker that it is set up."""
+
+
+@dataclass(slots=True)
+class ForkedProcess:
+    """A child of this process that it has not started itself, with what is used here of :class:`subprocess.Popen`."""
+
+    pid: int
+    returncode: int | None = None
+
+    def wait(self) -> int:
+        if self.returncode is None:
+            try:
+                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            except ChildProcessError:  # other code in this process has reaped it; 0, as Popen has it then
+                self.returncode = 0
+        return self.returncode
+
+
+Started: TypeAlias = tuple[subprocess.Popen[bytes] | ForkedProcess, socket.socket]
+"""A process, and the supervisor's end of its channel."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -33,7 +59,7 @@ class WorkerProcess:
     """A started worker. Until :meth:`reap`, its pid cannot belong to another process."""
 
     rank: int
-    popen: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes] | ForkedProcess
     pid_start: float | None
     channel: socket.socket
     pidfd: int | None
@@ -100,14 +126,63 @@ class WorkerProcess:
 
 
 def start(
-    command: Sequence[str], launch: Launch, rank: int = 0, *, token: str, added: Mapping[str, str | None]
+    command: Sequence[str],
+    launch: Launch,
+    rank: int = 0,
+    *,
+    token: str,
+    added: Mapping[str, str | None],
+    template: WorkerTemplate | None = None,
 ) -> WorkerProcess:
-    """Start a worker in its own session, its output in a log file. :raises OSError: nothing of it is left."""
-    ours, theirs = socket.socketpair()
-    popen: subprocess.Popen[bytes] | None = None
+    """Start a worker in its own session, its output in a log file. :raises OSError: nothing of it is left.
+
+    :param template: forks the worker, where it can; otherwise it is exec'ed, and its log says why.
+    """
     log_path = JobPaths(launch.job_dir).attempt(launch.number).log_of(launch.first_rank + rank)
+    with open(log_path, "ab", opener=no_follow) as log:
+        started: Started | str = launch.why_exec
+        if template is not None:
+            started = template.fork(launch, log, token=token, added=added)
+        if isinstance(started, str):
+            if started:
+                log.write(f"worker: started by exec, and not by fork: {started}\n".encode(errors="backslashreplace"))
+                log.flush()
+            started = _exec(command, launch, rank, log, token=token, added=added)
+    popen, channel = started
     try:
-        with theirs, open(log_path, "ab", opener=no_follow) as log, _checkpoint_signal_blocked():
+        # Before the new process has run a line of Python, or while it waits, so that it also imports on its own cores.
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(popen.pid, launch.cpus_of(rank))
+            if launch.nice > max(0, os.getpriority(os.PRIO_PROCESS, popen.pid)):
+                os.setpriority(os.PRIO_PROCESS, popen.pid, launch.nice)
+        if isinstance(popen, ForkedProcess):
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has been killed
+                channel.sendall(GO)
+        channel.setblocking(False)
+        pid_start, pidfd = process_start(popen.pid), _pidfd(popen.pid)
+    except BaseException:
+        channel.close()
+        end_group(popen)
+        raise
+    return WorkerProcess(
+        rank=rank,
+        popen=popen,
+        pid_start=pid_start,
+        channel=channel,
+        pidfd=pidfd,
+        token=token,
+        log=log_path,
+        log_bytes=launch.log_mib * MIB,
+    )
+
+
+def _exec(
+    command: Sequence[str], launch: Launch, rank: int, log: IO[bytes], *, token: str, added: Mapping[str, str | None]
+) -> Started:
+    """A new process that runs ``command``, and its channel."""
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs, _checkpoint_signal_blocked():
             popen = subprocess.Popen(
                 [*command, str(launch.job_dir), str(launch.number)],
                 stdin=subprocess.DEVNULL,
@@ -118,28 +193,10 @@ def start(
                 pass_fds=[theirs.fileno()],
                 env=worker_environment(launch, rank, channel=theirs.fileno(), token=token, added=added),
             )
-        # Before the new process has run a line of Python, so that it also imports on its own cores.
-        with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(popen.pid, launch.cpus_of(rank))
-            if launch.nice > max(0, os.getpriority(os.PRIO_PROCESS, popen.pid)):
-                os.setpriority(os.PRIO_PROCESS, popen.pid, launch.nice)
-        ours.setblocking(False)
-        pid_start, pidfd = process_start(popen.pid), _pidfd(popen.pid)
-        return WorkerProcess(
-            rank=rank,
-            popen=popen,
-            pid_start=pid_start,
-            channel=ours,
-            pidfd=pidfd,
-            token=token,
-            log=log_path,
-            log_bytes=launch.log_mib * MIB,
-        )
     except BaseException:
         ours.close()
-        if popen is not None:
-            end_group(popen)
         raise
+    return popen, ours
 
 
 @contextlib.contextmanager
@@ -165,18 +222,17 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def end_group(popen: subprocess.Popen[bytes]) -> int:
+def end_group(popen: subprocess.Popen[bytes] | ForkedProcess) -> int:
     """Kill the process group that ``popen`` leads, and reap ``popen``. Returns the exit code. May be called again."""
     if popen.returncode is None:
         # Before it is reaped: until then its pid is not reused.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(popen.pid, signal.SIGKILL)
-        popen.wait()
-    return popen.returncode
+    return popen.wait()
 
 
 def worker_environment(
-    launch: Launch, rank: int, *, channel: int, token: str, added: Mapping[str, str | None]
+    launch: Launch, rank: int, *, channel: int | None, token: str, added: Mapping[str, str | None]
 ) -> dict[str, str]:
     """The environment of this process, without what describes it as a rank, with threads, GPUs and number of a rank.
 
@@ -194,7 +250,7 @@ def worker_environment(
         "PYTHONUNBUFFERED": "1",
         # Environments that iterate over a set of strings would otherwise differ between attempts.
         "PYTHONHASHSEED": "0",
-        environment.CHANNEL_VARIABLE: str(channel),
+        environment.CHANNEL_VARIABLE: None if channel is None else str(channel),
         environment.TOKEN_VARIABLE: token,
         environment.NICE_VARIABLE: str(nice) if nice > 0 else None,
         environment.GPU_SHARE_VARIABLE: f"{launch.gpu_share:g}" if 0 < launch.gpu_share < 1 else None,

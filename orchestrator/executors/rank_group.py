@@ -17,6 +17,7 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors import process
 from orchestrator.executors.base import Exited, Handle, Launch
 from orchestrator.executors.process import WorkerProcess
+from orchestrator.executors.worker_template import WorkerTemplate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,16 +133,24 @@ def new_secret() -> str:
 
 
 def start(
-    command: Sequence[str], launch: Launch, *, token: str, added: Mapping[str, str | None]
+    command: Sequence[str],
+    launch: Launch,
+    *,
+    token: str,
+    added: Mapping[str, str | None],
+    template: WorkerTemplate | None = None,
 ) -> RankGroup[WorkerProcess]:
-    """Start every rank of an attempt, each with a token below ``token``. :raises OSError: no rank is left."""
+    """Start every rank of an attempt, each with a token below ``token``. :raises OSError: no rank is left.
+
+    :param template: see :func:`orchestrator.executors.process.start`.
+    """
     started: list[WorkerProcess] = []
     if launch.ranks > 1:
         added = {RANKS_SECRET_VARIABLE: new_secret(), **added}
     try:
         for rank in range(launch.ranks):
             rank_token = f"{token}/{rank}" if launch.ranks > 1 else token
-            started.append(process.start(command, launch, rank, token=rank_token, added=added))
+            started.append(process.start(command, launch, rank, token=rank_token, added=added, template=template))
     except BaseException:
         for worker in started:
             worker.kill()

@@ -263,6 +263,7 @@ def _jobs(
         log_mib=table["log"],
         nice=table["nice"],
         min_free_disk_mib=table["min_free_disk"],
+        start=table["start"] or "exec",
     )
     every = merged["checkpoint_every"]
     jobs = []

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
+from orchestrator.core.job import Start
 from orchestrator.core.worker_spec import COLLECTIVE_TIMEOUT_S, Algorithm, Backend, LearnerChoice, Mode, OnDivergence
 from orchestrator.jobfile import value_types
 from orchestrator.jobfile.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td3
@@ -41,6 +42,12 @@ class ResourcesTable(TomlTable):
     )
     min_free_disk: value_types.FreeDisk = key(
         1024, "Free disk space in the run directory below which the job is not launched; 0: no limit.", shown="1 GiB"
+    )
+    start: Start | None = key(
+        None,
+        "How a worker starts: exec (a new Python process, the default) or fork (from a process that has imported its "
+        "packages already), which saves short jobs most of their start.",
+        "fork",
     )
 
 

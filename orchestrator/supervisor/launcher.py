@@ -80,6 +80,8 @@ class Launcher:
     def _submit(self, job: Job, number: int, slot: Slot) -> Handle:
         paths = self.robots.paths.job(job.job_id)
         job_directory.prepare(paths, number, job.spec)
+        is_forked = job.resources.start == "fork"
+        why_exec = job.why_exec if is_forked else None
         return self.executor.submit(
             Launch(
                 job_id=job.job_id,
@@ -94,6 +96,8 @@ class Launcher:
                 log_mib=job.resources.log_mib,
                 nice=job.resources.nice,
                 gpu_share=job.resources.gpu_share,
+                fork=is_forked and why_exec is None,
+                why_exec=why_exec or "",
             )
         )
 

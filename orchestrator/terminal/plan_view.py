@@ -124,6 +124,8 @@ def _columns(dry: DryRun) -> list[Column[Job]]:
         columns.append(number_column("timeout", lambda job: duration(job.resources.timeout_s), rank=3))
     if any(one.min_free_disk_mib != defaults.min_free_disk for one in resources):
         columns.append(number_column("free disk", lambda job: f"{job.resources.min_free_disk_mib:,} MiB", rank=4))
+    if any(one.start != "exec" for one in resources):
+        columns.append(Column("start", lambda job: job.resources.start, rank=4))
     if any(job.spec.checkpoint_every != Settings().checkpoint_every for job in dry.plan.jobs):
         columns.append(number_column("checkpoint every", _checkpoint_every, rank=4))
     if any(job.resources.ranks > 1 for job in dry.plan.jobs):

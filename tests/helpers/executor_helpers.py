@@ -114,3 +114,41 @@ def local(**settings: Any) -> Iterator[LocalExecutor]:
         yield executor
     finally:
         executor.close()
+
+
+TEMPLATE = """
+import os, runpy, sys
+from orchestrator.worker import template
+from orchestrator.worker.runtime import sibling_fork
+def run(arguments):
+    sys.argv[1:] = arguments
+    runpy.run_path({puppet!r}, run_name="__main__")
+    os._exit(0)
+def prepare():
+    {prepare}
+template.serve(prepare, run)
+"""
+
+
+def puppet_template(prepare: str = "pass") -> tuple[str, ...]:
+    """A template process that imports nothing and forks puppets. :param prepare: what it does first, in one line."""
+    return sys.executable, "-c", TEMPLATE.format(puppet=PUPPET[-1], prepare=prepare)
+
+
+def await_template(executor: LocalExecutor) -> int:
+    """Wait until the template process can fork, or has ended. Returns its pid."""
+    template = executor._template
+    assert template._control is not None
+    assert template._popen is not None
+    if not template._is_ready:
+        assert select.select([template._control], [], [], DEADLINE_S)[0]
+    return template._popen.pid
+
+
+@contextlib.contextmanager
+def forking(root: Path, prepare: str = "pass") -> Iterator[LocalExecutor]:
+    """A local executor whose template process is ready to fork puppets, after one that it has exec'ed."""
+    with local(template_command=puppet_template(prepare)) as executor:
+        until_exit(executor, executor.submit(make_launch(root, "first", [("exit", 0)], fork=True)))
+        await_template(executor)
+        yield executor

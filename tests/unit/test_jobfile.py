@@ -372,6 +372,29 @@ def test_no_limit_on_free_disk_space_is_zero(place: Path, written: str | int, mi
     assert job.resources.min_free_disk_mib == mib
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"task": "gymnasium:Ant-v5"}, None),
+        ({"resources": {"cores": 2, "threads": 1}}, None),
+        ({"resources": {"cores": 2}}, "threads"),
+        ({"resources": {"gpus": 1}}, "GPU"),
+        ({"resources": {"ranks": 2}}, "ranks"),
+        ({"task": "my_tasks:Jump"}, "code"),
+        ({"env": "Ant-v5"}, "code"),
+        ({"entry_point": "mine:make"}, "code"),
+    ],
+)
+def test_a_job_asked_to_be_forked_says_why_it_must_be_execed(
+    place: Path, changes: dict[str, Any], reason: str | None
+) -> None:
+    (job,) = resolve(place, HOPPER | changes, defaults={"resources": {"start": "fork"}}).jobs
+    assert job.resources.start == "fork"
+    assert (job.why_exec is None) if reason is None else (job.why_exec is not None and reason in job.why_exec)
+    assert job.resources.for_measurement().start == resolve(place, HOPPER).jobs[0].resources.start == "exec"
+
+
 def test_ten_thousand_jobs_are_distinguished(place: Path) -> None:
     experiment = resolve(
         place, *(HOPPER | {"name": f"j{number}"} for number in range(5000)), defaults={"seeds": [0, 1]}

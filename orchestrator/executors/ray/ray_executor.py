@@ -67,7 +67,8 @@ class RayExecutor:
 
     def submit(self, launch: Launch) -> Handle:
         handle = Handle(launch.job_id, launch.number)
-        launch = replace(launch, job_dir=launch.job_dir.absolute())
+        why_exec = "the executor ray starts every worker by exec" if launch.fork else launch.why_exec
+        launch = replace(launch, job_dir=launch.job_dir.absolute(), fork=False, why_exec=why_exec)
         tasks: RankGroup[RayTask] = RankGroup(handle=handle, ranks=launch.ranks, running=[])
         attempt = RemoteAttempt(handle=handle, launch=launch, tasks=tasks)
         if attempt.is_one_task:

@@ -65,11 +65,7 @@ def attach() -> Channel | None:
     Children inherit neither the descriptor nor its variable: a child that held the socket would hide its end-of-file.
     """
     set_up_process()
-    if sys.platform == "linux":  # the kernel kills it with the thread that started it; had it ended, the channel tells
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-            reason = os.strerror(ctypes.get_errno())
-            print(f"worker: the parent-death signal could not be set: {reason}", file=sys.stderr)
+    die_with_parent()
     number = os.environ.pop(CHANNEL_VARIABLE, None)
     if number is None:
         return None
@@ -78,6 +74,15 @@ def attach() -> Channel | None:
     channel = Channel(end)
     threading.Thread(target=channel.watch, name="lifeline", daemon=True).start()
     return channel
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process with the thread that started it. Had that ended already, the channel tells."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+            reason = os.strerror(ctypes.get_errno())
+            print(f"worker: the parent-death signal could not be set: {reason}", file=sys.stderr)
 
 
 def end_orphaned() -> None:

@@ -1,0 +1,99 @@
+"""What a search costs beside the trainings themselves, printed as one table.
+
+    python -m benchmarks.search [--repeats 5] [--only start] [--jobs 200]
+
+A and B of a ratio are measured interleaved in the same run, now A first and now B, and given as medians with their
+range. Run it on an otherwise idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import orchestrator
+from benchmarks.harness import ROOT, Line, at_most, both_ways, print_table
+from orchestrator.core.exit_record import ExitRecord
+from orchestrator.core.paths import JobPaths
+from orchestrator.machine import topology
+
+SHORT_ENV_STEPS = 20_480
+
+
+def short_jobs(folder: Path, count: int, start: str) -> Path:
+    """A job file of ``count`` short trainings of one robot, which differ in their seed."""
+    path = folder / "short.toml"
+    path.write_text(
+        f"""name = "short"
+[defaults]
+total_timesteps = {SHORT_ENV_STEPS}
+n_envs = 8
+eval_episodes = 0
+checkpoint_every = 1_000_000_000
+seeds = {list(range(count))}
+resources = {{ start = "{start}" }}
+[defaults.ppo]
+n_steps = 256
+batch_size = 256
+[[jobs]]
+name = "runner"
+xml = {json.dumps(str(ROOT / "mjcf/runner.xml"))}
+"""
+    )
+    return path
+
+
+def start(repeats: int, *, jobs: int) -> list[Line]:
+    """Makespan of many short jobs whose workers are forked, against the same with workers that are exec'ed."""
+    ratios, makespans, differences = [], list[dict[str, float]](), 0
+    for number in range(repeats):
+        seconds: dict[str, float] = {}
+        weights: dict[str, list[str]] = {}
+        for how in both_ways(number, "exec", "fork"):
+            with tempfile.TemporaryDirectory() as name:
+                path = short_jobs(Path(name), jobs, how)
+                begun = time.perf_counter()
+                run = orchestrator.run(path, run_dir=Path(name) / "run")
+                seconds[how] = time.perf_counter() - begun
+                assert run.ok
+                weights[how] = [weights_of(result.job_dir) for result in run.results]
+        ratios.append(seconds["fork"] / seconds["exec"])
+        makespans.append(seconds)
+        differences += sum(one != other for one, other in zip(weights["exec"], weights["fork"], strict=True))
+    cores = topology.detect().capacity
+    what = f"{jobs} jobs of {SHORT_ENV_STEPS:,} env_steps of runner on {cores} cores"
+    return [
+        at_most(f"{what}: makespan forked / exec'ed", ratios, 0.75),
+        at_most(f"{what}: makespan in seconds, forked", [seconds["fork"] for seconds in makespans]),
+        at_most(f"{what}: makespan in seconds, exec'ed", [seconds["exec"] for seconds in makespans]),
+        Line(
+            what=f"{what}: jobs whose weights differ between the two",
+            measured=f"{differences} of {jobs * repeats}",
+            target="0",
+            good=differences == 0,
+            values=[differences],
+        ),
+    ]
+
+
+def weights_of(job_dir: Path | None) -> str:
+    """SHA-256 of the weights of a trained job."""
+    assert job_dir is not None
+    record = ExitRecord.from_json(JobPaths(job_dir).attempt(0).exit.read_bytes())
+    assert record.weights_sha256 is not None
+    return record.weights_sha256
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("--jobs", type=int, default=200, metavar="N", help="jobs of the part start (default: 200)")
+    chosen, _ = options.parse_known_args()
+    print_table(__doc__, {"start": functools.partial(start, jobs=chosen.jobs)}, options)
+
+
+if __name__ == "__main__":
+    main()

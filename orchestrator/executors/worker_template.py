@@ -1,0 +1,161 @@
+"""The template process: it has imported what workers import, and forks one on order, in milliseconds.
+
+A forked worker is a child of this process, as one that is exec'ed: it is watched, killed and reaped in the same way,
+and lives on when its template is killed. An order that is not carried out leaves no process, and says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from orchestrator.core.environment import TOKEN_VARIABLE
+from orchestrator.core.messages import ForkAnswer, ForkOrder
+from orchestrator.core.paths import current_directory
+from orchestrator.executors import process
+from orchestrator.executors.base import Launch
+from orchestrator.executors.process import ForkedProcess, Started
+
+TEMPLATE_COMMAND = (sys.executable, "-m", "orchestrator.worker.template")
+TOKEN_BYTES = 512
+"""Length of the template's token, in whose place a forked worker writes its own."""
+FORK_PATIENCE_S = 10.0
+"""A template that does not fork a worker within this time is replaced."""
+MOST_FAILURES = 3
+"""After so many failures in a row, no further template is started."""
+CHUNK = 1 << 16
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerTemplate:
+    """Starts the template process when it is first needed, and again when it was lost; it ends with this process.
+
+    :param command: the command of the template, to which the number of its socket is appended.
+    :param token: of this supervisor; every process with it is killed when the supervisor is gone.
+    """
+
+    command: Sequence[str]
+    token: str
+    _popen: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _control: socket.socket | None = field(default=None, init=False)
+    _environment: Mapping[str, str] = field(default_factory=dict, init=False)
+    """That of the running template."""
+    _is_ready: bool = field(default=False, init=False)
+    _failures: int = field(default=0, init=False)
+    """Since a worker was last forked."""
+    _refused: str | None = field(default=None, init=False)
+    """Why no template is started any more."""
+
+    def fork(self, launch: Launch, log: IO[bytes], *, token: str, added: Mapping[str, str | None]) -> Started | str:
+        """Fork a worker, which then waits for a byte on its channel. Returns why it has to be exec'ed, if it has to.
+
+        The first template imports its packages while other workers are exec'ed.
+        """
+        variables = process.worker_environment(launch, 0, channel=None, token=token, added=added)
+        if (why := self._why_not(variables)) is not None:
+            return why
+        assert self._control is not None
+        order = ForkOrder(
+            arguments=(str(launch.job_dir), str(launch.number)),
+            environment={
+                name: variables.get(name)
+                for name in variables.keys() | self._environment.keys()
+                if variables.get(name) != self._environment.get(name)
+            },
+            directory=str(current_directory() or launch.job_dir),
+            parent=os.getpid(),
+        )
+        ours, theirs = socket.socketpair()
+        ours.settimeout(FORK_PATIENCE_S)
+        with theirs, contextlib.suppress(OSError):  # it has ended; the channel says so, too
+            socket.send_fds(self._control, [order.to_line()], [log.fileno(), theirs.fileno()])
+        answer = _answer(ours)
+        if answer is None:
+            self._lost()
+            answer = _answer(ours)  # of a worker that it has forked last
+        if answer is not None and answer.pid is not None:
+            self._failures = 0
+            return ForkedProcess(answer.pid), ours
+        ours.close()
+        return (
+            "the template process has ended or hangs" if answer is None else f"the template process: {answer.problem}"
+        )
+
+    def close(self) -> None:
+        """Kill the template process. May be called again."""
+        if self._popen is None or self._control is None:
+            return
+        process.end_group(self._popen)
+        with contextlib.suppress(ChildProcessError):  # of a worker that was forked and has no session yet
+            while True:
+                os.waitpid(-self._popen.pid, 0)
+        self._control.close()
+        self._popen = self._control = None
+        self._is_ready = False
+
+    def _why_not(self, variables: Mapping[str, str]) -> str | None:
+        """Why no worker can be forked now; starts a template where there is none."""
+        if self._popen is None and self._refused is None:
+            self._start(variables)
+        if self._control is not None and not self._is_ready:
+            try:
+                line = self._control.recv(CHUNK)
+            except BlockingIOError:
+                return "the template process is still importing its packages"
+            if line:
+                self._refused = ForkAnswer.from_line(line).problem
+                self._is_ready = self._refused is None
+                self._control.setblocking(True)
+            else:
+                self._lost()
+            if self._refused is not None:
+                self.close()
+        if self._refused is not None:
+            return f"the template process: {self._refused}"
+        return None if self._is_ready else "the template process has ended"
+
+    def _start(self, variables: Mapping[str, str]) -> None:
+        mark = "template".ljust(TOKEN_BYTES - len(self.token) - 1, "-")
+        self._environment = {**variables, TOKEN_VARIABLE: f"{self.token}/{mark}"}
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                self._popen = subprocess.Popen(
+                    [*self.command, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd=process.working_directory(Path("/")),
+                    start_new_session=True,
+                    pass_fds=[theirs.fileno()],
+                    env=self._environment,
+                )
+        except OSError as error:
+            ours.close()
+            self._refused = f"it could not be started ({error})"
+        else:
+            ours.setblocking(False)
+            self._control = ours
+
+    def _lost(self) -> None:
+        """Replace a template that has ended or hangs, unless that has happened too often."""
+        self.close()
+        self._failures += 1
+        if self._failures >= MOST_FAILURES:
+            self._refused = f"it ended or hung {MOST_FAILURES} times in a row"
+
+
+def _answer(channel: socket.socket) -> ForkAnswer | None:
+    """The first line on the channel of a worker; None at its end, and when nothing comes in time."""
+    try:
+        line = channel.recv(CHUNK)
+    except OSError:
+        return None
+    return ForkAnswer.from_line(line) if line else None

@@ -1,0 +1,122 @@
+"""``python -m orchestrator.worker.template CONTROL`` imports what workers import, and forks a worker for each order.
+
+An order is a :class:`~orchestrator.core.messages.ForkOrder` on the socket with the number CONTROL, whose end-of-file
+ends the template. A forked worker is a child of the supervisor (:mod:`~orchestrator.worker.runtime.sibling_fork`). It
+goes on as one that is exec'ed: session, log, environment and channel are its own, and it reads its spec itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from orchestrator.core.environment import CHANNEL_VARIABLE, TOKEN_VARIABLE
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import ForkAnswer, ForkOrder
+from orchestrator.core.process_setup import block_checkpoint_signal, set_up_process
+from orchestrator.worker import __main__ as worker
+from orchestrator.worker.runtime import failures, lifeline, sibling_fork, startup
+
+LARGEST_ORDER_BYTES = 1 << 17
+
+
+def import_packages() -> None:
+    """Import what a worker with a built-in task imports. Nothing is made or computed, so that no thread starts."""
+    with startup.without_garbage_collection():
+        import torch  # noqa: F401 - first, as in a worker
+
+        from orchestrator.worker.envs import vec_env  # noqa: F401
+        from orchestrator.worker.runtime import sb3_internals
+        from orchestrator.worker.training import initial_policy, train  # noqa: F401
+    sb3_internals.keep_compiler_out()
+
+
+def serve(prepare: Callable[[], object], run: Callable[[list[str]], NoReturn]) -> None:
+    """Call ``prepare`` once, and then ``run`` in a process forked for each order, with the arguments in the order.
+
+    A process that cannot be forked safely says so, and ends.
+    """
+    set_up_process()
+    block_checkpoint_signal()  # a forked worker unblocks it once it has a handler
+    lifeline.die_with_parent()
+    mark = TokenMark()
+    with socket.socket(fileno=int(sys.argv[1])) as control:
+        control.set_inheritable(False)
+        try:
+            prepare()
+            problem = sibling_fork.problem()
+        except Exception as error:
+            problem = f"its imports failed: {failures.describe(error)}"
+        control.sendall(ForkAnswer(problem=problem).to_line())
+        while problem is None:
+            line, descriptors, *_ = socket.recv_fds(control, LARGEST_ORDER_BYTES, 2)
+            if not line:
+                return
+            try:
+                is_worker = sibling_fork.fork_sibling() == 0
+            except OSError as error:
+                is_worker = False
+                os.write(descriptors[-1], ForkAnswer(problem=error.strerror).to_line())
+            if is_worker:
+                control.close()
+                _become_worker(line, descriptors, mark, run)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+
+def _become_worker(
+    line: bytes, descriptors: Sequence[int], mark: TokenMark, run: Callable[[list[str]], NoReturn]
+) -> NoReturn:
+    """Take on what an order says, announce this process on its channel, and run when the supervisor answers."""
+    try:
+        os.setsid()
+        log, channel = descriptors
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        os.close(log)
+        order = ForkOrder.from_line(line)
+        for name, value in {**order.environment, CHANNEL_VARIABLE: str(channel)}.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        mark.write(os.environ.get(TOKEN_VARIABLE, ""))
+        os.chdir(order.directory)
+        if os.getppid() == order.parent:
+            os.write(channel, ForkAnswer(pid=os.getpid()).to_line())
+            if os.read(channel, 1):  # otherwise the supervisor is gone, or could not set up this process
+                run(list(order.arguments))
+    except BaseException:
+        traceback.print_exc()
+        os._exit(ExitCode.ERROR)
+    os._exit(ExitCode.ORPHANED)
+
+
+class TokenMark:
+    """The token in the memory that ``/proc/PID/environ`` shows, by which the orphan reaper finds a process.
+
+    A forked process has that memory of the template, whose token is as long as any that is written there.
+    """
+
+    def __init__(self) -> None:
+        getenv = ctypes.CDLL(None).getenv
+        getenv.restype = ctypes.c_void_p
+        self._size = len(os.fsencode(os.environ.get(TOKEN_VARIABLE, "")))
+        self._address: int | None = getenv(TOKEN_VARIABLE.encode()) if self._size else None
+
+    def write(self, token: str) -> None:
+        """:raises ValueError: it is too long."""
+        content = os.fsencode(token)
+        if len(content) > self._size:
+            raise ValueError(f"the token of this worker has {len(content)} bytes, and there is room for {self._size}")
+        if self._address is not None:
+            ctypes.memmove(self._address, content.ljust(self._size, b"\0"), self._size)
+
+
+if __name__ == "__main__":
+    serve(import_packages, worker.main)

@@ -1,0 +1,242 @@
+"""Workers that are forked: the same as those that are exec'ed, whatever becomes of the process that forks them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from executor_helpers import (
+    ASLEEP,
+    ASLEEP_FAMILY,
+    READY,
+    Order,
+    await_files,
+    await_gone,
+    await_template,
+    forking,
+    local,
+    make_launch,
+    puppet_template,
+    until_exit,
+    until_heard,
+)
+
+from orchestrator.core.environment import CHANNEL_VARIABLE, TOKEN_VARIABLE
+from orchestrator.core.procfs import process_stat
+from orchestrator.executors import worker_template
+from orchestrator.executors.base import Handle
+from orchestrator.executors.local import LocalExecutor
+
+REPOSITORY = Path(__file__).parents[2]
+LOOK: list[Order] = [("print", 1000), ("look", None), ("exit", 7)]
+AT_FORK = "fork = sibling_fork.fork_sibling; sibling_fork.fork_sibling = lambda: {}"
+"""In place of a fork in the template process."""
+SIGKILL_ITSELF = "os.kill(os.getpid(), 9)"
+
+
+def log(root: Path, job_id: str) -> str:
+    return (root / job_id / "attempts/0/worker.log").read_text()
+
+
+def is_forked(root: Path, job_id: str) -> bool:
+    return "started by exec" not in log(root, job_id)
+
+
+def ended(executor: LocalExecutor, handle: Handle) -> int | None:
+    return until_exit(executor, handle)[handle].returncode
+
+
+def children() -> set[int]:
+    """Our own, zombies among them."""
+    tasks = os.listdir("/proc/self/task")
+    return {int(pid) for task in tasks for pid in Path(f"/proc/self/task/{task}/children").read_text().split()}
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_forked_worker_has_all_that_one_that_is_execed_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, seen = max(os.sched_getaffinity(0)), {}
+    with forking(tmp_path) as executor:
+        monkeypatch.setenv("SET_LATER", "\udcff")
+        monkeypatch.chdir(tmp_path)
+        for job_id in ("forked", "exec"):
+            launch = make_launch(tmp_path, job_id, LOOK, cpus=(cpu,), nice=3, fork=job_id == "forked")
+            handle = executor.submit(launch)
+            assert ended(executor, handle) == 7
+            seen[job_id] = json.loads((tmp_path / job_id / "seen.json").read_text())
+            assert int(seen[job_id]["pid"]) == int(seen[job_id]["sid"]) == handle.pid
+            assert seen[job_id][TOKEN_VARIABLE].endswith(f"/{job_id}/0")
+            assert seen[job_id][CHANNEL_VARIABLE] in seen[job_id]["fds"].split()
+            assert len(seen[job_id]["fds"].split()) == 5
+            assert log(tmp_path, job_id) == "x" * 999 + "\n"
+    differ = {"pid", "sid", "argv", "fds", TOKEN_VARIABLE, CHANNEL_VARIABLE}
+    forked, by_exec = ({name: value for name, value in one.items() if name not in differ} for one in seen.values())
+    assert forked == by_exec
+    assert (forked["cpus"], forked["nice"], forked["SET_LATER"]) == (str(cpu), "3", "\udcff")
+
+
+def test_a_forked_worker_is_known_by_its_own_token_and_is_a_child_of_the_supervisor(tmp_path: Path) -> None:
+    with forking(tmp_path) as executor:
+        handle = executor.submit(make_launch(tmp_path, "a", [("fork", "child"), *ASLEEP], fork=True))
+        until_heard(executor, handle)
+        assert handle.pid in children()
+        for pid in (handle.pid, *map(int, await_files(tmp_path / "a/child"))):
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            assert f"{TOKEN_VARIABLE}={executor._token}/a/0".encode() in variables
+        assert is_forked(tmp_path, "a")
+
+
+@pytest.mark.parametrize(
+    "how", ["is killed", *(pytest.param(how, marks=pytest.mark.slow) for how in ("exits", "is closed"))]
+)
+def test_descendants_of_a_forked_worker_end_with_it(tmp_path: Path, how: str) -> None:
+    before = children()
+    with forking(tmp_path) as executor:
+        orders = [*ASLEEP_FAMILY[:3], ("exit", 3) if how == "exits" else ASLEEP_FAMILY[-1]]
+        handle = executor.submit(make_launch(tmp_path, "a", orders, fork=True))
+        pids = [int(text) for text in await_files(tmp_path / "a/child", tmp_path / "a/daemon")]
+        assert handle.pid is not None
+        if how == "is killed":
+            os.kill(handle.pid, signal.SIGKILL)
+        if how != "is closed":
+            assert ended(executor, handle) == (3 if how == "exits" else -signal.SIGKILL)
+            await_gone(pids)
+    await_gone([handle.pid, *pids])
+    assert children() == before
+
+
+def test_workers_outlive_their_template_and_another_one_forks_the_next(tmp_path: Path) -> None:
+    before, open_before = children(), descriptors()
+    with forking(tmp_path) as executor:
+        orders: list[Order] = [("say", READY), ("await", "go"), ("exit", 5)]
+        handle = executor.submit(make_launch(tmp_path, "a", orders, fork=True))
+        until_heard(executor, handle)
+        os.kill(await_template(executor), signal.SIGKILL)
+        for job_id in ("at its end", "while the next one starts"):
+            assert ended(executor, executor.submit(make_launch(tmp_path, job_id, [("exit", 0)], fork=True))) == 0
+            assert not is_forked(tmp_path, job_id)
+        await_template(executor)
+        assert ended(executor, executor.submit(make_launch(tmp_path, "b", [("exit", 4)], fork=True))) == 4
+        (tmp_path / "a/go").touch()
+        assert ended(executor, handle) == 5
+        assert {is_forked(tmp_path, job_id) for job_id in "ab"} == {True}
+    assert (children(), descriptors()) == (before, open_before)
+
+
+@pytest.mark.parametrize(
+    ("at_fork", "forked"),
+    [
+        pytest.param(SIGKILL_ITSELF, False, id="before it forks", marks=pytest.mark.slow),
+        pytest.param(f"fork() and {SIGKILL_ITSELF}", True, id="when it has forked"),
+        pytest.param(f"fork() or {SIGKILL_ITSELF}", False, id="the worker, before anything else"),
+    ],
+)
+def test_a_kill_at_the_instant_of_the_fork_leaves_one_worker_and_no_other(
+    tmp_path: Path, at_fork: str, forked: bool
+) -> None:
+    before = children()
+    with forking(tmp_path, AT_FORK.format(at_fork)) as executor:
+        assert ended(executor, executor.submit(make_launch(tmp_path, "a", LOOK, fork=True))) == 7
+        assert is_forked(tmp_path, "a") == forked
+    assert children() == before
+
+
+@pytest.mark.slow
+def test_a_template_that_hangs_is_replaced_and_forgotten_after_three_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_template, "FORK_PATIENCE_S", 0.05)
+    before, pids = children(), set()
+    with forking(tmp_path, AT_FORK.format("os.kill(os.getpid(), 19)")) as executor:
+        for number in range(worker_template.MOST_FAILURES):
+            pids.add(await_template(executor))
+            assert ended(executor, executor.submit(make_launch(tmp_path, f"hangs-{number}", LOOK, fork=True))) == 7
+            if number < worker_template.MOST_FAILURES - 1:
+                executor.submit(make_launch(tmp_path, f"starts-{number}", fork=True))
+        assert ended(executor, executor.submit(make_launch(tmp_path, "last", LOOK, fork=True))) == 7
+        assert executor._template._popen is None
+    assert len(pids) == worker_template.MOST_FAILURES
+    assert "3 times" in log(tmp_path, "last")
+    assert children() == before
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reason"),
+    [
+        ("import threading, time; threading.Thread(target=time.sleep, args=[600], daemon=True).start()", "2 threads"),
+        pytest.param("import no_such_module", "named 'no_such_module'", marks=pytest.mark.slow),
+    ],
+)
+def test_what_cannot_be_forked_safely_is_execed_and_the_log_says_why(tmp_path: Path, prepare: str, reason: str) -> None:
+    with forking(tmp_path, prepare) as executor:
+        for job_id in ("a", "b"):
+            assert ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True))) == 7
+            assert reason in log(tmp_path, job_id)
+        assert executor._template._popen is None, "it is not tried again"
+
+
+def test_a_launch_that_is_execed_for_its_own_sake_says_why_and_starts_no_template(tmp_path: Path) -> None:
+    with local(template_command=puppet_template()) as executor:
+        assert ended(executor, executor.submit(make_launch(tmp_path, "a", LOOK, why_exec="the job uses a GPU"))) == 7
+        assert ended(executor, executor.submit(make_launch(tmp_path, "b", LOOK))) == 7
+        assert executor._template._popen is None
+    assert "the job uses a GPU" in log(tmp_path, "a")
+    assert log(tmp_path, "b") == "x" * 999 + "\n"
+
+
+SUPERVISOR = """
+import sys
+sys.path[:0] = sys.argv[1:3]
+from pathlib import Path
+from executor_helpers import ASLEEP_FAMILY, await_template, forking, make_launch, until_heard
+root = Path(sys.argv[3])
+with forking(root) as executor:
+    handles = [executor.submit(make_launch(root, f"j{number}", ASLEEP_FAMILY, fork=True)) for number in range(2)]
+    until_heard(executor, *handles)
+    print(executor._reaper._popen.pid, await_template(executor), *(handle.pid for handle in handles), flush=True)
+    while True:
+        executor.poll(10.0)
+"""
+
+
+@pytest.mark.parametrize(
+    "also", ["nobody", *(pytest.param(also, marks=pytest.mark.slow) for also in ("the template", "the orphan reaper"))]
+)
+def test_when_the_supervisor_is_killed_neither_template_nor_workers_survive(tmp_path: Path, also: str) -> None:
+    command = [sys.executable, "-c", SUPERVISOR, str(REPOSITORY), str(REPOSITORY / "tests/helpers"), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        reaper, template, *workers = map(int, supervisor.stdout.readline().split())
+        names = [tmp_path / f"j{number}" / name for number in range(2) for name in ("child", "daemon")]
+        of_workers = [*workers, *map(int, await_files(*names))]
+        for pid in {"nobody": [], "the template": [template], "the orphan reaper": [reaper]}[also]:
+            os.kill(pid, signal.SIGKILL)
+        supervisor.kill()
+        supervisor.wait()
+    await_gone([reaper, template])
+    if also == "the orphan reaper":  # puppets do not end by themselves, as workers do
+        for pid in of_workers:
+            os.kill(pid, signal.SIGKILL)
+    await_gone(of_workers)
+
+
+@pytest.mark.slow
+def test_a_template_is_no_process_of_any_attempt(tmp_path: Path) -> None:
+    """A sweep after an attempt must not find it, and its token has room for that of any worker."""
+    with forking(tmp_path) as executor:
+        pid = await_template(executor)
+        for job_id in ("t" * 200, "template"):
+            handle = executor.submit(make_launch(tmp_path, job_id, [("daemon", "daemon"), ("exit", 0)], fork=True))
+            assert ended(executor, handle) == 0
+            await_gone(map(int, await_files(tmp_path / job_id / "daemon")))
+            assert is_forked(tmp_path, job_id)
+        stat = process_stat(pid)
+        assert stat is not None
+        assert stat.state != "Z"

@@ -1,0 +1,94 @@
+"""A worker forked from the template process trains the same bits as one that is exec'ed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import worker_helpers as helpers
+from executor_helpers import await_template, events_until, until_exit
+
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord
+from orchestrator.core.paths import JobPaths
+from orchestrator.executors.base import Handle, Launch
+from orchestrator.executors.local import LocalExecutor
+
+ROBOTS = helpers.REPOSITORY / "mjcf"
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[LocalExecutor]:
+    executor = LocalExecutor()
+    yield executor
+    executor.close()
+
+
+def job(root: Path, name: str, **changes: Any) -> JobPaths:
+    paths = helpers.job(root / name, helpers.spec(**{"task": "balance", "xml": "robot/balancer.xml"} | changes))
+    (paths.root / "robot").mkdir()
+    (paths.root / "robot/balancer.xml").write_bytes((ROBOTS / "balancer.xml").read_bytes())
+    return paths
+
+
+def submit(executor: LocalExecutor, paths: JobPaths, number: int = 0, **changes: Any) -> Handle:
+    paths.attempt(number).root.mkdir(parents=True)
+    cpus = (max(os.sched_getaffinity(0)),)
+    launch = Launch(job_id=paths.root.name, number=number, job_dir=paths.root, cpus=cpus, gpus=(), threads=1, **changes)
+    return executor.submit(launch)
+
+
+def record_of(paths: JobPaths, number: int = 0) -> ExitRecord:
+    return ExitRecord.from_json(paths.attempt(number).exit.read_text())
+
+
+def trained(paths: JobPaths) -> list[dict[str, str]]:
+    """``progress.csv`` without the columns of the clock."""
+    return [
+        {name: value for name, value in row.items() if not name.startswith("time/")}
+        for row in helpers.rows(paths.progress_csv)
+    ]
+
+
+@pytest.mark.slow
+def test_weights_evaluation_and_tables_are_those_of_a_worker_that_is_execed(
+    tmp_path: Path, executor: LocalExecutor
+) -> None:
+    jobs = {
+        how: [job(tmp_path, f"{learner}-{how}", learner=learner, normalize=True) for learner in ("fast", "sb3")]
+        for how in ("exec", "fork")
+    }
+    handles = [submit(executor, paths, fork=True) for paths in jobs["exec"]]  # while the template imports its packages
+    await_template(executor)
+    handles += [submit(executor, paths, fork=True) for paths in jobs["fork"]]
+    assert {end.returncode for end in until_exit(executor, *handles).values()} == {0}
+    for by_exec, forked in zip(*jobs.values(), strict=True):
+        assert "importing" in by_exec.attempt(0).worker_log.read_text()
+        assert "not by fork" not in forked.attempt(0).worker_log.read_text()
+        expected, record = record_of(by_exec), record_of(forked)
+        same = ("code", "message", "weights_sha256", "learner", "eval_mean", "ep_rew_mean", "env_steps", "cpus")
+        assert {name: getattr(record, name) for name in same} == {name: getattr(expected, name) for name in same}
+        assert record.weights_sha256
+        for measured in ("import_s", "cpu_s"):  # clock and CPU time begin with the fork
+            assert getattr(record, measured) < getattr(expected, measured)
+        assert trained(forked) == trained(by_exec)
+
+
+@pytest.mark.slow
+def test_a_forked_worker_that_is_killed_resumes_to_the_same_weights(tmp_path: Path, executor: LocalExecutor) -> None:
+    undisturbed, killed = (job(tmp_path, name, total_timesteps=4096) for name in ("undisturbed", "killed"))
+    until_exit(executor, submit(executor, undisturbed, fork=True))
+    await_template(executor)
+    first = submit(executor, killed, fork=True)
+    assert first.pid is not None
+    events_until(executor, lambda _: any(killed.checkpoints.glob("*.pt")))
+    os.kill(first.pid, signal.SIGKILL)
+    assert until_exit(executor, first)[first].returncode == -signal.SIGKILL
+    second = submit(executor, killed, number=1, fork=True)
+    assert until_exit(executor, second)[second].returncode == ExitCode.SUCCEEDED
+    assert record_of(killed, 1).resumed_from
+    assert record_of(killed, 1).weights_sha256 == record_of(undisturbed).weights_sha256 is not None
