@@ -144,6 +144,14 @@ class RunPaths:
     reload_lock = Below(".staging/reload.lock")
     reloading = Below(".staging/reload")
     """Robots that `reload` examines. What a crash leaves here is removed when the supervisor or the next one ends."""
+    searching = Below(".staging/search")
+    """Robots that a search examines, likewise."""
+    search_declared = Below("search/declared.json")
+    """The search as its searcher reads it: the job file's content, and what was given on the command line."""
+    search_sampler = Below("search/sampler.pickle")
+    """The sampler's state, so that a resumed search need not tell it everything again."""
+    search_log = Below("search/search.log")
+    """Output of the searcher, and of a sampler of the user's own."""
     replaced = Below("replaced")
     """Job directories that ``--on-change=restart`` moved away."""
     summary_json = Below("summary.json")

@@ -80,11 +80,18 @@ class JobVerdict:
 
 
 def examine(
-    jobs: Sequence[Job], *, staging: Path, at_once: int, warm: Child | None = None, watch: Watch = lambda *_: None
+    jobs: Sequence[Job],
+    *,
+    staging: Path,
+    at_once: int,
+    warm: Child | None = None,
+    kept: list[Child] | None = None,
+    watch: Watch = lambda *_: None,
 ) -> dict[str, JobVerdict]:
     """A verdict for every job, by ``job_id``. ``staging`` receives one folder for each distinct robot.
 
     :param warm: a child started earlier; it is closed at the end.
+    :param kept: children of earlier calls; those that are idle at the end are left in it, to be closed by the caller.
     :raises DiskFullError: when the disk has no room for the robots' copies.
     """
     distinct, key_of = requests_of(jobs)
@@ -94,7 +101,7 @@ def examine(
         dataclasses.replace(request, stage_to=str(staging / str(number)), simulate_s=simulate_s)
         for number, request in enumerate(requests)
     ]
-    answers = ask(staged, at_once=at_once, warm=warm, watch=watch)
+    answers = ask(staged, at_once=at_once, warm=warm, kept=kept, watch=watch)
     verdicts = dict(zip(distinct, map(_verdict, jobs_of, staged, answers), strict=True))
     return {job_id: verdicts[key] for job_id, key in key_of.items()}
 
@@ -158,6 +165,7 @@ def ask(
     at_once: int,
     time_limit_s: float = TIME_LIMIT_S,
     warm: Child | None = None,
+    kept: list[Child] | None = None,
     watch: Watch = lambda *_: None,
 ) -> list[ExaminationAnswer]:
     """The answers in the order of the requests, from a few children side by side.
@@ -171,14 +179,21 @@ def ask(
     answers: dict[int, ExaminationAnswer] = {}
     waiting, repeated = deque(range(len(requests))), set[int]()
     with contextlib.ExitStack() as children:
-        idle = [] if warm is None else [children.enter_context(warm)]
+
+        def opened(child: Child) -> Child:
+            children.callback(lambda: None if kept and child in kept else child.__exit__())
+            return child
+
+        idle = [opened(child) for child in [*([] if warm is None else [warm]), *(kept or [])]]
+        if kept is not None:
+            kept.clear()
         busy: dict[Child, int] = {}
         while len(answers) < len(requests):
             while waiting and len(busy) < lanes:
                 index = waiting.popleft()
                 request = dataclasses.replace(requests[index], memory_mib=memory_mib)
                 suitable = [] if index in repeated else [child for child in idle if child.suits(request)]
-                child = suitable[0] if suitable else children.enter_context(Child())
+                child = suitable[0] if suitable else opened(Child())
                 if suitable:
                     idle.remove(child)
                 child.ask(request, time_limit_s)
@@ -200,6 +215,8 @@ def ask(
                     xml = requests[index].xml
                     answers[index] = ExaminationAnswer(problem=answer if xml is None else f"{xml}: {answer}")
             watch(len(answers), len(requests))
+        if kept is not None:
+            kept[:] = idle
     return [answers[index] for index in range(len(requests))]
 
 

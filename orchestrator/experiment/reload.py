@@ -15,17 +15,17 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from orchestrator.core.atomic_files import sync_directory, sync_trees, write_whole
+from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import ChangedError, RunDirError, SpecError, UsageError, disk_full_explained
-from orchestrator.core.job import Cancelled, Cause, Failed, Job, Pending, move
+from orchestrator.core.job import Cancelled, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
-from orchestrator.experiment import control, preflight, run_directory
+from orchestrator.experiment import additions, control, preflight, run_directory
 from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.reconcile import by_difference, changed_keys, copy_robot
+from orchestrator.experiment.reconcile import by_difference, changed_keys
 from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.experiment.run_plan import SKIP_ADVICE, examined
+from orchestrator.experiment.run_plan import SKIP_ADVICE
 from orchestrator.jobfile import Experiment, load
 from orchestrator.ledger import JobRow, Request
 from orchestrator.machine import provenance, topology
@@ -71,8 +71,10 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lam
         if run_directory.holder(paths) != holder:
             raise RunDirError(f"{run_dir}: its supervisor has ended; `run {experiment.source}` takes the new jobs")
         control.refuse_if_only_videos(paths, holder)  # they began meanwhile
-        _put_robots(paths, new, verdicts)
-        _enter(paths, new, verdicts, len(rows), holder)
+        additions.put_robots(paths, new, verdicts)
+        with run_directory.opened_ledger(paths) as ledger:
+            additions.enter(ledger, new, verdicts, len(rows))
+            ledger.add_requests([Request(verb="reload", job_id=holder.key)])  # both, or none
         write_whole(paths.experiment, content)
     invalid = [job.job_id for job in new if verdicts[job.job_id].problem is not None]
     failed = f"; invalid and not trained: {listed(invalid, SHOWN)} (`status` tells why)" if invalid else ""
@@ -158,25 +160,3 @@ def _examine(
     if problems and not experiment.skip_invalid:
         raise SpecError(experiment.source, problems, SKIP_ADVICE)
     return verdicts
-
-
-def _put_robots(paths: RunPaths, new: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> None:
-    valid = [job.job_id for job in new if verdicts[job.job_id].problem is None]
-    for job_id in valid:
-        copy_robot(paths, job_id, verdicts[job_id])
-    sync_trees([paths.job(job_id).root for job_id in valid])
-    sync_directory(paths.jobs)
-
-
-def _enter(
-    paths: RunPaths, new: Sequence[Job], verdicts: Mapping[str, JobVerdict], first: int, holder: LockHolder
-) -> None:
-    """Enter the new jobs into the ledger, behind the others, and request that ``holder`` takes them: both or none."""
-    with run_directory.opened_ledger(paths) as ledger:
-        for number, job in enumerate(new):
-            verdict = verdicts[job.job_id]
-            ledger.put_jobs([(first + number, examined(job, verdict), verdict.robot_hash)])
-            if verdict.problem is not None:
-                failed = Failed(cause=Cause.INVALID, message=verdict.problem.message)
-                ledger.set_state(job.job_id, move(job.job_id, Pending(), failed))
-        ledger.add_requests([Request(verb="reload", job_id=holder.key)])

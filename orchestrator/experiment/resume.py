@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import shlex
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -58,7 +58,12 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
         source=str(run_dir),
         base=paths.root.absolute(),
     )
-    return experiment, {row.job.job_id: _verdict(row) for row in rows}
+    return experiment, verdicts(rows)
+
+
+def verdicts(rows: Iterable[JobRow]) -> dict[str, JobVerdict]:
+    """The verdict of every job as it was when it was entered: no robot is examined again."""
+    return {row.job.job_id: _verdict(row) for row in rows}
 
 
 def how(paths: RunPaths) -> str:

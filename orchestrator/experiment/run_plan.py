@@ -92,7 +92,9 @@ def plan(
     :raises SpecError: with every job that cannot run here, unless ``experiment.skip_invalid`` is set.
     """
     open_backend = opener(options.executor)
-    machine = topology.detect(with_gpus=any(job.resources.gpus for job in experiment.jobs))
+    examples = experiment.jobs_to_examine if experiment.search is not None else ()
+    declared = [*experiment.jobs, *examples]
+    machine = topology.detect(with_gpus=any(job.resources.gpus for job in declared))
     with contextlib.ExitStack() as undo:
         backend = open_backend(
             BackendSettings(
@@ -100,14 +102,14 @@ def plan(
                 max_parallel=options.max_parallel or experiment.max_parallel,
                 locks_directory=locks_directory,
                 run_dir=options.run_dir if options.run_dir in staging.parents else staging,
-                jobs=experiment.jobs,
+                jobs=declared,
                 address=options.ray_address,
                 storage=options.storage,
             )
         )
         undo.callback(backend.close)
         verdicts = dict(options.verdicts or {})
-        unknown = [job for job in experiment.jobs if job.job_id not in verdicts]
+        unknown = [job for job in declared if job.job_id not in verdicts]
         at_once, watch = machine.capacity, stops.checking(watch)
         found = preflight.examine(unknown, staging=staging, at_once=at_once, warm=warm, watch=watch)
         verdicts |= {job.job_id: _named(found[job.job_id], job, experiment) for job in unknown}
@@ -118,11 +120,11 @@ def plan(
             dataclasses.replace(examined(job, verdicts[job.job_id]), xml_source=experiment.shown_xml(job))
             for job in experiment.jobs
         ]
-        problems = _refuse_unfit(experiment.jobs, verdicts, backend)
+        problems = _refuse_unfit(declared, verdicts, backend)
         if problems and not experiment.skip_invalid:
             is_all = all(verdict.problem for verdict in verdicts.values())
             raise SpecError(experiment.source, problems, "" if is_all else SKIP_ADVICE)
-        if options.refuses_shared and (texts := shared_problems(experiment.jobs, verdicts)):
+        if options.refuses_shared and (texts := shared_problems(declared, verdicts)):
             raise SpecError(experiment.source, [Problem(where="", message=text) for text in texts])
         undo.pop_all()
     return Plan(
@@ -134,7 +136,7 @@ def plan(
         verdicts=verdicts,
         warnings=[
             *(*experiment.warnings, *warnings),
-            *_by_robot(experiment.jobs, lambda job: verdicts[job.job_id].warnings),
+            *_by_robot(declared, lambda job: verdicts[job.job_id].warnings),
             *_by_robot(experiment.jobs, lambda job: _not_trained(verdicts[job.job_id])),
         ],
         choices=_by_robot(jobs, lambda job: _choice(job, verdicts[job.job_id])),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -16,19 +17,19 @@ from orchestrator.core.job import TERMINAL, Job, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count
-from orchestrator.experiment import preflight, resume, run_directory, run_end, run_index, videos
+from orchestrator.experiment import preflight, resume, run_directory, run_end, run_index, search_process, videos
 from orchestrator.experiment.callbacks import CallbackReporter
 from orchestrator.experiment.notifications import NotifyingReporter
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
 from orchestrator.experiment.run_plan import Plan, RunOptions, plan
+from orchestrator.experiment.search_process import SearchProcess
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow, Ledger, Request, SummaryRow, live_facts
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.machine import imported_code, provenance
 from orchestrator.machine.cpu_locks import shared_directory
 from orchestrator.supervisor.events import DetachableReporter, Reporter
-from orchestrator.supervisor.retry_policy import exit_code
 from orchestrator.supervisor.stop_signals import StopRequests
 from orchestrator.supervisor.supervisor import Supervisor
 
@@ -78,8 +79,7 @@ def run(
         stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
         if options.is_listed:
             run_index.note(options.run_dir, experiment.name)
-        repository = provenance.Repository(experiment.base)
-        stack.callback(repository.close)
+        repository = stack.enter_context(contextlib.closing(provenance.Repository(experiment.base)))
         holder = "" if (this := run_directory.holder(paths)) is None else this.key
         stack.enter_context(run_end.recorded(paths, holder, outcome))
         stack.callback(live_facts.remove, paths)
@@ -89,10 +89,10 @@ def run(
         request_files = RequestFiles(paths.requests)
         stops.is_asked = lambda: _is_stop_requested(request_files, ledger, holder)
         staging, watch, locks = _emptied(paths.staging, stack), _ExaminationReport(reporter), shared_directory()
+        experiment, options = search_process.resumed(experiment, options, ledger, paths)
         options = _known(options, ledger, experiment.jobs, paths, stops)
         run_plan = plan(experiment, options, staging, stops=stops, watch=watch, warm=warm, locks_directory=locks)
-        backend = run_plan.backend
-        stack.callback(backend.close)
+        backend = stack.enter_context(contextlib.closing(run_plan.backend))
         if ledger is None:
             ledger = _abandoned_with(stack, Ledger.create(paths.ledger))
         position = {job.job_id: index for index, job in enumerate(experiment.jobs)}
@@ -100,6 +100,8 @@ def run(
         if experiment.text is not None:
             write_whole(paths.experiment, experiment.text)
         _report_plan(run_plan, options, aside, reporter)
+        searcher = SearchProcess(paths=paths, holder=holder, lanes=backend.slots.lanes, reporter=reporter)
+        stack.enter_context(searcher.declared(experiment))
         supervisor = Supervisor(
             paths=paths,
             rows=rows,
@@ -112,6 +114,7 @@ def run(
             until=options.until,
             holder=holder,
             available_memory_mib=backend.available_memory_mib,
+            is_awaiting_jobs=searcher.is_at_work,
         )
         backend.report_to(DetachableReporter(reporter).event)
         changed = provenance.record(
@@ -129,15 +132,11 @@ def run(
         outcome.counts = lambda: supervisor.counts
         states = _supervised(supervisor, ledger, rows, callbacks)
         if not supervisor.interrupted:
-
-            def is_stopped() -> bool:
-                notifier.turn()
-                return stops.is_requested or stops.is_asked()
-
+            is_stopped = functools.partial(_is_stopped, notifier, stops)
             videos.make_missing(paths, supervisor.jobs, states, backend.local_slots, reporter, is_stopped)
         summaries = ledger.summary()
         ledger.close()
-        outcome.exit_code = exit_code(states, interrupted=supervisor.interrupted)
+        outcome.exit_code = searcher.exit_code(states, supervisor)
     return RunResult(
         paths=paths,
         states=states,
@@ -160,6 +159,11 @@ def _supervised(
         ledger.close()
         raise callbacks.error
     return states
+
+
+def _is_stopped(notifier: NotifyingReporter, stops: StopRequests) -> bool:
+    notifier.turn()
+    return stops.is_requested or stops.is_asked()
 
 
 def _report_changes(changed: Sequence[str], rows: Sequence[JobRow], reporter: Reporter) -> None:

@@ -86,6 +86,8 @@ class Experiment:
     """When the jobs, or the trials of the search, are compared; None: all are trained to their end."""
     trial: TrialTemplate | None = field(default=None, repr=False)
     """What the jobs of trials are made of; None where there is no search."""
+    data: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The content of the job file."""
 
     unnamed: Mapping[Path, RobotArgument] = field(default_factory=dict)
     """Robots that were not given as files, by the temporary file that holds them: messages use their label."""
@@ -124,6 +126,14 @@ class Experiment:
         if problems:
             raise SpecError(self.source, problems.in_order())
         return jobs
+
+    @property
+    def declaration(self) -> Mapping[str, Any]:
+        """Arguments of :func:`from_mapping` that make the same experiment again, in JSON types."""
+        options = {"source": self.source, "overrides": dict(self.overrides), "skip_invalid": self.skip_invalid}
+        values = {"data": self.data, "base": self.base, "options": options}
+        declared: Mapping[str, Any] = json.loads(json.dumps(values, default=str))
+        return declared
 
     @property
     def declared_by(self) -> Mapping[str, Any]:
@@ -198,6 +208,7 @@ def from_mapping(
         search=search,
         scheduler=scheduler,
         trial=expansion.trial,
+        data=data,
         source=source,
         base=base,
         overrides=overrides,

@@ -137,6 +137,15 @@ class Ledger:
             self._apply()
             return self._connection.execute(sql, _bound(values))
 
+    def select(self, sql: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """For the modules of this package, which have all SQL."""
+        with translated(self._path):
+            return self._execute(sql, values).fetchall()
+
+    def change(self, sql: str, values: Sequence[Any] = ()) -> None:
+        """For the modules of this package; part of the open transaction."""
+        self._execute(sql, values)
+
     # -- the experiment
 
     def put_jobs(self, jobs: Iterable[tuple[int, Job, str | None]]) -> None:

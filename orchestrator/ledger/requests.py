@@ -23,16 +23,16 @@ LARGEST_BYTES = 1 << 26
 """Of a file of requests; a larger one was not written by this program."""
 TOO_MANY_DIGITS = 19
 """A number with so many of them may not fit into 64 bits."""
-Verb: TypeAlias = Literal["stop", "cancel", "retry", "pause", "resume", "promote", "set", "reload"]
+Verb: TypeAlias = Literal["stop", "cancel", "retry", "pause", "resume", "promote", "set", "reload", "add"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(JsonLine):
     verb: Verb
     job_id: str | None
-    """For ``stop`` and ``reload``: the supervisor that it is meant for, as :attr:`LockHolder.key`; None: whichever
-    reads it. For ``set``: the key and its value, as in ``max_parallel=8``. For ``promote``: the job and how far it
-    trains on, as in ``quad-t00007-s0=150000`` (env_steps of the next rung) or ``quad-t00007-s0=end``."""
+    """For ``stop``, ``reload`` and ``add``: the supervisor that it is meant for, as :attr:`LockHolder.key`; None:
+    whichever reads it. For ``set``: the key and its value, as in ``max_parallel=8``. For ``promote``: the job and how
+    far it trains on, as in ``quad-t00007-s0=150000`` (env_steps of the next rung) or ``quad-t00007-s0=end``."""
 
     @property
     def promotion(self) -> tuple[str, int | None] | None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.core.job import AttemptOutcome, Cause, Job
+from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Job
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Handle, Placed
 from orchestrator.ledger.live_facts import Phase
@@ -74,6 +75,18 @@ class ActiveAttempt:
         if self.end_reason is not None:
             return "stopping"
         return "starting" if self.progress is None else self.progress.phase
+
+    def launched_now(self) -> Attempt:
+        """Its row in the ledger, as it starts now."""
+        return Attempt(
+            job_id=self.job.job_id,
+            number=self.handle.number,
+            cpus=self.slot.cpus,
+            gpus=self.slot.gpus,
+            pid=self.handle.pid,
+            pid_start=self.handle.pid_start,
+            started_at=time.time(),
+        )
 
     @property
     def where(self) -> str:

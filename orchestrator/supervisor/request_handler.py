@@ -35,6 +35,8 @@ class RequestHandler:
     """Jobs that were resumed while they are being paused: queued again when their workers have exited."""
     _is_reload_due: bool = field(default=False, init=False)
     """Whether the ledger has new jobs, which could not be read yet if it is locked."""
+    _is_asked_by_user: bool = field(default=False, init=False)
+    """Whether who asked for that waits for an answer: ``reload`` does, a search does not."""
 
     def handle(self) -> None:
         """Act on the requests since the last call, and on stops that signals have requested."""
@@ -65,8 +67,9 @@ class RequestHandler:
         if request.verb == "stop":
             if request.job_id in (None, self.holder):  # or it is late, for a supervisor that has ended
                 self.termination.request_stop("requested by `stop`")
-        elif request.verb == "reload":
+        elif request.verb in ("reload", "add"):
             self._is_reload_due |= request.job_id == self.holder
+            self._is_asked_by_user |= request.verb == "reload"
         elif request.verb == "set":
             key, _, value = (request.job_id or "").partition("=")
             if key == "max_parallel" and value.isdecimal():
@@ -87,9 +90,11 @@ class RequestHandler:
         rows = self.recorder.new_jobs(self.jobs.states.keys())
         if rows is None:
             return
-        self._is_reload_due = False
+        is_told, self._is_asked_by_user, self._is_reload_due = self._is_asked_by_user, False, False
         self.robots.hashes.update({row.job.job_id: row.robot_hash for row in rows})
         self.jobs.load(rows, {})
+        if not is_told:
+            return
         if queued := [row.job.job_id for row in rows if isinstance(row.state, Pending)]:
             text = f"{count(len(queued), 'new job')} queued, added by `reload`: {listed(queued, SHOWN)}"
             self.recorder.reporter.event("reloaded", text, jobs=queued)

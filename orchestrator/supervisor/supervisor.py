@@ -18,7 +18,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import ClusterLostError, DiskFullError, SupervisorError
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import TERMINAL, Attempt, AttemptOutcome, Cause, Failed, Job, Running, State, Succeeded
+from orchestrator.core.job import TERMINAL, AttemptOutcome, Cause, Failed, Job, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Event, Executor, Exited, Placed, Progressed, Sampled
 from orchestrator.ledger import JobRow, Ledger
@@ -61,6 +61,8 @@ class Supervisor:
     """Whether a worker that succeeds writes ``exit.json``; False for other programs in its place."""
     holder: str = ""
     """Names this supervisor in requests to stop; see :attr:`~orchestrator.experiment.run_directory.LockHolder.key`."""
+    is_awaiting_jobs: Callable[[], bool] = lambda: False
+    """Whether another process, such as that of a search, may still add jobs; asked when none is left."""
     now: Callable[[], float] = time.monotonic
     available_memory_mib: Callable[[], int] = available_memory_mib
 
@@ -168,17 +170,23 @@ class Supervisor:
     @property
     def interrupted(self) -> bool:
         """Whether a stop left jobs to be resumed."""
-        return self._termination.stage > 0 and self.counts["PENDING"] + self.counts["RUNNING"] > 0
+        return self.is_stopping and self.counts["PENDING"] + self.counts["RUNNING"] > 0
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a stop has been requested."""
+        return self._termination.stage > 0
 
     @property
     def _may_launch(self) -> bool:
         return bool(self._jobs.queue) and not self._termination.stage
 
     def _is_work_left(self) -> bool:
+        awaits_jobs = self.is_awaiting_jobs() and not self.is_stopping
         if self._active or self._may_launch:
             return True
-        self._requests.handle()  # a retry that came at the last moment
-        return self._may_launch
+        self._requests.handle()  # a retry that came at the last moment, or jobs that were added until now
+        return self._may_launch or awaits_jobs
 
     def _poll_timeout_s(self) -> float:
         if not self._may_launch or len(self._active) >= self.slots.lanes:
@@ -311,15 +319,7 @@ class Supervisor:
     def _started_attempt(self, attempt: ActiveAttempt, queue_s: float) -> None:
         self._active.add(attempt)  # before the ledger, which may find the disk full: whatever runs must be ended
         self._waits_for_node = False
-        row = Attempt(
-            job_id=attempt.job.job_id,
-            number=attempt.handle.number,
-            cpus=attempt.slot.cpus,
-            gpus=attempt.slot.gpus,
-            pid=attempt.handle.pid,
-            pid_start=attempt.handle.pid_start,
-            started_at=time.time(),
-        )
+        row = attempt.launched_now()
         self._jobs.launched(row)
         self.ledger.start_attempt(row, queue_s=queue_s)
 

@@ -1,0 +1,173 @@
+"""The searcher of a run: a child process that makes the jobs of a search, and how a run that has one is prepared.
+
+The supervisor knows no more of it than whether it is at work; everything else goes through the ledger
+(:mod:`orchestrator.search.searcher`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.decoding import parsed_json
+from orchestrator.core.environment import worker_thread_settings
+from orchestrator.core.errors import ChangedError, LedgerError
+from orchestrator.core.job import State
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import last_line
+from orchestrator.executors.process import end_group, package_path, working_directory
+from orchestrator.experiment import resume
+from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.jobfile import Experiment
+from orchestrator.ledger import Ledger, search_events
+from orchestrator.supervisor.events import Reporter
+from orchestrator.supervisor.retry_policy import exit_code
+from orchestrator.supervisor.supervisor import Supervisor
+
+MOST_STARTS = 5
+OF_THE_RUN = ("name", "max_parallel", "order", "on_invalid", "notify")
+BUDGET = ("trials", "max_env_steps", "max_time", "reevaluate")
+"""Keys of a job file, and of its table ``[search]``, that a resumed search takes over: no trial so far depends on
+them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SearchProcess:
+    """Starts the searcher, and starts it again if it is killed."""
+
+    paths: RunPaths
+    holder: str
+    lanes: int
+    reporter: Reporter
+    has_finished: bool = field(default=False, init=False)
+    """Whether the search has come to its end."""
+    problem: str = field(default="", init=False)
+    """Why it has ended before."""
+    _is_needed: bool = field(default=False, init=False)
+    _popen: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _starts: int = field(default=0, init=False)
+
+    def is_at_work(self) -> bool:
+        """Whether it may still add jobs, or let paused ones go on. To be called often."""
+        if not self._is_needed or self.has_finished or self.problem:
+            return False
+        code = None if self._popen is None else self._popen.poll()
+        if self._popen is not None and code is None:
+            return True
+        if code == 0:
+            self.has_finished = True
+            return False
+        if code is not None:
+            said = last_line(self._log()[-4000:], f"its process ended with exit code {code}")
+            if code == 2 or self._starts == MOST_STARTS:
+                self.problem = said
+                text = f"the search has stopped: {said}. The jobs that it has made are trained"
+                self.reporter.event("warning", text)
+                return False
+            self.reporter.event("warning", f"the process of the search has ended ({said}); it is started again")
+        self._start()
+        return True
+
+    def _log(self) -> str:
+        return self.paths.search_log.read_text("utf-8", errors="replace")
+
+    def _start(self) -> None:
+        self._starts += 1
+        self.paths.search_log.parent.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "orchestrator.search.searcher", str(self.paths.root.absolute())]
+        with self.paths.search_log.open("ab") as log:
+            self._popen = subprocess.Popen(
+                [*command, self.holder, str(self.lanes)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=working_directory(self.paths.root),
+                env={**os.environ, **worker_thread_settings(1), **package_path()},
+                start_new_session=True,
+            )
+
+    def exit_code(self, states: Mapping[str, State], supervisor: Supervisor) -> int:
+        """Of the command. Failed and paused trials are part of a search: it has succeeded when it has ended."""
+        if not self._is_needed:
+            return exit_code(states, interrupted=supervisor.interrupted)
+        if supervisor.is_stopping and not self.has_finished:
+            return 130
+        succeeded = any(state.name == "SUCCEEDED" for state in states.values())
+        return 0 if self.has_finished and succeeded else 1
+
+    @contextlib.contextmanager
+    def declared(self, experiment: Experiment) -> Iterator[None]:
+        """Whether there is a searcher depends on ``experiment``. It ends with the block."""
+        self._is_needed = experiment.search is not None or experiment.scheduler is not None
+        if self._is_needed:
+            self.paths.search_declared.parent.mkdir(exist_ok=True)
+            write_whole(self.paths.search_declared, json.dumps(experiment.declaration, indent=1) + "\n")
+        try:
+            yield
+        finally:
+            if self._popen is not None:
+                assert self._popen.stdin is not None
+                self._popen.stdin.close()
+                end_group(self._popen)
+
+
+def resumed(
+    experiment: Experiment, options: RunOptions, ledger: Ledger | None, paths: RunPaths
+) -> tuple[Experiment, RunOptions]:
+    """``experiment`` with the jobs that its search has made so far, and ``options`` with their verdicts.
+
+    Where the jobs of a matrix are compared, they pause at the first rung.
+
+    :raises ChangedError: another search has begun here.
+    """
+    if experiment.scheduler is not None and experiment.search is None:
+        first = experiment.scheduler.min_env_steps
+        jobs = [dataclasses.replace(job, spec=dataclasses.replace(job.spec, pause_at=first)) for job in experiment.jobs]
+        return dataclasses.replace(experiment, jobs=tuple(jobs)), options
+    if experiment.search is None or ledger is None or not search_events.is_search(ledger):
+        return experiment, options
+    try:
+        before = parsed_json(paths.search_declared.read_bytes())
+    except (OSError, ValueError) as error:
+        advice = "`run --fresh` starts over"
+        raise LedgerError(f"{paths.search_declared}: cannot be read ({error}); {advice}") from error
+    lines = list(_differences(_decisive(before), _decisive(experiment.declaration)))
+    if lines:
+        advice = "`run --fresh` begins a new search and keeps this one, and so does another --run-dir"
+        text = f"{paths.root}: the search that has begun here is declared differently now:"
+        raise ChangedError("\n".join([text, *(f"    {line}" for line in lines), advice]))
+    rows = ledger.jobs()
+    made = tuple(row.job for row in rows)
+    return dataclasses.replace(experiment, jobs=made), dataclasses.replace(options, verdicts=resume.verdicts(rows))
+
+
+def _decisive(declaration: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that decide which trials there are, dotted."""
+    kept = {key: value for key, value in declaration["data"].items() if key not in OF_THE_RUN}
+    if isinstance(kept.get("search"), dict):
+        kept["search"] = {key: value for key, value in kept["search"].items() if key not in BUDGET}
+    return dict(_flat("", {**kept, **declaration["options"]["overrides"]}))
+
+
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, Mapping) or not value:
+        yield prefix, value
+        return
+    for key, inner in value.items():
+        quoted = f'"{key}"' if "." in key and prefix else key
+        yield from _flat(f"{prefix}.{quoted}" if prefix else quoted, inner)
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for key in {**before, **now}:
+        shown = [json.dumps(keys[key], ensure_ascii=False) if key in keys else "not set" for keys in (before, now)]
+        if shown[0] != shown[1]:
+            yield f"{key}: {shown[0]} → {shown[1]}"

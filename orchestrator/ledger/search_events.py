@@ -1,0 +1,105 @@
+"""What a search has done, in the order in which it happened: from these rows it is rebuilt after any interruption.
+
+The table is there only in ledgers of searches. Its writer is the searcher, a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from orchestrator.core.decoding import parsed_json
+from orchestrator.core.errors import LedgerError
+from orchestrator.ledger import Ledger
+from orchestrator.ledger.database_file import decoding, translated
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS search (
+    id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, trial INTEGER, content TEXT NOT NULL
+)
+"""
+
+Kind: TypeAlias = Literal["began", "asked", "reached", "promoted", "over", "told", "ended"]
+"""``began``: a session of the search, with what it was declared as. ``asked``: a trial was made, with its point.
+``reached``: all of its jobs are paused at a rung. ``promoted``: it goes on to a later rung. ``over``: its jobs have
+ended, with its values. ``told``: the sampler was
+told this outcome of it. ``ended``: the search is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchEvent:
+    kind: Kind
+    trial: int | None = None
+    content: Mapping[str, Any]
+    at: float = 0.0
+    """Seconds since the epoch; set when it is written."""
+    id: int = 0
+    """Rising; set when it is written."""
+
+
+def is_search(ledger: Ledger) -> bool:
+    """Whether a search has ever begun in this run directory."""
+    return bool(ledger.select("SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'search'")[0][0])
+
+
+def events(ledger: Ledger, path: Path, *, after: int = 0) -> list[SearchEvent]:
+    """The events with an id above ``after``, in their order; none where no search has begun.
+
+    :param path: of the ledger, for messages.
+    :raises LedgerError: a row cannot be read.
+    """
+    if not is_search(ledger):
+        return []
+    with translated(path), decoding(path):
+        found = ledger.select("SELECT id, at, kind, trial, content FROM search WHERE id > ? ORDER BY id", (after,))
+        return [_event(path, row) for row in found]
+
+
+class Figures(NamedTuple):
+    """What the ledger knows of a job at this moment."""
+
+    state: str
+    env_steps: int
+    ep_rew_mean: float | None
+    message: str | None
+
+
+def figures(ledger: Ledger, job_ids: Collection[str]) -> dict[str, Figures]:
+    """Of each of these jobs, by ``job_id``."""
+    marks = ", ".join("?" * len(job_ids))
+    sql = f"SELECT job_id, state, env_steps, ep_rew_mean, message FROM jobs WHERE job_id IN ({marks})"  # noqa: S608 - marks
+    return {row[0]: Figures(*row[1:]) for row in ledger.select(sql, list(job_ids))}
+
+
+def env_steps(ledger: Ledger) -> int:
+    """Of all jobs together."""
+    return int(ledger.select("SELECT coalesce(sum(env_steps), 0) FROM jobs")[0][0])
+
+
+def jobs_count(ledger: Ledger) -> int:
+    return int(ledger.select("SELECT count(*) FROM declared")[0][0])
+
+
+def version(ledger: Ledger) -> int:
+    """A number that changes whenever another process has written into the ledger."""
+    return int(ledger.select("PRAGMA data_version")[0][0])
+
+
+def _event(path: Path, row: Any) -> SearchEvent:
+    if row["kind"] not in get_args(Kind):
+        raise LedgerError(f"{path}: the search of a newer program ({row['kind']}); use the program that made it")
+    content = parsed_json(row["content"])
+    return SearchEvent(kind=row["kind"], trial=row["trial"], content=content, at=row["at"], id=row["id"])
+
+
+def add(ledger: Ledger, new: Iterable[SearchEvent]) -> None:
+    """Enter events into the open transaction of ``ledger``, at the present time."""
+    ledger.change(SCHEMA)
+    for event in new:
+        text = json.dumps(event.content, sort_keys=True)
+        sql = "INSERT INTO search (at, kind, trial, content) VALUES (?, ?, ?, ?)"
+        ledger.change(sql, (time.time(), event.kind, event.trial, text))

@@ -1,0 +1,116 @@
+"""What a search has done so far, rebuilt from its events: trials, rungs, and what the sampler was told."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.jobfile.search_spec import Aggregate, Direction
+from orchestrator.ledger.search_events import SearchEvent
+
+AGGREGATES: Mapping[Aggregate, Callable[[Iterable[float]], float]] = {
+    "median": statistics.median,
+    "mean": statistics.fmean,
+    "min": min,
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """One point, evaluated by one job for each seed."""
+
+    number: int
+    point: Mapping[str, Any]
+    jobs: Sequence[str]
+    parent: int | None = None
+    """The trial whose policies its own began with."""
+    reevaluates: int | None = None
+    """The trial whose point is trained again from nothing; the sampler is told nothing of that."""
+    reached: list[float | None] = field(default_factory=list)
+    """Its value at each rung that it has reached."""
+    goal: int = 0
+    """Index of the rung that it is trained to; the number of rungs: to the end."""
+    values: Sequence[float] | None = None
+    """One for each objective; None while it is not over, and if it failed."""
+    measures: Sequence[float] | None = None
+    """One for each axis of the archive."""
+    env_steps: int = 0
+    """Of all its jobs, when it last reached a rung or ended."""
+    is_over: bool = False
+    why: str = ""
+    """Why it failed."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it stands at a rung."""
+        return not self.is_over and len(self.reached) > self.goal
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """The trials of a search, each a fold of its events."""
+
+    trials: list[Trial] = field(default_factory=list)
+    open: dict[int, Trial] = field(default_factory=dict)
+    """By number: those that train, wait for a slot, or stand at a rung."""
+    untold: dict[int, Trial] = field(default_factory=dict)
+    """By number: those that the sampler has been told nothing of, though it is to be."""
+    began: Mapping[str, Any] | None = None
+    """The content of its first event."""
+    is_over: bool = False
+    elapsed_s: float = 0.0
+    """Time in which a searcher was at work, between its first and its last event in each session."""
+    last_id: int = 0
+    _at: float = 0.0
+
+    def apply(self, event: SearchEvent) -> None:
+        self.last_id = event.id
+        if event.kind == "began":
+            self.began = self.began or event.content
+            self.is_over = False
+        else:
+            self.elapsed_s += max(0.0, event.at - self._at)
+        self._at = event.at
+        if event.kind == "ended":
+            self.is_over = True
+        elif event.kind == "asked":
+            trial = Trial(number=len(self.trials), **event.content)
+            self.trials.append(trial)
+            self.open[trial.number] = trial
+            if trial.reevaluates is None:
+                self.untold[trial.number] = trial
+        elif event.trial is not None:
+            self._change(self.trials[event.trial], event)
+
+    def _change(self, trial: Trial, event: SearchEvent) -> None:
+        content = event.content
+        match event.kind:
+            case "reached":
+                trial.reached.append(content["value"])
+                trial.env_steps = content["env_steps"]
+            case "promoted":
+                trial.goal = content["goal"]
+            case "told":
+                self.untold.pop(trial.number, None)
+            case "over":
+                trial.is_over, trial.why, trial.env_steps = True, content["why"], content["env_steps"]
+                trial.values, trial.measures = content["values"], content["measures"]
+                del self.open[trial.number]
+
+    def best(self, direction: Direction, trials: Iterable[Trial] | None = None) -> list[Trial]:
+        """The finished ones of ``trials``, the best by the first objective first; by default of those that were asked.
+
+        Of equal ones the earlier comes first.
+        """
+        asked = (trial for trial in self.trials if trial.reevaluates is None)
+        finished = [trial for trial in (asked if trials is None else trials) if trial.values is not None]
+        sign = -1 if direction == "maximize" else 1
+        return sorted(finished, key=lambda trial: sign * trial.values[0])  # type: ignore[index]
+
+
+def aggregated(values: Sequence[float | None], how: Aggregate) -> float | None:
+    """The value of a trial from those of its seeds; None where one of them has none."""
+    numbers = [value for value in values if value is not None]
+    return AGGREGATES[how](numbers) if len(numbers) == len(values) else None

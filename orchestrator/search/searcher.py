@@ -1,0 +1,386 @@
+"""The searcher: a process beside the supervisor that makes the jobs of a search, and decides which of them go on.
+
+    python -m orchestrator.search.searcher RUN_DIR HOLDER LANES
+
+It acts on the experiment through the ledger alone, as the command ``reload`` does: new jobs and promotions are entered
+together with the event that says so, in one transaction. Killed at any moment, another searcher rebuilds from the
+events what it knew, and goes on with the same next point. It ends when its standard input does: with the supervisor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.decoding import parsed_json
+from orchestrator.core.errors import LedgerBusyError, OrchestratorError, UsageError
+from orchestrator.core.job import TERMINAL, Job
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import additions, preflight
+from orchestrator.jobfile import Experiment, from_mapping
+from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
+from orchestrator.ledger import Ledger, Request, search_events
+from orchestrator.ledger.search_events import Figures, SearchEvent
+from orchestrator.search import schedulers
+from orchestrator.search.history import History, Trial, aggregated
+from orchestrator.search.proposals import Proposals
+
+LOOK_EVERY_S = 0.05
+FAILURES_IN_A_ROW = 20
+"""So many failures before the first success end a search: something is wrong with all of its jobs."""
+RETURNS = ("eval_mean", "ep_rew_mean")
+"""Objectives for which the return at a rung says something about the value at the end."""
+SEED_STEP = 1000
+"""Added to the seeds of a job file for trainings that are repeated with other seeds."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Searcher:
+    """Makes trials until the budget is spent, and promotes paused ones, until nothing is left to train."""
+
+    paths: RunPaths
+    experiment: Experiment
+    holder: str
+    """The supervisor that requests are meant for."""
+    lanes: int
+    """Jobs that run at once: so many are kept waiting for their slot."""
+    ledger: Ledger = field(init=False)
+    history: History = field(default_factory=History, init=False)
+    _proposals: Proposals | None = field(default=None, init=False)
+    _scheduler: schedulers.Scheduler | None = field(default=None, init=False)
+    _rungs: Sequence[int] = field(default=(), init=False)
+    _due: dict[int, int] = field(default_factory=dict, init=False)
+    """Trials that are to go on, and the index of the rung that each is trained to; not entered yet."""
+    _is_closed: bool = field(default=False, init=False)
+    """Whether the scheduler knows that there will be no more trials."""
+    _figures: dict[str, Figures] = field(default_factory=dict, init=False)
+    """Of the jobs of open trials."""
+    _children: list[preflight.Child] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger.open(self.paths.ledger)
+        search, scheduler = self.experiment.search, self.experiment.scheduler
+        if scheduler is not None and scheduler.kind != "none":
+            self._rungs = scheduler.rungs(max(job.spec.total_timesteps for job in self.experiment.jobs_to_examine))
+            self._scheduler = _scheduler(scheduler, search, self._rungs)
+        if search is not None:
+            factor = 2 if scheduler is None or scheduler.kind == "median" else scheduler.factor
+            bracket, base = factor ** len(self._rungs), self.experiment.base
+            self._proposals = Proposals(search, self.paths.search_sampler, base, self.lanes, bracket)
+        events = search_events.events(self.ledger, self.paths.ledger)
+        for event in events:
+            self._apply(event)
+        if self._proposals is not None:
+            self._proposals.restore(events)
+
+    def run(self) -> None:
+        """:raises UsageError: nothing can come of the search, with the reason."""
+        began = SearchEvent(kind="began", content={"lanes": self.lanes})
+        self._record([began])
+        if self._proposals is None and not self.history.trials:
+            self._take_declared_jobs()
+        try:
+            seen, is_done = None, False
+            while not self.history.is_over:
+                version = search_events.version(self.ledger)
+                if version == seen and is_done:
+                    time.sleep(LOOK_EVERY_S)
+                    continue
+                seen, is_done = version, not self._turn()
+        finally:
+            for child in self._children:
+                child.__exit__()
+
+    def _turn(self) -> bool:
+        """Act on what is new in the ledger. Returns whether something was done."""
+        self._look()
+        done = self._follow()
+        self._close()
+        done |= self._promote()
+        while self._may_ask():
+            self._ask()
+            done = True
+        if self._proposals is not None:
+            self._proposals.save(self.history.last_id)
+        if not done and self._is_at_end():
+            self._end()
+        return done
+
+    # -- what has happened
+
+    def _look(self) -> None:
+        ids = [job_id for trial in self.history.open.values() for job_id in trial.jobs]
+        self._figures = search_events.figures(self.ledger, ids)
+
+    def _follow(self) -> bool:
+        """Enter what has become of the open trials."""
+        events, cancelled = list[SearchEvent](), list[Request]()
+        for trial in list(self.history.open.values()):
+            figures = [self._figures[job_id] for job_id in trial.jobs]
+            states = {one.state for one in figures}
+            if states == {"SUCCEEDED"}:
+                events.append(self._over(trial))
+            elif states & {"FAILED", "CANCELLED"}:
+                unfinished = [id_ for id_, one in zip(trial.jobs, figures, strict=True) if one.state not in TERMINAL]
+                if unfinished:
+                    cancelled += [Request(verb="cancel", job_id=job_id) for job_id in unfinished]
+                else:
+                    events.append(_failed(trial, figures))
+            elif states == {"PAUSED"} and not trial.is_waiting and self._is_at_rung(trial, figures):
+                value = aggregated([one.ep_rew_mean for one in figures], self._aggregate)
+                content = {"value": value, "env_steps": sum(one.env_steps for one in figures)}
+                events.append(SearchEvent(kind="reached", trial=trial.number, content=content))
+        if events or cancelled:
+            self._record(events, cancelled)
+        self._tell()
+        return bool(events)
+
+    def _is_at_rung(self, trial: Trial, figures: Sequence[Figures]) -> bool:
+        """Whether its jobs, all paused, have come to the rung that it is trained to; else the user pauses them."""
+        goal = self._rungs[trial.goal] if trial.goal < len(self._rungs) else None
+        return goal is not None and all(one.env_steps >= goal for one in figures)
+
+    @property
+    def _aggregate(self) -> Any:
+        return "median" if self.experiment.search is None else self.experiment.search.aggregate
+
+    def _over(self, trial: Trial) -> SearchEvent:
+        rows = [self.ledger.summary_of(job_id) for job_id in trial.jobs]
+        names = () if self.experiment.search is None else self.experiment.search.objectives
+        measured = () if self.experiment.search is None else [axis.name for axis in self.experiment.search.measures]
+
+        def value_of(name: str) -> Any:
+            found: list[Any] = [{**row, **(row["measures"] or {})}.get(name) for row in rows]
+            return aggregated(found, self._aggregate)
+
+        values, measures = list(map(value_of, names)), list(map(value_of, measured))
+        missing = [name for name, value in zip((*names, *measured), values + measures, strict=True) if value is None]
+        known = sorted({*(rows[0]["measures"] or {}), *(key for key, one in rows[0].items() if isinstance(one, float))})
+        why = f"{missing[0]} has no value; known are {', '.join(known)}" if missing else ""
+        content = {
+            "values": None if missing else values,
+            "measures": None if missing else measures,
+            "env_steps": sum(row["env_steps"] for row in rows),
+            "why": why,
+        }
+        return SearchEvent(kind="over", trial=trial.number, content=content)
+
+    def _tell(self) -> None:
+        """Tell the sampler of trials that are over, and of those that a rung has rejected for now."""
+        if self._proposals is None or self._proposals.in_order:
+            return
+        for trial in list(self.history.untold.values()):
+            if trial.is_over or (trial.is_waiting and trial.number not in self._due):
+                self._record([self._outcome(trial)])
+        self._refuse_if_hopeless()
+
+    def _outcome(self, trial: Trial) -> SearchEvent:
+        values, measures = trial.values, trial.measures
+        if not trial.is_over and self.experiment.search is not None:
+            is_return = [name in RETURNS for name in self.experiment.search.objectives]
+            values = [trial.reached[-1]] if is_return == [True] and trial.reached[-1] is not None else None
+        content = {"values": values, "measures": measures, "env_steps": trial.env_steps}
+        return SearchEvent(kind="told", trial=trial.number, content=content)
+
+    def _refuse_if_hopeless(self) -> None:
+        if len(self.history.trials) > 2 * FAILURES_IN_A_ROW + self.lanes:
+            return
+        over = [trial for trial in self.history.trials if trial.is_over or trial.reached]
+        if len(over) >= FAILURES_IN_A_ROW and all(trial.is_over and trial.values is None for trial in over):
+            why, number = Counter(trial.why for trial in over).most_common(1)[0]
+            raise UsageError(f"the first {len(over)} trials have failed, {number} of them: {why}")
+
+    # -- what happens next
+
+    def _promote(self) -> bool:
+        if not self._due:
+            return False
+        events, requests = [], []
+        for number, goal in self._due.items():
+            until = str(self._rungs[goal]) if goal < len(self._rungs) else "end"
+            events.append(SearchEvent(kind="promoted", trial=number, content={"goal": goal}))
+            jobs = self.history.trials[number].jobs
+            requests += [Request(verb="promote", job_id=f"{job_id}={until}") for job_id in jobs]
+        self._record(events, requests)
+        return True
+
+    def _may_ask(self) -> bool:
+        proposals = self._proposals
+        if proposals is None or self._is_spent():
+            return False
+        if proposals.in_order:
+            return proposals.is_next_known(self.history, self._due.keys())
+        waiting = [one for one in self._figures.values() if one.state == "PENDING"]
+        return len(waiting) < self.lanes
+
+    def _is_spent(self) -> bool:
+        search = self.experiment.search
+        if search is None:
+            return True
+        made = sum(trial.reevaluates is None for trial in self.history.trials)
+        return (
+            (search.trials is not None and made >= search.trials)
+            or (search.max_env_steps is not None and search_events.env_steps(self.ledger) >= search.max_env_steps)
+            or (search.max_time_s is not None and self.history.elapsed_s >= search.max_time_s)
+        )
+
+    def _ask(self) -> None:
+        assert self._proposals is not None
+        for trial in self._proposals.to_tell(self.history):
+            self._record([self._outcome(trial)])
+        number = len(self.history.trials)
+        point = self._proposals.ask(number)
+        parent = self._proposals.parent(point, self.history)
+        jobs = self.experiment.trial_jobs(number, point)
+        if parent is not None:
+            sources = [str(self.paths.job(job_id).root) for job_id in parent.jobs]
+            jobs = tuple(_with(job, init=source) for job, source in zip(jobs, sources, strict=True))
+        self._enter(point, jobs, parent=None if parent is None else parent.number)
+
+    def _enter(self, point: Any, jobs: Sequence[Job], **content: Any) -> None:
+        """Examine the robots of a new trial, and enter its jobs."""
+        if self._rungs and content.get("reevaluates") is None:
+            jobs = [_with(job, pause_at=self._rungs[0]) for job in jobs]
+        shutil.rmtree(self.paths.searching, ignore_errors=True)
+        self.paths.searching.mkdir(parents=True)
+        verdicts = preflight.examine(jobs, staging=self.paths.searching, at_once=1, kept=self._children)
+        additions.put_robots(self.paths, jobs, verdicts)
+        first, ids = search_events.jobs_count(self.ledger), [job.job_id for job in jobs]
+        event = SearchEvent(kind="asked", content={"point": dict(point), "jobs": ids, **content})
+        request = Request(verb="add", job_id=self.holder)
+        self._record([event], [request], lambda ledger: additions.enter(ledger, jobs, verdicts, first))
+        self._look()
+
+    def _take_declared_jobs(self) -> None:
+        """The trials of a job file without a search: its jobs, those that differ in their seed alone together."""
+        trials: dict[str, list[Job]] = {}
+        for job in self.experiment.jobs:
+            trials.setdefault(job.work, []).append(job)
+        self._record(
+            SearchEvent(kind="asked", content={"point": dict(jobs[0].point), "jobs": [job.job_id for job in jobs]})
+            for jobs in trials.values()
+        )
+
+    def _is_at_end(self) -> bool:
+        return self._is_spent() and not self._due and all(trial.is_waiting for trial in self.history.open.values())
+
+    def _close(self) -> None:
+        """Let the scheduler know once that there will be no more trials: it may have waited for them."""
+        if self._scheduler is not None and not self._is_closed and self._is_spent():
+            self._is_closed = True
+            self._scheduler.no_more(sum(trial.reevaluates is None for trial in self.history.trials))
+            self._decide()
+
+    def _decide(self) -> None:
+        """Take over what the scheduler has decided, but for what earlier searchers have entered already."""
+        assert self._scheduler is not None
+        for promotion in self._scheduler.decisions():
+            goal = len(self._rungs) if promotion.rung is None else promotion.rung
+            if self.history.trials[promotion.trial].goal < goal:
+                self._due[promotion.trial] = goal
+
+    def _end(self) -> None:
+        search, trials = self.experiment.search, self.history.trials
+        if search is not None and search.reevaluate and all(trial.reevaluates is None for trial in trials):
+            best = self.history.best(search.directions[0])[: search.reevaluate]
+            for trial in best:
+                seeds = [job.spec.seed + SEED_STEP for job in self.experiment.trial_jobs(trial.number, trial.point)]
+                jobs = self.experiment.trial_jobs(len(trials), trial.point, seeds)
+                self._enter(trial.point, jobs, reevaluates=trial.number)
+            if best:
+                return
+        self._record([SearchEvent(kind="ended", content={})])
+
+    # -- the ledger
+
+    def _record(
+        self,
+        events: Iterable[SearchEvent],
+        requests: Sequence[Request] = (),
+        enter: Callable[[Ledger], None] = lambda _: None,
+    ) -> None:
+        """Enter events, requests and whatever ``enter`` enters: all, or nothing."""
+        events = list(events)
+        while True:
+            try:
+                enter(self.ledger)
+                search_events.add(self.ledger, events)
+                self.ledger.add_requests(requests)
+                break
+            except LedgerBusyError:  # nothing of it was written
+                self.ledger.abandon()
+                self.ledger = Ledger.open(self.paths.ledger)
+        for event in search_events.events(self.ledger, self.paths.ledger, after=self.history.last_id):
+            self._apply(event)
+            if event.kind == "told" and self._proposals is not None:
+                self._proposals.tell(event, self.history)
+
+    def _apply(self, event: SearchEvent) -> None:
+        self.history.apply(event)
+        if self._scheduler is None or event.trial is None:
+            return
+        if event.kind == "promoted":
+            self._due.pop(event.trial, None)
+            return
+        trial = self.history.trials[event.trial]
+        if event.kind == "reached":
+            self._scheduler.reached(trial.number, len(trial.reached) - 1, trial.reached[-1])
+        elif event.kind == "over" and trial.reevaluates is None:
+            self._scheduler.ended(trial.number)
+        self._decide()
+
+
+def _scheduler(spec: SchedulerSpec, search: SearchSpec | None, rungs: Sequence[int]) -> schedulers.Scheduler:
+    if search is None:
+        return schedulers.make(spec, "asynchronous", len(rungs), "maximize")
+    return schedulers.make(spec, search.order, len(rungs), search.directions[0])
+
+
+def _with(job: Job, **changes: Any) -> Job:
+    return dataclasses.replace(job, spec=dataclasses.replace(job.spec, **changes))
+
+
+def _failed(trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
+    whys = [one.message for one in figures if one.state == "FAILED" and one.message]
+    steps, why = sum(one.env_steps for one in figures), whys[0] if whys else "cancelled"
+    content = {"values": None, "measures": None, "env_steps": steps, "why": why}
+    return SearchEvent(kind="over", trial=trial.number, content=content)
+
+
+def declared(paths: RunPaths) -> Experiment:
+    """The experiment as the supervisor read it."""
+    content = parsed_json(paths.search_declared.read_bytes())
+    return from_mapping(content["data"], base=Path(content["base"]), **content["options"])
+
+
+def _end_with_supervisor() -> None:
+    os.read(0, 1)
+    os._exit(0)
+
+
+def main(run_dir: str, holder: str, lanes: str) -> int:
+    threading.Thread(target=_end_with_supervisor, daemon=True).start()
+    paths = RunPaths(Path(run_dir))
+    try:
+        Searcher(paths=paths, experiment=declared(paths), holder=holder, lanes=int(lanes)).run()
+    except OrchestratorError as error:
+        print(f"search: {error}", flush=True)
+        return 2 if isinstance(error, UsageError) else 1
+    finally:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(paths.searching)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

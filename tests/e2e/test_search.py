@@ -1,0 +1,193 @@
+"""``run`` with ``[search]``: trials are made as the search goes on, and it survives whatever ends its processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import pytest
+from command_helpers import HOPPER, TINY, give, wait_until
+
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment import run_directory
+from orchestrator.ledger import search_events
+from orchestrator.ledger.search_events import SearchEvent
+
+SPACE = """
+[search.space]
+"ppo.learning_rate" = { low = 1e-4, high = 1e-2, log = true }
+"model.geom.*thigh*.size" = { low = 0.8, high = 1.2, multiply = true }
+"""
+
+
+def search_file(folder: Path, table: str, seeds: Sequence[int] = (0,), settings: str = "") -> Path:
+    path = folder / "jobs.toml"
+    header = f'name = "search"\nmax_parallel = 2\n{TINY}'
+    job = f'[[jobs]]\nname = "hopper"\nxml = "{HOPPER}"\ntask = "forward"\nseeds = {list(seeds)}\n{settings}'
+    path.write_text(f"{header}\n{job}\n[search]\n{table}\n{SPACE}")
+    return path
+
+
+def events(run_dir: Path) -> list[SearchEvent]:
+    paths = RunPaths(run_dir)
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        return search_events.events(ledger, paths.ledger)
+
+
+def finish(jobs: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    done = give("run", jobs, "--run-dir", "run", *options, cwd=jobs.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def weights(run_dir: Path) -> dict[str, Any]:
+    return {job_id: row["weights_sha256"] for job_id, row in commands.summary(run_dir).items()}
+
+
+def points(run_dir: Path) -> list[Mapping[str, Any]]:
+    return [event.content["point"] for event in events(run_dir) if event.kind == "asked"]
+
+
+def test_a_search_makes_its_trials_one_by_one_and_ends(tmp_path: Path) -> None:
+    jobs = search_file(tmp_path, 'sampler = "random"\ntrials = 3\nobjective = "ep_rew_mean"')
+    finish(jobs)
+    rows = commands.summary(tmp_path / "run")
+    assert list(rows) == [f"hopper-t{number:05d}-s0" for number in range(3)]
+    assert {row["state"] for row in rows.values()} == {"SUCCEEDED"}
+    kinds = Counter(event.kind for event in events(tmp_path / "run"))
+    assert kinds == {"began": 1, "asked": 3, "over": 3, "told": 3, "ended": 1}
+    told = [event.content["values"] for event in events(tmp_path / "run") if event.kind == "told"]
+    assert sorted(told) == sorted([row["ep_rew_mean"]] for row in rows.values())
+
+    assert len({row["ppo.learning_rate"] for row in rows.values()}) == 3
+    sizes = [row["model.geom.*thigh*.size"] for row in rows.values()]
+    assert len(set(sizes)) == 3
+    specs = [WorkerSpec.from_json((tmp_path / "run/jobs" / job_id / "spec.json").read_text()) for job_id in rows]
+    assert [spec.model_edits["geom.*thigh*.size"] for spec in specs] == [f"*{size}" for size in sizes]
+
+
+@pytest.mark.slow
+def test_more_trials_are_taken_over_and_another_space_is_refused(tmp_path: Path) -> None:
+    jobs = search_file(tmp_path, 'sampler = "random"\ntrials = 2\nobjective = "ep_rew_mean"')
+    finish(jobs)
+    before = weights(tmp_path / "run")
+    jobs.write_text(jobs.read_text().replace("trials = 2", "trials = 4"))
+    finish(jobs)
+    after = weights(tmp_path / "run")
+    assert len(after) == 4
+    assert before.items() <= after.items()
+
+    jobs.write_text(jobs.read_text().replace("high = 1e-2", "high = 1e-3"))
+    refused = commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert '"ppo.learning_rate".high: 0.01 → 0.001' in refused.stderr
+    assert weights(tmp_path / "run") == after
+
+
+RUNGS = """sampler = "random"
+trials = 6
+objective = "ep_rew_mean"
+[search.scheduler]
+kind = "asha"
+min_env_steps = 128
+factor = 2
+"""
+
+
+@pytest.mark.slow
+def test_asha_trains_the_best_to_the_end_and_leaves_the_others_paused(tmp_path: Path) -> None:
+    jobs = search_file(tmp_path, RUNGS, seeds=[0, 1])
+    finish(jobs)
+    rows = commands.summary(tmp_path / "run")
+    assert len(rows) == 12
+    counts = Counter(row["state"] for row in rows.values())
+    assert set(counts) == {"SUCCEEDED", "PAUSED"}
+    assert 2 <= counts["SUCCEEDED"] < 12
+    reached = {row["env_steps"] for row in rows.values() if row["state"] == "PAUSED"}
+    assert reached <= {128, 256}
+    for first in range(0, 12, 2):  # the seeds of a trial go together
+        pair = list(rows.values())[first : first + 2]
+        assert pair[0]["env_steps"] == pair[1]["env_steps"]
+    trials = {event.trial for event in events(tmp_path / "run") if event.kind == "reached"}
+    assert trials == set(range(6))
+
+
+@pytest.mark.slow
+def test_a_trial_inherits_the_policy_of_the_nearest_finished_one(tmp_path: Path) -> None:
+    jobs = search_file(tmp_path, 'sampler = "random"\ntrials = 5\nobjective = "ep_rew_mean"\ninherit = "nearest"')
+    finish(jobs)
+    parents = [event.content["parent"] for event in events(tmp_path / "run") if event.kind == "asked"]
+    assert parents[0] is None
+    assert any(parent is not None for parent in parents)
+    for number, parent in enumerate(parents):
+        spec = WorkerSpec.from_json((tmp_path / f"run/jobs/hopper-t{number:05d}-s0/spec.json").read_text())
+        if parent is None:
+            assert spec.init is None
+        else:
+            assert parent < number
+            assert spec.init == str(tmp_path / f"run/jobs/hopper-t{parent:05d}-s0")
+
+
+def killable(folder: Path) -> dict[str, int]:
+    """Pids of a supervisor of ``folder``, its searcher, and a worker: those that run."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                command = Path(f"/proc/{entry}/cmdline").read_bytes().decode().split("\0")
+            except OSError:
+                continue
+            of_folder = any(part.startswith(str(folder)) for part in command)
+            for kind, name in (("searcher", "orchestrator.search.searcher"), ("worker", "orchestrator.worker")):
+                if name in command and of_folder:
+                    found[kind] = int(entry)
+            if "orchestrator" in command and "run" in command and of_folder:
+                found["supervisor"] = int(entry)
+    return found
+
+
+@pytest.mark.slow
+def test_killed_at_random_a_search_in_fixed_order_has_the_same_trials_and_weights(tmp_path: Path) -> None:
+    table = RUNGS.replace("trials = 6", 'trials = 10\norder = "fixed"')
+    quiet, rough = tmp_path / "quiet", tmp_path / "rough"
+    for folder in (quiet, rough):
+        folder.mkdir()
+    finish(search_file(quiet, table))
+    jobs, chance = search_file(rough, table), random.Random(18)
+    kills = 0
+    for _ in range(40):
+        with subprocess.Popen(
+            commands.command("run", jobs, "--run-dir", rough / "run"),
+            cwd=rough,
+            env=commands.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            until = time.monotonic() + chance.uniform(1.0, 5.0)
+            while process.poll() is None and time.monotonic() < until:
+                time.sleep(0.02)
+            if process.poll() is not None:
+                break
+            kind = chance.choice(["supervisor", "searcher", "worker"])
+            if kind in (alive := killable(rough)):
+                os.kill(alive[kind], signal.SIGKILL)
+                kills += 1
+            if kind != "supervisor":
+                time.sleep(chance.uniform(0.0, 1.0))
+                process.kill()
+            process.wait()
+        wait_until(lambda: "worker" not in killable(rough), "no worker is left")
+    finish(jobs)
+    assert kills >= 5
+    assert points(rough / "run") == points(quiet / "run")
+    assert weights(rough / "run") == weights(quiet / "run")
