@@ -60,7 +60,7 @@ GROUPS = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--full", action="store_true", help="run every test: the slow ones too, and those of tests/{ray,ranks,…}"
+        "--full", action="store_true", help="run the slow tests too, not their small variants, and tests/{ray,ranks,…}"
     )
 
 
@@ -96,14 +96,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the full tier unless it is asked for, or a file or folder of it is named."""
-    if not config.getoption("--full"):
-        named = _named(config)
-        left_out = {
-            item for item in items if item.get_closest_marker("full") and not named & {item.path, item.path.parent}
+    """Leave out the full tier unless it is asked for, or a file or folder of it is named; with it, small variants."""
+    full, named = config.getoption("--full"), _named(config)
+    if not (full and config.getoption("lf")):  # a test that has failed is repeated in either tier
+        left_out = "small" if full else "full"
+        deselected = {
+            item for item in items if item.get_closest_marker(left_out) and not named & {item.path, item.path.parent}
         }
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=list(deselected))
+        items[:] = [item for item in items if item not in deselected]
     items.sort(key=lambda item: TIERS.index(_tier(item)) if _tier(item) in TIERS else 0)
 
 

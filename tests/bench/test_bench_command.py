@@ -228,7 +228,7 @@ def test_wrong_usage_is_answered_with_the_valid_values(tmp_path: Path) -> None:
 
 def test_the_command_refuses_wrong_usage_and_writes_nothing(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, WORK)
-    done = commands.give("bench", jobs, "--job", "walker", "--run-dir", "bench", cwd=tmp_path)
+    done = commands.invoke("bench", jobs, "--job", "walker", "--run-dir", "bench", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert "--job walker" in done.stderr
     assert not (tmp_path / "bench/bench/plan.json").exists()

@@ -57,15 +57,15 @@ def test_every_way_is_measured_once_and_the_command_ends_with_the_verdict(tmp_pa
     first, *_ = rank_analysis.facts(tmp_path / "bench")["sentences"]
     assert first.startswith("balancer-s0, on 2 cores: ")
     assert first in done.stdout
-    again = commands.give("bench", jobs, *QUICK, "--ranks", "1,2,1024", cwd=tmp_path)
+    again = commands.invoke("bench", jobs, *QUICK, "--ranks", "1,2,1024", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "5 of 5 measurements are already finished" in again.stderr
-    assert commands.give("report", "bench", cwd=tmp_path).returncode == 0
+    assert commands.invoke("report", "bench", cwd=tmp_path).returncode == 0
 
 
 def test_the_other_baselines_train_with_one_rank(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {**WORK, "resources": {"ranks": 2}})
-    done = commands.give("bench", jobs, *QUICK, "--levels", "1", "--arms", "threads", "--no-strong", cwd=tmp_path)
+    done = commands.invoke("bench", jobs, *QUICK, "--levels", "1", "--arms", "threads", "--no-strong", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "balancer-s0 is measured with one rank instead of resources.ranks = 2" in done.stderr
     (record,) = MeasurementLog(tmp_path / "bench/bench/cells.jsonl").read()
@@ -75,7 +75,7 @@ def test_the_other_baselines_train_with_one_rank(tmp_path: Path) -> None:
 
 def test_tune_and_ranks_exclude_each_other(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, WORK)
-    done = commands.give("bench", jobs, "--ranks", "2", "--tune", "--run-dir", "bench", cwd=tmp_path)
+    done = commands.invoke("bench", jobs, "--ranks", "2", "--tune", "--run-dir", "bench", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert "--tune and --ranks" in done.stderr
 

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
+from unittest import mock
 
 import command_helpers as commands
 import pytest
@@ -79,7 +80,8 @@ def refused_jobs(tmp_path: Path, *jobs: Mapping[str, Any]) -> dict[str, str]:
     for name, text in (("word", UNKNOWN_WORD), ("none", "robots are fun"), ("still", NO_ACTUATORS)):
         (cwd / f"{name}.xml").write_text(text)
     before = sorted(tmp_path.rglob("*"))
-    done = give("run", "jobs.toml", "--run-dir", "run", cwd=cwd, PYTHONDONTWRITEBYTECODE="1")
+    with mock.patch.dict(os.environ, PYTHONDONTWRITEBYTECODE="1"):
+        done = invoke("run", "jobs.toml", "--run-dir", "run", cwd=cwd)
     assert (done.returncode, done.stdout) == (2, "")
     assert sorted(tmp_path.rglob("*")) == before
     *problems, count = done.stderr.splitlines()
@@ -350,7 +352,7 @@ def test_limits_end_a_job_and_say_what_was_reached(misbehaving: Misbehaving) -> 
 
 def test_a_hundred_megabytes_of_output_hurt_nobody_and_stay_within_the_limit(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("talk", "talk"))
-    done = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     log = tmp_path / "run/jobs/talk-s0/attempts/0/worker.log"
     assert log.stat().st_size <= 64 * 2**20

@@ -293,7 +293,7 @@ def test_errors_stop_a_run_with_their_place(tmp_path: Path) -> None:
     wild = tmp_path / "wild.xml"
     wild.write_text(cart(actuator=MOTOR.replace('"5"', '"1e12"')))
     jobs = write_experiment(tmp_path, {"name": "wild", "xml": wild, "task": "balance"})
-    done = give("run", jobs, cwd=tmp_path)
+    done = invoke("run", jobs, cwd=tmp_path)
     assert done.returncode == 2
     assert f"jobs.toml: jobs[0]: {wild}: physics diverges under random actions" in done.stderr
 

@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from command_helpers import Experiment, give, invoke
+from command_helpers import Experiment, invoke
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
@@ -145,14 +145,3 @@ def test_a_cleaned_run_directory_reports_and_resumes(littered: Experiment) -> No
     assert (resumed.returncode, "balancer-s0 at 512" in resumed.stdout) == (0, True), resumed.stdout
     again = json.loads((littered.run_dir / "summary.json").read_text())
     assert {row["job_id"]: row["weights_sha256"] for row in again} == weights
-
-
-@pytest.mark.slow
-def test_a_cleaned_run_directory_plays_and_verifies(littered: Experiment, opengl: None) -> None:
-    assert invoke("clean", "run", cwd=littered.cwd).returncode == 0
-    seconds = ("--video", "--seconds", "0.1")
-    for checkpoint in ([], ["--checkpoint", "latest"]):
-        played = give("play", "run", JOB, *seconds, *checkpoint, cwd=littered.cwd, DISPLAY="", WAYLAND_DISPLAY="")
-        assert played.returncode == 0, played.stderr
-    verified = give("verify", "run", "--jobs", JOB, "--iterations", "3", cwd=littered.cwd)
-    assert verified.returncode == 0, verified.stdout + verified.stderr

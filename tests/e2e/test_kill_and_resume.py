@@ -17,8 +17,9 @@ from pathlib import Path
 import command_helpers as commands
 import pytest
 import worker_helpers as worker
-from command_helpers import REPOSITORY, Run, carriers, give, token_of, wait_until, write_experiment
+from command_helpers import REPOSITORY, Run, carriers, invoke, token_of, wait_until, write_experiment
 
+from orchestrator.core.paths import JobPaths
 from orchestrator.core.procfs import is_running
 from orchestrator.experiment import recovery
 from orchestrator.ledger import Ledger, Request
@@ -75,19 +76,19 @@ def workers_of(supervisor: int) -> dict[int, bytes]:
 
 
 def finish(jobs: Path, cwd: Path) -> None:
-    done = give("run", jobs, "--run-dir", "run", cwd=cwd)
+    done = invoke("run", jobs, "--run-dir", "run", cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {row["state"] for row in commands.summary(cwd / "run").values()} == {"SUCCEEDED"}
 
 
-def assert_same_bits(one: Path, other: Path, robots: tuple[str, ...]) -> None:
+def assert_same_bits_as_alone(cwd: Path, robots: tuple[str, ...]) -> None:
+    """Each job has the bits of a training alone, in this process, that nothing disturbs."""
     for name in robots:
-        mine, theirs = (cwd / f"run/jobs/{name}-s0" for cwd in (one, other))
-        assert worker.same_bits(worker.parameters(mine / "model.zip"), worker.parameters(theirs / "model.zip")), name
-        assert worker.normalization(mine / "vecnormalize.pkl") == worker.normalization(theirs / "vecnormalize.pkl"), (
-            name
-        )
-        assert (mine / "eval.json").read_bytes() == (theirs / "eval.json").read_bytes(), name
+        mine = JobPaths(cwd / f"run/jobs/{name}-s0")
+        alone, _ = worker.train_again(mine, cwd / f"alone/{name}")
+        assert worker.same_bits(worker.parameters(mine.model), worker.parameters(alone.model)), name
+        assert worker.normalization(mine.vecnormalize) == worker.normalization(alone.vecnormalize), name
+        assert mine.eval.read_bytes() == alone.eval.read_bytes(), name
 
 
 def trained_steps(cwd: Path) -> int:
@@ -121,37 +122,25 @@ def disturb(cwd: Path, robots: tuple[str, ...], total_timesteps: int, kills: int
     finish(jobs, cwd)
 
 
-def undisturbed(cwd: Path, robots: tuple[str, ...], total_timesteps: int) -> Path:
-    """Train an experiment to its end; returns ``cwd``."""
-    finish(experiment(cwd, robots, total_timesteps), cwd)
-    return cwd
-
-
-@pytest.fixture(scope="module")
-def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``STEPS`` steps of three robots beside each other, never disturbed."""
-    return undisturbed(tmp_path_factory.mktemp("undisturbed"), ("hopper", "balancer", "walker"), STEPS)
-
-
-def check_kills(tmp_path: Path, robots: tuple[str, ...], total_timesteps: int, kills: int, whole: Path) -> None:
+def check_kills(tmp_path: Path, robots: tuple[str, ...], total_timesteps: int, kills: int) -> None:
     disturb(tmp_path / "disturbed", robots, total_timesteps, kills)
     with contextlib.closing(sqlite3.connect(tmp_path / "disturbed/run/ledger.sqlite3")) as ledger:
         unaccounted = ledger.execute(
             "SELECT count(*) FROM attempts WHERE wall_s IS NULL OR ended_at IS NULL"
         ).fetchone()
     assert unaccounted == (0,), "every second is accounted for, those of killed attempts too"
-    assert_same_bits(whole, tmp_path / "disturbed", robots)
+    assert_same_bits_as_alone(tmp_path / "disturbed", robots)
 
 
-def test_supervisor_killed_at_random_instants_loses_nothing(trained_once: Path, tmp_path: Path) -> None:
-    check_kills(tmp_path, ("hopper", "balancer"), STEPS, kills=2, whole=trained_once)
+@pytest.mark.small
+def test_supervisor_killed_at_random_instants_loses_nothing(tmp_path: Path) -> None:
+    check_kills(tmp_path, ("hopper", "balancer"), STEPS, kills=2)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_supervisor_killed_six_times_loses_nothing_of_six_robots(tmp_path: Path) -> None:
-    whole = undisturbed(tmp_path / "undisturbed", ROBOTS, STEPS)
-    check_kills(tmp_path, ROBOTS, STEPS, kills=6, whole=whole)
+    check_kills(tmp_path, ROBOTS, STEPS, kills=6)
 
 
 @pytest.mark.slow
@@ -174,7 +163,7 @@ def test_what_was_asked_of_a_supervisor_that_was_killed_does_not_stop_the_next(t
     ledger = Ledger.open(tmp_path / "run/ledger.sqlite3")
     ledger.add_requests([Request(verb="stop", job_id=None), Request(verb="cancel", job_id="walker-s0")])
     ledger.abandon()
-    assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 1
+    assert invoke("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 1
     states = {job_id: row["state"] for job_id, row in commands.summary(tmp_path / "run").items()}
     assert states == {"hopper-s0": "SUCCEEDED", "walker-s0": "CANCELLED"}
 
@@ -213,13 +202,7 @@ def test_an_examination_that_hangs_does_not_outlive_the_supervisor(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_trained_alone_and_beside_neighbours_is_the_same(trained_once: Path, tmp_path: Path) -> None:
-    finish(experiment(tmp_path, ("walker",), STEPS), tmp_path)
-    assert_same_bits(tmp_path, trained_once, ("walker",))
-
-
-@pytest.mark.slow
-def test_stopped_and_resumed_by_the_same_command_is_the_same(trained_once: Path, tmp_path: Path) -> None:
+def test_stopped_and_resumed_by_the_same_command_is_the_same(tmp_path: Path) -> None:
     jobs = experiment(tmp_path, ("hopper",), STEPS)
     with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
         run.until("launched")
@@ -227,4 +210,4 @@ def test_stopped_and_resumed_by_the_same_command_is_the_same(trained_once: Path,
         run.signal(signal.SIGINT)
         assert run.end() == 130
     finish(jobs, tmp_path)
-    assert_same_bits(trained_once, tmp_path, ("hopper",))
+    assert_same_bits_as_alone(tmp_path, ("hopper",))

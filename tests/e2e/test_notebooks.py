@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
+import re
 from pathlib import Path
 from typing import Any
 
 import command_helpers as commands
 import pytest
 
+TIMESTEPS = re.compile(r"total_timesteps=\d+")
 NOTEBOOKS = sorted((commands.REPOSITORY / "examples").glob("*.ipynb"))
 
 
@@ -17,6 +18,7 @@ def executed(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]
     """The outputs of all cells; an exception in one of them is raised. Runs in the folder of ``path``."""
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     monkeypatch.setenv("PYTHONPATH", str(commands.REPOSITORY))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("IPYTHONDIR", str(path.parent / ".ipython"))
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(path.parent / ".jupyter"))
     notebook = nbformat.read(path, as_version=4)
@@ -31,7 +33,7 @@ def test_every_example_runs_in_its_own_folder(path: Path, tmp_path: Path, monkey
     (tmp_path / "mjcf").symlink_to(commands.REPOSITORY / "mjcf")
     copy = tmp_path / "examples" / path.name
     copy.parent.mkdir()
-    shutil.copy(path, copy)
+    copy.write_text(TIMESTEPS.sub("total_timesteps=1024", path.read_text()))
     outputs = executed(copy, monkeypatch)
     if path.stem == "train_a_folder":
         pages = [output["data"]["text/html"] for output in outputs if "text/html" in output.get("data", {})]

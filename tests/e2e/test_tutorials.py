@@ -31,7 +31,7 @@ class Reader:
         (programs / "orchestrator").write_text(f'#!/bin/sh\nexec {sys.executable} -m orchestrator "$@"\n')
         (programs / "orchestrator").chmod(0o755)
         path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self.environment = environment(PATH=path, HOME=str(folder), DISPLAY="", WAYLAND_DISPLAY="")
+        self.environment = environment(PATH=path, HOME=str(folder), DISPLAY="", WAYLAND_DISPLAY="", OMP_NUM_THREADS="1")
 
     def follow(self, document: str) -> dict[str, str]:
         """Write its files and run its commands.
@@ -90,7 +90,7 @@ def test_a_shared_machine(tmp_path: Path) -> None:
     robots = tmp_path / "my_robots"
     robots.mkdir()
     (robots / "hopper.xml").symlink_to(REPOSITORY / "mjcf/hopper.xml")
-    reader = Reader(tmp_path, {"--until 07:00": "--until 30s --grace 10", '"2 GiB"': "0"})
+    reader = Reader(tmp_path, {"--until 07:00": "--until 15s --grace 10 --max-parallel 1", '"2 GiB"': "0"})
     outputs = reader.follow("tutorial-shared-machine.md")
     assert "robots" in outputs["orchestrator list"]
     assert (tmp_path / "robots-report/index.html").is_file()

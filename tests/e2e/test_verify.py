@@ -11,7 +11,7 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import Experiment, give, invoke, odd, wait_until, write_experiment
+from command_helpers import Experiment, invoke, odd, wait_until, write_experiment
 
 from orchestrator.verify import certificate
 
@@ -71,7 +71,7 @@ def verified(directory: Path, *jobs: dict[str, Any]) -> dict[str, dict[str, Any]
     """The entries of the certificate of a verification that fails, by job."""
     path = write_experiment(directory, *jobs, defaults=commands.TINY.replace("n_steps = 64", "n_steps = 256"))
     (directory / "guilty.py").write_text(GUILTY)
-    done = give("verify", path, *SHORT, "--jobs", "*", "--output", "out", cwd=directory)
+    done = invoke("verify", path, *SHORT, "--jobs", "*", "--output", "out", cwd=directory)
     assert done.returncode == 1, done.stdout + done.stderr
     assert (directory / "out/verify").is_dir(), "the trainings that failed are kept"
     written = json.loads((directory / "out" / certificate.FILE).read_text())
@@ -82,9 +82,10 @@ def verified(directory: Path, *jobs: dict[str, Any]) -> dict[str, dict[str, Any]
 
 
 @pytest.mark.slow
-def test_all_jobs_of_a_run_directory_pass_without_their_original_files(finished: Experiment) -> None:
+def test_all_jobs_of_a_cleaned_run_directory_pass_without_their_original_files(finished: Experiment) -> None:
     finished.jobs.unlink()
-    done = give("verify", finished.run_dir, *SHORT, "--json", cwd=finished.cwd)
+    assert invoke("clean", finished.run_dir, cwd=finished.cwd).returncode == 0
+    done = invoke("verify", finished.run_dir, *SHORT, "--json", cwd=finished.cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((finished.run_dir / certificate.FILE).read_text())
     assert json.loads(done.stdout) == written
@@ -102,23 +103,20 @@ def test_all_jobs_of_a_run_directory_pass_without_their_original_files(finished:
 
 
 @pytest.mark.slow
-def test_a_job_that_depends_on_its_neighbours_fails(tmp_path: Path) -> None:
-    nosy = verified(tmp_path, guilty("nosy", "look around"))["nosy-s0"]
-    assert nosy["verdict"] == "FAIL"
-    assert nosy["together_sha256"] != nosy["alone_sha256"]
-    assert "depends on what runs beside it" in nosy["reasons"][0]
-
-
-@pytest.mark.slow
-def test_only_jobs_that_depend_on_randomness_or_on_state_outside_of_the_checkpoint_fail(tmp_path: Path) -> None:
+def test_only_jobs_that_depend_on_neighbours_randomness_or_state_outside_of_the_checkpoint_fail(tmp_path: Path) -> None:
     jobs = verified(
         tmp_path,
         odd("good", "nothing"),
+        guilty("nosy", "look around"),
         guilty("gambler", "roll dice"),
         guilty("hidden", "count outside"),
         guilty("open", "hold a file"),
     )
     assert jobs["good-s0"]["verdict"] == "PASS"
+    nosy = jobs["nosy-s0"]
+    assert nosy["verdict"] == "FAIL"
+    assert nosy["together_sha256"] != nosy["alone_sha256"]
+    assert "depends on what runs beside it" in nosy["reasons"][0]
     assert jobs["gambler-s0"]["verdict"] == "FAIL"
     assert "even in two trainings alone" in jobs["gambler-s0"]["reasons"][0]
     for name, words in (

@@ -49,7 +49,8 @@ def fuzz(examples: int) -> settings:
 
 def few_or_many(few: int, many: int) -> pytest.MarkDecorator:
     """Numbers of examples, for the default tier and for the full one."""
-    return pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.slow)])
+    tiers = ((few, pytest.mark.small), (many, pytest.mark.slow))
+    return pytest.mark.parametrize("examples", [pytest.param(examples, marks=mark) for examples, mark in tiers])
 
 
 def as_bytes(value: Any) -> bytes:

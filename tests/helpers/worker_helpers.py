@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import dataclasses
 import importlib
 import io
 import os
 import pickle
+import shutil
 import signal
 import socket
 import subprocess
@@ -149,6 +151,15 @@ def train_here(paths: JobPaths, number: int = 0) -> tuple[ExitRecord, str]:
         torch.Tensor.backward = backward  # type: ignore[method-assign]  # timed where the training was cut short
     files.exit.write_text(record.to_json())
     return record, f"{log.getvalue()}{record.traceback}"
+
+
+def train_again(trained: JobPaths, directory: Path, **changes: Any) -> tuple[JobPaths, ExitRecord]:
+    """Train a job again in ``directory`` and in this process, alone and undisturbed, with ``changes`` to its spec."""
+    paths = job(directory, dataclasses.replace(WorkerSpec.from_json(trained.spec.read_text()), **changes))
+    shutil.copytree(trained.robot, paths.robot)
+    record, log = train_here(paths)
+    assert record.code == ExitCode.SUCCEEDED, log
+    return paths, record
 
 
 def algorithm(algo: str, **changes: Any) -> WorkerSpec:

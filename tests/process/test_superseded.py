@@ -66,7 +66,7 @@ def without_log(paths: JobPaths) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> ExitRecord:
-    record, log = helpers.run(job(tmp_path_factory.mktemp("undisturbed") / "job"))
+    record, log = helpers.train_here(job(tmp_path_factory.mktemp("undisturbed") / "job"))
     assert record.code == ExitCode.SUCCEEDED, log
     return record
 
@@ -86,7 +86,7 @@ def test_a_suspended_worker_leaves_the_job_to_the_attempt_that_came_after_it(
     paths = job(tmp_path / "disturbed")
     with helpers.Worker(paths, 0, channel=channel, STOP_AT=str(place)) as suspended:
         until_stopped(suspended.process.pid)
-        then, log = helpers.run(paths, 1)
+        then, log = helpers.train_here(paths, 1)
         assert then.code == ExitCode.SUCCEEDED, log
         assert then.weights_sha256 == undisturbed.weights_sha256
         left = without_log(paths)

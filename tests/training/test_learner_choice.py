@@ -11,7 +11,7 @@ from typing import Any, get_args
 import command_helpers as commands
 import numpy as np
 import pytest
-from command_helpers import BALANCER, give, write_experiment
+from command_helpers import BALANCER, invoke, write_experiment
 from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.preprocessing import is_image_space
@@ -166,7 +166,7 @@ def test_ledger_summary_status_and_report_say_which_learner_it_was_and_why(tmp_p
         {"name": "pole", "env": "CartPole-v1"},
         head="max_parallel = 2",
     )
-    done = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     why = "auto: its action space is a Discrete, and the fast learner takes a one-dimensional Box"
     line = f"learner: fast × 1, sb3 × 1 ({why}: pole-s0)"
@@ -174,10 +174,10 @@ def test_ledger_summary_status_and_report_say_which_learner_it_was_and_why(tmp_p
     assert {name: row["learner"] for name, row in rows.items()} == {"balancer-s0": "fast", "pole-s0": "sb3"}
     assert rows["pole-s0"]["learner_reason"] == why
     assert line in done.stdout
-    assert line in give("status", "run", cwd=tmp_path).stdout
+    assert line in invoke("status", "run", cwd=tmp_path).stdout
     assert why in (tmp_path / "run/summary.csv").read_text()
     assert f"learner sb3 ({why})" in (tmp_path / "run/jobs/pole-s0/attempts/0/worker.log").read_text()
-    page = give("report", "run", "--format", "md", cwd=tmp_path).stdout.replace("\\", "")
+    page = invoke("report", "run", "--format", "md", cwd=tmp_path).stdout.replace("\\", "")
     assert line.removeprefix("learner: ") in page
     facts = json.loads((tmp_path / "run/report/report.json").read_text())
     assert {job["job_id"]: job["learner_reason"] for job in facts["jobs"]}["pole-s0"] == why
@@ -191,7 +191,7 @@ def test_a_fast_learner_that_cannot_be_is_refused_before_anything_is_launched(
     job: dict[str, Any], where: str, tmp_path: Path
 ) -> None:
     jobs = write_experiment(tmp_path, {"name": "odd", **job}, {"name": "sound", "xml": BALANCER})
-    done = give("run", jobs, "--run-dir", "run", "--learner", "fast", cwd=tmp_path)
+    done = invoke("run", jobs, "--run-dir", "run", "--learner", "fast", cwd=tmp_path)
     assert done.returncode == 2
     assert f"{where}: " in done.stderr
     assert 'learner = "fast" is not possible: ' in done.stderr

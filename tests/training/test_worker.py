@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any, get_args
+from unittest import mock
 
 import gymnasium
 import psutil
@@ -290,13 +292,15 @@ def test_full_disk_ends_at_the_last_whole_checkpoint_and_goes_on_once_there_is_s
         "        os.fsync = fsync"
     )
     module(tmp_path, fill, after_step="disk_is_full()")
-    helpers.run(undisturbed, SPACE="1")
+    with mock.patch.dict(os.environ, SPACE="1"):
+        helpers.train_here(undisturbed)
     paths = helpers.job(tmp_path / "job", own(tmp_path, total_timesteps=512))
     with helpers.Worker(paths) as worker:
         assert worker.wait() == ExitCode.DISK_FULL, worker.log
         assert not worker.attempt.exit.exists()
         assert not list(paths.root.rglob("*.tmp"))
-    record, log = helpers.run(paths, 1, SPACE="1")
+    with mock.patch.dict(os.environ, SPACE="1"):
+        record, log = helpers.train_here(paths, 1)
     assert (record.code, record.resumed_from) == (ExitCode.SUCCEEDED, 256), log
     assert helpers.same_bits(helpers.parameters(paths.model), helpers.parameters(undisturbed.model))
 
@@ -445,10 +449,10 @@ def test_a_long_update_is_told_of_too(env: str, n_epochs: int, tmp_path: Path) -
     hyperparameters = {**helpers.SMALL_PPO, "n_steps": 256, "n_epochs": n_epochs}
     paths = helpers.job(tmp_path, helpers.spec(env=env, hyperparameters=hyperparameters))
     with helpers.Worker(paths, channel=True) as worker, worker.channel.makefile("rb", buffering=0) as lines:
-        told = [Progress.from_line(line) for line in lines]
-    # One iteration: until it ends, only the update can have told that its rollout is complete.
-    during = [record for record in told if record.phase == "training" and record.iteration == 0]
-    assert sum(record.env_steps == 512 for record in during) >= 2
+        told = map(Progress.from_line, lines)
+        # One iteration: until it ends, only the update can have told that its rollout is complete.
+        during = (one for one in told if (one.phase, one.iteration, one.env_steps) == ("training", 0, 512))
+        assert len([*itertools.islice(during, 2)]) == 2, worker.log
 
 
 def test_a_line_that_fits_only_in_part_is_finished_before_the_next() -> None:
