@@ -204,7 +204,8 @@ def test_eighteen_foreign_robots_are_trained_without_a_word_in_between(tmp_path:
     facts = json.loads(done.stdout)
     assert {os.path.relpath(robot["path"], "theirs") for robot in facts["robots"]} == good
     assert {os.path.relpath(entry["path"], "theirs") for entry in facts["left_out"]} == others
-    done = invoke("run", "jobs.toml", "--set", "eval_episodes=0", "--set", "resources.memory=1 GiB", cwd=tmp_path)
+    short = ("eval_episodes=0", "resources.memory=1 GiB", "resources.start=fork")
+    done = invoke("run", "jobs.toml", *(f"--set={setting}" for setting in short), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = summary(tmp_path / "runs/theirs")
     assert len(rows) == len(good)
