@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from orchestrator.executors.process import ForkedProcess, Started
 TEMPLATE_COMMAND = (sys.executable, "-m", "orchestrator.worker.template")
 TOKEN_BYTES = 512
 """Length of the template's token, in whose place a forked worker writes its own."""
+IMPORT_PATIENCE_S = 2.0
+"""How long launches wait for a template that imports its packages; after that, workers are exec'ed until it has."""
 FORK_PATIENCE_S = 10.0
 """A template that does not fork a worker within this time is replaced."""
 MOST_FAILURES = 3
@@ -47,6 +50,7 @@ class WorkerTemplate:
     _control: socket.socket | None = field(default=None, init=False)
     _environment: Mapping[str, str] = field(default_factory=dict, init=False)
     """That of the running template."""
+    _wait_until: float = field(default=0.0, init=False)
     _is_ready: bool = field(default=False, init=False)
     _failures: int = field(default=0, init=False)
     """Since a worker was last forked."""
@@ -56,7 +60,7 @@ class WorkerTemplate:
     def fork(self, launch: Launch, log: IO[bytes], *, token: str, added: Mapping[str, str | None]) -> Started | str:
         """Fork a worker, which then waits for a byte on its channel. Returns why it has to be exec'ed, if it has to.
 
-        The first template imports its packages while other workers are exec'ed.
+        The first one waits until the template has imported its packages, unless that takes long.
         """
         variables = process.worker_environment(launch, 0, channel=None, token=token, added=added)
         if (why := self._why_not(variables)) is not None:
@@ -105,14 +109,17 @@ class WorkerTemplate:
         if self._popen is None and self._refused is None:
             self._start(variables)
         if self._control is not None and not self._is_ready:
+            self._control.settimeout(max(0.0, self._wait_until - time.monotonic()))
             try:
                 line = self._control.recv(CHUNK)
-            except BlockingIOError:
+            except (BlockingIOError, TimeoutError):
                 return "the template process is still importing its packages"
+            except ConnectionResetError:
+                line = b""
             if line:
                 self._refused = ForkAnswer.from_line(line).problem
                 self._is_ready = self._refused is None
-                self._control.setblocking(True)
+                self._control.settimeout(FORK_PATIENCE_S)
             else:
                 self._lost()
             if self._refused is not None:
@@ -141,8 +148,7 @@ class WorkerTemplate:
             ours.close()
             self._refused = f"it could not be started ({error})"
         else:
-            ours.setblocking(False)
-            self._control = ours
+            self._control, self._wait_until = ours, time.monotonic() + IMPORT_PATIENCE_S
 
     def _lost(self) -> None:
         """Replace a template that has ended or hangs, unless that has happened too often."""

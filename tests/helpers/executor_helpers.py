@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from orchestrator.core.messages import Progress
+from orchestrator.executors import worker_template
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed
 from orchestrator.executors.local import LocalExecutor
 
@@ -135,20 +137,15 @@ def puppet_template(prepare: str = "pass") -> tuple[str, ...]:
     return sys.executable, "-c", TEMPLATE.format(puppet=PUPPET[-1], prepare=prepare)
 
 
-def await_template(executor: LocalExecutor) -> int:
-    """Wait until the template process can fork, or has ended. Returns its pid."""
-    template = executor._template
-    assert template._control is not None
-    assert template._popen is not None
-    if not template._is_ready:
-        assert select.select([template._control], [], [], DEADLINE_S)[0]
-    return template._popen.pid
+def template_pid(executor: LocalExecutor) -> int:
+    """That of its template process, which has been started."""
+    assert executor._template._popen is not None
+    return executor._template._popen.pid
 
 
 @contextlib.contextmanager
-def forking(root: Path, prepare: str = "pass") -> Iterator[LocalExecutor]:
-    """A local executor whose template process is ready to fork puppets, after one that it has exec'ed."""
-    with local(template_command=puppet_template(prepare)) as executor:
-        until_exit(executor, executor.submit(make_launch(root, "first", [("exit", 0)], fork=True)))
-        await_template(executor)
+def forking(prepare: str = "pass") -> Iterator[LocalExecutor]:
+    """A local executor with a :func:`puppet_template`, for which launches wait."""
+    patience = mock.patch.object(worker_template, "IMPORT_PATIENCE_S", DEADLINE_S)
+    with patience, local(template_command=puppet_template(prepare)) as executor:
         yield executor

@@ -7,21 +7,24 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from executor_helpers import (
     ASLEEP,
     ASLEEP_FAMILY,
+    DEADLINE_S,
     READY,
     Order,
     await_files,
     await_gone,
-    await_template,
     forking,
     local,
     make_launch,
     puppet_template,
+    template_pid,
     until_exit,
     until_heard,
 )
@@ -63,7 +66,8 @@ def descriptors() -> int:
 
 def test_a_forked_worker_has_all_that_one_that_is_execed_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, seen = max(os.sched_getaffinity(0)), {}
-    with forking(tmp_path) as executor:
+    with forking() as executor:
+        assert ended(executor, executor.submit(make_launch(tmp_path, "starts the template", LOOK, fork=True))) == 7
         monkeypatch.setenv("SET_LATER", "\udcff")
         monkeypatch.chdir(tmp_path)
         for job_id in ("forked", "exec"):
@@ -83,7 +87,7 @@ def test_a_forked_worker_has_all_that_one_that_is_execed_has(tmp_path: Path, mon
 
 
 def test_a_forked_worker_is_known_by_its_own_token_and_is_a_child_of_the_supervisor(tmp_path: Path) -> None:
-    with forking(tmp_path) as executor:
+    with forking() as executor:
         handle = executor.submit(make_launch(tmp_path, "a", [("fork", "child"), *ASLEEP], fork=True))
         until_heard(executor, handle)
         assert handle.pid in children()
@@ -98,7 +102,7 @@ def test_a_forked_worker_is_known_by_its_own_token_and_is_a_child_of_the_supervi
 )
 def test_descendants_of_a_forked_worker_end_with_it(tmp_path: Path, how: str) -> None:
     before = children()
-    with forking(tmp_path) as executor:
+    with forking() as executor:
         orders = [*ASLEEP_FAMILY[:3], ("exit", 3) if how == "exits" else ASLEEP_FAMILY[-1]]
         handle = executor.submit(make_launch(tmp_path, "a", orders, fork=True))
         pids = [int(text) for text in await_files(tmp_path / "a/child", tmp_path / "a/daemon")]
@@ -114,19 +118,16 @@ def test_descendants_of_a_forked_worker_end_with_it(tmp_path: Path, how: str) ->
 
 def test_workers_outlive_their_template_and_another_one_forks_the_next(tmp_path: Path) -> None:
     before, open_before = children(), descriptors()
-    with forking(tmp_path) as executor:
+    with forking() as executor:
         orders: list[Order] = [("say", READY), ("await", "go"), ("exit", 5)]
         handle = executor.submit(make_launch(tmp_path, "a", orders, fork=True))
         until_heard(executor, handle)
-        os.kill(await_template(executor), signal.SIGKILL)
-        for job_id in ("at its end", "while the next one starts"):
-            assert ended(executor, executor.submit(make_launch(tmp_path, job_id, [("exit", 0)], fork=True))) == 0
-            assert not is_forked(tmp_path, job_id)
-        await_template(executor)
-        assert ended(executor, executor.submit(make_launch(tmp_path, "b", [("exit", 4)], fork=True))) == 4
+        os.kill(template_pid(executor), signal.SIGKILL)
+        for job_id in "bc":
+            assert ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True))) == 7
         (tmp_path / "a/go").touch()
         assert ended(executor, handle) == 5
-        assert {is_forked(tmp_path, job_id) for job_id in "ab"} == {True}
+        assert [is_forked(tmp_path, job_id) for job_id in "abc"] == [True, False, True]
     assert (children(), descriptors()) == (before, open_before)
 
 
@@ -142,7 +143,7 @@ def test_a_kill_at_the_instant_of_the_fork_leaves_one_worker_and_no_other(
     tmp_path: Path, at_fork: str, forked: bool
 ) -> None:
     before = children()
-    with forking(tmp_path, AT_FORK.format(at_fork)) as executor:
+    with forking(AT_FORK.format(at_fork)) as executor:
         assert ended(executor, executor.submit(make_launch(tmp_path, "a", LOOK, fork=True))) == 7
         assert is_forked(tmp_path, "a") == forked
     assert children() == before
@@ -153,18 +154,24 @@ def test_a_template_that_hangs_is_replaced_and_forgotten_after_three_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_template, "FORK_PATIENCE_S", 0.05)
-    before, pids = children(), set()
-    with forking(tmp_path, AT_FORK.format("os.kill(os.getpid(), 19)")) as executor:
-        for number in range(worker_template.MOST_FAILURES):
-            pids.add(await_template(executor))
-            assert ended(executor, executor.submit(make_launch(tmp_path, f"hangs-{number}", LOOK, fork=True))) == 7
-            if number < worker_template.MOST_FAILURES - 1:
-                executor.submit(make_launch(tmp_path, f"starts-{number}", fork=True))
-        assert ended(executor, executor.submit(make_launch(tmp_path, "last", LOOK, fork=True))) == 7
+    before = children()
+    with forking(AT_FORK.format("os.kill(os.getpid(), 19)")) as executor:
+        for job_id in "abcd":
+            assert ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True))) == 7
+            assert "hangs" in log(tmp_path, job_id) or (job_id == "d" and "3 times" in log(tmp_path, job_id))
         assert executor._template._popen is None
-    assert len(pids) == worker_template.MOST_FAILURES
-    assert "3 times" in log(tmp_path, "last")
     assert children() == before
+
+
+def test_while_a_template_imports_for_long_workers_are_execed(tmp_path: Path) -> None:
+    with forking(f"while not os.path.exists({str(tmp_path / 'go')!r}): pass") as executor:
+        with mock.patch.object(worker_template, "IMPORT_PATIENCE_S", 0.0):
+            assert ended(executor, executor.submit(make_launch(tmp_path, "a", LOOK, fork=True))) == 7
+        (tmp_path / "go").touch()
+        executor._template._wait_until = time.monotonic() + DEADLINE_S
+        assert ended(executor, executor.submit(make_launch(tmp_path, "b", LOOK, fork=True))) == 7
+    assert "still importing" in log(tmp_path, "a")
+    assert is_forked(tmp_path, "b")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +182,7 @@ def test_a_template_that_hangs_is_replaced_and_forgotten_after_three_times(
     ],
 )
 def test_what_cannot_be_forked_safely_is_execed_and_the_log_says_why(tmp_path: Path, prepare: str, reason: str) -> None:
-    with forking(tmp_path, prepare) as executor:
+    with forking(prepare) as executor:
         for job_id in ("a", "b"):
             assert ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True))) == 7
             assert reason in log(tmp_path, job_id)
@@ -195,12 +202,12 @@ SUPERVISOR = """
 import sys
 sys.path[:0] = sys.argv[1:3]
 from pathlib import Path
-from executor_helpers import ASLEEP_FAMILY, await_template, forking, make_launch, until_heard
+from executor_helpers import ASLEEP_FAMILY, template_pid, forking, make_launch, until_heard
 root = Path(sys.argv[3])
-with forking(root) as executor:
+with forking() as executor:
     handles = [executor.submit(make_launch(root, f"j{number}", ASLEEP_FAMILY, fork=True)) for number in range(2)]
     until_heard(executor, *handles)
-    print(executor._reaper._popen.pid, await_template(executor), *(handle.pid for handle in handles), flush=True)
+    print(executor._reaper._popen.pid, template_pid(executor), *(handle.pid for handle in handles), flush=True)
     while True:
         executor.poll(10.0)
 """
@@ -230,13 +237,12 @@ def test_when_the_supervisor_is_killed_neither_template_nor_workers_survive(tmp_
 @pytest.mark.slow
 def test_a_template_is_no_process_of_any_attempt(tmp_path: Path) -> None:
     """A sweep after an attempt must not find it, and its token has room for that of any worker."""
-    with forking(tmp_path) as executor:
-        pid = await_template(executor)
+    with forking() as executor:
         for job_id in ("t" * 200, "template"):
             handle = executor.submit(make_launch(tmp_path, job_id, [("daemon", "daemon"), ("exit", 0)], fork=True))
             assert ended(executor, handle) == 0
             await_gone(map(int, await_files(tmp_path / job_id / "daemon")))
             assert is_forked(tmp_path, job_id)
-        stat = process_stat(pid)
+        stat = process_stat(template_pid(executor))
         assert stat is not None
         assert stat.state != "Z"

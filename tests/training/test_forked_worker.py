@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import worker_helpers as helpers
-from executor_helpers import await_template, events_until, until_exit
+from executor_helpers import DEADLINE_S, events_until, until_exit
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
+from orchestrator.executors import worker_template
 from orchestrator.executors.base import Handle, Launch
 from orchestrator.executors.local import LocalExecutor
 
@@ -56,14 +58,15 @@ def trained(paths: JobPaths) -> list[dict[str, str]]:
 
 @pytest.mark.slow
 def test_weights_evaluation_and_tables_are_those_of_a_worker_that_is_execed(
-    tmp_path: Path, executor: LocalExecutor
+    tmp_path: Path, executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = {
         how: [job(tmp_path, f"{learner}-{how}", learner=learner, normalize=True) for learner in ("fast", "sb3")]
         for how in ("exec", "fork")
     }
-    handles = [submit(executor, paths, fork=True) for paths in jobs["exec"]]  # while the template imports its packages
-    await_template(executor)
+    monkeypatch.setattr(worker_template, "IMPORT_PATIENCE_S", 0.0)
+    handles = [submit(executor, paths, fork=True) for paths in jobs["exec"]]
+    executor._template._wait_until = time.monotonic() + DEADLINE_S
     handles += [submit(executor, paths, fork=True) for paths in jobs["fork"]]
     assert {end.returncode for end in until_exit(executor, *handles).values()} == {0}
     for by_exec, forked in zip(*jobs.values(), strict=True):
@@ -82,7 +85,6 @@ def test_weights_evaluation_and_tables_are_those_of_a_worker_that_is_execed(
 def test_a_forked_worker_that_is_killed_resumes_to_the_same_weights(tmp_path: Path, executor: LocalExecutor) -> None:
     undisturbed, killed = (job(tmp_path, name, total_timesteps=4096) for name in ("undisturbed", "killed"))
     until_exit(executor, submit(executor, undisturbed, fork=True))
-    await_template(executor)
     first = submit(executor, killed, fork=True)
     assert first.pid is not None
     events_until(executor, lambda _: any(killed.checkpoints.glob("*.pt")))
