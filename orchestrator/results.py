@@ -140,6 +140,8 @@ def result_of(paths: RunPaths, row: SummaryRow, index: int | None = None) -> Res
     error = None if ok else str(row["message"] or row["state"].lower())
     if row["state"] in ("PENDING", "RUNNING"):
         error = "stopped before it was finished; the same call with the same run_dir resumes it"
+        if row.get("waits_for"):
+            error = f"not run, as it waits for {row.get('waits_for')}"
     if row["state"] == "PAUSED" and row["cause"] is None:
         error = f"paused; `resume {paths.root} {row['job_id']}` queues it, and the same call then continues it"
     return Result(

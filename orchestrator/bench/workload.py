@@ -85,8 +85,12 @@ class Work:
 
 
 def training_alone(spec: WorkerSpec, steps: int) -> WorkerSpec:
-    """``spec`` for that many env_steps, without evaluation and video, and with no checkpoint but at the end."""
-    spec = replace(spec, total_timesteps=steps, eval_episodes=0, video=False)
+    """``spec`` for that many env_steps, without evaluation and video, and with no checkpoint but at the end.
+
+    It waits for no other job, and starts with random weights where its policy would come from one.
+    """
+    spec = replace(spec, total_timesteps=steps, eval_episodes=0, video=False, after=())
+    spec = replace(spec, init=None, init_sha256=None) if spec.init_job is not None else spec
     return replace(spec, checkpoint_every=ENDLESS_STEPS, checkpoint_every_s=None)
 
 

@@ -55,6 +55,9 @@ Activation: TypeAlias = Literal["tanh", "relu", "elu", "gelu", "leaky_relu", "si
 
 FAST_ACTIVATIONS: tuple[Activation, ...] = ("tanh", "relu", "elu")
 
+INIT_JOB = "job:"
+"""Begins ``init`` where that names a job rather than a path."""
+
 SCHEDULES = ("learning_rate", "clip_range", "clip_range_vf")
 """Hyperparameters that may be functions of the remaining progress."""
 
@@ -120,12 +123,16 @@ class WorkerSpec:
     params: Mapping[str, Any] = field(default_factory=dict)
     """Its arguments."""
     init: FilePath | None = None
-    """Where the policy came from that it starts with, absolute. Not part of the fingerprint."""
+    """Where the policy came from that it starts with, absolute; or ``job:JOB_ID``, the policy of a job of the same
+    experiment. Only the latter is part of the fingerprint."""
     init_sha256: str | None = None
-    """SHA-256 of that policy, a copy of which is in the job directory; None: it starts with random weights."""
+    """SHA-256 of that policy, a copy of which is in the job directory; None: it starts with random weights, or the job
+    that it starts from has not succeeded yet. Not part of the fingerprint where ``init`` is."""
     pause_at: Positive | None = None
     """The training pauses at the end of the first iteration that brings it to so many env_steps, where that is not yet
     ``total_timesteps``. None: it trains to its end. Not part of the fingerprint."""
+    after: tuple[str, ...] = ()
+    """Jobs of the same experiment that have to succeed before its launch. Not part of the fingerprint."""
 
     def fingerprint(self, total_timesteps: int | None = None) -> str:
         """SHA-256 of the values that decide the result, in hexadecimal.
@@ -139,11 +146,18 @@ class WorkerSpec:
             del values[key]
         if self.on_divergence == "fail":  # so that fingerprints are those of earlier versions
             del values["on_divergence"]
-        if self.init_sha256 is None:
+        if self.init_job is not None:
+            values["init"] = self.init
+        if self.init_job is not None or self.init_sha256 is None:
             del values["init_sha256"]
         if self.robot_maker is None:
             del values["robot_maker"], values["params"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def init_job(self) -> str | None:
+        """The job of the same experiment whose policy it starts with."""
+        return self.init.removeprefix(INIT_JOB) if self.init is not None and self.init.startswith(INIT_JOB) else None
 
     @property
     def schedules(self) -> dict[str, str]:
@@ -193,7 +207,7 @@ class WorkerSpec:
 
 NOT_IN_FINGERPRINT = (
     *("search_path", "checkpoint_every", "checkpoint_every_s", "eval_episodes", "name", "video", "cores"),
-    *("collective_timeout_s", "keep_replay_buffer", "extended_from", "init", "pause_at"),
+    *("collective_timeout_s", "keep_replay_buffer", "extended_from", "init", "pause_at", "after"),
 )
 ABOUT_RANKS = ("ranks", "backend", "mode")
 """Fields that are part of the fingerprint only where a job has several ranks."""

@@ -44,7 +44,8 @@ def _obstacles(
     row: JobRow, job: Job, verdict: JobVerdict, differences: Sequence[str], directory: JobPaths
 ) -> Sequence[str]:
     before, total = row.job.spec, job.spec.total_timesteps
-    if row.robot_hash != verdict.robot_hash or job.spec.fingerprint(before.total_timesteps) != row.fingerprint:
+    is_other = row.robot_hash != verdict.robot_hash or job.spec.fingerprint(before.total_timesteps) != row.fingerprint
+    if is_other or any(line.startswith("init: ") for line in differences):
         return differences
     if total < before.total_timesteps:
         return [f"{difference} (expected more than {before.total_timesteps})" for difference in differences]
@@ -55,7 +56,7 @@ def _obstacles(
 
 
 def continued(before: WorkerSpec, job: Job) -> Job:
-    """``job`` with what the ledger knows of extensions of its training so far, and of where it pauses."""
+    """``job`` with what the ledger knows of its training so far: extensions, the policy of a job, where it pauses."""
     return _with_totals(job, before, before.extended_from)
 
 
@@ -63,13 +64,15 @@ def extend(row: JobRow, job: Job, position: int, paths: RunPaths, ledger: Ledger
     """Enter ``job``, with its larger ``total_timesteps``, and queue it again if it has succeeded."""
     row = recovery.settle(row, paths, ledger, reporter)  # its attempt was for the earlier number of env_steps
     before = row.job.spec
-    ledger.update_declaration(position, _with_totals(job, before, (*before.extended_from, before.total_timesteps)))
+    totals = (*before.extended_from, before.total_timesteps)
+    ledger.update_declaration(position, _with_totals(job, before, totals))
     if isinstance(row.state, Succeeded):
         ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, Pending()))
 
 
 def _with_totals(job: Job, before: WorkerSpec, totals: tuple[int, ...]) -> Job:
-    spec = dataclasses.replace(job.spec, extended_from=totals, pause_at=before.pause_at)
+    init_sha256 = job.spec.init_sha256 if job.spec.init_job is None else before.init_sha256
+    spec = dataclasses.replace(job.spec, extended_from=totals, init_sha256=init_sha256, pause_at=before.pause_at)
     return dataclasses.replace(job, spec=spec)
 
 

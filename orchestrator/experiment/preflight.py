@@ -17,18 +17,20 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from orchestrator.core.environment import worker_thread_settings
 from orchestrator.core.errors import DiskFullError, Problem
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.job import Job
 from orchestrator.core.messages import INIT_SUFFIX, ExaminationAnswer, ExaminationRequest
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import last_line
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.process import end_group, has_ended, package_path, working_directory
 from orchestrator.experiment import training_time
 from orchestrator.machine.topology import available_memory_mib
@@ -87,14 +89,16 @@ def examine(
     warm: Child | None = None,
     kept: list[Child] | None = None,
     watch: Watch = lambda *_: None,
+    sources: Sequence[Job] = (),
 ) -> dict[str, JobVerdict]:
     """A verdict for every job, by ``job_id``. ``staging`` receives one folder for each distinct robot.
 
+    :param sources: jobs that ``jobs`` may start from, beside ``jobs`` themselves.
     :param warm: a child started earlier; it is closed at the end.
     :param kept: children of earlier calls; those that are idle at the end are left in it, to be closed by the caller.
     :raises DiskFullError: when the disk has no room for the robots' copies.
     """
-    distinct, key_of = requests_of(jobs)
+    distinct, key_of = requests_of(jobs, sources)
     requests, jobs_of = [request for request, _ in distinct.values()], [job for _, job in distinct.values()]
     simulate_s = min(SIMULATE_S, max(LEAST_SIMULATE_S, ALL_SIMULATE_S / max(1, len(requests))))
     staged = [
@@ -106,38 +110,82 @@ def examine(
     return {job_id: verdicts[key] for job_id, key in key_of.items()}
 
 
-def requests_of(jobs: Sequence[Job]) -> tuple[dict[bytes, tuple[ExaminationRequest, Job]], dict[str, bytes]]:
-    """The distinct requests by key, each with the first job that makes it; and the key of every ``job_id``."""
+def requests_of(
+    jobs: Sequence[Job], sources: Sequence[Job] = ()
+) -> tuple[dict[bytes, tuple[ExaminationRequest, Job]], dict[str, bytes]]:
+    """The distinct requests by key, each with the first job that makes it; and the key of every ``job_id``.
+
+    :param sources: as for :func:`examine`.
+    """
     distinct: dict[bytes, tuple[ExaminationRequest, Job]] = {}
     key_of: dict[str, bytes] = {}
+    by_id = {job.job_id: job for job in (*sources, *jobs)}
     for job in jobs:
-        spec, has_task = job.spec, job.spec.task is not None
-        request = ExaminationRequest(
-            xml=None if job.xml_source is None else str(job.xml_source),
-            allow_outside=job.allow_outside,
-            model_edits=spec.model_edits,
-            task=spec.task,
-            task_options=spec.task_options,
-            env=spec.env,
-            entry_point=spec.entry_point,
-            env_kwargs=spec.env_kwargs,
-            search_path=spec.search_path,
-            policy=None if has_task else spec.policy,
-            use_sde=bool(spec.hyperparameters.get("use_sde", False)),
-            algo="ppo" if has_task else spec.algo,
-            fast=spec.learner == "fast" and not has_task,
-            init={} if spec.init is None else {"path": spec.init, **{key: getattr(spec, key) for key in OF_INIT}},
-        )
+        spec, source = job.spec, by_id.get(job.spec.init_job or "")
+        init: Mapping[str, Any] = {}
+        if source is not None:
+            examined = {"job": source.spec.name, "request": dataclasses.asdict(_request(source))}
+            init = {"source": {**examined, **_of_init(source.spec)}, **_of_init(spec)}
+        elif spec.init is not None and spec.init_job is None:
+            init = {"path": spec.init, **_of_init(spec)}
+        request = dataclasses.replace(_request(job), init=init)
         key_of[job.job_id] = request.to_line()
         distinct.setdefault(key_of[job.job_id], (request, job))
     return distinct, key_of
 
 
+def _request(job: Job) -> ExaminationRequest:
+    spec, has_task = job.spec, job.spec.task is not None
+    return ExaminationRequest(
+        xml=None if job.xml_source is None else str(job.xml_source),
+        allow_outside=job.allow_outside,
+        model_edits=spec.model_edits,
+        task=spec.task,
+        task_options=spec.task_options,
+        env=spec.env,
+        entry_point=spec.entry_point,
+        env_kwargs=spec.env_kwargs,
+        search_path=spec.search_path,
+        policy=None if has_task else spec.policy,
+        use_sde=bool(spec.hyperparameters.get("use_sde", False)),
+        algo="ppo" if has_task else spec.algo,
+        fast=spec.learner == "fast" and not has_task,
+    )
+
+
+def _of_init(spec: WorkerSpec) -> dict[str, Any]:
+    return {key: getattr(spec, key) for key in OF_INIT}
+
+
+def request_for_source(job: Job, paths: RunPaths, stage_to: Path) -> ExaminationRequest:
+    """Can ``job`` start from the policy of the job that it names? Both are in the run directory, robots included."""
+    directory, spec = paths.job(job.job_id), job.spec
+    return dataclasses.replace(
+        _request(job),
+        xml=None if spec.xml is None else str(directory.root / spec.xml),
+        allow_outside=True,
+        model_edits={},
+        simulate_s=LEAST_SIMULATE_S,
+        stage_to=str(stage_to),
+        memory_mib=max(LEAST_MEMORY_MIB, int(available_memory_mib() * MEMORY_SHARE)),
+        init={"path": str(paths.job(str(spec.init_job)).root), **_of_init(spec)},
+    )
+
+
+def staged_policy(stage_to: Path) -> Path:
+    """Where the policy to start from is written by an examination with this :attr:`ExaminationRequest.stage_to`."""
+    return Path(f"{stage_to}{INIT_SUFFIX}")
+
+
+def raise_if_disk_full(answer: ExaminationAnswer, folder: Path) -> None:
+    """:raises DiskFullError: that is why there is no other answer."""
+    if answer.errno in DISK_FULL_ERRNOS:
+        raise DiskFullError(f"{folder}: no space left on the disk. Free some space and run the same command again")
+
+
 def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -> JobVerdict:
     if answer.problem is not None:
-        if answer.errno in DISK_FULL_ERRNOS:
-            advice = "Free some space and run the same command again"
-            raise DiskFullError(f"{request.stage_to}: no space left on the disk. {advice}")
+        raise_if_disk_full(answer, Path(str(request.stage_to)))
         text = answer.problem.removeprefix(f"{request.xml}: ")
         return JobVerdict(
             problem=Problem(where=job.where, message=answer.problem),
@@ -152,7 +200,7 @@ def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -
         warnings=answer.warnings,
         task=answer.task,
         task_reason=answer.task_reason,
-        init=None if answer.init_sha256 is None else Path(f"{request.stage_to}{INIT_SUFFIX}"),
+        init=None if answer.init_sha256 is None else staged_policy(Path(str(request.stage_to))),
         init_sha256=answer.init_sha256,
         init_reason=answer.init,
         physics_s=training_time.physics_s(answer.figures),

@@ -167,11 +167,17 @@ def changed_jobs(
     rows: Mapping[str, JobRow], jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]
 ) -> dict[str, list[str]]:
     """Jobs that have run and would now train something else → the differences."""
-    changed = {}
+    changed: dict[str, list[str]] = {}
     for job in jobs:
         row, verdict = rows.get(job.job_id), verdicts[job.job_id]
         if row and row.attempts and verdict.problem is None and (differences := _differences(row, job, verdict)):
             changed[job.job_id] = differences
+    of_jobs = [job for job in jobs if job.spec.init_job is not None and verdicts[job.job_id].problem is None]
+    sources = {job.job_id: str(job.spec.init_job) for job in of_jobs if (row := rows.get(job.job_id)) and row.attempts}
+    while found := [job_id for job_id, source in sources.items() if source in changed]:
+        for job_id in found:
+            why = f"init: job {sources.pop(job_id)}, which it starts from, is declared differently"
+            changed[job_id] = [*changed.get(job_id, ()), why]
     return changed
 
 
@@ -223,6 +229,8 @@ def decisive_keys(job: Job) -> dict[str, object]:
             keys |= {f"{key}.{inner}": part for inner, part in value.items()}
         elif name not in NOT_IN_FINGERPRINT:
             keys[key] = value
+    if job.spec.init_job is not None:
+        keys |= {"init": job.spec.init, JOB_FILE_KEYS["init_sha256"]: None}
     return keys
 
 

@@ -131,7 +131,7 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
                     continue
                 job, new = after
                 rows[job_id] = dataclasses.replace(row, job=job)
-                ledger.set_pause_at(job)
+                ledger.update_spec(job)
                 if new is state:
                     continue
             case "pause" | "cancel", Running():

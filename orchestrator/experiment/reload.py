@@ -130,7 +130,8 @@ def _differences(before: Job, declared: Job) -> list[str]:
     """What `run` would change in a job that exists."""
     spec = dataclasses.replace(declared.spec, xml=before.spec.xml, extended_from=before.spec.extended_from)
     spec = dataclasses.replace(spec, init_sha256=before.spec.init_sha256, pause_at=before.spec.pause_at)
-    if before.spec.init is not None and spec.init is not None and not os.path.exists(before.spec.init):  # noqa: PTH110
+    paths = None not in (before.spec.init, spec.init) and before.spec.init_job is spec.init_job is None
+    if paths and not os.path.exists(str(before.spec.init)):  # noqa: PTH110
         spec = dataclasses.replace(spec, init=before.spec.init)  # the folder has been moved
     if spec.task == "auto":
         spec = dataclasses.replace(spec, task=before.spec.task)
@@ -155,7 +156,8 @@ def _examine(
     shutil.rmtree(paths.reloading, ignore_errors=True)
     paths.reloading.mkdir()
     at_once = max(1, topology.detect().capacity // CPU_SHARE)
-    verdicts = preflight.examine(new, staging=paths.reloading, at_once=at_once, watch=watch)
+    every = experiment.jobs
+    verdicts = preflight.examine(new, staging=paths.reloading, at_once=at_once, watch=watch, sources=every)
     problems = list(dict.fromkeys(verdict.problem for verdict in verdicts.values() if verdict.problem is not None))
     if problems and not experiment.skip_invalid:
         raise SpecError(experiment.source, problems, SKIP_ADVICE)

@@ -111,7 +111,8 @@ def plan(
         verdicts = dict(options.verdicts or {})
         unknown = [job for job in declared if job.job_id not in verdicts]
         at_once, watch = machine.capacity, stops.checking(watch)
-        found = preflight.examine(unknown, staging=staging, at_once=at_once, warm=warm, watch=watch)
+        every = experiment.jobs
+        found = preflight.examine(unknown, staging=staging, at_once=at_once, warm=warm, watch=watch, sources=every)
         verdicts |= {job.job_id: _named(found[job.job_id], job, experiment) for job in unknown}
         stops.check()
         warnings = backend.ready()

@@ -20,6 +20,7 @@ from orchestrator.core.text import count
 from orchestrator.experiment import preflight, resume, run_directory, run_end, run_index, search_process, videos
 from orchestrator.experiment.callbacks import CallbackReporter
 from orchestrator.experiment.notifications import NotifyingReporter
+from orchestrator.experiment.policy_fetcher import PolicyFetcher
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
 from orchestrator.experiment.run_plan import Plan, RunOptions, plan
@@ -110,6 +111,7 @@ def run(
             slots=backend.slots,
             reporter=reporter,
             staged_robots={id_: verdict.bundle for id_, verdict in run_plan.verdicts.items() if verdict.bundle},
+            policies=stack.enter_context(PolicyFetcher(paths)),
             grace_s=options.grace_s,
             until=options.until,
             holder=holder,

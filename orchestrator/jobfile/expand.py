@@ -12,8 +12,9 @@ from typing import Any
 
 from orchestrator.core.job import Job, Resources
 from orchestrator.core.text import listed
-from orchestrator.core.worker_spec import Algorithm, WorkerSpec
+from orchestrator.core.worker_spec import INIT_JOB, Algorithm, WorkerSpec
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
+from orchestrator.jobfile.job_links import linked
 from orchestrator.jobfile.job_names import JobNames, canonical, matrix_suffix
 from orchestrator.jobfile.joint_rules import (
     FAMILY,
@@ -181,6 +182,7 @@ def expand(
                 if search is not None:
                     check_in_job(search, merged, problems)
                     trial = TrialTemplate(settings=settings, space=search.space, robot=robot, base=base)
+    jobs = linked(jobs, problems)
     return Expansion(jobs=jobs, trial=trial, warnings=[*_without_effect(unused, kept), *few_iterations(jobs)])
 
 
@@ -243,6 +245,13 @@ def _name_of(robot: Robot, merged: Tree) -> str:
     )
 
 
+def _init(written: str, base: Path) -> str | None:
+    """As in :class:`WorkerSpec`, but for a name of jobs in place of an id."""
+    if written.startswith(INIT_JOB):
+        return f"{INIT_JOB}{written.removeprefix(INIT_JOB).strip()}"
+    return None if written == "none" else str(base / written)
+
+
 def _jobs(
     merged: Tree, point: Sequence[Choice], robot: Robot, *, where: str, base: Path, names: JobNames, problems: Problems
 ) -> list[Job]:
@@ -299,7 +308,8 @@ def _jobs(
             backend=merged["distributed"]["backend"],
             mode=merged["distributed"]["mode"],
             collective_timeout_s=merged["distributed"]["timeout"],
-            init=None if merged["init"] == "none" else str(base / merged["init"]),
+            init=_init(merged["init"], base),
+            after=tuple(merged.get("after", ())),
             search_path=str(base) if robot.maker or task is None or is_users_task(task) else None,
             **{name: merged[name] for name in _SAME_IN_SPEC},
         )

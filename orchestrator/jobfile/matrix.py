@@ -17,6 +17,7 @@ _NOT_IN_MATRIX = {
     "name": "cannot vary: job ids are made of the job's name and the matrix; leave it out",
     "xml": "cannot vary; write several [[jobs]] tables, or a glob as xml",
     "seeds": "seeds make several jobs without a matrix; set seeds = [0, 1, 2] on the job",
+    "after": "cannot vary; set it on the job",
     "matrix": "a matrix cannot hold a matrix",
 }
 

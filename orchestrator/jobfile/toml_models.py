@@ -118,8 +118,9 @@ class Settings(TomlTable):
     )
     init: value_types.Init = key(
         "none",
-        "Trained policy to start from: a job's directory or a model.zip, none: random weights.",
-        "runs/stand/jobs/quadruped-s0",
+        "Trained policy to start from: job:NAME (a job of this file, which is trained first), a job's directory or a "
+        "model.zip; none: random weights.",
+        "job:stand",
     )
     total_timesteps: Count = key(200_000, "Number of env_steps to train for.")
     n_envs: Count = key(8, "Number of environments that are stepped together.")
@@ -173,6 +174,9 @@ class Entry(Settings):
         "MJCF file of the robot, relative to the job file; a glob makes one job per file. Or a function of yours that "
         "makes the robot, as module:function.",
         "../mjcf/hopper.xml",
+    )
+    after: value_types.JobNameList = key(
+        [], "Names of jobs of this file that have to succeed before this one is launched.", ["stand"]
     )
 
 

@@ -27,7 +27,7 @@ from pydantic_core import core_schema
 from orchestrator.core.job import GPU_PARTS
 from orchestrator.core.log_limit import LARGEST_MIB, SMALLEST_MIB
 from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, TASKS
-from orchestrator.core.worker_spec import parse_schedule
+from orchestrator.core.worker_spec import INIT_JOB, parse_schedule
 from orchestrator.jobfile.job_names import is_showable
 
 MOST = 10**12
@@ -194,10 +194,8 @@ def is_entry_point(text: str) -> bool:
 
 
 def _init(text: str) -> str:
-    if text.startswith("job:"):
-        raise ValueError(
-            f'"{text}": jobs cannot be named here; give the job\'s directory, such as runs/NAME/jobs/JOB_ID'
-        )
+    if text.startswith(INIT_JOB) and not text.removeprefix(INIT_JOB).strip():
+        raise ValueError(f'"{text}" names no job; expected "job:NAME", with the name of a job of this file')
     return text
 
 
@@ -337,8 +335,9 @@ Init = Annotated[
     Predicate(str.strip),
     Predicate(is_showable),
     AfterValidator(_init),
-    Expected('"none", or the path of a job\'s directory or of a model.zip, in quotes'),
+    Expected('"none", "job:NAME", or the path of a job\'s directory or of a model.zip, in quotes'),
 ]
+JobNameList = Annotated[list[Name], Expected('a list of names of jobs of this file, such as ["stand"]')]
 EntryPoint = Annotated[
     str, Predicate(is_entry_point), Expected('"package.module:callable"'), _pattern(r"^[^\s:]+:[^\s:]+$")
 ]

@@ -8,6 +8,7 @@ requests for it; those of other hosts are files (:mod:`orchestrator.ledger.reque
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -30,7 +31,7 @@ from orchestrator.core.job import (
     Running,
     State,
 )
-from orchestrator.core.text import storable
+from orchestrator.core.text import listed, storable
 from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database_file import decoding, translated
 from orchestrator.ledger.requests import Request, RequestFiles, Verb
@@ -40,6 +41,7 @@ from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
 __all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
 
 STOPPING = "stopping"
+PARENTS_SHOWN = 3
 SUMMARY = """
 SELECT d.*, j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at, a.ended_at AS ended_at,
     a.node AS node, a.pid AS pid, a.record AS record, a.max_rss_mib AS max_rss_mib,
@@ -168,8 +170,8 @@ class Ledger:
             rows.job_values(position, job, None),
         )
 
-    def set_pause_at(self, job: Job) -> None:
-        """Update how far the job of that id trains before it pauses."""
+    def update_spec(self, job: Job) -> None:
+        """Update values of the job of that id that are no part of its fingerprint."""
         self._keep("UPDATE declared SET spec = ? WHERE job_id = ?", (job.spec.to_json(), job.job_id))
 
     def delete_job(self, job_id: str) -> None:
@@ -345,7 +347,7 @@ class Ledger:
             with translated(self._path), decoding(self._path):
                 after = "WHERE (d.position, d.job_id) > (?, ?) ORDER BY d.position, d.job_id LIMIT ?"
                 selected = self._execute(f"{SUMMARY} {after}", (*last, page_rows)).fetchall()
-                page = [rows.summary_row(row, varied) for row in selected]
+                page = [rows.summary_row(row, varied, self._not_succeeded) for row in selected]
             if page:
                 yield page
             if len(selected) != page_rows:
@@ -355,7 +357,13 @@ class Ledger:
     def summary_of(self, job_id: str) -> SummaryRow:
         """The row of one job, without the keys that a matrix varies. :raises LedgerError: there is no such job."""
         with translated(self._path), decoding(self._path):
-            return rows.summary_row(self._execute(f"{SUMMARY} WHERE d.job_id = ?", (job_id,)).fetchone(), ())
+            row = self._execute(f"{SUMMARY} WHERE d.job_id = ?", (job_id,)).fetchone()
+            return rows.summary_row(row, (), self._not_succeeded)
+
+    def _not_succeeded(self, job_ids: Sequence[str]) -> str | None:
+        """The names of those jobs that have not SUCCEEDED; None for none."""
+        sql = "SELECT job_id FROM json_each(?) JOIN jobs ON job_id = value WHERE state != 'SUCCEEDED' ORDER BY key"
+        return listed([job_id for (job_id,) in self._execute(sql, (json.dumps(job_ids),))], PARENTS_SHOWN) or None
 
     def measure_names(self) -> Collection[str]:
         """Names of the measures that the jobs have been evaluated by, in order of appearance."""

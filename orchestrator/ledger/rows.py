@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -90,6 +90,8 @@ class SummaryRow(TypedDict):
     weights_sha256: str | None
     divergences: int | None
     """Episodes that ended because physics diverged, with on_divergence = "end-episode"."""
+    waits_for: str | None
+    """Of a PENDING job: the jobs that have not succeeded and have to before its launch; not in ``summary.csv``."""
     measures: dict[str, float | None] | None
     """Means of the task's measures over the deterministic episodes; in ``summary.csv`` each is a column of its own."""
 
@@ -231,8 +233,11 @@ def attempt_row(row: sqlite3.Row) -> AttemptRow:
     return cast(AttemptRow, checked(AttemptRow, _in_order(AttemptRow, row, values)))
 
 
-def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> SummaryRow:
-    """:param varied: keys that a matrix of the experiment varies; each is a column, unless there is one of its name."""
+def summary_row(row: sqlite3.Row, varied: Sequence[str], missing: Callable[[Sequence[str]], str | None]) -> SummaryRow:
+    """:param varied: keys that a matrix of the experiment varies; each is a column, unless there is one of its name.
+    :param missing: gives the names of those of the jobs that have not succeeded, as text.
+    """
+    is_new = row["state"] == "PENDING" and not row["attempts"]
     point, spec, record = parsed_object(row["point"]), parsed_object(row["spec"]), _record(row)
     values = {key: record.get(key) for key in RECORDED} | {
         # Earlier versions have stored texts of any length and content.
@@ -244,6 +249,7 @@ def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> SummaryRow:
         "cpus": parsed_json(row["cpus"]) if row["cpus"] else None,
         "pid": row["pid"] if row["state"] == "RUNNING" else None,
         "measures": _measures(record),
+        "waits_for": missing(spec["after"]) if spec.get("after") and is_new else None,
         **{key: spec[key] for key in ("algo", "seed", "total_timesteps")},
     }
     columns = checked(SummaryRow, _in_order(SummaryRow, row, values))

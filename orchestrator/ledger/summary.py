@@ -20,7 +20,7 @@ from orchestrator.core.text import listed, plain
 from orchestrator.ledger.rows import SummaryRow, checked
 
 FORMULA_SIGNS = ("=", "+", "-", "@")
-NOT_IN_TABLE = ("traceback", "measures")
+NOT_IN_TABLE = ("traceback", "measures", "waits_for")
 """Keys of ``summary.json`` without a column: tools read a table line by line; each measure has its own column."""
 TIMES = {"started": "started_at", "ended": "ended_at"}
 """Columns with a time in ISO 8601 → the keys with the same time in seconds since the epoch."""
@@ -77,8 +77,9 @@ def read(paths: RunPaths) -> tuple[list[SummaryRow], float | None]:
     except (OSError, ValueError) as error:
         raise LedgerError(f"{paths.summary_json}: cannot be read: {error}") from error
     try:
-        # An earlier version has written no measures.
-        return [cast(SummaryRow, checked(SummaryRow, {"measures": None, **row})) for row in rows], written
+        # An earlier version has written none of the first two.
+        missing = {"measures": None, "waits_for": None}
+        return [cast(SummaryRow, checked(SummaryRow, {**missing, **row})) for row in rows], written
     except (KeyError, TypeError, ValueError) as error:
         advice = "use the program with which its supervisor runs"
         text = f"{paths.summary_json}: was written by another version of this program ({error})"

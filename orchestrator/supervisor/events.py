@@ -33,6 +33,8 @@ class View:
     ended: Sequence[tuple[ActiveAttempt, State]]
     """The jobs that ended last, the latest at the end."""
     next_up: Sequence[Job]
+    held: Sequence[tuple[Job, str]] = ()
+    """Jobs that wait for others, each with the names of those that have not succeeded."""
     steps_to_go: int
     env_steps_per_s: float
     cores_busy: float

@@ -37,7 +37,7 @@ class _QueuedJob:
 
 
 class JobQueue:
-    """Waiting jobs in order of arrival; jobs whose back-off is over come first."""
+    """Waiting jobs in order of arrival; jobs whose back-off is over, and those that waited for others, come first."""
 
     def __init__(self) -> None:
         # An OrderedDict: a dict from whose front thousands of keys were removed takes long to find its first.
@@ -67,14 +67,27 @@ class JobQueue:
         """The first ``count`` waiting jobs in order of arrival."""
         return list(itertools.islice(self._entries, count))
 
-    def add(self, job_id: str, resources: Resources, *, now: float, not_before: float | None = None) -> None:
-        """Let ``job_id`` wait from ``now`` on, at least until ``not_before`` where that is given."""
+    def add(
+        self,
+        job_id: str,
+        resources: Resources,
+        *,
+        now: float,
+        not_before: float | None = None,
+        is_ahead: bool = False,
+    ) -> None:
+        """Let ``job_id`` wait from ``now`` on, at least until ``not_before`` where that is given.
+
+        :param is_ahead: whether it comes before those that wait already, as its turn would have come earlier.
+        """
         demand = resources.all_cores, resources.all_gpus, resources.all_memory_mib, resources.min_free_disk_mib
         entry = _QueuedJob(job_id=job_id, demand=demand, position=next(self._behind), since=now)
         self._entries[job_id] = entry
         self.free_disk_mib[resources.min_free_disk_mib] += 1
         if not_before is not None and not_before > now:
             heapq.heappush(self._delayed, (not_before, entry.position, entry))
+        elif is_ahead:
+            self._put_ahead(entry)
         else:
             self._queues.setdefault(demand, deque()).append(entry)
 
@@ -92,9 +105,12 @@ class JobQueue:
         while (when := self.next_due) is not None and when <= now:
             due.append(heapq.heappop(self._delayed)[2])
         for entry in reversed(due):
-            entry.position = next(self._ahead)
-            self._queues.setdefault(entry.demand, deque()).appendleft(entry)
+            self._put_ahead(entry)
         return Offers(self, at_most)
+
+    def _put_ahead(self, entry: _QueuedJob) -> None:
+        entry.position = next(self._ahead)
+        self._queues.setdefault(entry.demand, deque()).appendleft(entry)
 
     def _waits(self, entry: _QueuedJob) -> bool:
         return self._entries.get(entry.job_id) is entry

@@ -1,15 +1,24 @@
-"""The state of every job of an experiment, the queue of those that wait, and how many env_steps they have to go."""
+"""The state of every job of an experiment, the queue of those that wait, and how many env_steps they have to go.
+
+A PENDING job is in the queue, or it is held back: until the jobs that it waits for have succeeded, and then until the
+policy that it starts from is fetched.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from orchestrator.core.job import Attempt, Job, Paused, Pending, Running, State, move
+from orchestrator.core.job import Attempt, Cause, Failed, Job, Paused, Pending, Running, State, Succeeded, move
+from orchestrator.core.text import count, listed
 from orchestrator.ledger import JobRow
 from orchestrator.supervisor.job_queue import JobQueue
+from orchestrator.supervisor.policy_source import FetchedPolicy, NoPolicies, PolicySource
 from orchestrator.supervisor.recorder import Recorder
+
+SHOWN = 3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,6 +27,7 @@ class JobTable:
 
     recorder: Recorder
     now: Callable[[], float]
+    policies: PolicySource = field(default_factory=NoPolicies)
     states: dict[str, State] = field(default_factory=dict, init=False)
     counts: Counter[str] = field(default_factory=Counter, init=False)
     queue: JobQueue = field(default_factory=JobQueue, init=False)
@@ -28,20 +38,27 @@ class JobTable:
     _losses: Counter[str] = field(default_factory=Counter, init=False)
     _steps_done: dict[str, int] = field(default_factory=dict, init=False)
     """env_steps at the end of the last attempt."""
+    _children: dict[str, list[str]] = field(default_factory=dict, init=False)
+    """Job → the jobs that wait for it."""
+    _held: dict[str, set[str]] = field(default_factory=dict, init=False)
+    """PENDING jobs that wait for others → those of them that have not succeeded."""
 
     def load(self, rows: Iterable[JobRow], losses: Mapping[str, int]) -> None:
         """:param losses: how often attempts of a job were lost with their node."""
         self._losses.update(losses)
-        now = self.now()
-        for row in rows:
+        now, loaded = self.now(), list(rows)
+        for row in loaded:
             job_id = row.job.job_id
             self._jobs[job_id] = row.job
             self._attempts[job_id] = row.attempts
             self._steps_done[job_id] = row.env_steps
             self.states[job_id] = row.state
             self.counts[row.state.name] += 1
+            for parent in row.job.spec.after:
+                self._children.setdefault(parent, []).append(job_id)
+        for row in loaded:
             if isinstance(row.state, Pending):
-                self._enqueue(job_id, row.state, now)
+                self._enqueue(row.job.job_id, now)
 
     def job(self, job_id: str) -> Job:
         return self._jobs[job_id]
@@ -49,7 +66,7 @@ class JobTable:
     def replace(self, job: Job) -> None:
         """``job`` in place of the one of the same id, which differs only in its ``pause_at``."""
         self._jobs[job.job_id] = job
-        self.recorder.ledger.set_pause_at(job)
+        self.recorder.ledger.update_spec(job)
 
     def next_number(self, job_id: str) -> int:
         return self._attempts[job_id]
@@ -72,9 +89,17 @@ class JobTable:
         if isinstance(old, Pending):
             self.steps_waiting -= self._steps_to_go(job_id)
             self.queue.remove(job_id)
+            self._held.pop(job_id, None)
         if isinstance(new, Pending):
-            self._enqueue(job_id, new, self.now())
+            self._enqueue(job_id, self.now())
+        if isinstance(new, Succeeded):
+            self._release_children(job_id)
         self.recorder.moved(job_id, new)
+
+    def fail(self, job_id: str, cause: Cause, reason: str) -> None:
+        """End a PENDING job that cannot be launched."""
+        self.move(job_id, Failed(cause=cause, message=reason))
+        self.recorder.reporter.event("failed", f"{job_id} failed: {reason}", job_id=job_id, reason=reason)
 
     def launched(self, attempt: Attempt) -> None:
         self._attempts[attempt.job_id] = attempt.number + 1
@@ -83,9 +108,69 @@ class JobTable:
     def reached(self, job_id: str, env_steps: int) -> None:
         self._steps_done[job_id] = max(self._steps_done[job_id], env_steps)
 
-    def _enqueue(self, job_id: str, state: Pending, now: float) -> None:
+    def take_policies(self) -> None:
+        """Queue the jobs whose policies have been fetched; those that cannot start from them have FAILED."""
+        for fetched in self.policies.take():
+            self._take_policy(fetched)
+
+    def held(self, most: int) -> list[tuple[Job, str]]:
+        """The first jobs that wait for others, each with the names of those that have not succeeded."""
+        waiting = itertools.islice(self._held.items(), most)
+        return [(self._jobs[job_id], self._missing(job_id, missing)) for job_id, missing in waiting]
+
+    def report_held(self) -> None:
+        """Say which jobs were not run because of those that they wait for. To be called when none runs any more."""
+        missing = dict.fromkeys(itertools.chain.from_iterable(self._held.values()))
+        culprits = [f"{id_} ({self.states[id_].name})" for id_ in missing if not isinstance(self.states[id_], Pending)]
+        if not culprits:
+            return
+        jobs = count(len(self._held), "job was", "jobs were")
+        text = f"{jobs} not run ({listed(list(self._held), SHOWN)}), as {listed(culprits, SHOWN)} did not succeed"
+        advice = "`retry` or `resume` queues what they wait for, and the next `run` goes on from there"
+        self.recorder.reporter.event("warning", f"{text}; {advice}", jobs=list(self._held))
+
+    def _missing(self, job_id: str, missing: set[str]) -> str:
+        return listed([parent for parent in self._jobs[job_id].spec.after if parent in missing], SHOWN)
+
+    def _enqueue(self, job_id: str, now: float) -> None:
         self.steps_waiting += self._steps_to_go(job_id)
-        self.queue.add(job_id, self._jobs[job_id].resources, now=now, not_before=state.not_before)
+        self._queue(job_id, now)
+
+    def _queue(self, job_id: str, now: float, *, is_ahead: bool = False) -> None:
+        """Let a PENDING job be launched, unless it has to wait for other jobs or for its policy."""
+        job, state = self._jobs[job_id], self.states[job_id]
+        assert isinstance(state, Pending)
+        lacks_policy = job.spec.init_job is not None and self.policies.needs(job)
+        if lacks_policy or not self._attempts[job_id]:  # what has begun goes on
+            states = ((parent, self.states.get(parent)) for parent in job.spec.after)
+            missing = {parent for parent, of_it in states if not isinstance(of_it, Succeeded | None)}
+            if missing:
+                self._held[job_id] = missing
+                return
+        if lacks_policy:
+            self.policies.request(job)
+        else:
+            self.queue.add(job_id, job.resources, now=now, not_before=state.not_before, is_ahead=is_ahead)
+
+    def _release_children(self, parent: str) -> None:
+        for job_id in self._children.get(parent, ()):
+            if (missing := self._held.get(job_id)) is not None:
+                missing.discard(parent)
+                if not missing:
+                    del self._held[job_id]
+                    self._queue(job_id, self.now(), is_ahead=True)
+
+    def _take_policy(self, fetched: FetchedPolicy) -> None:
+        job_id, job = fetched.job_id, self._jobs[fetched.job_id]
+        if fetched.sha256 is not None:
+            job = self._jobs[job_id] = replace(job, spec=replace(job.spec, init_sha256=fetched.sha256))
+            self.recorder.ledger.update_spec(job)
+        if not isinstance(self.states[job_id], Pending):  # it was paused or cancelled meanwhile
+            return
+        if fetched.sha256 is not None:
+            self._queue(job_id, self.now(), is_ahead=True)
+            return
+        self.fail(job_id, Cause.ERROR if self._attempts[job_id] else Cause.INVALID, fetched.problem)
 
     def _steps_to_go(self, job_id: str) -> int:
         return max(0, self._jobs[job_id].spec.total_timesteps - self._steps_done[job_id])

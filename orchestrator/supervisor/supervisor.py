@@ -18,7 +18,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import ClusterLostError, DiskFullError, SupervisorError
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import TERMINAL, AttemptOutcome, Cause, Failed, Job, Running, State, Succeeded
+from orchestrator.core.job import TERMINAL, AttemptOutcome, Cause, Job, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Event, Executor, Exited, Placed, Progressed, Sampled
 from orchestrator.ledger import JobRow, Ledger
@@ -29,6 +29,7 @@ from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempt
 from orchestrator.supervisor.events import DetachableReporter, Reporter, View
 from orchestrator.supervisor.job_table import JobTable
 from orchestrator.supervisor.launcher import Launched, Launcher, LaunchFailed, demand
+from orchestrator.supervisor.policy_source import NoPolicies, PolicySource
 from orchestrator.supervisor.recorder import Recorder
 from orchestrator.supervisor.request_handler import RequestHandler
 from orchestrator.supervisor.termination import IDLE_S, Termination
@@ -53,6 +54,7 @@ class Supervisor:
     staged_robots: Mapping[str, Path] = field(default_factory=dict)
     """Folder with the robot as it was examined in this session, by ``job_id``; a copy in a job directory that was
     altered is replaced by it."""
+    policies: PolicySource = field(default_factory=NoPolicies)
     grace_s: float = 30.0
     """Time that all workers together have to exit when they are asked to."""
     until: float | None = None
@@ -82,7 +84,7 @@ class Supervisor:
     def __post_init__(self) -> None:
         self.reporter = DetachableReporter(self.reporter)
         self._recorder = Recorder(paths=self.paths, ledger=self.ledger, reporter=self.reporter, holder=self.holder)
-        self._jobs = JobTable(recorder=self._recorder, now=self.now)
+        self._jobs = JobTable(recorder=self._recorder, now=self.now, policies=self.policies)
         self._termination = Termination(
             active=self._active,
             executor=self.executor,
@@ -144,6 +146,7 @@ class Supervisor:
             self._handle(self._unhandled[0])
             self._unhandled.popleft()
         self._termination.enforce_limits()
+        self._jobs.take_policies()
         if self._may_launch:
             self._launch_waiting()
         self._recorder.end_turn(self.now(), self._view)
@@ -179,7 +182,7 @@ class Supervisor:
 
     @property
     def _may_launch(self) -> bool:
-        return bool(self._jobs.queue) and not self._termination.stage
+        return bool(self._jobs.queue or self.policies.is_busy) and not self._termination.stage
 
     def _is_work_left(self) -> bool:
         awaits_jobs = self.is_awaiting_jobs() and not self.is_stopping
@@ -189,7 +192,7 @@ class Supervisor:
         return self._may_launch or awaits_jobs
 
     def _poll_timeout_s(self) -> float:
-        if not self._may_launch or len(self._active) >= self.slots.lanes:
+        if not (self._may_launch and self._jobs.queue) or len(self._active) >= self.slots.lanes:
             return IDLE_S
         if (due := self._jobs.queue.next_due) is not None:
             return min(IDLE_S, max(0.0, due - self.now()))
@@ -314,7 +317,8 @@ class Supervisor:
                     self._report_waiting(job)
                     offers.refuse(shortage)
                 case _:
-                    self._fail_unlaunched(job)
+                    reason = f"asks for {demand(job)}, more than this machine has; see `doctor`"
+                    self._jobs.fail(job.job_id, Cause.LAUNCH, reason)
 
     def _started_attempt(self, attempt: ActiveAttempt, queue_s: float) -> None:
         self._active.add(attempt)  # before the ledger, which may find the disk full: whatever runs must be ended
@@ -330,15 +334,12 @@ class Supervisor:
             text = f"{job.job_id} waits for a node with room for {demand(job)}, as do all jobs that need as much"
             self.reporter.event("waiting", text, job_id=job.job_id)
 
-    def _fail_unlaunched(self, job: Job) -> None:
-        reason = f"asks for {demand(job)}, more than this machine has; see `doctor`"
-        self._jobs.move(job.job_id, Failed(cause=Cause.LAUNCH, message=reason))
-        self.reporter.event("failed", f"{job.job_id} failed: {reason}", job_id=job.job_id, reason=reason)
-
     # -- the end
 
     def _finish(self) -> None:
         """Record the end. While another process has the ledger locked, wait, until `until` or a further stop."""
+        if not self._termination.stage:
+            self._jobs.report_held()
         stops: int | None = None
         while not self._recorder.end_turn(self.now(), final=True):
             if stops is None:
@@ -388,6 +389,7 @@ class Supervisor:
             active=self._active.all,
             ended=[end for end in self._ended if self._jobs.states[end[0].job.job_id] is end[1]],
             next_up=[self._jobs.job(job_id) for job_id in self._jobs.queue.first(VIEWED)],
+            held=self._jobs.held(VIEWED),
             steps_to_go=self._active.steps_to_go + self._jobs.steps_waiting,
             env_steps_per_s=self._active.env_steps_per_s,
             cores_busy=self._active.cores_busy,

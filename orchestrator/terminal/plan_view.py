@@ -23,6 +23,7 @@ from orchestrator.terminal.tables import NONE, Column, number_column
 
 SHOWN = 10
 """Sets of hyperparameters or of model edits, and names of jobs, that are listed."""
+AFTER_SHOWN = 2
 LEFT_AS_IT_IS = {
     "SUCCEEDED": "do nothing",
     "PAUSED": "do nothing; `resume` queues it",
@@ -130,6 +131,8 @@ def _columns(dry: DryRun) -> list[Column[Job]]:
         columns.append(number_column("checkpoint every", _checkpoint_every, rank=4))
     if any(job.resources.ranks > 1 for job in dry.plan.jobs):
         columns.insert(5, number_column("ranks", lambda job: str(job.resources.ranks)))
+    if any(job.spec.after for job in dry.plan.jobs):
+        columns.insert(2, Column("after", lambda job: listed(job.spec.after, AFTER_SHOWN) or NONE))
     if any(prospect.state is not None or prospect.action == "none" for prospect in dry.prospects.values()):
         columns[1:1] = [
             Column("state", lambda job: dry.prospects[job.job_id].state or "new"),

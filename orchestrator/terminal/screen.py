@@ -68,6 +68,12 @@ class JobLine:
     attempts: int = 0
     ranks: int = 1
     where: str = ""
+    waits_for: str = ""
+    """Of a PENDING job: the jobs that have to succeed before its launch."""
+
+    @property
+    def activity(self) -> str:
+        return f"waits for {self.waits_for}" if self.waits_for else self.state
 
     @property
     def style(self) -> str:
@@ -99,7 +105,10 @@ def of_view(view: View) -> Screen:
         counts=view.counts,
         running=(_of_attempt(attempt, silent_s=view.now - attempt.last_progress) for attempt in view.active),
         ended=[_of_attempt(attempt, state.name) for attempt, state in view.ended],
-        next_up=[JobLine(job_id=job.job_id, state="PENDING") for job in view.next_up],
+        next_up=[
+            *(JobLine(job_id=job.job_id, state="PENDING") for job in view.next_up),
+            *(JobLine(job_id=job.job_id, state="PENDING", waits_for=names) for job, names in view.held),
+        ],
         steps_to_go=view.steps_to_go,
         env_steps_per_s=view.env_steps_per_s,
         cores_busy=view.cores_busy,
@@ -182,6 +191,7 @@ def _of_row(row: SummaryRow, live: LiveFacts | None) -> JobLine:
         attempts=row["attempts"],
         ranks=row["ranks"],
         where=" ".join(filter(None, (row["node"], cpus))),
+        waits_for=row.get("waits_for") or "",
     )
 
 
@@ -280,7 +290,7 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
     )
     columns: list[Column[JobLine] | None] = [
         Column("job", lambda line: line.job_id),
-        Column("state", lambda line: line.state, style=lambda line: line.style),
+        Column("state", lambda line: line.activity, style=lambda line: line.style),
         number_column("return", returns, rank=1, style=_return_style),
         number_column("evaluated", lambda line: _return(line.eval_mean), rank=6),
         number_column(measure, lambda line: number((line.measures or {}).get(measure), ",.2f"), rank=7)

@@ -112,14 +112,15 @@ def _status(snapshot: Snapshot, width: int) -> Group:
         return Group(_title(snapshot), *first)
     jobs = screen.jobs_table(screen.of_rows(snapshot.rows, snapshot.live), width)
     above = (_title(snapshot), screen.totals(screen.of_snapshot(snapshot)), "")
-    is_interrupted = snapshot.holder is None and any(row["state"] == "PENDING" for row in snapshot.rows)
+    pending = [row for row in snapshot.rows if row["state"] == "PENDING"]
+    is_interrupted = snapshot.holder is None and not all(row.get("waits_for") for row in pending)
     advice = [Text(f"\nInterrupted. {resume.how(snapshot.paths)}", style="yellow")] if is_interrupted else []
     return Group(*above, jobs, *_remarks(snapshot.rows), *advice)
 
 
 def _remarks(rows: Sequence[SummaryRow]) -> list[Text]:
     """Below the table: the learners, and why jobs failed."""
-    learners, failed = learner_summary(rows), reasons(rows)
+    learners, failed = learner_summary(rows), [*reasons(rows), *_held_back(rows)]
     lines = [Text(), Text(f"learner: {learners}", style="dim")] if learners else []
     return lines + [Text()] * bool(failed) + [Text.assemble((job, "bold red"), f"  {why}") for job, why in failed]
 
@@ -129,6 +130,15 @@ def reasons(rows: Sequence[SummaryRow]) -> list[tuple[str, str]]:
     failed = [row for row in rows if row["state"] == "FAILED"]
     shown = [(row["job_id"], _reason(row)) for row in failed[:REASONS_SHOWN]]
     return shown + ([("…", f"and {len(failed) - REASONS_SHOWN} more")] if len(failed) > REASONS_SHOWN else [])
+
+
+def _held_back(rows: Sequence[SummaryRow]) -> list[tuple[str, str]]:
+    """The jobs that wait for others, where nothing else is left to be done."""
+    waiting = [row for row in rows if row.get("waits_for")]
+    if any(row["state"] in ("PENDING", "RUNNING") and not row.get("waits_for") for row in rows):
+        return []
+    shown = [(row["job_id"], f"not run: waits for {row.get('waits_for')}") for row in waiting[:REASONS_SHOWN]]
+    return shown + ([("…", f"and {len(waiting) - REASONS_SHOWN} more")] if len(waiting) > REASONS_SHOWN else [])
 
 
 def _reason(row: SummaryRow) -> str:

@@ -52,7 +52,9 @@ def of_run_dir(run_dir: Path, names: Sequence[str]) -> tuple[list[Case], LeftOut
     cases = []
     for job in chosen:
         directory, xml = paths.job(job.job_id), job.spec.xml
-        if xml is not None and not directory.robot.is_dir():
+        if job.spec.init_job is not None and not directory.init.is_file():
+            left_out[job.job_id] = f"{directory.init} is missing: job {job.spec.init_job} has to succeed first"
+        elif xml is not None and not directory.robot.is_dir():
             text = f"{directory.robot} is missing: the robot was invalid, or the folder has been moved"
             left_out[job.job_id] = text
         elif (altered := alteration(directory, xml, hashes[job.job_id])) is not None:
@@ -71,6 +73,11 @@ def of_job_file(path: Path, names: Sequence[str], staging: Path, stops: StopRequ
     """
     experiment = jobfile.load(path)
     chosen, left_out = choose(experiment.jobs, names, path)
+    for job in chosen:
+        if job.spec.init_job is not None:
+            advice = "run the job file, and verify its run directory"
+            left_out[job.job_id] = f"it starts from the policy of job {job.spec.init_job}; {advice}"
+    chosen = [job for job in chosen if job.job_id not in left_out]
     narrowed = dataclasses.replace(experiment, jobs=tuple(chosen), order="as-listed", skip_invalid=False)
     plan = run_plan.plan(narrowed, run_plan.RunOptions(run_dir=staging), staging, stops=stops)
     verdicts = plan.verdicts
@@ -124,6 +131,7 @@ def case_job(job: Job, iterations: int, *, to_be_killed: bool = False) -> Job:
         checkpoint_every_s=None,
         eval_episodes=0,
         video=False,
+        after=(),
     )
     resources = job.resources.for_measurement()
     return dataclasses.replace(job, spec=short, resources=resources, max_retries=int(to_be_killed))

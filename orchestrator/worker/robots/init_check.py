@@ -3,32 +3,62 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
 from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.decoding import from_values
 from orchestrator.core.errors import UsageError
 from orchestrator.core.messages import INIT_SUFFIX, ExaminationAnswer, ExaminationRequest
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.robots.env_check import UnfitError
 from orchestrator.worker.training import algorithms, init_source
-from orchestrator.worker.training.initial_policy import Names, UnfitInitError, copy_into, names_of
+from orchestrator.worker.training.initial_policy import (
+    InitialPolicy,
+    Names,
+    UnfitInitError,
+    activation_of,
+    copy_into,
+    names_of,
+)
 
+LEAST_SIMULATE_S = 0.005
 Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 
 
-def check_init(
-    request: ExaminationRequest, answer: ExaminationAnswer, environment: Simulation | Spaces
-) -> ExaminationAnswer:
-    """``answer`` with the policy's hash and what of it is copied; the policy is written beside ``request.stage_to``.
+ENVIRONMENT = ("xml", "model_edits", "task", "task_options", "env", "entry_point", "env_kwargs")
+"""Fields of a request that decide which observations and actions there are."""
 
+
+def source_of(request: ExaminationRequest) -> ExaminationRequest | None:
+    """The examination of a source that is still to be trained; None for another one, or for the same environment."""
+    if "source" not in request.init:
+        return None
+    source = from_values(ExaminationRequest, request.init["source"]["request"])
+    if all(getattr(source, key) == getattr(request, key) for key in ENVIRONMENT):
+        return None
+    return dataclasses.replace(source, simulate_s=LEAST_SIMULATE_S, memory_mib=request.memory_mib)
+
+
+def check_init(
+    request: ExaminationRequest,
+    answer: ExaminationAnswer,
+    environment: Simulation | Spaces,
+    of_source: Simulation | Spaces | None = None,
+) -> ExaminationAnswer:
+    """``answer`` with what of the policy is copied and, if it is trained already, with its hash. Then the policy is
+    written beside ``request.stage_to``.
+
+    :param of_source: the environment of a source that is still to be trained; None for the same as the job's.
     :raises UnfitError: there is no such policy, or it does not fit the job.
     """
-    job, source = request.init, Path(request.init["path"])
+    job, is_trained = request.init, "path" in request.init
+    source: object = Path(job["path"]) if is_trained else f"job {job['source']['job']}"
     try:
-        initial = init_source.read(source)
+        initial = init_source.read(Path(job["path"])) if is_trained else _untrained(request, of_source or environment)
         if initial.algo != job["algo"]:
             raise UnfitInitError(f"was trained with {initial.algo}, and algo is {job['algo']} here; they must be equal")
         if (initial.statistics is not None) != job["normalize"]:
@@ -38,29 +68,54 @@ def check_init(
                 f"was trained {was} normalisation of observations; set normalize = {set_to}, so that it sees the same"
             )
             raise UnfitInitError(text)
-        names, spaces = None, environment
-        if isinstance(environment, Simulation):
-            names, spaces = names_of(environment), environment.env_spaces()
+        names, spaces = _names_and_spaces(environment)
         copied = _copied(request, initial, names, spaces)
     except UnfitInitError as error:
         raise UnfitError(f"init: {source}: {error}") from None
     except UsageError as error:
         raise UnfitError(f"init: {error}", "settings") from None
-    if request.stage_to is not None:
+    if is_trained and request.stage_to is not None:
         write_whole(Path(f"{request.stage_to}{INIT_SUFFIX}"), initial.to_bytes(), durable=False)
     text = f"{source} ({initial.label}){copied}"
-    return dataclasses.replace(
-        answer, init_sha256=initial.sha256(), init=text, notes=(*answer.notes, f"starts from {text}")
+    sha256, notes = initial.sha256() if is_trained else None, (*answer.notes, f"starts from {text}")
+    return dataclasses.replace(answer, init_sha256=sha256, init=text, notes=notes)
+
+
+def _names_and_spaces(environment: Simulation | Spaces) -> tuple[Names | None, Spaces]:
+    if isinstance(environment, Simulation):
+        return names_of(environment), environment.env_spaces()
+    return None, environment
+
+
+def _untrained(request: ExaminationRequest, environment: Simulation | Spaces) -> InitialPolicy:
+    """The policy of a source before its training: all that decides whether it fits is known by then."""
+    source = request.init["source"]
+    if source["policy"] != request.init["policy"]:
+        raise UnfitInitError(f"its policy is {source['policy']}, and it is {request.init['policy']} here")
+    names, spaces = _names_and_spaces(environment)
+    use_sde = from_values(ExaminationRequest, source["request"]).use_sde
+    policy = _network(source, use_sde, spaces) if source["policy"] == "MlpPolicy" else None
+    kind: Any = algorithms.CLASSES[source["algo"]].policy_aliases[source["policy"]]
+    return InitialPolicy(
+        label="when it has succeeded",
+        algo=source["algo"],
+        activation=activation_of(kind, source["policy_kwargs"].get("activation_fn")),
+        names=names,
+        policy={} if policy is None else policy.state_dict(),
+        statistics={} if source["normalize"] else None,
     )
+
+
+def _network(job: Mapping[str, Any], use_sde: bool, spaces: Spaces) -> Any:
+    settings = dict(job["policy_kwargs"]) | ({"use_sde": True} if use_sde else {})
+    if "activation_fn" in settings:
+        settings["activation_fn"] = algorithms.activation(settings["activation_fn"])
+    kind: Any = algorithms.CLASSES[job["algo"]].policy_aliases["MlpPolicy"]
+    return kind(*spaces, lambda _: 0.0, **settings)
 
 
 def _copied(request: ExaminationRequest, initial: Any, names: Names | None, spaces: Any) -> str:
     """Tried with a network as the job will have it; networks for images and ``Dict`` are compared by the worker."""
-    job = request.init
-    if job["policy"] != "MlpPolicy":
+    if request.init["policy"] != "MlpPolicy":
         return ""
-    settings = dict(job["policy_kwargs"]) | ({"use_sde": True} if request.use_sde else {})
-    if "activation_fn" in settings:
-        settings["activation_fn"] = algorithms.activation(settings["activation_fn"])
-    kind: Any = algorithms.CLASSES[job["algo"]].policy_aliases["MlpPolicy"]
-    return f": {copy_into(kind(*spaces, lambda _: 0.0, **settings), initial, names)[1]}"
+    return f": {copy_into(_network(request.init, request.use_sde, spaces), initial, names)[1]}"

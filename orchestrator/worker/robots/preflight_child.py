@@ -13,9 +13,9 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import mujoco
 import numpy as np
@@ -46,6 +46,8 @@ PARTS = ("include", "model")
 """Elements that name another MJCF."""
 NOTHING_MOVES = "has no joints, so nothing in it moves"
 NO_ACTUATORS = "has no actuators, so there is nothing to train; add an <actuator> section"
+EnvironmentUse: TypeAlias = Callable[[ExaminationAnswer, Any], ExaminationAnswer]
+"""Called with the simulation of a task, or with the spaces of another environment's observations and actions."""
 _NAME = re.compile(r"[A-Za-z_][\w.:-]*", re.ASCII)
 
 
@@ -83,7 +85,8 @@ def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> Exa
     """
     try:
         with contextlib.ExitStack() as cleanup:
-            return _examine(request, recent or cleanup.enter_context(RecentRobot()), cleanup)
+            use = _init_check(request, cleanup) if request.init else _unchanged
+            return _examine(request, recent or cleanup.enter_context(RecentRobot()), cleanup, use)
     except (BundleError, UnfitError) as error:
         return _unfit(error)
     except OSError as error:
@@ -103,9 +106,33 @@ def _unfit(error: BundleError | UnfitError) -> ExaminationAnswer:
     return dataclasses.replace(_refused(str(error)), cause=cause, process_exits=isinstance(error, MujocoAbortedError))
 
 
-def _examine(request: ExaminationRequest, recent: RecentRobot, cleanup: contextlib.ExitStack) -> ExaminationAnswer:
-    if request.init:
-        from orchestrator.worker.robots import init_check  # noqa: F401 - imported before the user's folder is on the path
+def _unchanged(answer: ExaminationAnswer, _: object) -> ExaminationAnswer:
+    return answer
+
+
+def _init_check(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> EnvironmentUse:
+    """Checks ``init``. The environment of a source that is still to be trained is made before that of the job."""
+    from orchestrator.worker.robots import init_check  # here, before the user's folder is on the path
+
+    made: list[Any] = []
+    source = init_check.source_of(request)
+    if source is not None:
+
+        def keep(answer: ExaminationAnswer, environment: Any) -> ExaminationAnswer:
+            made.append(environment)
+            return answer
+
+        with contextlib.suppress(BundleError, UnfitError, OSError, ValueError):  # they are told of the source itself
+            _examine(source, cleanup.enter_context(RecentRobot()), cleanup, keep)
+        if not made:
+            return _unchanged
+    return lambda answer, environment: init_check.check_init(request, answer, environment, *made)
+
+
+def _examine(
+    request: ExaminationRequest, recent: RecentRobot, cleanup: contextlib.ExitStack, use: EnvironmentUse
+) -> ExaminationAnswer:
+    """:param use: makes the answer of the environment, if nothing is wrong with it."""
     is_environment = request.env is not None or request.entry_point is not None
     xml = None if request.xml is None else Path(request.xml)
     if request.search_path and not is_environment and request.search_path not in sys.path:
@@ -121,9 +148,9 @@ def _examine(request: ExaminationRequest, recent: RecentRobot, cleanup: contextl
     if not is_environment and (xml is None or not (request.task or request.alone)):
         raise UnfitError("expected a robot (xml) and a task, or an env or entry_point")
     if xml is None:
-        return _with_init(request, ExaminationAnswer(), check_environment(request, None))
+        return use(ExaminationAnswer(), check_environment(request, None))
     if not request.alone:
-        return _examine_robot(request, xml, is_environment, recent, cleanup)
+        return _examine_robot(request, xml, is_environment, recent, cleanup, use)
     root_tag, includes = _root_and_includes(xml)
     if root_tag == "robot":
         return _examine_urdf(request, xml)
@@ -133,14 +160,19 @@ def _examine(request: ExaminationRequest, recent: RecentRobot, cleanup: contextl
         problem = f"{xml}: the root element is <{root_tag}>, expected <mujoco>"
         return ExaminationAnswer(problem=problem, fragment=f"not an MJCF: the root element is <{root_tag}>")
     try:
-        answer = _examine_robot(request, xml, is_environment, recent, cleanup)
+        answer = _examine_robot(request, xml, is_environment, recent, cleanup, use)
     except (BundleError, UnfitError) as error:  # its includes are reported nevertheless
         answer = _unfit(error)
     return dataclasses.replace(answer, includes=includes)
 
 
 def _examine_robot(
-    request: ExaminationRequest, xml: Path, is_environment: bool, recent: RecentRobot, cleanup: contextlib.ExitStack
+    request: ExaminationRequest,
+    xml: Path,
+    is_environment: bool,
+    recent: RecentRobot,
+    cleanup: contextlib.ExitStack,
+    use: EnvironmentUse,
 ) -> ExaminationAnswer:
     limit_bytes = MAX_TOTAL_BYTES if request.memory_mib is None else min(MAX_TOTAL_BYTES, request.memory_mib << 20)
     variants = recent.variants(xml, limit_bytes) if request.model_edits else None
@@ -176,23 +208,14 @@ def _examine_robot(
             if model.nv == 0:
                 answer = dataclasses.replace(answer, fragment=f"not a robot: {NOTHING_MOVES}")
     if answer.problem is None and is_environment:
-        return _with_init(request, answer, check_environment(request, staged))
+        return use(answer, check_environment(request, staged))
     if answer.problem is None:
-        if request.init and answer.task is not None:
+        if use is not _unchanged and answer.task is not None:
             task = make_task(answer.task, model, request.task_options)
-            answer = _with_init(request, answer, Simulation(model, task, n_envs=1, seed=0, robot=staged.name))
+            answer = use(answer, Simulation(model, task, n_envs=1, seed=0, robot=staged.name))
         return answer
     problem = f"{bundle.origin / bundle.main}: {answer.problem}"
     return dataclasses.replace(answer, problem=problem, xml=None, hash=answer.hash if request.alone else None)
-
-
-def _with_init(request: ExaminationRequest, answer: ExaminationAnswer, environment: Any) -> ExaminationAnswer:
-    """:param environment: its simulation, or the spaces of its observations and actions."""
-    if not request.init:
-        return answer
-    from orchestrator.worker.robots.init_check import check_init
-
-    return check_init(request, answer, environment)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,55 @@
+"""Where the supervisor gets the policies from that jobs start from, when the jobs that trained them have succeeded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.core.job import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedPolicy:
+    """The policy for a job is in its directory, or cannot be the start of its training."""
+
+    job_id: str
+    sha256: str | None
+    problem: str = ""
+    """Why there is none; empty where :attr:`sha256` is set."""
+
+
+class PolicySource(Protocol):
+    """Fetches policies one after the other, without letting its caller wait."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a policy that was requested has not been taken yet."""
+        ...
+
+    def needs(self, job: Job) -> bool:
+        """Whether ``job``, which starts from another one, has no policy yet that its next attempt may begin with."""
+        ...
+
+    def request(self, job: Job) -> None:
+        """Fetch the policy for ``job``, whose source has succeeded; nothing if that is under way."""
+        ...
+
+    def take(self) -> Sequence[FetchedPolicy]:
+        """What was fetched since the last call. :raises DiskFullError: there is no space for a policy."""
+        ...
+
+
+class NoPolicies:
+    """For supervisors whose jobs start from no other job: those that would start with random weights."""
+
+    is_busy = False
+
+    def needs(self, job: Job) -> bool:
+        return False
+
+    def request(self, job: Job) -> None:
+        raise AssertionError("no job needs a policy")
+
+    def take(self) -> Sequence[FetchedPolicy]:
+        return ()
