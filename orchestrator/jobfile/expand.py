@@ -182,8 +182,9 @@ def expand(
                 if search is not None:
                     check_in_job(search, merged, problems)
                     trial = TrialTemplate(settings=settings, space=search.space, robot=robot, base=base)
-    jobs = linked(jobs, problems)
-    return Expansion(jobs=jobs, trial=trial, warnings=[*_without_effect(unused, kept), *few_iterations(jobs)])
+    return Expansion(
+        jobs=linked(jobs, problems), trial=trial, warnings=[*_without_effect(unused, kept), *few_iterations(jobs)]
+    )
 
 
 def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:

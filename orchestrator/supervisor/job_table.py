@@ -64,7 +64,7 @@ class JobTable:
         return self._jobs[job_id]
 
     def replace(self, job: Job) -> None:
-        """``job`` in place of the one of the same id, which differs only in its ``pause_at``."""
+        """``job`` in place of the one of the same id, which differs in no part of the fingerprint."""
         self._jobs[job.job_id] = job
         self.recorder.ledger.update_spec(job)
 
@@ -163,8 +163,7 @@ class JobTable:
     def _take_policy(self, fetched: FetchedPolicy) -> None:
         job_id, job = fetched.job_id, self._jobs[fetched.job_id]
         if fetched.sha256 is not None:
-            job = self._jobs[job_id] = replace(job, spec=replace(job.spec, init_sha256=fetched.sha256))
-            self.recorder.ledger.update_spec(job)
+            self.replace(replace(job, spec=replace(job.spec, init_sha256=fetched.sha256)))
         if not isinstance(self.states[job_id], Pending):  # it was paused or cancelled meanwhile
             return
         if fetched.sha256 is not None:

@@ -300,6 +300,45 @@ def test_a_policy_that_does_not_fit_is_refused_before_the_launch(name: str, pare
     assert [word for word in words if word not in problem] == []
 
 
+def from_job(
+    source: ExaminationRequest, robot: Path, *, of_source: dict[str, Any] | None = None, **changes: Any
+) -> Any:
+    """The examination of a job that starts from one that is still to be trained."""
+    own = {"algo": "ppo", "policy": "MlpPolicy", "policy_kwargs": NET, "normalize": True}
+    trained = {"job": "stand", "request": dataclasses.asdict(source), **own, **(of_source or {})}
+    init = {**own, **changes, "source": trained}
+    return check(
+        ExaminationRequest(
+            xml=str(robot), task="forward", simulate_s=0.01, stage_to=str(robot.parent / "staged"), init=init
+        )
+    )
+
+
+def test_a_job_is_compared_with_one_that_is_still_to_be_trained(tmp_path: Path) -> None:
+    source = ExaminationRequest(xml=str(body(tmp_path / "a/body.xml", "hip", "knee")), task="forward")
+    robot = body(tmp_path / "b/body.xml", "knee", "tail", "hip")
+    examined = from_job(source, robot)
+    assert (examined.problem, examined.init_sha256) == (None, None)
+    assert "job stand (when it has succeeded): 5 of 7 observations by name, new: tail position" in examined.init
+    assert not (robot.parent / "staged.init").exists()
+    same = from_job(dataclasses.replace(source, xml=str(robot)), robot)
+    assert "exact copy" in same.init
+    for changes, words in (
+        ({"of_source": {"algo": "sac", "policy_kwargs": {}}}, "was trained with sac"),
+        ({"of_source": {"normalize": False}}, "set normalize = false"),
+        ({"policy_kwargs": {"net_arch": [9]}}, "policy_net.0.weight is (8, 5) there, and (9, 7) here"),
+        ({"policy_kwargs": {**NET, "activation_fn": "relu"}}, "activation_fn is tanh"),
+    ):
+        assert words in str(from_job(source, robot, **changes).problem)
+    nothing = from_job(source, body(tmp_path / "c/body.xml", "a", "b"))
+    assert "init: job stand: no action has the same name" in str(nothing.problem)
+
+
+def test_a_source_that_cannot_be_examined_is_its_own_problem_alone(tmp_path: Path) -> None:
+    source = ExaminationRequest(xml=str(tmp_path / "missing.xml"), task="forward")
+    assert from_job(source, body(tmp_path / "b/body.xml", "hip")).problem is None
+
+
 def test_a_job_without_a_checkpoint_is_refused_with_what_became_of_it(parent: JobPaths, tmp_path: Path) -> None:
     helpers.job(tmp_path / "jobs/new-s0", WorkerSpec.from_json(parent.spec.read_text()))
     body(tmp_path / "jobs/new-s0/robot/body.xml", "hip", "knee")
