@@ -8,7 +8,6 @@ requests for it; those of other hosts are files (:mod:`orchestrator.ledger.reque
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -31,7 +30,7 @@ from orchestrator.core.job import (
     Running,
     State,
 )
-from orchestrator.core.text import listed, storable
+from orchestrator.core.text import storable
 from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database_file import decoding, translated
 from orchestrator.ledger.requests import Request, RequestFiles, Verb
@@ -41,11 +40,13 @@ from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
 __all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
 
 STOPPING = "stopping"
-PARENTS_SHOWN = 3
 SUMMARY = """
 SELECT d.*, j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at, a.ended_at AS ended_at,
     a.node AS node, a.pid AS pid, a.record AS record, a.max_rss_mib AS max_rss_mib,
-    (SELECT sum(wall_s) FROM attempts WHERE job_id = j.job_id) AS wall_s
+    (SELECT sum(wall_s) FROM attempts WHERE job_id = j.job_id) AS wall_s,
+    CASE WHEN j.state = 'PENDING' AND j.attempts = 0 AND NOT instr(d.spec, '"after": []') THEN
+        (SELECT group_concat(p.job_id) FROM json_each(d.spec, '$.after') JOIN jobs p ON p.job_id = value
+        WHERE p.state != 'SUCCEEDED') END AS waits_for
 FROM declared d JOIN jobs j ON j.job_id = d.job_id
 LEFT JOIN attempts a ON a.job_id = j.job_id AND a.number = j.attempts - 1
 """
@@ -347,7 +348,7 @@ class Ledger:
             with translated(self._path), decoding(self._path):
                 after = "WHERE (d.position, d.job_id) > (?, ?) ORDER BY d.position, d.job_id LIMIT ?"
                 selected = self._execute(f"{SUMMARY} {after}", (*last, page_rows)).fetchall()
-                page = [rows.summary_row(row, varied, self._not_succeeded) for row in selected]
+                page = [rows.summary_row(row, varied) for row in selected]
             if page:
                 yield page
             if len(selected) != page_rows:
@@ -357,13 +358,7 @@ class Ledger:
     def summary_of(self, job_id: str) -> SummaryRow:
         """The row of one job, without the keys that a matrix varies. :raises LedgerError: there is no such job."""
         with translated(self._path), decoding(self._path):
-            row = self._execute(f"{SUMMARY} WHERE d.job_id = ?", (job_id,)).fetchone()
-            return rows.summary_row(row, (), self._not_succeeded)
-
-    def _not_succeeded(self, job_ids: Sequence[str]) -> str | None:
-        """The names of those jobs that have not SUCCEEDED; None for none."""
-        sql = "SELECT job_id FROM json_each(?) JOIN jobs ON job_id = value WHERE state != 'SUCCEEDED' ORDER BY key"
-        return listed([job_id for (job_id,) in self._execute(sql, (json.dumps(job_ids),))], PARENTS_SHOWN) or None
+            return rows.summary_row(self._execute(f"{SUMMARY} WHERE d.job_id = ?", (job_id,)).fetchone(), ())
 
     def measure_names(self) -> Collection[str]:
         """Names of the measures that the jobs have been evaluated by, in order of appearance."""

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -27,7 +27,7 @@ from orchestrator.core.job import (
     State,
     Succeeded,
 )
-from orchestrator.core.text import shortened
+from orchestrator.core.text import listed, shortened
 from orchestrator.core.worker_spec import WorkerSpec
 
 
@@ -120,6 +120,7 @@ DECLARED: Mapping[str, tuple[type, ...]] = {
 """Types of what :func:`job_row` reads. SQLite itself stores anything in any column."""
 
 
+PARENTS_SHOWN = 3
 LEAST: Mapping[str, int] = {"total_timesteps": 1, "ranks": 1, "attempts": 0, "number": 0}
 
 
@@ -233,11 +234,8 @@ def attempt_row(row: sqlite3.Row) -> AttemptRow:
     return cast(AttemptRow, checked(AttemptRow, _in_order(AttemptRow, row, values)))
 
 
-def summary_row(row: sqlite3.Row, varied: Sequence[str], missing: Callable[[Sequence[str]], str | None]) -> SummaryRow:
-    """:param varied: keys that a matrix of the experiment varies; each is a column, unless there is one of its name.
-    :param missing: gives the names of those of the jobs that have not succeeded, as text.
-    """
-    is_new = row["state"] == "PENDING" and not row["attempts"]
+def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> SummaryRow:
+    """:param varied: keys that a matrix of the experiment varies; each is a column, unless there is one of its name."""
     point, spec, record = parsed_object(row["point"]), parsed_object(row["spec"]), _record(row)
     values = {key: record.get(key) for key in RECORDED} | {
         # Earlier versions have stored texts of any length and content.
@@ -249,7 +247,7 @@ def summary_row(row: sqlite3.Row, varied: Sequence[str], missing: Callable[[Sequ
         "cpus": parsed_json(row["cpus"]) if row["cpus"] else None,
         "pid": row["pid"] if row["state"] == "RUNNING" else None,
         "measures": _measures(record),
-        "waits_for": missing(spec["after"]) if spec.get("after") and is_new else None,
+        "waits_for": listed(row["waits_for"].split(","), PARENTS_SHOWN) if row["waits_for"] else None,
         **{key: spec[key] for key in ("algo", "seed", "total_timesteps")},
     }
     columns = checked(SummaryRow, _in_order(SummaryRow, row, values))
