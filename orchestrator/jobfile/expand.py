@@ -97,6 +97,7 @@ class TrialTemplate:
         if problems:
             return ()
         merged = merged if seeds is None else {**merged, "seeds": seeds}
+        merged["resources"] = {**merged["resources"], "start": merged["resources"]["start"] or "fork"}
         robot = replace(self.robot, name=f"{_name_of(self.robot, merged)}-{name}")
         jobs = _jobs(merged, (), robot, where=self.settings.where, base=self.base, names=JobNames(), problems=problems)
         return tuple(replace(job, point=dict(point)) for job in jobs)

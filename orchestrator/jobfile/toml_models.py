@@ -46,7 +46,7 @@ class ResourcesTable(TomlTable):
     start: Start | None = key(
         None,
         "How a worker starts: exec (a new Python process, the default) or fork (from a process that has imported its "
-        "packages already), which saves short jobs most of their start.",
+        "packages already; the default in a search), which saves short jobs most of their start.",
         "fork",
     )
 

@@ -341,9 +341,11 @@ class Searcher:
 
 
 def _scheduler(spec: SchedulerSpec, search: SearchSpec | None, rungs: Sequence[int]) -> schedulers.Scheduler:
+    """At rungs returns are compared, which are better the higher they are, unless the objective says otherwise."""
     if search is None:
         return schedulers.make(spec, "asynchronous", len(rungs), "maximize")
-    return schedulers.make(spec, search.order, len(rungs), search.directions[0])
+    direction = search.directions[0] if search.objectives[0] in RETURNS else "maximize"
+    return schedulers.make(spec, search.order, len(rungs), direction)
 
 
 def _with(job: Job, **changes: Any) -> Job:

@@ -157,14 +157,14 @@ def killable(folder: Path) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_killed_at_random_a_search_in_fixed_order_has_the_same_trials_and_weights(tmp_path: Path) -> None:
-    table = RUNGS.replace("trials = 6", 'trials = 10\norder = "fixed"')
+    table = RUNGS.replace("trials = 6", 'trials = 6\norder = "fixed"')
     quiet, rough = tmp_path / "quiet", tmp_path / "rough"
     for folder in (quiet, rough):
         folder.mkdir()
     finish(search_file(quiet, table))
     jobs, chance = search_file(rough, table), random.Random(18)
     kills = 0
-    for _ in range(40):
+    for _ in range(12):
         with subprocess.Popen(
             commands.command("run", jobs, "--run-dir", rough / "run"),
             cwd=rough,
@@ -173,7 +173,7 @@ def test_killed_at_random_a_search_in_fixed_order_has_the_same_trials_and_weight
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         ) as process:
-            until = time.monotonic() + chance.uniform(1.0, 5.0)
+            until = time.monotonic() + chance.uniform(1.0, 4.0)
             while process.poll() is None and time.monotonic() < until:
                 time.sleep(0.02)
             if process.poll() is not None:
@@ -188,6 +188,6 @@ def test_killed_at_random_a_search_in_fixed_order_has_the_same_trials_and_weight
             process.wait()
         wait_until(lambda: "worker" not in killable(rough), "no worker is left")
     finish(jobs)
-    assert kills >= 5
+    assert kills >= 3
     assert points(rough / "run") == points(quiet / "run")
     assert weights(rough / "run") == weights(quiet / "run")
