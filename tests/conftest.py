@@ -49,12 +49,11 @@ TIERS = ("ray", "bench", "soak", "ranks", "e2e", "process", "training", "unit")
 """Folders in the order in which their tests start: long files first, so that no worker ends long after the others."""
 TOGETHER = ("ray", "bench", "gpu")
 """Folders whose tests share one worker of pytest-xdist: they share a cluster or a GPU, or measure on their own CPUs."""
-OWN_CLUSTERS = ("cluster_commands", "cluster_document", "cluster_lost", "cluster_network", "two_drivers")
+OWN_CLUSTERS = ("cluster_commands", "cluster_document", "cluster_network", "two_drivers")
 """Files with clusters of their own. They may run beside the shared one: on another worker, one after another."""
 GROUPS = {
     **{f"ray/test_{name}.py": "clusters" for name in OWN_CLUSTERS},
     **dict.fromkeys(("process/test_executors.py", "ranks/test_ranks_nodes.py"), "ray"),  # they need the shared one
-    "ray/test_ray_faults.py": "faults",  # as long as all others of the shared cluster: it gets a cluster of its own
 }
 
 

@@ -65,10 +65,12 @@ class Machine:
         )
 
     @contextmanager
-    def running(self, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    def running(
+        self, *arguments: str | Path, typed: Sequence[str] = ("-m", "orchestrator")
+    ) -> Iterator[subprocess.Popen[str]]:
         """A ``run --json`` there, whose events can be read; killed after the block if it still runs."""
         process = subprocess.Popen(
-            self.command("-m", "orchestrator", "run", *map(str, arguments), "--json"),
+            self.command(*typed, "run", *map(str, arguments), "--json"),
             cwd=self.home,
             env=self.environment(),
             stdin=subprocess.DEVNULL,

@@ -137,7 +137,7 @@ class Unhurried(Odd):
     """Takes next to no processor time, because it mostly sleeps."""
 
     def step(self, action):
-        time.sleep(0.002)
+        time.sleep(0.003)
         return super().step(action)
 
 
@@ -390,12 +390,17 @@ class Run:
 
 
 def wait_until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """Wait for something without an event, such as a file that appears; returns what ``condition`` returned."""
+    """Wait for something without an event, such as a file that appears; returns what ``condition`` returned.
+
+    The longer ``condition`` takes, the longer it waits between: the processors are for what is waited for.
+    """
     deadline = time.monotonic() + patience_s
-    while not (result := condition()):
+    while True:
+        asked = time.monotonic()
+        if result := condition():
+            return result
         assert time.monotonic() < deadline, f"waited {patience_s:g} s in vain: {what}"
-        time.sleep(0.01)
-    return result
+        time.sleep(min(max(0.01, 3 * (time.monotonic() - asked)), 0.25))
 
 
 def summary(run_dir: Path) -> dict[str, dict[str, Any]]:

@@ -33,7 +33,7 @@ from orchestrator.executors.ray.transport import TransferMode, Transport
 from orchestrator.machine.topology import detect
 
 NODE = {"num_cpus": 4, "object_store_memory": 100 << 20, "memory": 8 << 30}
-NODE |= {"include_dashboard": False, "no_monitor": True}  # no test needs them
+NODE |= {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}  # no test needs them
 
 QUICK_HEALTH = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -41,6 +41,9 @@ QUICK_HEALTH = {
     "RAY_health_check_failure_threshold": "10",
 }
 """A node that does not answer is declared dead after seconds: here the network never stalls."""
+
+FRUGAL = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_metrics_collection": "0"}
+"""Ray starts no processes ahead, one for each CPU of the head, and counts nothing for a dashboard."""
 
 TOKEN = secrets.token_hex(32)
 """The token of all clusters of this process: Ray reads it once, and must not be imported before the first cluster."""
@@ -56,17 +59,14 @@ class Cluster:
         token.write_text(TOKEN)
         token.chmod(0o600)
         os.environ[cluster_token.TOKEN_FILE_VARIABLE] = str(token)
-        os.environ.update(
-            cluster_token.environment(loopback=True) | node_settings.HEALTH | node_settings.PRIORITY | QUICK_HEALTH,
-            RAY_TMPDIR=str(folder),
-        )
-        os.environ.update(package_path())
+        os.environ.update(node_settings.HEALTH | node_settings.PRIORITY | QUICK_HEALTH | FRUGAL)
+        os.environ.update(cluster_token.environment(loopback=True) | package_path(), RAY_TMPDIR=str(folder))
         (folder / "ray").mkdir()  # Ray writes the address of the latest cluster there
         from ray.cluster_utils import Cluster as RayCluster
 
         self._cluster = RayCluster(shutdown_at_exit=False)
         try:
-            for _ in range(3):
+            for _ in range(2):
                 self.add()
         except BaseException:
             self.close()
@@ -123,7 +123,7 @@ class Cluster:
 # -- runs
 
 SHORT = {"name": "short", "xml": commands.BALANCER, "task": "balance"}
-LONG = {"name": "long", "entry_point": "odd:unhurried", "total_timesteps": 10_000_000}
+LONG = {"name": "long", "entry_point": "odd:unhurried", "total_timesteps": 10_000_000, "checkpoint_every": 512}
 """Runs until it is stopped, and leaves the processors to other tests."""
 
 
@@ -173,6 +173,22 @@ def impatient(*arguments: str | Path) -> list[str]:
     ]
 
 
+STUBS = f"""{commands.STUBS}
+import functools
+from orchestrator.executors.ray import ray_backend
+ray_backend.RayExecutor = functools.partial(ray_backend.RayExecutor, worker_command=worker)
+"""
+"""As :data:`command_helpers.STUBS`, on the nodes of a cluster that see the run directory."""
+
+
+STUBBED = f"{STUBS}\nfrom orchestrator import __main__\n__main__.main()"
+"""The command line with :data:`STUBS`."""
+
+
+def stubbed(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-c", STUBBED, *map(str, arguments)]
+
+
 SPARE_MIB, TOO_MUCH_MIB = 2048, 3072
 
 
@@ -200,7 +216,7 @@ def memory_watched_node(cluster: Cluster, **changes: Any) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Cluster]:
-    """Three nodes. A test that is to be their driver connects itself."""
+    """Two nodes. A test that is to be their driver connects itself."""
     with cluster() as shared:
         yield shared
 

@@ -41,11 +41,11 @@ PPO = helpers.spec(
     hyperparameters=SMALL_PPO,
     policy_kwargs=NET,
 )
-SAC = helpers.spec("sac", total_timesteps=3072)
+SAC = helpers.spec("sac", total_timesteps=2048)
 JOBS: dict[str, WorkerSpec] = {
     "ppo": PPO,
     "sac": SAC,
-    "ppo sb3": dataclasses.replace(PPO, learner="sb3"),
+    "ppo sb3": dataclasses.replace(PPO, learner="sb3", total_timesteps=4096),
     "sac parameter-server": dataclasses.replace(SAC, mode="parameter-server"),
 }
 TIMES = {"time/fps", "time/time_elapsed"}

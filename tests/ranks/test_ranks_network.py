@@ -39,12 +39,12 @@ def at_once(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str | Non
     return weights
 
 
-def test_two_jobs_at_once_do_not_disturb_each_other(at_once: dict[str, set[str | None]], tmp_path: Path) -> None:
+def test_two_jobs_at_once_do_not_disturb_each_other(at_once: dict[str, set[str | None]]) -> None:
+    """The next test trains one of them alone, to the same bits."""
     for name in JOBS:
         assert len(at_once[name]) == 1
         assert None not in at_once[name]
     assert at_once["fast"] != at_once["sb3"]
-    assert hashes(helpers.run(worker.job(tmp_path, JOBS["fast"]))) == at_once["fast"]
 
 
 def test_torchrun_starts_the_same_workers(at_once: dict[str, set[str | None]], tmp_path: Path) -> None:

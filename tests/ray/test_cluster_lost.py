@@ -1,4 +1,4 @@
-"""A run whose cluster loses its head ends in order; a new cluster resumes it."""
+"""A run whose cluster loses its head ends in order; another cluster resumes it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ import pytest
 import ray_helpers
 from command_helpers import Run, give, wait_until, write_experiment
 from executor_helpers import await_gone
-from ray_helpers import LONG, checkpoints, has_progressed, impatient, last_attempt, options
+from ray_helpers import LONG, Cluster, checkpoints, has_progressed, impatient, last_attempt, options
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_a_head_that_dies_ends_the_driver_with_a_message_and_a_new_cluster_resumes(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1, 2]})
+def test_a_head_that_dies_ends_the_driver_with_a_message_and_another_cluster_resumes(
+    tmp_path: Path, ray_cluster: Cluster
+) -> None:
+    jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1]})
     run_dir = tmp_path / "stream"
     with ray_helpers.cluster() as own, Run(jobs, *options(own, "stream"), cwd=tmp_path, typed=impatient) as run:
-        launched = [run.until("launched") for _ in range(3)]
+        launched = [run.until("launched") for _ in range(2)]
+        assert len({event["node"] for event in launched}) == 2
         names = [event["job_id"] for event in launched]
         wait_until(lambda: all(checkpoints(run_dir, name) for name in names), "a checkpoint of each to be received")
         own.kill_head()
         assert run.end() == 1
         assert "the head of the Ray cluster has not answered" in run.stderr
         await_gone(event["pid"] for event in launched)
-        assert "3 pending" in give("status", "stream", cwd=tmp_path).stdout
+        assert "2 pending" in give("status", "stream", cwd=tmp_path).stdout
     saved = {name: max(checkpoints(run_dir, name)) for name in names}
-    with ray_helpers.cluster() as new, Run(jobs, *options(new, "stream"), cwd=tmp_path) as again:
+    with Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as again:
         for _ in names:
             again.until("launched")
         wait_until(lambda: has_progressed(run_dir, saved), "progress")

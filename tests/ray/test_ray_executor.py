@@ -127,37 +127,63 @@ def test_attempts_on_a_node_have_different_gpus_or_shares_of_one(
     until_unused(executor.nodes, late.node_id)
 
 
+@pytest.fixture(scope="module")
+def further(ray_cluster: Cluster, ray_nodes: CompatibleNodes) -> Iterator[tuple[Any, Path]]:
+    """A node with as many CPUs as this machine, and its temporary directory."""
+    temporary = Path(tempfile.mkdtemp(dir=ray_cluster.folder))
+    with ray_cluster.further(num_cpus=len(os.sched_getaffinity(0)), temporary=temporary) as node:
+        until_used(ray_nodes, node.node_id)
+        yield node, temporary
+    until_unused(ray_nodes, node.node_id)
+
+
+def test_attempts_that_wait_for_the_cpus_of_others_end_when_told(
+    tmp_path: Path, further: tuple[Any, Path], executor: RayExecutor
+) -> None:
+    """Ray has room for them, so their tasks run; they have no workers yet."""
+    node, temporary = further
+    cpus = os.sched_getaffinity(0)
+    others = CpuLocks(temporary / f"orchestrator-{os.getuid()}", cpus)
+    assert others.take(cpus)
+    for kill, code in ((False, ExitCode.INTERRUPTED), (True, -signal.SIGKILL)):
+        waiting = executor.submit(on_node(tmp_path, node.node_id, f"waiting-{kill}", IGNORES_STOP))
+        wait_until(lambda: any("ray::waiting" in title for title in titles()), "its task")
+        assert not executor.poll(0.6)
+        executor.cancel(waiting, kill=kill)
+        assert until_exit(executor, waiting) == {waiting: Exited(waiting, code)}
+        wait_until(lambda: not any("ray::waiting" in title for title in titles()), "no task")
+    others.give_back(cpus)
+    placed(executor, on_node(tmp_path, node.node_id, "next", IGNORES_STOP))
+
+
 def test_a_killed_node_agent_is_replaced_by_one_that_knows_which_cpus_are_held(
-    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
+    tmp_path: Path, further: tuple[Any, Path], executor: RayExecutor
 ) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one CPU is not enough for two attempts to have different ones")
     until_told: list[Order] = [("say", READY), ("await", "go"), ("exit", 0)]
-    nodes = executor.nodes
-    with ray_cluster.further(num_cpus=2) as late:
-        until_used(nodes, late.node_id)
-        first = placed(executor, on_node(tmp_path, late.node_id, "a", until_told))
-        node = nodes.get(late.node_id)
-        assert node is not None
-        (raylet,) = late.all_processes["raylet"]
-        processes = psutil.Process(raylet.process.pid).children()
-        (agent,) = [process for process in processes if "NodeAgent" in " ".join(process.cmdline())]
-        agent.kill()
-        nodes.suspect(late.node_id)  # otherwise it is asked every 20 s
+    nodes, late = executor.nodes, further[0]
+    first = placed(executor, on_node(tmp_path, late.node_id, "a", until_told))
+    node = nodes.get(late.node_id)
+    assert node is not None
+    (raylet,) = late.all_processes["raylet"]
+    processes = psutil.Process(raylet.process.pid).children()
+    (agent,) = [process for process in processes if "NodeAgent" in " ".join(process.cmdline())]
+    agent.kill()
+    nodes.suspect(late.node_id)  # otherwise it is asked every 20 s
 
-        def is_replaced() -> bool:
-            nodes.update()
-            now = nodes.get(late.node_id)
-            return now is not None and now.agent != node.agent
+    def is_replaced() -> bool:
+        nodes.update()
+        now = nodes.get(late.node_id)
+        return now is not None and now.agent != node.agent
 
-        wait_until(is_replaced, "another agent")
-        second = placed(executor, on_node(tmp_path, late.node_id, "b", until_told))
-        assert {*first.cpus}.isdisjoint(second.cpus)
-        for name in ("a", "b"):
-            (tmp_path / name / "go").touch()
-        ends = until_exit(executor, first.handle, second.handle)
-        assert [end.returncode for end in ends.values()] == [0, 0]
-    until_unused(nodes, late.node_id)
+    wait_until(is_replaced, "another agent")
+    second = placed(executor, on_node(tmp_path, late.node_id, "b", until_told))
+    assert {*first.cpus}.isdisjoint(second.cpus)
+    for name in ("a", "b"):
+        (tmp_path / name / "go").touch()
+    ends = until_exit(executor, first.handle, second.handle)
+    assert [end.returncode for end in ends.values()] == [0, 0]
 
 
 def test_a_task_whose_process_is_killed_is_lost_and_leaves_nothing(tmp_path: Path, executor: RayExecutor) -> None:
@@ -170,25 +196,6 @@ def test_a_task_whose_process_is_killed_is_lost_and_leaves_nothing(tmp_path: Pat
     assert (end.returncode, end.oom_killed) == (None, False)
     assert "was killed" in (end.lost or "")
     await_gone(pids)
-
-
-def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_ran_there(
-    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
-) -> None:
-    late = ray_cluster.add(num_cpus=3)
-    until_used(executor.nodes, late.node_id)
-    cores = executor.nodes.slots.lanes
-    launch = on_node(tmp_path, late.node_id, "a", family(0))
-    event = placed(executor, launch)
-    assert event.pid is not None
-    pids = [event.pid, *map(int, await_files(launch.job_dir / "child-0", launch.job_dir / "daemon-0"))]
-    ray_cluster.kill(late)
-    end = until_exit(executor, event.handle)[event.handle]
-    assert end.returncode is None
-    assert ray_cluster.name(late) in (end.lost or "")
-    await_gone(pids)
-    until_unused(executor.nodes, late.node_id)
-    assert executor.nodes.slots.lanes == cores - 3
 
 
 def test_a_suspended_node_is_lost_although_its_connections_persist(
@@ -233,29 +240,6 @@ def test_an_attempt_that_was_never_placed_leaves_at_once(tmp_path: Path, executo
     waiting = executor.submit(on_node(tmp_path, node, "waiting", IGNORES_STOP))
     executor.cancel(waiting, kill=False)
     assert until_exit(executor, waiting)[waiting] == Exited(waiting, 11)
-
-
-def test_attempts_that_wait_for_the_cpus_of_others_end_when_told(
-    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
-) -> None:
-    """Ray has room for them, so their tasks run; they have no workers yet."""
-    cpus = os.sched_getaffinity(0)
-    temporary = Path(tempfile.mkdtemp(dir=ray_cluster.folder))
-    with ray_cluster.further(num_cpus=len(cpus), temporary=temporary) as late:
-        until_used(executor.nodes, late.node_id)
-        others = CpuLocks(temporary / f"orchestrator-{os.getuid()}", cpus)
-        assert others.take(cpus)
-        for kill, code in ((False, ExitCode.INTERRUPTED), (True, -signal.SIGKILL)):
-            waiting = executor.submit(on_node(tmp_path, late.node_id, f"waiting-{kill}", IGNORES_STOP))
-            wait_until(lambda: any("ray::waiting" in title for title in titles()), "its task")
-            assert not executor.poll(0.6)
-            executor.cancel(waiting, kill=kill)
-            assert until_exit(executor, waiting) == {waiting: Exited(waiting, code)}
-            wait_until(lambda: not any("ray::waiting" in title for title in titles()), "no task")
-        others.give_back(cpus)
-        placed(executor, on_node(tmp_path, late.node_id, "next", IGNORES_STOP))
-        executor.close()
-    until_unused(executor.nodes, late.node_id)
 
 
 # -- ranks on several nodes
@@ -306,23 +290,26 @@ def test_a_rank_that_fails_ends_those_on_other_nodes_and_is_named(
     await_gone(map(int, await_files(*pid_files)))
 
 
-def test_ranks_whose_node_dies_end_on_the_others_too(
+def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_ran_there(
     tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
 ) -> None:
-    driver_node = executor.nodes.registry.driver_node
-    with ray_cluster.further(num_cpus=3) as late:
-        until_used(executor.nodes, late.node_id)
-        nodes = [driver_node, late.node_id]
-        launch = over_two_nodes(tmp_path, executor.nodes, "a", family(0), family(1), node_ids=nodes)
-        handle = placed(executor, launch).handle
-        names = (f"{name}-{rank}" for name in ("child", "daemon") for rank in range(2))
-        pids = [int(pid) for pid in await_files(*(launch.job_dir / name for name in names))]
-        ray_cluster.kill(late)
-        end = until_exit(executor, handle)[handle]
-    assert end.returncode is None
-    assert ray_cluster.name(late) in (end.lost or "")
-    await_gone(pids)
+    """Ranks on other nodes end with those that ran there."""
+    late = ray_cluster.add(num_cpus=4)
+    until_used(executor.nodes, late.node_id)
+    cores = executor.nodes.slots.lanes
+    nodes = [executor.nodes.registry.driver_node, late.node_id]
+    ranks = over_two_nodes(tmp_path, executor.nodes, "a", family(0), family(1), node_ids=nodes)
+    single = on_node(tmp_path, late.node_id, "b", family(0))
+    events = [placed(executor, launch) for launch in (ranks, single)]
+    names = [f"{name}-{rank}" for name in ("a/child", "a/daemon") for rank in range(2)]
+    pids = [int(pid) for pid in await_files(*(tmp_path / name for name in (*names, "b/child-0", "b/daemon-0")))]
+    ray_cluster.kill(late)
+    for end in until_exit(executor, *(event.handle for event in events)).values():
+        assert end.returncode is None
+        assert ray_cluster.name(late) in (end.lost or "")
+    await_gone([*pids, *(event.pid for event in events if event.pid is not None)])
     until_unused(executor.nodes, late.node_id)
+    assert executor.nodes.slots.lanes == cores - 4
 
 
 def test_ranks_on_several_nodes_leave_together_when_asked(tmp_path: Path, executor: RayExecutor) -> None:
@@ -336,7 +323,7 @@ def test_ranks_on_several_nodes_leave_together_when_asked(tmp_path: Path, execut
 
 def test_ranks_that_wait_for_room_can_be_cancelled(tmp_path: Path, executor: RayExecutor) -> None:
     launches = [over_two_nodes(tmp_path, executor.nodes, f"j{number}", IGNORES_STOP, IGNORES_STOP) for number in (0, 1)]
-    placed(executor, launches[0])  # three nodes hold three such ranks, not four
+    placed(executor, launches[0])  # a node holds one such rank, not two
     waiting = executor.submit(launches[1])
     executor.cancel(waiting, kill=False)
     assert until_exit(executor, waiting)[waiting] == Exited(waiting, 11, rank=0)

@@ -36,11 +36,11 @@ def make(xml=None, seed=0, of=""):
     return Stopping(gymnasium.make(of))
 """
 """The worker stops itself in the middle of a rollout, so that it cannot end before it is killed."""
-STOP_AFTER = 1200
+STOP_AFTER = 700
 """In env_steps of an attempt."""
 SPECS: dict[str, dict[str, Any]] = {
-    "ppo": {"env_kwargs": {"of": "CartPole-v1"}, "total_timesteps": 4096, "checkpoint_every": 256, "normalize": True},
-    "sac": {"algo": "sac", "env_kwargs": {"of": "Pendulum-v1"}, "total_timesteps": 4096, "checkpoint_every": 512},
+    "ppo": {"env_kwargs": {"of": "CartPole-v1"}, "total_timesteps": 2048, "checkpoint_every": 256, "normalize": True},
+    "sac": {"algo": "sac", "env_kwargs": {"of": "Pendulum-v1"}, "total_timesteps": 2048, "checkpoint_every": 512},
 }
 
 

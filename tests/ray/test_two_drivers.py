@@ -12,8 +12,8 @@ import cluster_helpers as helpers
 import psutil
 import pytest
 from cluster_helpers import Machine, free_port
-from command_helpers import summary, wait_until, write_experiment
-from ray_helpers import IMPATIENT, LONG
+from command_helpers import STUB_WORKER, summary, wait_until, write_experiment
+from ray_helpers import IMPATIENT, LONG, STUBBED, STUBS
 
 from orchestrator.machine import topology
 from orchestrator.machine.cpu_locks import CpuLocks
@@ -26,6 +26,7 @@ if os.fork():
     os._exit(0)
 from orchestrator.cli import main
 {IMPATIENT}
+{STUBS}
 code = None
 try:
     main()
@@ -63,12 +64,12 @@ def run_in_the_background(head: Machine, folder: Path, *words: str) -> psutil.Pr
 
 
 def workers(folder: Path) -> dict[int, set[int]]:
-    """Pid → CPUs of the workers that train below ``folder``, without their child processes."""
+    """Pid → CPUs of the workers below ``folder``."""
     found = {}
     for process in psutil.process_iter():
         try:
             command = process.cmdline()
-            is_worker = "orchestrator.worker" in command and any(part.startswith(f"{folder}/") for part in command)
+            is_worker = STUB_WORKER in command and any(part.startswith(f"{folder}/") for part in command)
             if is_worker and os.getsid(process.pid) == process.pid:
                 found[process.pid] = os.sched_getaffinity(process.pid)
         except (psutil.Error, ProcessLookupError):  # it has just ended
@@ -97,7 +98,7 @@ def test_two_runs_never_train_two_jobs_on_one_cpu_and_end_with_a_message_when_th
         address = f"127.0.0.1:{port}"
         another_experiment = CpuLocks(head.temporary / f"orchestrator-{os.getuid()}", cpus)
         assert another_experiment.take(cpus)
-        with head.running(*arguments(first, address, 1)) as run:
+        with head.running(*arguments(first, address, 1), typed=("-c", STUBBED)) as run:
             assert run.stdout is not None
             events = map(json.loads, run.stdout)
             waiting = next(event for event in events if event["event"] in ("waiting", "launched"))
