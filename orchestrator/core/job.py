@@ -89,6 +89,8 @@ class Job:
     """The user's own MJCF, absolute; None for a gymnasium id without one."""
     allow_outside: bool = False
     """Whether files of the robot may lie outside of its folder. Not in the ledger: only an examination needs it."""
+    maker_folder: Path | None = None
+    """Where the module of ``spec.robot_maker`` is looked for. Not in the ledger, likewise."""
     point: Mapping[str, Any] = field(default_factory=dict)
     """The values that a matrix gave it: dotted key → value. For reports; ``spec`` contains them."""
 

@@ -85,6 +85,10 @@ class ExaminationRequest(JsonLine):
 
     xml: FilePath | None = None
     """Absolute path of the robot's MJCF."""
+    robot_maker: str | None = None
+    """In place of ``xml``: the function that makes it."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Its arguments."""
     model_edits: Mapping[str, Any] = field(default_factory=dict)
     allow_outside: bool = False
     """Whether files of the robot may lie outside of the folder of ``xml``; if not and ``alone``, they are a warning."""
@@ -114,6 +118,15 @@ class ExaminationRequest(JsonLine):
     """CPU seconds that the simulation stability test may take."""
     memory_mib: int | None = None
     """Memory that compiling and simulating may take; None: no limit."""
+
+    @property
+    def robot(self) -> str | None:
+        """The robot's name in messages: its path, or ``module:function(legs=4)``; None without a robot."""
+        if self.robot_maker is None:
+            return self.xml
+        return (
+            f"{self.robot_maker}({', '.join(f'{name}={value!r:.60}' for name, value in sorted(self.params.items()))})"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

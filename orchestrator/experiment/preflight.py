@@ -138,6 +138,8 @@ def _request(job: Job) -> ExaminationRequest:
     spec, has_task = job.spec, job.spec.task is not None
     return ExaminationRequest(
         xml=None if job.xml_source is None else str(job.xml_source),
+        robot_maker=spec.robot_maker,
+        params=spec.params,
         allow_outside=job.allow_outside,
         model_edits=spec.model_edits,
         task=spec.task,
@@ -145,7 +147,7 @@ def _request(job: Job) -> ExaminationRequest:
         env=spec.env,
         entry_point=spec.entry_point,
         env_kwargs=spec.env_kwargs,
-        search_path=spec.search_path,
+        search_path=spec.search_path or (str(job.maker_folder) if job.maker_folder else None),
         policy=None if has_task else spec.policy,
         use_sde=bool(spec.hyperparameters.get("use_sde", False)),
         algo="ppo" if has_task else spec.algo,
@@ -163,6 +165,7 @@ def request_for_source(job: Job, paths: RunPaths, stage_to: Path) -> Examination
     return dataclasses.replace(
         _request(job),
         xml=None if spec.xml is None else str(directory.root / spec.xml),
+        robot_maker=None,
         allow_outside=True,
         model_edits={},
         simulate_s=LEAST_SIMULATE_S,
@@ -186,7 +189,7 @@ def raise_if_disk_full(answer: ExaminationAnswer, folder: Path) -> None:
 def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -> JobVerdict:
     if answer.problem is not None:
         raise_if_disk_full(answer, Path(str(request.stage_to)))
-        text = answer.problem.removeprefix(f"{request.xml}: ")
+        text = answer.problem.removeprefix(f"{request.robot}: ")
         return JobVerdict(
             problem=Problem(where=job.where, message=answer.problem),
             warnings=answer.warnings,
@@ -260,8 +263,8 @@ def ask(
                     repeated.add(index)
                     waiting.appendleft(index)
                 else:
-                    xml = requests[index].xml
-                    answers[index] = ExaminationAnswer(problem=answer if xml is None else f"{xml}: {answer}")
+                    robot = requests[index].robot
+                    answers[index] = ExaminationAnswer(problem=answer if robot is None else f"{robot}: {answer}")
             watch(len(answers), len(requests))
         if kept is not None:
             kept[:] = idle

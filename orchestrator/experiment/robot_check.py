@@ -71,6 +71,8 @@ class _Item:
     job: str | None = None
     where: str | None = None
     """Job file and position in it; None for a file that is checked alone."""
+    may_be_invalid: bool = False
+    """A corner of the space of a search: only the trials near it are lost."""
 
 
 def check(
@@ -168,9 +170,16 @@ def _of_job_file(path: Path) -> Iterator[_Item | RobotCheck]:
         return
     if experiment.warnings:
         yield RobotCheck(path=str(path), verdict="warning", messages=tuple(experiment.warnings), figures={})
-    for request, job in requests_of(experiment.jobs)[0].values():
-        named = str(path) if request.xml is None else os.path.relpath(request.xml)
-        yield _Item(path=named, request=request, job=job.job_id, where=f"{path}: {job.where}")
+    if experiment.search is not None:
+        yield RobotCheck(path=str(path), verdict="ok", messages=experiment.search_summary, figures={})
+    declared = experiment.jobs_to_examine
+    for request, job in requests_of(declared)[0].values():
+        named = request.robot or str(path)
+        if request.xml is not None:
+            named = os.path.relpath(request.xml)
+        is_corner = experiment.search is not None and job is not declared[0]
+        where = f"{path}: {job.where}"
+        yield _Item(path=named, request=request, job=job.job_id, where=where, may_be_invalid=is_corner)
 
 
 def _includers(examined: Iterable[tuple[_Item, ExaminationAnswer]]) -> dict[str, str]:
@@ -203,9 +212,10 @@ def _checked(
         notes += [f"the same robot as {first}"] if first != item.path else []
     problem = []
     if answer.problem is not None:
-        path = storable(item.request.xml or item.path)  # which the row shows already
+        path = storable(item.request.robot or item.path)  # which the row shows already
         problem = [answer.problem.removeprefix(f"{path}: ").removeprefix(f"{path}, ")]
-    verdict: CheckVerdict = "error" if problem else "warning" if answer.warnings else "ok"
+    is_error = problem and not item.may_be_invalid
+    verdict: CheckVerdict = "error" if is_error else "warning" if problem or answer.warnings else "ok"
     return RobotCheck(
         path=item.path,
         verdict=verdict,

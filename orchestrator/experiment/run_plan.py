@@ -66,7 +66,7 @@ class Plan:
     backend: Backend
     """To be closed by whoever called :func:`plan`."""
     jobs: Sequence[Job]
-    """All jobs in order of launch."""
+    """All jobs in order of launch. In a search, ``verdicts`` has those of examples, too."""
     verdicts: Mapping[str, JobVerdict]
     warnings: Sequence[str]
     choices: Sequence[str]
@@ -122,8 +122,10 @@ def plan(
             for job in experiment.jobs
         ]
         problems = _refuse_unfit(declared, verdicts, backend)
-        if problems and not experiment.skip_invalid:
-            is_all = all(verdict.problem for verdict in verdicts.values())
+        if examples:  # a corner of the space may be invalid
+            problems = [problem for job in examples[:1] if (problem := verdicts[job.job_id].problem)]
+        if problems and (examples or not experiment.skip_invalid):
+            is_all = bool(examples) or all(verdict.problem for verdict in verdicts.values())
             raise SpecError(experiment.source, problems, "" if is_all else SKIP_ADVICE)
         if options.refuses_shared and (texts := shared_problems(declared, verdicts)):
             raise SpecError(experiment.source, [Problem(where="", message=text) for text in texts])
@@ -138,7 +140,7 @@ def plan(
         warnings=[
             *(*experiment.warnings, *warnings),
             *_by_robot(declared, lambda job: verdicts[job.job_id].warnings),
-            *_by_robot(experiment.jobs, lambda job: _not_trained(verdicts[job.job_id])),
+            *_by_robot(declared, lambda job: _not_trained(verdicts[job.job_id])),
         ],
         choices=_by_robot(jobs, lambda job: _choice(job, verdicts[job.job_id])),
         restriction=_restriction(machine) if options.executor == "local" else "",

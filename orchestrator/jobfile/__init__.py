@@ -30,6 +30,7 @@ from orchestrator.jobfile.json_schema import json_schema
 from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.jobfile.search_rules import check_rungs, read_scheduler, read_search
 from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
+from orchestrator.jobfile.search_summary import SearchLimits, limits, sentences
 from orchestrator.jobfile.validation import check
 from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
 
@@ -112,12 +113,26 @@ class Experiment:
 
         They show before launch whether the keys of the space match something in the robot.
         """
-        if self.search is None:
+        if self.search is None or self.trial is None:
             return self.jobs
         probes = list(self._jobs_at("middle", self.search.middle, None)[:1])
         with contextlib.suppress(SpecError):  # then some trials fail, with this reason
             probes += self._jobs_at("corner", self.search.corner, None)[:1]
         return tuple(probes)
+
+    @property
+    def search_summary(self) -> tuple[str, ...]:
+        """What is searched, how far, and where trials are compared, in sentences; none without a search."""
+        if self.search is None or self.trial is None:
+            return ()
+        return tuple(sentences(self.search, self.scheduler, self._jobs_at("middle", self.search.middle, None)))
+
+    @property
+    def search_limits(self) -> SearchLimits | None:
+        """The most that the search does; None without a search."""
+        if self.search is None or self.trial is None:
+            return None
+        return limits(self.search, self._jobs_at("middle", self.search.middle, None))
 
     def _jobs_at(self, name: str, point: Mapping[str, Any], seeds: Sequence[int] | None) -> tuple[Job, ...]:
         assert self.trial is not None

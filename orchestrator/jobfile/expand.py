@@ -312,7 +312,7 @@ def _jobs(
             collective_timeout_s=merged["distributed"]["timeout"],
             init=_init(merged["init"], base),
             after=tuple(merged.get("after", ())),
-            search_path=str(base) if robot.maker or task is None or is_users_task(task) else None,
+            search_path=str(base) if task is None or is_users_task(task) else None,
             **{name: merged[name] for name in _SAME_IN_SPEC},
         )
         jobs.append(
@@ -324,6 +324,7 @@ def _jobs(
                 max_retries=merged["retry"]["max_retries"],
                 xml_source=robot.xml,
                 allow_outside=merged["allow_outside"],
+                maker_folder=base if robot.maker else None,
                 point=chosen,
             )
         )

@@ -18,7 +18,7 @@ from orchestrator.experiment.reconcile import by_difference
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.toml_models import ResourcesTable, Settings
-from orchestrator.terminal.output import show_table
+from orchestrator.terminal import output
 from orchestrator.terminal.tables import NONE, Column, number_column
 
 SHOWN = 10
@@ -39,15 +39,18 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     launched = sum(prospect.action in ("start", "resume", "restart", "extend") for prospect in dry.prospects.values())
     number = "none" if refusals or not launched else f"{launched:,}"
     of_which = f", of which {number} would be launched" if refusals or launched < len(jobs) else ""
-    heading = (
-        f"{experiment.name}: {count(len(jobs), 'job')}{of_which}, {plan.backend.slots.lanes} at once on {where}, in "
-        f"this order, into {run_dir}"
-    )
+    what = f"{count(len(jobs), 'job')}{of_which}" if experiment.search is None else "a search"
+    order = "" if experiment.search else "in this order, "
+    heading = f"{experiment.name}: {what}, {plan.backend.slots.lanes} at once on {where}, {order}into {run_dir}"
     notify = [f"notify.{key}: {shlex.join(command)}" for key, command in asdict(experiment.notify).items() if command]
     warnings = [Text(f"warning: {warning}", style="yellow") for warning in (*plan.warnings, *refusals)]
     restriction = [plan.restriction] if plan.restriction else []
     below = [*_hyperparameters(jobs), *_model_edits(jobs), *_changes(dry)]
-    show_table(_columns(dry), jobs, above=[*warnings, *restriction, *plan.choices, *notify, heading, ""], below=below)
+    above: list[str | Text] = [*warnings, *restriction, *plan.choices, *notify, heading, *experiment.search_summary]
+    if experiment.search is not None:
+        output.show(output.console(), *above)
+    else:
+        output.show_table(_columns(dry), jobs, above=[*above, ""], below=below)
 
 
 def _refusals(dry: DryRun, run_dir: Path) -> list[str]:
@@ -176,9 +179,18 @@ def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
         "restriction": plan.restriction or None,
         "choices": list(plan.choices),
         "notify": {key: list(command) for key, command in asdict(experiment.notify).items() if command},
+        "search": None if experiment.search is None else _search_facts(experiment),
+        "scheduler": None if experiment.scheduler is None else asdict(experiment.scheduler),
         "jobs": [_job_facts(job, dry.prospects[job.job_id]) for job in plan.jobs],
         "undeclared": list(dry.undeclared),
     }
+
+
+def _search_facts(experiment: Experiment) -> dict[str, Any]:
+    assert experiment.search is not None
+    assert experiment.search_limits is not None
+    most = {f"most_{key}": value for key, value in asdict(experiment.search_limits).items()}
+    return {**asdict(experiment.search), **most}
 
 
 def _job_facts(job: Job, prospect: Prospect) -> dict[str, Any]:

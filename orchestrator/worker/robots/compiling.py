@@ -58,7 +58,7 @@ def too_large(memory_mib: int | None) -> str:
 def guarded(xml: Path, memory_mib: int | None) -> Iterator[None]:
     """Limit the memory, and turn MuJoCo's fatal errors into :class:`MujocoAbortedError`."""
     try:
-        with _memory_limit(memory_mib):
+        with memory_limit(memory_mib):
             yield
     except mujoco.FatalError as error:
         raise MujocoAbortedError(f"{xml}: MuJoCo cannot simulate it: {error}") from None
@@ -71,7 +71,7 @@ def guarded(xml: Path, memory_mib: int | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _memory_limit(memory_mib: int | None) -> Iterator[None]:
+def memory_limit(memory_mib: int | None) -> Iterator[None]:
     """Limit the address space: allocations beyond it fail with :class:`MemoryError` or MuJoCo's own error."""
     usual, hard = resource.getrlimit(resource.RLIMIT_AS)
     if memory_mib is None:

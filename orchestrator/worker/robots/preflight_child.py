@@ -25,7 +25,7 @@ from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.robots import model_checks
+from orchestrator.worker.robots import made_robot, model_checks
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.compiling import MujocoAbortedError, compile_staged, guarded, too_large
 from orchestrator.worker.robots.env_check import UnfitError, check_environment
@@ -90,9 +90,9 @@ def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> Exa
     except (BundleError, UnfitError) as error:
         return _unfit(error)
     except OSError as error:
-        return _refused(f"{error.filename or request.xml}: {error.strerror or error}", errno=error.errno)
+        return _refused(f"{error.filename or request.robot}: {error.strerror or error}", errno=error.errno)
     except MemoryError:
-        return _refused(f"{request.xml}: {too_large(request.memory_mib)}")
+        return _refused(f"{request.robot}: {too_large(request.memory_mib)}")
     except Exception as error:  # the other requests must be answered, whatever caused this
         return _refused(failures.describe(error))
 
@@ -134,12 +134,10 @@ def _examine(
 ) -> ExaminationAnswer:
     """:param use: makes the answer of the environment, if nothing is wrong with it."""
     is_environment = request.env is not None or request.entry_point is not None
+    _import_before_users(request, is_environment)
+    if request.robot_maker is not None:
+        return _examine_made(request, recent, cleanup, use)
     xml = None if request.xml is None else Path(request.xml)
-    if request.search_path and not is_environment and request.search_path not in sys.path:
-        sys.path.insert(0, request.search_path)  # for the user's own task
-        if request.task is not None:
-            with contextlib.suppress(ValueError):  # reported later; imported before the memory limit
-                find_task(request.task)
     if xml is None and request.task is not None and request.task.startswith(GYMNASIUM):
         try:
             xml = gymnasium_tasks.default_xml(request.task)
@@ -164,6 +162,33 @@ def _examine(
     except (BundleError, UnfitError) as error:  # its includes are reported nevertheless
         answer = _unfit(error)
     return dataclasses.replace(answer, includes=includes)
+
+
+def _examine_made(
+    request: ExaminationRequest, recent: RecentRobot, cleanup: contextlib.ExitStack, use: EnvironmentUse
+) -> ExaminationAnswer:
+    folder = cleanup.enter_context(TemporaryFolder())
+    xml = made_robot.make(request, Path(folder))
+    try:
+        answer = _examine(dataclasses.replace(request, xml=str(xml), robot_maker=None), recent, cleanup, use)
+    except (BundleError, UnfitError) as error:
+        answer = _unfit(error)
+    return made_robot.explained(answer, request, folder)
+
+
+def _import_before_users(request: ExaminationRequest, is_environment: bool) -> None:
+    """Import what might otherwise find the user's modules, put their folder on the path, and import the task.
+
+    That is before the memory limit.
+    """
+    if is_environment:
+        if request.robot_maker is not None:
+            import gymnasium  # noqa: F401
+    elif request.search_path and request.search_path not in sys.path:
+        sys.path.insert(0, request.search_path)
+        if request.task is not None:
+            with contextlib.suppress(ValueError):  # reported later
+                find_task(request.task)
 
 
 def _examine_robot(
