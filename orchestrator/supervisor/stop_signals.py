@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from orchestrator.core.process_setup import CHECKPOINT_SIGNAL, STOP_SIGNALS
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class StopRequests:
     """Counts signals that request a stop, and delivers them to a supervisor once there is one.
 
     During start-up the first signal takes effect at the next :meth:`check`, where nothing is half done; the second
-    one at once.
+    one at once. Without a text form of its own: Python's ``signal`` makes that of a handler that is replaced, and it
+    would have every job in it.
     """
 
     count: int = 0
