@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import compileall
 import fcntl
 import os
 import shutil
@@ -36,6 +37,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 os.environ.setdefault("SB3_LOGDIR", tempfile.gettempdir())
 
 TESTS = Path(__file__).parent
+
+# Tests start thousands of processes: where Python keeps no compiled files, each would compile what it imports of it.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    compileall.compile_dir(TESTS.parent / "orchestrator", quiet=2)
 
 # What is imported while tests are collected is compiled once, also where Python was told to keep no compiled files.
 KEEPS_NO_BYTECODE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
