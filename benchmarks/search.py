@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import orchestrator
+from benchmarks import search_simulation
 from benchmarks.harness import ROOT, Line, at_most, both_ways, print_table
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
@@ -80,6 +81,21 @@ def start(repeats: int, *, jobs: int) -> list[Line]:
     ]
 
 
+def derl(_: int) -> list[Line]:
+    """The scale of Gupta et al. (2021), by simulation: hours, and the share of the cores that idles."""
+    lines = []
+    for robot, speed in search_simulation.SPEEDS.items():
+        for cores in (16, 1_152):
+            mean_s = search_simulation.ENV_STEPS / speed + search_simulation.START_S
+            times = search_simulation.seconds_of_bodies(search_simulation.BODIES, mean_s, search_simulation.SPREAD, 0)
+            what = f"4,000 bodies × 5 million env_steps, {robot}, {cores:,} cores (simulated)"
+            for how, generation in (("asynchronous", None), (f"generations of {cores:,}", cores)):
+                outcome = search_simulation.simulate(times, cores, generation)
+                lines.append(at_most(f"{what}, {how}: hours", [outcome.hours]))
+                lines.append(at_most(f"{what}, {how}: idle share of the cores", [outcome.idle]))
+    return lines
+
+
 def weights_of(job_dir: Path | None) -> str:
     """SHA-256 of the weights of a trained job."""
     assert job_dir is not None
@@ -92,7 +108,7 @@ def main() -> None:
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--jobs", type=int, default=200, metavar="N", help="jobs of the part start (default: 200)")
     chosen, _ = options.parse_known_args()
-    print_table(__doc__, {"start": functools.partial(start, jobs=chosen.jobs)}, options)
+    print_table(__doc__, {"start": functools.partial(start, jobs=chosen.jobs), "derl": derl}, options)
 
 
 if __name__ == "__main__":
