@@ -292,20 +292,21 @@ def test_a_worker_evaluates_the_same_each_time_and_tells_it(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "asked to stop"])
-def test_ended_during_evaluation_and_resumed_it_evaluates_the_same(tmp_path: Path, ending: signal.Signals) -> None:
+def test_killed_or_stopped_during_evaluation_and_resumed_it_evaluates_the_same(tmp_path: Path) -> None:
     options = {**PLAIN, "max_episode_steps": 1000}
     changes = {"normalize": True, "eval_episodes": 8, "task_options": options}
-    undisturbed, resumed = (helpers.job(tmp_path / name, cart(tmp_path / name, **changes)) for name in ("a", "b"))
+    undisturbed = helpers.job(tmp_path / "undisturbed", cart(tmp_path / "undisturbed", **changes))
     assert helpers.train_here(undisturbed)[0].code == ExitCode.SUCCEEDED
-    with helpers.Worker(resumed, channel=True) as worker:
-        wait_for_evaluation(worker)
-        worker.process.send_signal(ending)
-        assert worker.wait() == (-signal.SIGKILL if ending == signal.SIGKILL else ExitCode.INTERRUPTED)
-        assert not resumed.eval.exists()
-    record, log = helpers.train_here(resumed, 1)
-    assert record.code == ExitCode.SUCCEEDED, log
-    assert resumed.eval.read_bytes() == undisturbed.eval.read_bytes()
+    for ending, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, ExitCode.INTERRUPTED)):
+        resumed = helpers.job(tmp_path / ending.name, cart(tmp_path / ending.name, **changes))
+        with helpers.Worker(resumed, channel=True) as worker:
+            wait_for_evaluation(worker)
+            worker.process.send_signal(ending)
+            assert worker.wait() == code
+            assert not resumed.eval.exists()
+        record, log = helpers.train_here(resumed, 1)
+        assert record.code == ExitCode.SUCCEEDED, log
+        assert resumed.eval.read_bytes() == undisturbed.eval.read_bytes()
 
 
 def wait_for_evaluation(worker: helpers.Worker) -> None:
