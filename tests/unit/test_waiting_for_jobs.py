@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,15 @@ from supervisor_helpers import (
     rows,
 )
 
+from orchestrator.core.errors import ChangedError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Cause, Failed, Job
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
-from orchestrator.experiment import recovery
-from orchestrator.ledger import Ledger
+from orchestrator.experiment import recovery, reload
+from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.reconcile import OnChange, reconcile
+from orchestrator.ledger import JobRow, Ledger
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.supervisor.policy_source import FetchedPolicy
 from orchestrator.supervisor.retry_policy import exit_code
@@ -105,6 +109,7 @@ class KilledError(BaseException):
     """Ends a supervisor at once."""
 
 
+@pytest.mark.slow
 def test_a_supervisor_killed_at_any_turn_leaves_a_diamond_that_the_next_one_trains_in_its_order(tmp_path: Path) -> None:
     def killed(root: Path, turn: int) -> tuple[bool, list[str]]:
         left = itertools.count(1)
@@ -209,3 +214,75 @@ def test_a_stop_does_not_wait_for_policies(tmp_path: Path) -> None:
     assert experiment.run() == {"a": "SUCCEEDED", "b": "PENDING", "c": "PENDING"}
     assert experiment.supervisor.interrupted
     assert "not run" not in experiment.reporter.messages()
+
+
+# -- later runs
+
+
+def trained(root: Path, *jobs: Job) -> Experiment:
+    """An experiment whose jobs have succeeded, each from the policy that it starts from."""
+    known = [replace(job, spec=replace(job.spec, init_sha256="ab")) if job.spec.init_job else job for job in jobs]
+    experiment = Experiment(root, known, lambda launch: Behaviour())
+    experiment.run()
+    for job in jobs:
+        paths = experiment.paths.job(job.job_id)
+        paths.checkpoints.mkdir(parents=True)
+        for path in (paths.checkpoints / "checkpoint-000000001000.pt", paths.model, paths.vecnormalize):
+            path.touch()
+    return experiment
+
+
+def reconciled(experiment: Experiment, on_change: OnChange, *jobs: Job) -> dict[str, JobRow]:
+    verdicts, places = {job.job_id: JobVerdict() for job in jobs}, {job.job_id: n for n, job in enumerate(jobs)}
+    paths, ledger, reporter = experiment.paths, experiment.ledger, experiment.reporter
+    return {row.job.job_id: row for row in reconcile(jobs, verdicts, places, on_change, paths, ledger, reporter)}
+
+
+def stages(first: int, second: int = 1000, **spec: Any) -> list[Job]:
+    return [
+        make_job("a", spec={"total_timesteps": first}),
+        make_job("b", spec={"after": ("a",), "init": "job:a", "total_timesteps": second, **spec}),
+        make_job("c", spec={"after": ("b",), "init": "job:b"}),
+        make_job("d", spec={"after": ("a",)}),
+    ]
+
+
+def test_the_policy_that_was_used_stays_recorded_while_nothing_changes(tmp_path: Path) -> None:
+    found = reconciled(trained(tmp_path, *stages(1000)), "refuse", *stages(1000))
+    assert (found["b"].state.name, found["b"].job.spec.init_sha256) == ("SUCCEEDED", "ab")
+
+
+@pytest.mark.parametrize("second", [1000, 2000])
+def test_a_job_has_changed_if_the_one_that_it_starts_from_has(second: int, tmp_path: Path) -> None:
+    experiment = trained(tmp_path, *stages(1000))
+    for on_change in ("refuse", "extend"):
+        with pytest.raises(ChangedError) as error:
+            reconciled(experiment, on_change, *stages(2000, second))  # type: ignore[arg-type]
+        for parent in "ab":
+            assert f"init: job {parent}, which it starts from, is declared differently" in str(error.value)
+        assert "d: " not in str(error.value).replace("declared", "")
+    kept = reconciled(experiment, "keep", *stages(2000, second))
+    assert {row.state.name for row in kept.values()} == {"SUCCEEDED"}
+    again = reconciled(experiment, "restart", *stages(2000, second))
+    assert {job_id: row.state.name for job_id, row in again.items()} == {
+        **dict.fromkeys("abc", "PENDING"),
+        "d": "SUCCEEDED",
+    }
+    assert again["b"].job.spec.init_sha256 is None
+
+
+def test_another_job_to_start_from_is_a_change_and_is_shown(tmp_path: Path) -> None:
+    experiment = trained(tmp_path, *stages(1000))
+    with pytest.raises(ChangedError) as error:
+        reconciled(experiment, "refuse", *stages(1000, init="job:d", after=("d",)))
+    assert 'init: "job:a" → "job:d"' in str(error.value)
+    assert "SHA-256" not in str(error.value)
+
+
+def test_reload_tells_of_other_links_and_of_nothing_else() -> None:
+    before, now = (stages(1000, init_sha256=sha256)[1] for sha256 in ("ab", None))
+    assert reload._differences(before, now) == []
+    other = replace(now, spec=replace(now.spec, init="job:d", after=("d",)))
+    text = "\n".join(reload._differences(before, other))
+    assert 'init: "job:a" → "job:d"' in text
+    assert "after: ('a',) → ('d',)" in text
