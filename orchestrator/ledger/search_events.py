@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -22,6 +22,9 @@ CREATE TABLE IF NOT EXISTS search (
     id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, trial INTEGER, content TEXT NOT NULL
 )
 """
+
+MOST_MARKS = 500
+"""Values of one statement; SQLite limits their number."""
 
 Kind: TypeAlias = Literal["began", "asked", "reached", "promoted", "over", "told", "ended"]
 """``began``: a session of the search, with what it was declared as. ``asked``: a trial was made, with its point.
@@ -73,6 +76,17 @@ def figures(ledger: Ledger, job_ids: Collection[str]) -> dict[str, Figures]:
     marks = ", ".join("?" * len(job_ids))
     sql = f"SELECT job_id, state, env_steps, ep_rew_mean, message FROM jobs WHERE job_id IN ({marks})"  # noqa: S608 - marks
     return {row[0]: Figures(*row[1:]) for row in ledger.select(sql, list(job_ids))}
+
+
+def totals(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int]:
+    """``total_timesteps`` of each of these jobs that there is, by ``job_id``."""
+    found: dict[str, int] = {}
+    for first in range(0, len(job_ids), MOST_MARKS):
+        some = job_ids[first : first + MOST_MARKS]
+        marks = ", ".join("?" * len(some))
+        sql = f"SELECT job_id, json_extract(spec, '$.total_timesteps') FROM declared WHERE job_id IN ({marks})"  # noqa: S608 - marks
+        found |= {job_id: int(steps) for job_id, steps in ledger.select(sql, some)}
+    return found
 
 
 def env_steps(ledger: Ledger) -> int:

@@ -35,7 +35,7 @@ Controls = Callable[[np.random.Generator], Floats]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class StabilityTrial:
     steps_per_s: float
     """Physics steps per CPU second in MuJoCo alone."""
     cpu_s: float
@@ -64,7 +64,7 @@ def check_stability(
     :param cause: what is wrong with the controls, and given as the cause where physics diverges under them.
     """
 
-    def trial(when: str, controls: Controls, share: float, hold_s: float = HOLD_S) -> tuple[Trial, str | None]:
+    def trial(when: str, controls: Controls, share: float, hold_s: float = HOLD_S) -> tuple[StabilityTrial, str | None]:
         result = _simulate(model, data, start, controls, hold_s, share * cpu_s)
         if result.divergence is None:
             return result, None
@@ -121,7 +121,7 @@ def _simulate(
     hold_s: float,
     cpu_s: float,
     most_steps: int = MAX_STEPS,
-) -> Trial:
+) -> StabilityTrial:
     """Simulate from ``start`` until the time is over or physics diverges."""
     step_s = float(model.opt.timestep)
     held = max(1, min(round(hold_s / step_s), MAX_STEPS // 10))
@@ -147,7 +147,7 @@ def _simulate(
         growth = max(growth, float(data.energy.sum()) - at_start)
     cpu_s = time.thread_time() - begun
     steps_per_s = steps / max(stepping_s, 1e-9)
-    return Trial(steps_per_s=steps_per_s, cpu_s=cpu_s, divergence=diverged, energy_growth=growth)
+    return StabilityTrial(steps_per_s=steps_per_s, cpu_s=cpu_s, divergence=diverged, energy_growth=growth)
 
 
 def _divergence(model: mujoco.MjModel, data: mujoco.MjData, before: float) -> str | None:

@@ -1,0 +1,175 @@
+"""The trials of a run directory, as commands and reports show them: read from the ledger, what is new at each call."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from orchestrator.core.decoding import parsed_json
+from orchestrator.core.errors import LedgerError
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
+from orchestrator.jobfile.search_rules import read_scheduler, read_search
+from orchestrator.jobfile.search_spec import Direction, SchedulerSpec, SearchSpec
+from orchestrator.jobfile.validation import check
+from orchestrator.jobfile.validation_errors import Problems
+from orchestrator.ledger import Ledger, SummaryRow, search_events
+from orchestrator.search.history import History, Trial
+
+OF_PLAIN_JOBS = "eval_mean"
+"""What the jobs of an experiment without a search are compared by."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TrialReader:
+    """What a search was declared as, and what has become of its trials; :meth:`update` reads on."""
+
+    paths: RunPaths
+    search: SearchSpec | None
+    """None where the jobs of a matrix are compared at rungs (``[scheduler]`` alone)."""
+    scheduler: SchedulerSpec | None
+    history: History = field(default_factory=History)
+    totals: dict[str, int] = field(default_factory=dict)
+    """``total_timesteps`` of every job of a trial, by ``job_id``."""
+    env_steps: int = 0
+    """Of all jobs, trained so far."""
+
+    @classmethod
+    def of(cls, paths: RunPaths) -> TrialReader | None:
+        """A reader that has read no trial yet; None where neither a search nor a scheduler has been declared.
+
+        :raises LedgerError: the declaration cannot be read.
+        """
+        problems = Problems()
+        try:
+            content = parsed_json(read_regular(paths.search_declared))["data"]
+            top = check(content, problems).top
+            table = top.get("search")
+            search = None if table is None else read_search(table, 1, problems)
+            return cls(paths=paths, search=search, scheduler=read_scheduler(top, problems))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise LedgerError(f"{paths.search_declared}: cannot be read ({error!r})") from error
+
+    def update(self, ledger: Ledger) -> bool:
+        """Take in what the ledger has of the search beyond what is known. Returns whether that is something."""
+        events = search_events.events(ledger, self.paths.ledger, after=self.history.last_id)
+        known = len(self.history.trials)
+        for event in events:
+            self.history.apply(event)
+        self.totals |= search_events.totals(ledger, [id_ for one in self.history.trials[known:] for id_ in one.jobs])
+        self.env_steps = search_events.env_steps(ledger)
+        return bool(events)
+
+    @property
+    def objectives(self) -> Sequence[str]:
+        return (OF_PLAIN_JOBS,) if self.search is None else self.search.objectives
+
+    @property
+    def directions(self) -> Sequence[Direction]:
+        return ("maximize",) if self.search is None else self.search.directions
+
+    @property
+    def rungs(self) -> Sequence[int]:
+        """env_steps of each job at which trials are compared."""
+        return () if self.scheduler is None or not self.totals else self.scheduler.rungs(max(self.totals.values()))
+
+    @property
+    def asked(self) -> list[Trial]:
+        """The trials without those that repeat one."""
+        return [trial for trial in self.history.trials if trial.reevaluates is None]
+
+    @property
+    def repeated(self) -> Mapping[int, Trial]:
+        """By the number of a trial: the one that has trained its point again, from nothing and with other seeds."""
+        return {trial.reevaluates: trial for trial in self.history.trials if trial.reevaluates is not None}
+
+    @property
+    def waiting(self) -> list[Trial]:
+        """Those that stand at a rung."""
+        return [trial for trial in self.history.open.values() if trial.is_waiting]
+
+    def state(self, trial: Trial) -> str:
+        """``finished``, ``failed``, ``waiting`` (at a rung) or ``training`` (or queued for it)."""
+        if trial.is_over:
+            return "failed" if trial.values is None else "finished"
+        return "waiting" if trial.is_waiting else "training"
+
+    def best(self, number: int | None = None) -> list[Trial]:
+        """Finished trials, the best first; of several objectives those that no other surpasses in all of them.
+
+        :param number: so many at most; None: all.
+        """
+        ranked = best(self.asked, self.directions) if self.search is not None else []
+        return ranked[:number]
+
+    @property
+    def saved_share(self) -> float | None:
+        """Share of the env_steps of training all finished and waiting trials to the end that was not trained.
+
+        None before one of them is there.
+        """
+        waiting = self.waiting
+        done = [trial for trial in self.history.trials if self.state(trial) == "finished"]
+        whole = sum(self.totals[job_id] for trial in (*waiting, *done) for job_id in trial.jobs)
+        left = sum(sum(self.totals[job_id] for job_id in trial.jobs) - trial.env_steps for trial in waiting)
+        return left / whole if whole else None
+
+
+def best(trials: Iterable[Trial], directions: Sequence[Direction]) -> list[Trial]:
+    """The finished ones of ``trials``: all of them, or the Pareto front of several objectives; the best first.
+
+    In a front that is by the first objective. Of equal ones the earlier comes first.
+    """
+    trials = list(trials)
+    signs = [-1.0 if direction == "maximize" else 1.0 for direction in directions]
+    costs = {
+        trial.number: tuple(sign * value for sign, value in zip(signs, trial.values, strict=True))
+        for trial in trials
+        if trial.values
+    }
+    ranked = sorted((trial for trial in trials if trial.number in costs), key=lambda trial: costs[trial.number])
+    if len(directions) == 1:
+        return ranked
+    front: list[Trial] = []
+    for trial in ranked:  # whatever surpasses it has come before
+        mine = costs[trial.number]
+        if not any(_surpasses(costs[other.number], mine) for other in front):
+            front.append(trial)
+    return front
+
+
+def _surpasses(one: Sequence[float], other: Sequence[float]) -> bool:
+    return one != other and all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
+
+
+def of_plain_jobs(rows: Sequence[SummaryRow]) -> list[Trial]:
+    """The jobs of an experiment without a search as trials, those that differ in their seed alone together.
+
+    They are finished when all of their jobs have an evaluation; their value is its median.
+    """
+    own = len(SummaryRow.__annotations__)
+    together: dict[str, tuple[dict[str, Any], list[SummaryRow]]] = {}
+    for row in rows:
+        point = dict(islice(row.items(), own, None))  # keys that a matrix varies follow those of every row
+        together.setdefault(repr((row["name"], point)), (point, []))[1].append(row)
+    trials = []
+    for number, (point, of_seeds) in enumerate(together.values()):
+        means = [row["eval_mean"] for row in of_seeds]
+        numbers = [mean for mean in means if mean is not None]
+        is_over = len(numbers) == len(means) and all(row["state"] == "SUCCEEDED" for row in of_seeds)
+        trials.append(
+            Trial(
+                number=number,
+                point=point,
+                jobs=[row["job_id"] for row in of_seeds],
+                values=[statistics.median(numbers)] if is_over else None,
+                env_steps=sum(row["env_steps"] for row in of_seeds),
+                is_over=is_over,
+            )
+        )
+    return trials
