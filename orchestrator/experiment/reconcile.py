@@ -64,7 +64,9 @@ def reconcile(
             if job_id in changed and on_change == "extend":
                 extension.extend(earlier, job, position[job_id], paths, ledger, reporter)
             elif job_id not in changed and verdict.problem is None:
-                ledger.update_declaration(position[job_id], extension.continued(earlier.job.spec, job))
+                now = extension.continued(earlier.job.spec, job)
+                if (now, position[job_id]) != (earlier.job, earlier.position):
+                    ledger.update_declaration(position[job_id], now)
                 if verdict.init is not None and paths.job(job_id).root.exists():
                     write_whole(paths.job(job_id).init, verdict.init.read_bytes(), durable=False)  # should it be gone
             continue

@@ -42,6 +42,8 @@ class JobRow:
     attempts: int
     """Number of attempts so far, and the number of the next one."""
     env_steps: int = 0
+    position: int = 0
+    """Its place in the job file."""
 
 
 class SummaryRow(TypedDict):
@@ -115,7 +117,7 @@ class AttemptRow(TypedDict):
 DECLARED: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("job_id", "where_", "spec", "resources", "point", "fingerprint", "state"), (str,)),
     **dict.fromkeys(("xml_source", "robot_hash", "cause", "message"), (str, NoneType)),
-    **dict.fromkeys(("max_retries", "failures", "attempts", "env_steps"), (int,)),
+    **dict.fromkeys(("max_retries", "failures", "attempts", "env_steps", "position"), (int,)),
 }
 """Types of what :func:`job_row` reads. SQLite itself stores anything in any column."""
 
@@ -179,6 +181,12 @@ def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any
     }
 
 
+@functools.lru_cache(maxsize=64)
+def _resources(text: str) -> Resources:
+    """Most jobs have the same."""
+    return decode(Resources, text)
+
+
 def job_row(row: sqlite3.Row, last_attempt: Attempt | None) -> JobRow:
     """:param last_attempt: that of a RUNNING job."""
     _check_declared(row)
@@ -187,7 +195,7 @@ def job_row(row: sqlite3.Row, last_attempt: Attempt | None) -> JobRow:
             job_id=row["job_id"],
             where=row["where_"],
             spec=WorkerSpec.from_json(row["spec"]),
-            resources=decode(Resources, row["resources"]),
+            resources=_resources(row["resources"]),
             max_retries=row["max_retries"],
             xml_source=None if row["xml_source"] is None else Path(row["xml_source"]),
             point=parsed_object(row["point"]),
@@ -197,6 +205,7 @@ def job_row(row: sqlite3.Row, last_attempt: Attempt | None) -> JobRow:
         state=_state(row, last_attempt),
         attempts=row["attempts"],
         env_steps=row["env_steps"],
+        position=row["position"],
     )
 
 
