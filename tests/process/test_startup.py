@@ -11,6 +11,7 @@ import pytest
 import worker_helpers as helpers
 
 from orchestrator.core.paths import JobPaths
+from orchestrator.worker.runtime import startup
 
 MOST_RESIDENT_MIB = 300
 AS_THE_LIBRARIES_ARE = """
@@ -18,7 +19,7 @@ import contextlib, sys
 from orchestrator.worker import __main__ as worker
 from orchestrator.worker.runtime import startup
 from orchestrator.worker.runtime import sb3_internals
-startup.without_garbage_collection = contextlib.nullcontext
+startup.without_garbage_collection = startup.without_progress_bars = contextlib.nullcontext
 sb3_internals.keep_compiler_out = lambda: None
 worker.main(sys.argv[1:])
 """
@@ -45,3 +46,10 @@ def test_a_worker_trains_the_same_bits_as_the_libraries_alone_in_less_memory(tmp
     assert helpers.normalization(lean.vecnormalize) == helpers.normalization(plain.vecnormalize)
     (of_plain, of_lean) = (float(helpers.rows(paths.timings_csv)[-1]["rss_mib"]) for paths in (plain, lean))
     assert of_lean < min(of_plain, MOST_RESIDENT_MIB)
+
+
+def test_progress_bars_are_missing_only_while_packages_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tqdm", raising=False)
+    with startup.without_progress_bars(), pytest.raises(ImportError):
+        __import__("tqdm")
+    assert "tqdm" not in sys.modules

@@ -8,6 +8,7 @@ From exec to the first environment step of a small PPO on one core (torch 2.13, 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,3 +26,19 @@ def without_garbage_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Import stable-baselines3 as where ``tqdm`` is not installed.
+
+    Otherwise it imports ``rich`` too, for a progress bar that no worker shows. Afterwards, ``tqdm`` can be imported.
+    """
+    absent = "tqdm" not in sys.modules
+    if absent:
+        sys.modules["tqdm"] = None  # type: ignore[assignment]  # so that its import fails
+    try:
+        yield
+    finally:
+        if absent:
+            del sys.modules["tqdm"]
