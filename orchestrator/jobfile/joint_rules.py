@@ -102,7 +102,8 @@ def check_together(
         report(["model"], "changes a robot, but this job has none; set xml")
     has_params = any(layer.has("params") for layer in (layers[-3], layers[-1]))
     if has_params and not bad & {"xml", "params"} and not is_maker(merged.get("xml", "")):
-        report(["params"], 'is for a function that makes the robot, xml = "module:function"; this job has none')
+        keys = [f"params.{name}" for name in merged["params"]]
+        report(keys, 'is for a function that makes the robot, xml = "module:function"; this job has none')
     algo = merged["algo"]
     if not bad & {"algo", algo, "n_envs", "policy_kwargs", *(("policy", "total_timesteps") if algo != "ppo" else ())}:
         _check_algorithm(algo, merged, layers[-1], report)

@@ -224,7 +224,8 @@ def _range(key: str, table: Mapping[str, Any], there: str, problems: Problems) -
     if log and low <= 0:
         own.add(f"{there}.log", f"needs low above 0, and low is {low}")
     if multiply and not key.startswith("model."):
-        own.add(f"{there}.multiply", "is for keys of model, which change what the robot has")
+        problems.add(f"{there}.multiply", "is for keys of model, which change what the robot has")
+        return None
     dimension = Dimension(
         key=key,
         low=float(low),

@@ -15,6 +15,7 @@ Number = Annotated[
     Annotated[int, Field(ge=-MOST, le=MOST)] | Annotated[float, Field(ge=-MOST, le=MOST)],
     Expected(f"a number from -{MOST:_} to {MOST:_}"),
 ]
+OptionalCount = Annotated[int | None, Field(ge=1, le=MOST), Whole]
 _Texts = Annotated[list[str], MinLen(1)]
 _Directions = Annotated[list[Direction], MinLen(1)]
 Sampler = Annotated[
@@ -49,7 +50,7 @@ class SchedulerTable(TomlTable):
     kind: Literal["none", "asha", "median"] = key(
         "asha", "asha: the best in factor go on; median: those above the median go on; none: all go on."
     )
-    min_env_steps: Count | None = key(
+    min_env_steps: OptionalCount = key(
         None, "env_steps at which trials are compared first; later at this times powers of factor.", 50_000
     )
     factor: Annotated[int, Field(ge=2, le=MOST), Whole] = key(3, "One in so many trials goes on, so much further.")
@@ -75,8 +76,8 @@ class SearchTable(TomlTable):
     measures: dict[str, MeasureTable] = key(
         {}, "Axes of the archive of map-elites and cma-me: measures of eval.json, or columns of summary.csv."
     )
-    trials: Count | None = key(None, "The search ends after so many trials.", 200)
-    max_env_steps: Count | None = key(None, "The search begins no trial after so many env_steps of all.", 100_000_000)
+    trials: OptionalCount = key(None, "The search ends after so many trials.", 200)
+    max_env_steps: OptionalCount = key(None, "The search begins no trial after so many env_steps of all.", 100_000_000)
     max_time: value_types.Duration | None = key(None, "The search begins no trial after this time.", "8h")
     inherit: Inherit = key(
         "none", "Policy that a trial starts from: that of the nearest finished trial, of the best, or none.", "nearest"

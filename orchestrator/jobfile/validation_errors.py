@@ -210,7 +210,7 @@ def _model_at(location: Location) -> type[BaseModel]:
     """The model of the table at ``location``."""
     tables: dict[str, type[BaseModel]] = {"defaults": Settings, "jobs": Entry, "notify": NotifyTable, **TABLES}
     tables |= {"search": SearchTable, "scheduler": SchedulerTable, "space": DimensionTable, "measures": MeasureTable}
-    return next((tables[part] for part in reversed(location) if isinstance(part, str)), JobFile)
+    return next((tables[part] for part in reversed(location) if isinstance(part, str) and part in tables), JobFile)
 
 
 def _field_at(location: Location) -> FieldInfo | None:

@@ -41,7 +41,8 @@ def make(request: ExaminationRequest, folder: Path) -> Path:
         kind = "None" if made is None else f"a {type(made).__name__}"
         raise UnfitError(f"{request.robot}: returns {kind}, expected the path of the MJCF that it has written")
     if not (path := folder / os.fsdecode(made)).is_file():
-        raise UnfitError(f"{request.robot}: returns {os.fsdecode(made)!r}, and there is no such file")
+        named = str(path).removeprefix(f"{folder}{os.sep}")
+        raise UnfitError(f"{request.robot}: returns {named!r}, and there is no such file")
     return path
 
 
