@@ -37,6 +37,7 @@ LINES_AROUND = 6
 """Lines of a screen for anything but jobs: a blank one, totals, names of columns, what is left out, and the cursor."""
 LONGEST_WORD = 10
 """What a wrapped line may leave free at its end."""
+LONGEST_ACTIVITY = 40
 SILENT_S = 30.0
 """A worker that has reported nothing for so long gets no CPU, was stopped or hangs, or makes a long update."""
 WIDE = 100
@@ -73,7 +74,8 @@ class JobLine:
 
     @property
     def activity(self) -> str:
-        return f"waits for {self.waits_for}" if self.waits_for else self.state
+        text = f"waits for {self.waits_for}" if self.waits_for else self.state
+        return text if len(text) <= LONGEST_ACTIVITY else f"{text[: LONGEST_ACTIVITY - 1]}…"
 
     @property
     def style(self) -> str:

@@ -155,3 +155,16 @@ def test_jobs_start_in_the_order_of_their_expected_time(tmp_path: Path, monkeypa
     measured = lambda jobs, **_: {j.job_id: JobVerdict(physics_s=physics_s.get(j.spec.name, 0.0)) for j in jobs}  # noqa: E731
     monkeypatch.setattr(preflight, "examine", measured)
     assert list(planned(tmp_path)["jobs"]) == ["slow", "quick", "long", "short"]
+
+
+def test_the_plan_shows_the_order_and_what_each_job_waits_for(tmp_path: Path) -> None:
+    ant = {"env": "Ant-v5"}
+    stages = [{**ant, "name": "run", "init": "job:walk"}, {**ant, "name": "walk", "after": ["stand"]}]
+    write_experiment(tmp_path, *stages, {**ant, "name": "stand"})
+    shown = invoke("run", "jobs.toml", "--run-dir", "run", "--dry-run", cwd=tmp_path).stdout
+    assert re.search(r"stand-s0 .*\n *walk-s0 .* stand-s0 .*\n *run-s0 .* walk-s0 ", shown), shown
+    assert {name: job["after"] for name, job in planned(tmp_path)["jobs"].items()} == {
+        "stand": [],
+        "walk": ["stand-s0"],
+        "run": ["walk-s0"],
+    }

@@ -139,6 +139,17 @@ def test_jobs_that_another_process_enters_are_trained_behind_the_others(tmp_path
     assert [row.state.name for row in experiment.ledger.jobs()][2:] == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
 
 
+def test_jobs_that_are_entered_wait_for_jobs_that_run_have_succeeded_or_are_new(tmp_path: Path) -> None:
+    jobs = [make_job("done"), make_job("a")]
+    experiment = Experiment(
+        tmp_path, jobs, lambda launch: Behaviour(after_s=5.0 if launch.job_id == "a" else 1.0), holder="me"
+    )
+    new = [make_job("c", spec={"after": ("b", "done")}), make_job("b", spec={"after": ("a",)})]
+    experiment.reporter.each_turn = once(lambda view: view.counts["SUCCEEDED"] == 1, lambda: entered(tmp_path, *new))
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    assert experiment.order == ["done", "a", "b", "c"]
+
+
 def test_jobs_entered_as_the_last_one_ends_are_trained(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a")], holder="me")
     experiment.reporter.each_turn = once(

@@ -98,6 +98,8 @@ def test_the_view_shows_what_a_job_waits_for(tmp_path: Path) -> None:
     experiment.reporter.each_turn = lambda view: seen.update(line.activity for line in screen.of_view(view).next_up)
     experiment.run()
     assert "waits for a" in seen
+    long = screen.JobLine(job_id="b", state="PENDING", waits_for="x" * 99)
+    assert len(long.activity) == screen.LONGEST_ACTIVITY
 
 
 def test_a_parent_that_is_not_declared_any_more_is_not_waited_for(tmp_path: Path) -> None:
