@@ -22,8 +22,9 @@ def put_robots(paths: RunPaths, new: Sequence[Job], verdicts: Mapping[str, JobVe
     valid = [job.job_id for job in new if verdicts[job.job_id].problem is None]
     for job_id in valid:
         copy_robot(paths, job_id, verdicts[job_id])
-    sync_trees([paths.job(job_id).root for job_id in valid])
-    sync_directory(paths.jobs)
+    if valid:
+        sync_trees([paths.job(job_id).root for job_id in valid])
+        sync_directory(paths.jobs)
 
 
 def enter(ledger: Ledger, new: Sequence[Job], verdicts: Mapping[str, JobVerdict], first: int) -> None:

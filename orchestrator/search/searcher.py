@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.decoding import parsed_json
-from orchestrator.core.errors import LedgerBusyError, OrchestratorError, UsageError
+from orchestrator.core.errors import LedgerBusyError, OrchestratorError, SpecError, UsageError
 from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import shortened
 from orchestrator.experiment import additions, preflight
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
@@ -241,7 +242,15 @@ class Searcher:
         number = len(self.history.trials)
         point = self._proposals.ask(number)
         parent = self._proposals.parent(point, self.history)
-        jobs = self.experiment.trial_jobs(number, point)
+        try:
+            jobs = self.experiment.trial_jobs(number, point)
+        except SpecError as error:  # values that do not fit together
+            why = shortened("; ".join(map(str, error.problems)))
+            failed = {"values": None, "measures": None, "env_steps": 0, "why": why}
+            asked = SearchEvent(kind="asked", content={"point": dict(point), "jobs": []})
+            self._record([asked, SearchEvent(kind="over", trial=number, content=failed)])
+            self._tell()
+            return
         if parent is not None:
             sources = [str(self.paths.job(job_id).root) for job_id in parent.jobs]
             jobs = tuple(_with(job, init=source) for job, source in zip(jobs, sources, strict=True))

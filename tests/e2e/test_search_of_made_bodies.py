@@ -1,0 +1,65 @@
+"""A search over bodies that a function makes: what cannot be trained is a failed trial with its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import command_helpers as commands
+import pytest
+from command_helpers import TINY, give
+
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_directory
+from orchestrator.ledger import search_events
+from orchestrator.search.history import History
+
+BODIES = '''
+def make(params, folder):
+    if params["length"] > 0.7:
+        raise ValueError("too long")
+    path = folder / "pole.xml"
+    path.write_text(f"""<mujoco><worldbody><body><joint name="slide" type="slide" axis="1 0 0" range="-1 1"/>
+        <geom type="capsule" size=".04" fromto="0 0 0 0 0 {params['length']}" mass="1"/></body></worldbody>
+        <actuator><motor joint="slide" ctrlrange="-1 1"/></actuator></mujoco>""")
+    return path
+'''
+SEARCH = """
+[[jobs]]
+name = "pole"
+xml = "bodies:make"
+task = "stand"
+params = { height = 1 }
+[search]
+sampler = "sobol"
+objective = "ep_rew_mean"
+trials = 8
+[search.space]
+"ppo.batch_size" = { choices = [33, 64, 128, 129] }
+"params.length" = { low = 0.2, high = 1.0 }
+"""
+
+
+@pytest.mark.slow
+def test_bodies_and_values_that_cannot_be_trained_are_failed_trials_with_their_reason(tmp_path: Path) -> None:
+    (tmp_path / "bodies.py").write_text(BODIES)
+    (tmp_path / "jobs.toml").write_text(f'name = "made"\nmax_parallel = 2\n{TINY}\n{SEARCH}')
+    done = give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    paths, history = RunPaths(tmp_path / "run"), History()
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        for event in search_events.events(ledger, paths.ledger):
+            history.apply(event)
+    rows = commands.summary(paths.root)
+    assert (history.is_over, len(history.trials), history.open, history.untold) == (True, 8, {}, {})
+    assert len(rows) < 8
+    for trial in history.trials:
+        states = [rows[job_id]["state"] for job_id in trial.jobs]
+        if trial.point["ppo.batch_size"] in (33, 129):
+            assert (states, trial.values) == ([], None)
+            assert f"is not divisible by batch_size = {trial.point['ppo.batch_size']}" in trial.why
+        elif trial.point["params.length"] > 0.7:
+            assert (states, trial.values) == (["FAILED"], None)
+            assert f"bodies:make(height=1, length={trial.point['params.length']}): ValueError: too long" in trial.why
+        else:
+            assert (states, trial.values is None, trial.why) == (["SUCCEEDED"], False, "")
+            assert (paths.job(trial.jobs[0]).robot / "pole.xml").exists()
