@@ -208,7 +208,7 @@ def _refuse_or_report(
 def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
     lines = [] if row.fingerprint == job.spec.fingerprint() else changed_keys(row.job, job)
     if row.robot_hash != verdict.robot_hash:
-        lines.append(f"robot: the contents of {job.xml_source} changed")
+        lines.append(f"robot: the contents of {job.xml_source or job.spec.robot_maker} changed")
     return lines
 
 

@@ -208,8 +208,9 @@ def from_mapping(
         checked, base=base, overrides=overrides, skip_invalid=skip_invalid, problems=problems, search=search
     )
     scheduler = read_scheduler(checked.top, problems)
+    warnings = list(expansion.warnings)
     if scheduler is not None:
-        check_rungs(scheduler, {job.spec.total_timesteps for job in expansion.jobs}, search, problems)
+        warnings += check_rungs(scheduler, checked.top, expansion.jobs, problems)
     if problems:
         raise SpecError(source, problems.in_order())
     return Experiment(
@@ -218,7 +219,7 @@ def from_mapping(
         order=checked.top.get("order", "longest-first"),
         skip_invalid=skip_invalid,
         notify=Notify.from_table(checked.top.get("notify", {})),
-        warnings=tuple(expansion.warnings),
+        warnings=tuple(warnings),
         jobs=tuple(expansion.jobs) if search is None else (),
         search=search,
         scheduler=scheduler,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import glob
 import importlib.util
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from orchestrator.core.job import Job
 from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, MEASURES, TASKS
 from orchestrator.core.text import INSTALL_SEARCH, joined
 from orchestrator.jobfile.job_names import canonical
@@ -119,7 +120,7 @@ def space_point(space: Sequence[Dimension], point: Mapping[str, Any], problems: 
         there = f"search.space.{place(dimension.key)}"
         try:
             dimension.unit(point[dimension.key])
-        except KeyError:
+        except (KeyError, TypeError):
             problems.add(there, "the point has no value for it")
         except ValueError as error:
             problems.add(there, f"{error}, and the point has {point[dimension.key]!r:.60}")
@@ -162,15 +163,29 @@ def check_in_job(search: SearchSpec, merged: Mapping[str, Any], problems: Proble
 
 
 def check_rungs(
-    scheduler: SchedulerSpec, totals: Collection[int], search: SearchSpec | None, problems: Problems
-) -> None:
-    """:param totals: ``total_timesteps`` of the jobs."""
-    where = "scheduler" if search is None else "search.scheduler"
-    if search is not None and any(dimension.key == "total_timesteps" for dimension in search.space):
+    scheduler: SchedulerSpec, top: Mapping[str, Any], jobs: Sequence[Job], problems: Problems
+) -> Iterator[str]:
+    """Check when the jobs are compared.
+
+    :param top: the tables of the job file.
+    :return: warnings.
+    """
+    search = top.get("search", {})
+    where, totals = (
+        "search.scheduler" if "scheduler" in search else "scheduler",
+        [job.spec.total_timesteps for job in jobs],
+    )
+    if "total_timesteps" in search.get("space", ()):
         problems.add(where, "trials of different total_timesteps cannot be compared; leave it out of the space")
     if totals and scheduler.min_env_steps >= max(totals):
         message = f"is not below total_timesteps = {max(totals):_}, so nothing would be compared"
         problems.add(f"{where}.min_env_steps", f"min_env_steps = {scheduler.min_env_steps:_} {message}")
+    longest = max((job.spec.steps_an_iteration for job in jobs), default=0)
+    if scheduler.min_env_steps < longest:
+        yield (
+            f"{where}.min_env_steps = {scheduler.min_env_steps:_} is less than an iteration of {longest:_} env_steps, "
+            f"at whose end jobs are compared; expected at least {longest:_}"
+        )
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

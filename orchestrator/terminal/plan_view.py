@@ -112,7 +112,7 @@ def _assignments(values: Mapping[str, Any]) -> str:
 def _columns(dry: DryRun) -> list[Column[Job]]:
     columns: list[Column[Job]] = [
         Column("job", lambda job: job.job_id),
-        Column("robot", lambda job: job.xml_source.name if job.xml_source else NONE, rank=1),
+        Column("robot", lambda job: job.xml_source.name if job.xml_source else job.spec.robot_maker or NONE, rank=1),
         Column("task", lambda job: job.spec.task or job.spec.env or job.spec.entry_point or ""),
         number_column("timesteps", lambda job: f"{job.spec.total_timesteps:,}"),
         number_column("n_envs", lambda job: str(job.spec.n_envs), rank=2),

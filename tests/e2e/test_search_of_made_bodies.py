@@ -63,3 +63,26 @@ def test_bodies_and_values_that_cannot_be_trained_are_failed_trials_with_their_r
         else:
             assert (states, trial.values is None, trial.why) == (["SUCCEEDED"], False, "")
             assert (paths.job(trial.jobs[0]).robot / "pole.xml").exists()
+
+
+@pytest.mark.slow
+def test_middle_and_corner_of_the_space_are_examined_before_anything_is_launched(tmp_path: Path) -> None:
+    (tmp_path / "bodies.py").write_text(BODIES.replace("> 0.7", "< 0.3"))
+    content = f'name = "made"\n{TINY}\n{SEARCH}'.replace("[33, 64, 128, 129]", "[64, 128]")
+    (tmp_path / "jobs.toml").write_text(content)
+    planned = commands.invoke("run", "jobs.toml", "--run-dir", "run", "--dry-run", cwd=tmp_path)
+    assert planned.returncode == 0
+    assert "8 trials, 8 jobs and 4,096 env_steps" in planned.stdout
+    assert "pole-corner: is invalid" in planned.stdout
+    assert "bodies:make(height=1, length=0.2): ValueError: too long" in planned.stdout
+    checked = commands.invoke("check", "jobs.toml", cwd=tmp_path)
+    assert checked.returncode == 0
+    assert "4 examined: 2 ok, 2 warning" in checked.stdout  # few iterations, and the corner
+
+    (tmp_path / "jobs.toml").write_text(
+        content + '"model.geom.leg.size" = { low = 0.5, high = 2.0, multiply = true }\n'
+    )
+    refused = commands.invoke("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "model.geom.leg.size: no geom of the robot is called 'leg'" in refused.stderr
+    assert not (tmp_path / "run" / "jobs").exists()

@@ -9,8 +9,9 @@ import mujoco
 import numpy as np
 import pytest
 
+from orchestrator.core import task_names
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.tasks import States, make_task
+from orchestrator.worker.tasks import States, find_task, make_task
 
 MJCF = Path(__file__).parents[2] / "mjcf"
 
@@ -271,3 +272,9 @@ def test_a_fallen_pole_ends_the_episode() -> None:
     states = States(np.array([[0.0, 0.19], [0.0, 0.21], [0.0, -0.21], [0.0, math.nan]]), np.zeros((4, 2)))
     _, terminated = make_task("balance", model).reward_and_terminated(states, np.zeros((4, 1)), states)
     assert terminated.tolist() == [False, True, True, True]
+
+
+def test_measures_that_a_search_knows_are_those_of_the_tasks() -> None:
+    classes = {name: find_task(name) for name in (*task_names.TASKS, *task_names.GYMNASIUM_TASKS)}
+    measured = {name: tuple(one.name for one in kind.measures) for name, kind in classes.items() if kind.measures}
+    assert measured == task_names.MEASURES

@@ -340,3 +340,9 @@ def test_columns_that_can_be_objectives_are_results_in_the_summary() -> None:
         set(hints[name].__args__ if hasattr(hints[name], "__args__") else [hints[name]]) & {int, float}
         for name in COLUMNS
     )
+
+
+def test_rung_within_the_first_iteration_is_a_warning(place: Path) -> None:
+    warnings = searched(place, scheduler={"min_env_steps": 10_000}).warnings
+    assert any("search.scheduler.min_env_steps = 10_000" in text and "at least 16_384" in text for text in warnings)
+    assert searched(place, scheduler={"min_env_steps": 16_384}).warnings == ()
