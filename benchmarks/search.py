@@ -1,6 +1,6 @@
 """What a search costs beside the trainings themselves, printed as one table.
 
-    python -m benchmarks.search [--repeats 5] [--only start] [--jobs 200]
+    python -m benchmarks.search [--repeats 5] [--only start] [--jobs 200] [--bodies 100]
 
 A and B of a ratio are measured interleaved in the same run, now A first and now B, and given as medians with their
 range. Run it on an otherwise idle machine.
@@ -11,18 +11,23 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import random
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import orchestrator
 from benchmarks import search_simulation
-from benchmarks.harness import ROOT, Line, at_most, both_ways, print_table
+from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_table
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.machine import topology
 
 SHORT_ENV_STEPS = 20_480
+LEAST_ENV_STEPS, MOST_TO_LEAST = 10_240, 8.0
+GENERATION = 8
+PPO = {"n_steps": 256, "batch_size": 256}
 
 
 def short_jobs(folder: Path, count: int, start: str) -> Path:
@@ -81,6 +86,38 @@ def start(repeats: int, *, jobs: int) -> list[Line]:
     ]
 
 
+def asynchronous(repeats: int, *, bodies: int) -> list[Line]:
+    """Bodies of unequal cost, each as soon as a core is free, against generations that are waited for."""
+    cores = topology.detect().capacity
+    costs = [round(LEAST_ENV_STEPS * MOST_TO_LEAST ** (number / (bodies - 1))) for number in range(bodies)]
+    random.Random(0).shuffle(costs)
+    ratios, busy = [], dict[str, list[float]](asynchronous=[], generations=[])
+    for number in range(repeats):
+        seconds: dict[str, float] = {}
+        for how in both_ways(number, *busy):
+            at_once = bodies if how == "asynchronous" else GENERATION
+            with (
+                tempfile.TemporaryDirectory() as name,
+                orchestrator.TrainingPool(run_dir=Path(name) / "run", n_envs=8, eval_episodes=0, ppo=PPO) as pool,
+            ):
+                pool.submit(ROOT / "mjcf/runner.xml", seed=bodies, total_timesteps=LEAST_ENV_STEPS).result()  # warm
+                begun, results = time.perf_counter(), list[orchestrator.Result]()
+                for first in range(0, bodies, at_once):
+                    some = enumerate(costs[first : first + at_once], first)
+                    robots = [pool.submit(ROOT / "mjcf/runner.xml", seed=seed, total_timesteps=n) for seed, n in some]
+                    results += [future.result() for future in robots]
+                seconds[how] = time.perf_counter() - begun
+            assert all(result.ok for result in results)
+            busy[how].append(sum(result.wall_s or 0 for result in results) / (seconds[how] * cores))
+        ratios.append(seconds["generations"] / seconds["asynchronous"])
+    what = f"{bodies} bodies of runner, up to {MOST_TO_LEAST:g} times as expensive, on {cores} cores"
+    return [
+        at_least(f"{what}: share of the cores' time with a training, asynchronous", busy["asynchronous"], 0.95),
+        at_least(f"{what}: the same in generations of {GENERATION}", busy["generations"]),
+        at_least(f"{what}: makespan in generations / asynchronous", ratios, 1.2),
+    ]
+
+
 def derl(_: int) -> list[Line]:
     """The scale of Gupta et al. (2021), by simulation: hours, and the share of the cores that idles."""
     lines = []
@@ -107,8 +144,14 @@ def weights_of(job_dir: Path | None) -> str:
 def main() -> None:
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--jobs", type=int, default=200, metavar="N", help="jobs of the part start (default: 200)")
+    options.add_argument("--bodies", type=int, default=100, metavar="N", help="of the part asynchronous (default: 100)")
     chosen, _ = options.parse_known_args()
-    print_table(__doc__, {"start": functools.partial(start, jobs=chosen.jobs), "derl": derl}, options)
+    parts: dict[str, Callable[[int], list[Line]]] = {
+        "start": functools.partial(start, jobs=chosen.jobs),
+        "asynchronous": functools.partial(asynchronous, bodies=chosen.bodies),
+        "derl": derl,
+    }
+    print_table(__doc__, parts, options)
 
 
 if __name__ == "__main__":

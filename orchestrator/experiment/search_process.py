@@ -33,6 +33,11 @@ from orchestrator.supervisor.retry_policy import exit_code
 from orchestrator.supervisor.supervisor import Supervisor
 
 MOST_STARTS = 5
+ENDED, WAITS_FOR_USER = 0, 3
+"""Exit codes of a searcher: the search is over; what is left is jobs that the user has paused."""
+OTHERWISE = "`run --fresh` starts over and keeps what is here under another name; another --run-dir leaves it as it is"
+LOG_BYTES = 4_000
+"""So much of the end of its log is read to say why it has ended."""
 OF_THE_RUN = ("name", "max_parallel", "order", "on_invalid", "notify")
 BUDGET = ("trials", "max_env_steps", "max_time", "reevaluate")
 """Keys of a job file, and of its table ``[search]``, that a resumed search takes over: no trial so far depends on
@@ -52,6 +57,7 @@ class SearchProcess:
     problem: str = field(default="", init=False)
     """Why it has ended before."""
     _is_needed: bool = field(default=False, init=False)
+    _is_search: bool = field(default=False, init=False)
     _popen: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _starts: int = field(default=0, init=False)
 
@@ -62,22 +68,31 @@ class SearchProcess:
         code = None if self._popen is None else self._popen.poll()
         if self._popen is not None and code is None:
             return True
-        if code == 0:
-            self.has_finished = True
+        self.has_finished = code == ENDED
+        if code in (ENDED, WAITS_FOR_USER):
+            self.problem = "" if self.has_finished else "jobs are paused"
             return False
-        if code is not None:
-            said = last_line(self._log()[-4000:], f"its process ended with exit code {code}")
-            if code == 2 or self._starts == MOST_STARTS:
-                self.problem = said
-                text = f"the search has stopped: {said}. The jobs that it has made are trained"
+        try:
+            if code is not None and (code == 2 or self._starts == MOST_STARTS):
+                self.problem = self._why(code)
+                text = f"the search has stopped: {self.problem}. The jobs that it has made are trained"
                 self.reporter.event("warning", text)
                 return False
-            self.reporter.event("warning", f"the process of the search has ended ({said}); it is started again")
-        self._start()
+            if code is not None:
+                text = f"the process of the search has ended ({self._why(code)}); it is started again"
+                self.reporter.event("warning", text)
+            self._start()
+        except OSError as error:  # the jobs are trained without it
+            self.problem = f"its process could not be started: {error}"
+            self.reporter.event("warning", f"the search has stopped: {self.problem}")
+            return False
         return True
 
-    def _log(self) -> str:
-        return self.paths.search_log.read_text("utf-8", errors="replace")
+    def _why(self, code: int) -> str:
+        with self.paths.search_log.open("rb") as log:
+            log.seek(max(0, self.paths.search_log.stat().st_size - LOG_BYTES))
+            said = log.read().decode(errors="replace")
+        return last_line(said, f"its process ended with exit code {code}").removeprefix("search: ")
 
     def _start(self) -> None:
         self._starts += 1
@@ -90,23 +105,25 @@ class SearchProcess:
                 stdout=log,
                 stderr=log,
                 cwd=working_directory(self.paths.root),
-                env={**os.environ, **worker_thread_settings(1), **package_path()},
+                env={**os.environ, **worker_thread_settings(1), **package_path(), "PYTHONHASHSEED": "0"},
                 start_new_session=True,
             )
 
     def exit_code(self, states: Mapping[str, State], supervisor: Supervisor) -> int:
         """Of the command. Failed and paused trials are part of a search: it has succeeded when it has ended."""
-        if not self._is_needed:
-            return exit_code(states, interrupted=supervisor.interrupted)
-        if supervisor.is_stopping and not self.has_finished:
+        is_incomplete = self._is_needed and not self.has_finished
+        if is_incomplete and (supervisor.is_stopping or any(state.name == "PAUSED" for state in states.values())):
             return 130
+        if not self._is_search:
+            return 1 if is_incomplete else exit_code(states, interrupted=supervisor.interrupted)
         succeeded = any(state.name == "SUCCEEDED" for state in states.values())
         return 0 if self.has_finished and succeeded else 1
 
     @contextlib.contextmanager
     def declared(self, experiment: Experiment) -> Iterator[None]:
         """Whether there is a searcher depends on ``experiment``. It ends with the block."""
-        self._is_needed = experiment.search is not None or experiment.scheduler is not None
+        self._is_search = experiment.search is not None
+        self._is_needed = self._is_search or experiment.scheduler is not None
         if self._is_needed:
             self.paths.search_declared.parent.mkdir(exist_ok=True)
             write_whole(self.paths.search_declared, json.dumps(experiment.declaration, indent=1) + "\n")
@@ -128,25 +145,37 @@ def resumed(
 
     :raises ChangedError: another search has begun here.
     """
-    if experiment.scheduler is not None and experiment.search is None:
-        first = experiment.scheduler.min_env_steps
-        jobs = [dataclasses.replace(job, spec=dataclasses.replace(job.spec, pause_at=first)) for job in experiment.jobs]
-        return dataclasses.replace(experiment, jobs=tuple(jobs)), options
-    if experiment.search is None or ledger is None or not search_events.is_search(ledger):
+    is_compared = experiment.scheduler is not None and experiment.search is None
+    if is_compared:
+        experiment = _pausing(experiment)
+    if ledger is None or not (is_compared or experiment.search is not None):
+        return experiment, options
+    rows = ledger.jobs()
+    if not search_events.is_search(ledger):
+        if any(row.attempts for row in rows):
+            what = "scheduler" if is_compared else "search"
+            raise ChangedError(f"{paths.root}: its jobs were begun without [{what}]; {OTHERWISE}")
         return experiment, options
     try:
         before = parsed_json(paths.search_declared.read_bytes())
     except (OSError, ValueError) as error:
-        advice = "`run --fresh` starts over"
-        raise LedgerError(f"{paths.search_declared}: cannot be read ({error}); {advice}") from error
+        raise LedgerError(f"{paths.search_declared}: cannot be read ({error}); {OTHERWISE}") from error
     lines = list(_differences(_decisive(before), _decisive(experiment.declaration)))
     if lines:
-        advice = "`run --fresh` begins a new search and keeps this one, and so does another --run-dir"
         text = f"{paths.root}: the search that has begun here is declared differently now:"
-        raise ChangedError("\n".join([text, *(f"    {line}" for line in lines), advice]))
-    rows = ledger.jobs()
+        raise ChangedError("\n".join([text, *(f"    {line}" for line in lines), OTHERWISE]))
+    if is_compared:
+        return experiment, options
     made = tuple(row.job for row in rows)
     return dataclasses.replace(experiment, jobs=made), dataclasses.replace(options, verdicts=resume.verdicts(rows))
+
+
+def _pausing(experiment: Experiment) -> Experiment:
+    """With jobs that pause at the first rung."""
+    assert experiment.scheduler is not None
+    first = experiment.scheduler.min_env_steps
+    jobs = [dataclasses.replace(job, spec=dataclasses.replace(job.spec, pause_at=first)) for job in experiment.jobs]
+    return dataclasses.replace(experiment, jobs=tuple(jobs))
 
 
 def _decisive(declaration: Mapping[str, Any]) -> dict[str, Any]:

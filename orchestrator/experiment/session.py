@@ -102,7 +102,6 @@ def run(
             write_whole(paths.experiment, experiment.text)
         _report_plan(run_plan, options, aside, reporter)
         searcher = SearchProcess(paths=paths, holder=holder, lanes=backend.slots.lanes, reporter=reporter)
-        stack.enter_context(searcher.declared(experiment))
         supervisor = Supervisor(
             paths=paths,
             rows=rows,
@@ -132,7 +131,8 @@ def run(
         stops.request_checkpoints = supervisor.request_checkpoints
         stops.deliver_to(supervisor.request_stop)
         outcome.counts = lambda: supervisor.counts
-        states = _supervised(supervisor, ledger, rows, callbacks)
+        with searcher.declared(experiment):
+            states = _supervised(supervisor, ledger, rows, callbacks)
         if not supervisor.interrupted:
             is_stopped = functools.partial(_is_stopped, notifier, stops)
             videos.make_missing(paths, supervisor.jobs, states, backend.local_slots, reporter, is_stopped)
@@ -240,6 +240,9 @@ def _existing_ledger(
     paths: RunPaths, options: RunOptions, jobs: Sequence[Job], stack: contextlib.ExitStack
 ) -> Ledger | None:
     """The ledger of an earlier run, rebuilt if asked for; None in a new run directory."""
+    if options.rebuild_ledger and paths.search_declared.exists():
+        text = "a search cannot be rebuilt: only its ledger has the order of its trials"
+        raise RunDirError(f"{paths.root}: {text}; `run --fresh` starts over")
     if options.rebuild_ledger and (paths.ledger.exists() or paths.jobs.exists()):
         recorded = recorded_jobs(paths, jobs)
         for name in (paths.ledger.name, f"{paths.ledger.name}-wal", f"{paths.ledger.name}-shm"):

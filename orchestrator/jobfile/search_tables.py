@@ -83,7 +83,7 @@ class SearchTable(TomlTable):
         "none", "Policy that a trial starts from: that of the nearest finished trial, of the best, or none.", "nearest"
     )
     order: TrialOrder = key(
-        "asynchronous", "asynchronous: a free slot asks at once; fixed: the same trials however many run at once."
+        "asynchronous", "asynchronous: a free slot asks at once; fixed: the same trials whatever finishes first."
     )
     reevaluate: CountFromZero = key(
         0, "So many of the best are trained again at the end, from nothing and with other seeds.", 5

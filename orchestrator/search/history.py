@@ -26,6 +26,8 @@ class Trial:
     jobs: Sequence[str]
     parent: int | None = None
     """The trial whose policies its own began with."""
+    index: int = 0
+    """Its number among those that the sampler was asked for."""
     reevaluates: int | None = None
     """The trial whose point is trained again from nothing; the sampler is told nothing of that."""
     reached: list[float | None] = field(default_factory=list)
@@ -57,8 +59,14 @@ class History:
     """By number: those that train, wait for a slot, or stand at a rung."""
     untold: dict[int, Trial] = field(default_factory=dict)
     """By number: those that the sampler has been told nothing of, though it is to be."""
-    began: Mapping[str, Any] | None = None
-    """The content of its first event."""
+    asked: list[Trial] = field(default_factory=list)
+    """Those that the sampler was asked for."""
+    lanes: int = 0
+    """Jobs that ran at once when it first began."""
+    whys: list[str] = field(default_factory=list)
+    """Why trials of this session have failed."""
+    has_succeeded: bool = False
+    """Whether any trial has come to a rung or to its end."""
     is_over: bool = False
     elapsed_s: float = 0.0
     """Time in which a searcher was at work, between its first and its last event in each session."""
@@ -68,18 +76,19 @@ class History:
     def apply(self, event: SearchEvent) -> None:
         self.last_id = event.id
         if event.kind == "began":
-            self.began = self.began or event.content
-            self.is_over = False
+            self.lanes, self.is_over = self.lanes or event.content["lanes"], False
+            self.whys.clear()
         else:
             self.elapsed_s += max(0.0, event.at - self._at)
         self._at = event.at
         if event.kind == "ended":
             self.is_over = True
         elif event.kind == "asked":
-            trial = Trial(number=len(self.trials), **event.content)
+            trial = Trial(number=len(self.trials), index=len(self.asked), **event.content)
             self.trials.append(trial)
             self.open[trial.number] = trial
             if trial.reevaluates is None:
+                self.asked.append(trial)
                 self.untold[trial.number] = trial
         elif event.trial is not None:
             self._change(self.trials[event.trial], event)
@@ -90,6 +99,7 @@ class History:
             case "reached":
                 trial.reached.append(content["value"])
                 trial.env_steps = content["env_steps"]
+                self.has_succeeded = True
             case "promoted":
                 trial.goal = content["goal"]
             case "told":
@@ -98,14 +108,16 @@ class History:
                 trial.is_over, trial.why, trial.env_steps = True, content["why"], content["env_steps"]
                 trial.values, trial.measures = content["values"], content["measures"]
                 del self.open[trial.number]
+                if trial.values is None:
+                    self.whys.append(trial.why)
+                self.has_succeeded |= trial.values is not None
 
     def best(self, direction: Direction, trials: Iterable[Trial] | None = None) -> list[Trial]:
         """The finished ones of ``trials``, the best by the first objective first; by default of those that were asked.
 
         Of equal ones the earlier comes first.
         """
-        asked = (trial for trial in self.trials if trial.reevaluates is None)
-        finished = [trial for trial in (asked if trials is None else trials) if trial.values is not None]
+        finished = [trial for trial in (self.asked if trials is None else trials) if trial.values is not None]
         sign = -1 if direction == "maximize" else 1
         return sorted(finished, key=lambda trial: sign * trial.values[0])  # type: ignore[index]
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pickle
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.errors import UsageError
 from orchestrator.jobfile.search_spec import SearchSpec
 from orchestrator.ledger.search_events import SearchEvent
 from orchestrator.search import samplers
@@ -19,19 +22,24 @@ from orchestrator.search.space import Space
 SAVE_EVERY_S = 5.0
 SAVE_SHARE = 0.01
 """Largest share of the time that is spent on saving the sampler."""
+RETURNS = ("eval_mean", "ep_rew_mean")
+"""Objectives for which the return at a rung says something about the value at the end."""
+OF_NETWORK = ("algo", "policy", "policy_kwargs", "normalize")
+"""Keys of a job by which a policy can be the start of another one only if they are equal."""
 WINDOW = 2
-"""With order = "fixed", a point is asked with the values of all trials but the last so many times as many as run."""
+"""With order = "fixed", a point is asked with the values of all trials but the last so many times as many as ran at
+once when the search first began."""
 
 
 class Proposals:
     """A sampler, and where it is saved. Told and asked in the order of the events, it always proposes the same."""
 
-    def __init__(self, spec: SearchSpec, file: Path, search_path: Path, lanes: int, bracket: int) -> None:
+    def __init__(self, spec: SearchSpec, file: Path, search_path: Path, bracket: int) -> None:
         """:param file: where the sampler is saved.
         :param search_path: folder of the user's modules.
         :param bracket: number of trials that are compared with each other; 1 without rungs.
         """
-        self._spec, self._file, self._lanes, self._bracket = spec, file, lanes, bracket
+        self._spec, self._file, self._bracket = spec, file, bracket
         self._sampler, self._space = samplers.make(spec, search_path), Space(spec.space)
         self._save_at = time.monotonic() + SAVE_EVERY_S
 
@@ -39,28 +47,50 @@ class Proposals:
     def in_order(self) -> bool:
         return self._spec.order == "fixed"
 
-    def ask(self, number: int) -> Mapping[str, Any]:
-        return self._sampler.ask(number)
+    @property
+    def tells_at_rungs(self) -> bool:
+        """Whether the value at a rung stands for the one at the end."""
+        return len(self._spec.objectives) == 1 and self._spec.objectives[0] in RETURNS
+
+    def ask(self, index: int) -> dict[str, Any]:
+        """The next point, in JSON types. :raises UsageError: the sampler fails."""
+        with self._explaining("ask"):
+            point = {str(key): _plain(value) for key, value in dict(self._sampler.ask(index)).items()}
+            json.dumps(point)
+        return point
 
     def tell(self, event: SearchEvent, history: History) -> None:
+        """:raises UsageError: the sampler fails."""
         assert event.trial is not None
-        content, point = event.content, history.trials[event.trial].point
+        content, trial = event.content, history.trials[event.trial]
         values, measures = (None if content[key] is None else tuple(content[key]) for key in ("values", "measures"))
         outcome = samplers.TrialOutcome(values=values, measures=measures, env_steps=content["env_steps"])
-        self._sampler.tell(event.trial, point, outcome)
+        with self._explaining("tell"):
+            self._sampler.tell(trial.index, trial.point, outcome)
+
+    @contextlib.contextmanager
+    def _explaining(self, method: str) -> Iterator[None]:
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            traceback.print_exc()
+            what = f'the sampler "{self._spec.sampler}" has failed in its method {method}'
+            raise UsageError(f"{what}: {type(error).__name__}: {error}") from error
 
     def restore(self, events: Sequence[SearchEvent]) -> None:
         """Bring the sampler to the state after ``events``: from its file as far as that goes."""
         known = 0
         with contextlib.suppress(Exception):  # missing, damaged, or of another version: everything is told again
-            known, self._sampler = pickle.loads(self._file.read_bytes())
+            saved, sampler = pickle.loads(self._file.read_bytes())
+            if events and saved <= events[-1].id:  # else a power cut has taken what it was told
+                known, self._sampler = saved, sampler
         history = History()
         for event in events:
             history.apply(event)
             if event.id <= known:
                 continue
             if event.kind == "asked" and event.content.get("reevaluates") is None:
-                self._sampler.ask(len(history.trials) - 1)
+                self.ask(history.trials[-1].index)
             elif event.kind == "told":
                 self.tell(event, history)
 
@@ -69,7 +99,7 @@ class Proposals:
         if time.monotonic() < self._save_at:
             return
         began = time.monotonic()
-        with contextlib.suppress(pickle.PicklingError, TypeError, AttributeError):
+        with contextlib.suppress(Exception):  # of a user's sampler, or a full disk: it is told everything again
             content = pickle.dumps((last_id, self._sampler))
             self._file.parent.mkdir(exist_ok=True)
             write_whole(self._file, content, durable=False)
@@ -79,9 +109,9 @@ class Proposals:
     # -- order = "fixed"
 
     def _lag(self, history: History) -> int:
-        """The number of the first trial whose outcome the next one is not to know."""
-        number = len(history.trials)
-        lag = number - WINDOW * self._lanes if self._bracket == 1 else (number // self._bracket - 1) * self._bracket
+        """The index of the first trial whose outcome the next one is not to know."""
+        index = len(history.asked)
+        lag = index - WINDOW * history.lanes if self._bracket == 1 else (index // self._bracket - 1) * self._bracket
         return max(0, lag)
 
     def is_next_known(self, history: History, going_on: Collection[int]) -> bool:
@@ -90,25 +120,35 @@ class Proposals:
         :param going_on: trials that a rung lets go on.
         """
         lag = self._lag(history)
-        return all(number >= lag or trial.is_waiting for number, trial in history.open.items()) and all(
-            number >= lag for number in going_on
-        )
+        is_settled = all(trial.index >= lag or trial.is_waiting for trial in history.open.values())
+        return is_settled and all(history.trials[number].index >= lag for number in going_on)
 
     def to_tell(self, history: History) -> Iterable[Trial]:
         """The trials that the sampler is told before the next one is asked, with order = "fixed"."""
         lag = self._lag(history) if self.in_order else 0
-        return [trial for number, trial in sorted(history.untold.items()) if number < lag]
+        known = [trial for _, trial in sorted(history.untold.items()) if trial.index < lag]
+        return [trial for trial in known if trial.is_over or self.tells_at_rungs]
 
     # -- inheritance
 
     def parent(self, point: Mapping[str, Any], history: History) -> Trial | None:
-        """The trial whose policies a new one with this point starts from."""
+        """The trial whose policies a new one with this point starts from; None where none has such a network."""
         if self._spec.inherit == "none":
             return None
-        known = history.trials[: self._lag(history)] if self.in_order else history.trials
-        finished = [trial for trial in known if trial.values is not None and trial.reevaluates is None]
+        known = history.asked[: self._lag(history)] if self.in_order else history.asked
+        decisive = [key for key in point if key.partition(".")[0] in OF_NETWORK]
+        finished = [
+            trial
+            for trial in known
+            if trial.values is not None and all(trial.point[key] == point[key] for key in decisive)
+        ]
         if not finished:
             return None
         if self._spec.inherit == "best":
             return history.best(self._spec.directions[0], finished)[0]
         return min(finished, key=lambda trial: self._space.distance(trial.point, point))
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of NumPy as Python has them."""
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import shutil
 import sys
 import threading
@@ -23,24 +24,24 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.decoding import parsed_json
-from orchestrator.core.errors import LedgerBusyError, OrchestratorError, SpecError, UsageError
+from orchestrator.core.errors import LedgerBusyError, LedgerError, OrchestratorError, SpecError, UsageError
 from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import shortened
 from orchestrator.experiment import additions, preflight
+from orchestrator.experiment.search_process import ENDED, WAITS_FOR_USER
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
 from orchestrator.ledger import Ledger, Request, search_events
 from orchestrator.ledger.search_events import Figures, SearchEvent
 from orchestrator.search import schedulers
 from orchestrator.search.history import History, Trial, aggregated
-from orchestrator.search.proposals import Proposals
+from orchestrator.search.proposals import RETURNS, Proposals
 
 LOOK_EVERY_S = 0.05
 FAILURES_IN_A_ROW = 20
 """So many failures before the first success end a search: something is wrong with all of its jobs."""
-RETURNS = ("eval_mean", "ep_rew_mean")
-"""Objectives for which the return at a rung says something about the value at the end."""
+GONE = Figures("CANCELLED", 0, None, "the job is no longer there")
 SEED_STEP = 1000
 """Added to the seeds of a job file for trainings that are repeated with other seeds."""
 
@@ -66,6 +67,8 @@ class Searcher:
     """Whether the scheduler knows that there will be no more trials."""
     _figures: dict[str, Figures] = field(default_factory=dict, init=False)
     """Of the jobs of open trials."""
+    _cancelled: set[str] = field(default_factory=set, init=False)
+    """Jobs whose end was requested, as another seed of their trial has failed."""
     _children: list[preflight.Child] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -77,7 +80,7 @@ class Searcher:
         if search is not None:
             factor = 2 if scheduler is None or scheduler.kind == "median" else scheduler.factor
             bracket, base = factor ** len(self._rungs), self.experiment.base
-            self._proposals = Proposals(search, self.paths.search_sampler, base, self.lanes, bracket)
+            self._proposals = Proposals(search, self.paths.search_sampler, base, bracket)
         events = search_events.events(self.ledger, self.paths.ledger)
         for event in events:
             self._apply(event)
@@ -85,19 +88,26 @@ class Searcher:
             self._proposals.restore(events)
 
     def run(self) -> None:
-        """:raises UsageError: nothing can come of the search, with the reason."""
-        began = SearchEvent(kind="began", content={"lanes": self.lanes})
-        self._record([began])
+        """Returns when the search is over, or when nothing but jobs that the user has paused is left.
+
+        :raises UsageError: nothing can come of the search, with the reason.
+        """
+        began = SearchEvent(kind="began", content={"lanes": max(1, self.lanes)})
+        # A searcher before may have added jobs for a supervisor that had ended.
+        self._record([began], [Request(verb="add", job_id=self.holder)])
         if self._proposals is None and not self.history.trials:
             self._take_declared_jobs()
         try:
             seen, is_done = None, False
-            while not self.history.is_over:
-                version = search_events.version(self.ledger)
-                if version == seen and is_done:
-                    time.sleep(LOOK_EVERY_S)
-                    continue
-                seen, is_done = version, not self._turn()
+            while not (self.history.is_over or (is_done and self._waits_for_user())):
+                try:
+                    version = search_events.version(self.ledger)
+                    if version != seen or not is_done:
+                        seen, is_done = version, not self._turn()
+                        continue
+                except LedgerBusyError:
+                    self._reopen()
+                time.sleep(LOOK_EVERY_S)
         finally:
             for child in self._children:
                 child.__exit__()
@@ -108,9 +118,10 @@ class Searcher:
         done = self._follow()
         self._close()
         done |= self._promote()
-        while self._may_ask():
+        if self._may_ask():
             self._ask()
             done = True
+        self._refuse_if_hopeless()
         if self._proposals is not None:
             self._proposals.save(self.history.last_id)
         if not done and self._is_at_end():
@@ -120,24 +131,26 @@ class Searcher:
     # -- what has happened
 
     def _look(self) -> None:
-        ids = [job_id for trial in self.history.open.values() for job_id in trial.jobs]
+        ids = [job_id for trial in self.history.open.values() if not trial.is_waiting for job_id in trial.jobs]
         self._figures = search_events.figures(self.ledger, ids)
 
     def _follow(self) -> bool:
         """Enter what has become of the open trials."""
         events, cancelled = list[SearchEvent](), list[Request]()
-        for trial in list(self.history.open.values()):
-            figures = [self._figures[job_id] for job_id in trial.jobs]
+        for trial in [trial for trial in self.history.open.values() if not trial.is_waiting]:
+            figures = [self._figures.get(job_id, GONE) for job_id in trial.jobs]
             states = {one.state for one in figures}
             if states == {"SUCCEEDED"}:
                 events.append(self._over(trial))
             elif states & {"FAILED", "CANCELLED"}:
                 unfinished = [id_ for id_, one in zip(trial.jobs, figures, strict=True) if one.state not in TERMINAL]
                 if unfinished:
-                    cancelled += [Request(verb="cancel", job_id=job_id) for job_id in unfinished]
+                    new = [job_id for job_id in unfinished if job_id not in self._cancelled]
+                    cancelled += [Request(verb="cancel", job_id=job_id) for job_id in new]
+                    self._cancelled.update(new)
                 else:
                     events.append(_failed(trial, figures))
-            elif states == {"PAUSED"} and not trial.is_waiting and self._is_at_rung(trial, figures):
+            elif states == {"PAUSED"} and self._is_at_rung(trial, figures):
                 value = aggregated([one.ep_rew_mean for one in figures], self._aggregate)
                 content = {"value": value, "env_steps": sum(one.env_steps for one in figures)}
                 events.append(SearchEvent(kind="reached", trial=trial.number, content=content))
@@ -162,7 +175,7 @@ class Searcher:
 
         def value_of(name: str) -> Any:
             found: list[Any] = [{**row, **(row["measures"] or {})}.get(name) for row in rows]
-            return aggregated(found, self._aggregate)
+            return aggregated([one if isinstance(one, int | float) else None for one in found], self._aggregate)
 
         values, measures = list(map(value_of, names)), list(map(value_of, measured))
         missing = [name for name, value in zip((*names, *measured), values + measures, strict=True) if value is None]
@@ -181,25 +194,33 @@ class Searcher:
         if self._proposals is None or self._proposals.in_order:
             return
         for trial in list(self.history.untold.values()):
-            if trial.is_over or (trial.is_waiting and trial.number not in self._due):
+            is_rejected = trial.is_waiting and trial.number not in self._due and self._proposals.tells_at_rungs
+            if trial.is_over or is_rejected:
                 self._record([self._outcome(trial)])
-        self._refuse_if_hopeless()
 
     def _outcome(self, trial: Trial) -> SearchEvent:
-        values, measures = trial.values, trial.measures
-        if not trial.is_over and self.experiment.search is not None:
-            is_return = [name in RETURNS for name in self.experiment.search.objectives]
-            values = [trial.reached[-1]] if is_return == [True] and trial.reached[-1] is not None else None
-        content = {"values": values, "measures": measures, "env_steps": trial.env_steps}
+        """What the sampler is told of a trial that is over, or that waits at a rung."""
+        values = trial.values
+        if not trial.is_over:
+            values = None if trial.reached[-1] is None else [trial.reached[-1]]
+        content = {"values": values, "measures": trial.measures, "env_steps": trial.env_steps}
         return SearchEvent(kind="told", trial=trial.number, content=content)
 
     def _refuse_if_hopeless(self) -> None:
-        if len(self.history.trials) > 2 * FAILURES_IN_A_ROW + self.lanes:
-            return
-        over = [trial for trial in self.history.trials if trial.is_over or trial.reached]
-        if len(over) >= FAILURES_IN_A_ROW and all(trial.is_over and trial.values is None for trial in over):
-            why, number = Counter(trial.why for trial in over).most_common(1)[0]
-            raise UsageError(f"the first {len(over)} trials have failed, {number} of them: {why}")
+        whys = self.history.whys
+        if self.experiment.search is not None and not self.history.has_succeeded and len(whys) >= FAILURES_IN_A_ROW:
+            alike = [re.sub(r"[\d.]+", "0", why) for why in whys]  # but for numbers, such as those of the point
+            commonest, number = Counter(alike).most_common(1)[0]
+            why = whys[alike.index(commonest)]
+            advice = "Mend what causes it, and run the same command again; `run --fresh` starts over"
+            raise UsageError(f"the first {len(whys)} trials have failed, {number} of them as this one: {why}. {advice}")
+
+    def _waits_for_user(self) -> bool:
+        """Whether nothing can go on before the user resumes jobs that they have paused."""
+        open_trials = [trial for trial in self.history.open.values() if not trial.is_waiting]
+        states = [self._figures[job_id].state for trial in open_trials for job_id in trial.jobs]
+        is_paused = "PAUSED" in states and set(states) <= {"PAUSED", *TERMINAL}
+        return not self._due and is_paused and not self._may_ask()
 
     # -- what happens next
 
@@ -222,15 +243,14 @@ class Searcher:
         if proposals.in_order:
             return proposals.is_next_known(self.history, self._due.keys())
         waiting = [one for one in self._figures.values() if one.state == "PENDING"]
-        return len(waiting) < self.lanes
+        return len(waiting) < max(1, self.lanes)
 
     def _is_spent(self) -> bool:
         search = self.experiment.search
         if search is None:
             return True
-        made = sum(trial.reevaluates is None for trial in self.history.trials)
         return (
-            (search.trials is not None and made >= search.trials)
+            (search.trials is not None and len(self.history.asked) >= search.trials)
             or (search.max_env_steps is not None and search_events.env_steps(self.ledger) >= search.max_env_steps)
             or (search.max_time_s is not None and self.history.elapsed_s >= search.max_time_s)
         )
@@ -240,17 +260,16 @@ class Searcher:
         for trial in self._proposals.to_tell(self.history):
             self._record([self._outcome(trial)])
         number = len(self.history.trials)
-        point = self._proposals.ask(number)
-        parent = self._proposals.parent(point, self.history)
+        point = self._proposals.ask(len(self.history.asked))
         try:
             jobs = self.experiment.trial_jobs(number, point)
         except SpecError as error:  # values that do not fit together
             why = shortened("; ".join(map(str, error.problems)))
             failed = {"values": None, "measures": None, "env_steps": 0, "why": why}
-            asked = SearchEvent(kind="asked", content={"point": dict(point), "jobs": []})
+            asked = SearchEvent(kind="asked", content={"point": point, "jobs": []})
             self._record([asked, SearchEvent(kind="over", trial=number, content=failed)])
-            self._tell()
             return
+        parent = self._proposals.parent(point, self.history)
         if parent is not None:
             sources = [str(self.paths.job(job_id).root) for job_id in parent.jobs]
             jobs = tuple(_with(job, init=source) for job, source in zip(jobs, sources, strict=True))
@@ -287,7 +306,7 @@ class Searcher:
         """Let the scheduler know once that there will be no more trials: it may have waited for them."""
         if self._scheduler is not None and not self._is_closed and self._is_spent():
             self._is_closed = True
-            self._scheduler.no_more(sum(trial.reevaluates is None for trial in self.history.trials))
+            self._scheduler.no_more(len(self.history.asked))
             self._decide()
 
     def _decide(self) -> None:
@@ -295,18 +314,21 @@ class Searcher:
         assert self._scheduler is not None
         for promotion in self._scheduler.decisions():
             goal = len(self._rungs) if promotion.rung is None else promotion.rung
-            if self.history.trials[promotion.trial].goal < goal:
-                self._due[promotion.trial] = goal
+            trial = self.history.asked[promotion.trial]
+            if trial.goal < goal:
+                self._due[trial.number] = goal
 
     def _end(self) -> None:
         search, trials = self.experiment.search, self.history.trials
-        if search is not None and search.reevaluate and all(trial.reevaluates is None for trial in trials):
+        if search is not None:
+            done = {trial.reevaluates for trial in trials}
             best = self.history.best(search.directions[0])[: search.reevaluate]
-            for trial in best:
+            missing = [trial for trial in best if trial.number not in done]
+            for trial in missing:
                 seeds = [job.spec.seed + SEED_STEP for job in self.experiment.trial_jobs(trial.number, trial.point)]
                 jobs = self.experiment.trial_jobs(len(trials), trial.point, seeds)
                 self._enter(trial.point, jobs, reevaluates=trial.number)
-            if best:
+            if missing:
                 return
         self._record([SearchEvent(kind="ended", content={})])
 
@@ -327,12 +349,16 @@ class Searcher:
                 self.ledger.add_requests(requests)
                 break
             except LedgerBusyError:  # nothing of it was written
-                self.ledger.abandon()
-                self.ledger = Ledger.open(self.paths.ledger)
+                self._reopen()
         for event in search_events.events(self.ledger, self.paths.ledger, after=self.history.last_id):
             self._apply(event)
             if event.kind == "told" and self._proposals is not None:
                 self._proposals.tell(event, self.history)
+
+    def _reopen(self) -> None:
+        """Drop what was not committed."""
+        self.ledger.abandon()
+        self.ledger = Ledger.open(self.paths.ledger)
 
     def _apply(self, event: SearchEvent) -> None:
         self.history.apply(event)
@@ -343,9 +369,9 @@ class Searcher:
             return
         trial = self.history.trials[event.trial]
         if event.kind == "reached":
-            self._scheduler.reached(trial.number, len(trial.reached) - 1, trial.reached[-1])
+            self._scheduler.reached(trial.index, len(trial.reached) - 1, trial.reached[-1])
         elif event.kind == "over" and trial.reevaluates is None:
-            self._scheduler.ended(trial.number)
+            self._scheduler.ended(trial.index)
         self._decide()
 
 
@@ -363,7 +389,7 @@ def _with(job: Job, **changes: Any) -> Job:
 
 def _failed(trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
     whys = [one.message for one in figures if one.state == "FAILED" and one.message]
-    steps, why = sum(one.env_steps for one in figures), whys[0] if whys else "cancelled"
+    steps, why = sum(one.env_steps for one in figures), whys[0] if whys else "it was cancelled, or is gone"
     content = {"values": None, "measures": None, "env_steps": steps, "why": why}
     return SearchEvent(kind="over", trial=trial.number, content=content)
 
@@ -383,14 +409,15 @@ def main(run_dir: str, holder: str, lanes: str) -> int:
     threading.Thread(target=_end_with_supervisor, daemon=True).start()
     paths = RunPaths(Path(run_dir))
     try:
-        Searcher(paths=paths, experiment=declared(paths), holder=holder, lanes=int(lanes)).run()
+        searcher = Searcher(paths=paths, experiment=declared(paths), holder=holder, lanes=int(lanes))
+        searcher.run()
+        return ENDED if searcher.history.is_over else WAITS_FOR_USER
     except OrchestratorError as error:
         print(f"search: {error}", flush=True)
-        return 2 if isinstance(error, UsageError) else 1
+        return 2 if isinstance(error, UsageError) and not isinstance(error, LedgerError) else 1
     finally:
         with contextlib.suppress(OSError):
             shutil.rmtree(paths.searching)
-    return 0
 
 
 if __name__ == "__main__":

@@ -185,7 +185,7 @@ class Supervisor:
         return bool(self._jobs.queue or self.policies.is_busy) and not self._termination.stage
 
     def _is_work_left(self) -> bool:
-        awaits_jobs = self.is_awaiting_jobs() and not self.is_stopping
+        awaits_jobs = not self.is_stopping and self.is_awaiting_jobs()
         if self._active or self._may_launch:
             return True
         self._requests.handle()  # a retry that came at the last moment, or jobs that were added until now

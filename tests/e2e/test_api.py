@@ -100,7 +100,7 @@ def test_what_is_near_an_argument_is_suggested_and_nothing_else_is() -> None:
         with pytest.raises(orchestrator.UsageError, match=".*" + fragment.replace("?", r"\?")):
             orchestrator.train([HOPPER], **arguments)
     with pytest.raises(orchestrator.UsageError) as caught:
-        orchestrator.train([HOPPER], restart=True)
+        orchestrator.train([HOPPER], colour=True)
     assert "did you mean" not in str(caught.value)
 
 

@@ -191,3 +191,22 @@ def test_killed_at_random_a_search_in_fixed_order_has_the_same_trials_and_weight
     assert kills >= 3
     assert points(rough / "run") == points(quiet / "run")
     assert weights(rough / "run") == weights(quiet / "run")
+
+
+@pytest.mark.slow
+def test_twenty_bodies_that_fail_stop_a_search_with_the_commonest_reason(tmp_path: Path) -> None:
+    jobs = search_file(tmp_path, 'sampler = "random"\ntrials = 60\nobjective = "ep_rew_mean"')
+    (tmp_path / "bodies.py").write_text(f"""
+import shutil
+def make(params, folder):
+    if params["length"] not in (0.8, 1.0):  # those that are examined before the launch
+        raise ValueError("no such leg")
+    return shutil.copy({str(HOPPER)!r}, folder / "hopper.xml")
+""")
+    text = jobs.read_text().replace(f'xml = "{HOPPER}"', 'xml = "bodies:make"')
+    jobs.write_text(text.replace('"model.geom.*thigh*.size"', '"params.length"').replace(", multiply = true", ""))
+    done = commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "the first 20 trials have failed, 20 of them as this one: " in done.stdout + done.stderr
+    assert "no such leg" in done.stdout + done.stderr
+    assert sum(event.kind == "asked" for event in events(tmp_path / "run")) <= 22

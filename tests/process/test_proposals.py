@@ -1,0 +1,100 @@
+"""The next point of a search: what the sampler is asked and told, where it is saved, and which trial is the parent."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.errors import UsageError
+from orchestrator.jobfile.search_spec import Dimension, SearchSpec
+from orchestrator.ledger.search_events import SearchEvent
+from orchestrator.search.history import History
+from orchestrator.search.proposals import Proposals
+
+SPEC = SearchSpec(
+    space=(
+        Dimension(key="ppo.gamma", low=0.9, high=0.99),
+        Dimension(key="policy_kwargs.net_arch", choices=([32, 32], [64, 64])),
+    ),
+    sampler="random",
+    objectives=("eval_mean",),
+    directions=("maximize",),
+    trials=100,
+    inherit="nearest",
+)
+
+
+def proposals(folder: Path, spec: SearchSpec = SPEC, bracket: int = 1) -> Proposals:
+    return Proposals(spec, folder / "sampler.pickle", folder, bracket)
+
+
+def history(points: Sequence[Mapping[str, Any]], values: Sequence[float | None], lanes: int = 2) -> History:
+    """Of trials that are over, but for those whose value is None."""
+    found = History()
+    found.apply(SearchEvent(kind="began", content={"lanes": lanes}, id=1))
+    for number, (point, value) in enumerate(zip(points, values, strict=True)):
+        content: dict[str, Any] = {"point": point, "jobs": [f"t{number}"]}
+        found.apply(SearchEvent(kind="asked", content=content, id=found.last_id + 1))
+        if value is not None:
+            content = {"values": [value], "measures": [], "env_steps": 1, "why": ""}
+            found.apply(SearchEvent(kind="over", trial=number, content=content, id=found.last_id + 1))
+    return found
+
+
+def point(gamma: float, width: int = 32) -> dict[str, Any]:
+    return {"ppo.gamma": gamma, "policy_kwargs.net_arch": [width, width]}
+
+
+def test_a_parent_has_the_same_network_whatever_is_nearer_or_better(tmp_path: Path) -> None:
+    done = history([point(0.95), point(0.91, 64), point(0.99)], [3.0, 1.0, 2.0])
+    nearest = proposals(tmp_path)
+    assert nearest.parent(point(0.96), done).number == 0  # type: ignore[union-attr]
+    assert nearest.parent(point(0.95, 64), done).number == 1  # type: ignore[union-attr]
+    best = proposals(tmp_path, dataclasses.replace(SPEC, inherit="best"))
+    assert best.parent(point(0.99), done).number == 0  # type: ignore[union-attr]
+    assert best.parent(point(0.99, 64), done).number == 1  # type: ignore[union-attr]
+    assert nearest.parent(point(0.95, 64), history([point(0.95)], [3.0])) is None
+
+
+@pytest.mark.parametrize("body", ["raise ValueError('lost')", "return None", "return {'ppo.gamma': {1}}", "exit(0)"])
+def test_a_sampler_of_the_user_that_fails_is_named(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = f"own_{abs(hash(body))}"
+    lines = ["class Own:", "    def __init__(self, **_): pass", f"    def ask(self, number): {body}"]
+    (tmp_path / f"{module}.py").write_text("\n".join([*lines, "    def tell(self, *_): pass"]))
+    monkeypatch.syspath_prepend(tmp_path)
+    own = proposals(tmp_path, dataclasses.replace(SPEC, sampler=f"{module}:Own"))
+    with pytest.raises(UsageError, match=f'the sampler "{module}:Own" has failed in its method ask: '):
+        own.ask(0)
+
+
+def test_a_saved_sampler_that_knows_more_than_the_ledger_is_not_used(tmp_path: Path) -> None:
+    spec = dataclasses.replace(SPEC, sampler="cmaes", space=SPEC.space[:1])
+    pytest.importorskip("cmaes")
+    told, events = proposals(tmp_path, spec), [SearchEvent(kind="began", content={"lanes": 1}, id=1)]
+    told._save_at = 0.0
+    asked = [told.ask(index) for index in range(3)]
+    told.save(last_id=9)
+    assert (tmp_path / "sampler.pickle").exists()
+    again = proposals(tmp_path, spec)
+    again.restore(events)
+    assert [again.ask(index) for index in range(3)] == asked
+    longer = [SearchEvent(kind="asked", content={"point": each, "jobs": []}, id=2 + n) for n, each in enumerate(asked)]
+    again = proposals(tmp_path, spec)
+    again.restore([*events, *longer, SearchEvent(kind="ended", content={}, id=9)])
+    assert again.ask(3) == told.ask(3)
+
+
+def test_in_fixed_order_a_point_waits_for_all_but_the_last_trials_of_the_first_session(tmp_path: Path) -> None:
+    fixed = proposals(tmp_path, dataclasses.replace(SPEC, order="fixed"))
+    points = [point(0.9 + number / 100) for number in range(6)]
+    assert fixed.is_next_known(history(points[:4], [None] * 4), ())
+    assert not fixed.is_next_known(history(points[:5], [None] * 5), ())
+    first = history(points, [1.0, 2.0, None, None, None, None])
+    assert fixed.is_next_known(first, ())
+    assert [trial.number for trial in fixed.to_tell(first)] == [0, 1]
+    first.apply(SearchEvent(kind="began", content={"lanes": 16}, id=99))  # resumed on a larger machine
+    assert [trial.number for trial in fixed.to_tell(first)] == [0, 1]
