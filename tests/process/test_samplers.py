@@ -28,8 +28,9 @@ NUMBERS = (
 )
 CHOICE = Dimension(key="d", choices=([32, 32], [64, 64]))
 AXES = (ArchiveAxis(name="a", low=0, high=1, cells=8), ArchiveAxis(name="c", low=0, high=10, cells=8))
-SLOW_TO_IMPORT = [pytest.param(name, marks=pytest.mark.slow) for name in ("sobol", "nsga2", "map-elites", "cma-me")]
-EVERY = ["random", "cmaes", "tpe", *SLOW_TO_IMPORT]
+LATE = ("sobol", "nsga2", "map-elites", "cma-me", "tpe")
+SLOW_TO_IMPORT = [pytest.param(name, marks=pytest.mark.slow) for name in LATE]
+EVERY = ["random", "cmaes", *SLOW_TO_IMPORT]
 
 
 def spec_of(sampler: str, **changes: Any) -> SearchSpec:
@@ -97,7 +98,7 @@ def test_points_without_values_depend_on_seed_and_number_alone(name: str) -> Non
     assert [make(spec).ask(number) for number in (19, 7)] == [points[19], points[7]]
 
 
-@pytest.mark.parametrize("name", ["cmaes", pytest.param("tpe", marks=pytest.mark.slow), *SLOW_TO_IMPORT[2:]])
+@pytest.mark.parametrize("name", ["cmaes", *SLOW_TO_IMPORT[2:]])
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
 def test_later_points_are_better_than_random_ones(name: str, direction: str) -> None:
     spec, sign = spec_of(name, directions=(direction,)), 1.0 if direction == "maximize" else -1.0
@@ -110,7 +111,7 @@ def test_later_points_are_better_than_random_ones(name: str, direction: str) -> 
     assert sum(values[-40:]) / 40 > sum(by_chance) / 120 + 0.05
 
 
-@pytest.mark.parametrize("name", ["cmaes", "tpe", *SLOW_TO_IMPORT[1:]])
+@pytest.mark.parametrize("name", ["cmaes", *SLOW_TO_IMPORT[1:]])
 def test_nothing_but_failures_is_no_error(name: str) -> None:
     sampler = make(spec_of(name))
     for number in range(30):
