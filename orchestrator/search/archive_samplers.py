@@ -87,7 +87,7 @@ class CmaMeSampler:
 
     def __init__(self, spec: SearchSpec) -> None:
         self._space, self._elites = Space(spec.space), _Elites(spec)
-        self._distribution = AsynchronousCma(len(spec.space), spec.seed, spec.sampler_options)
+        self._distribution = AsynchronousCma(self._space, spec.seed, spec.sampler_options)
 
     def ask(self, number: int) -> Point:
         return self._space.decode(self._distribution.ask(number))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -30,19 +31,23 @@ class AsynchronousCma:
     A trial may be one of a later generation than that of the distribution which it was drawn from.
     """
 
-    def __init__(self, n_dimensions: int, seed: int, options: Mapping[str, Any]) -> None:
-        self._seed, self._sigma = seed, options.get("sigma", SIGMA)
+    def __init__(self, space: Space, seed: int, options: Mapping[str, Any]) -> None:
+        n_dimensions = len(space.dimensions)
+        self._space, self._seed, self._sigma = space, seed, options.get("sigma", SIGMA)
         self._bounds = np.tile([0.0, 1.0], (n_dimensions, 1))
         self._asked: dict[int, tuple[int, Place]] = {}
         """Trials that are not told yet: the generation in which each was drawn, and its place."""
         self._told: list[tuple[int, Place, Loss]] = []
         self._generation = 0
+        self._is_one_point = False
+        """Whether all trials of the population that was told last had the same values."""
         self.start(np.full(n_dimensions, 0.5), options.get("population_size"))
 
     def start(self, mean: Place, population_size: int | None) -> None:
         """Begin around ``mean``; no trial that was asked for before counts. None: as many as suit the dimensions."""
         self._strategy = CMA(mean=mean, sigma=self._sigma, bounds=self._bounds, population_size=population_size)
         self._generation += OLDEST + 1
+        self._is_one_point = False
         self._told = []
 
     @property
@@ -51,7 +56,8 @@ class AsynchronousCma:
 
     @property
     def has_converged(self) -> bool:
-        return bool(self._strategy.should_stop())
+        # The strategy is told ranks, and does not know that values have few digits: its own limits come late or never.
+        return self._is_one_point or bool(self._strategy.should_stop())
 
     def ask(self, number: int) -> Place:
         self._strategy.reseed_rng(int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0]))  # unpickled
@@ -71,6 +77,9 @@ class AsynchronousCma:
             return ()
         ranked = sorted(self._told, key=lambda told: told[2])
         self._strategy.tell([(place, float(rank)) for rank, (_, place, _) in enumerate(ranked)])
+        # Pickling keeps one triangle of a covariance that is symmetric up to rounding: a copy has to draw the same.
+        self._strategy = pickle.loads(pickle.dumps(self._strategy))
+        self._is_one_point = len({tuple(self._space.decode(place).values()) for _, place, _ in ranked}) == 1
         self._generation += 1
         self._told = []
         return [loss for _, _, loss in ranked]
@@ -85,7 +94,7 @@ class CmaesSampler:
     def __init__(self, spec: SearchSpec) -> None:
         self._space, self._seed = Space(spec.space), spec.seed
         self._sign = -1.0 if spec.directions[0] == "maximize" else 1.0
-        self._distribution = AsynchronousCma(len(spec.space), spec.seed, spec.sampler_options)
+        self._distribution = AsynchronousCma(self._space, spec.seed, spec.sampler_options)
         self._worst: float | None = None
 
     def ask(self, number: int) -> Point:
