@@ -286,7 +286,9 @@ class Child:
         self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         self._folder = TemporaryFolder()
         temporary = {"TMPDIR": self._folder.name}  # removed even when the process is killed
-        environment = {**os.environ, **worker_thread_settings(1), **package_path(), **temporary}
+        # A function that makes robots and iterates over a set would otherwise make another one the next time.
+        fixed = {**worker_thread_settings(1), "PYTHONHASHSEED": "0"}
+        environment = {**os.environ, **fixed, **package_path(), **temporary}
         command, pipe = [sys.executable, "-m", "orchestrator.worker.robots.preflight_child"], subprocess.PIPE
         folder = working_directory(Path(self._folder.name))
         self._popen = subprocess.Popen(

@@ -17,7 +17,7 @@ from orchestrator.jobfile import from_mapping
 from orchestrator.worker.robots.preflight_child import check
 
 MAKES = """
-import os, time
+import os, sys, time
 from pathlib import Path
 
 def make(params, folder):
@@ -49,6 +49,9 @@ def endless(params, folder):
 
 def dies(params, folder):
     os._exit(7)
+
+def unordered(params, folder):
+    raise ValueError(f"order {sys.flags.hash_randomization}")
 """
 NUMBERS = itertools.count()
 
@@ -102,17 +105,22 @@ def test_what_makes_no_robot_is_a_problem_with_its_reason(
 
 
 @pytest.mark.slow
-def test_function_that_hangs_or_ends_the_process_is_the_problem_of_its_job_alone(tmp_path: Path) -> None:
+def test_function_that_hangs_or_ends_the_process_is_the_problem_of_its_job_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
     (tmp_path / "bodies.py").write_text(MAKES)
     tables = [
         {"name": name, "xml": f"bodies:{name}", "params": {"length": 0.5}, "task": "stand"}
-        for name in ("make", "dies", "endless")
+        for name in ("make", "unordered", "dies", "endless")
     ]
     jobs = from_mapping({"name": "t", "jobs": tables}, source="t.toml", base=tmp_path).jobs
     requests = [request for request, _ in preflight.requests_of(jobs)[0].values()]
     answers = preflight.ask(requests, at_once=2, time_limit_s=5.0)
-    assert [answer.problem for answer in answers] == [
-        None,
+    made, unordered, *others = (answer.problem for answer in answers)
+    assert made is None
+    assert "ValueError: order 0" in str(unordered), "sets are iterated over in the order of all runs"
+    assert others == [
         "bodies:dies(length=0.5): examining it ended with exit code 7",
         "bodies:endless(length=0.5): examining it took more than 5 s",
     ]
