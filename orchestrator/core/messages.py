@@ -74,7 +74,9 @@ class ForkAnswer(JsonLine):
     """Sent by the template once it can fork or cannot, and on the channel of every worker that was ordered."""
 
     pid: int | None = None
-    """Of the forked worker, which waits until it is told to go on."""
+    """Of the forked worker."""
+    is_ready: bool = False
+    """Whether that worker is set up, and waits until it is told to go on."""
     problem: Message | None = None
     """Why nothing can be forked."""
 

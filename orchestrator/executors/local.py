@@ -103,6 +103,7 @@ class LocalExecutor:
 
     def submit(self, launch: Launch) -> Handle:
         if not self._groups and time.monotonic() >= self._next_sample:
+            self._template.take_kills()  # they are in the number that follows
             self._oom_kills = self._last_oom_kills = cgroup.oom_kills()
         if self._reaper is None or not self._reaper.is_alive():
             if self._reaper is not None:
@@ -211,10 +212,17 @@ class LocalExecutor:
     def _is_oom_kill(self) -> bool:
         """Whether the kernel has killed a process because memory ran out, which no other exit explains yet."""
         kills = cgroup.oom_kills()
+        self._explain_kills(kills)
         if kills is None or self._oom_kills is None or kills <= self._oom_kills:
             return False
         self._oom_kills += 1
         return True
+
+    def _explain_kills(self, kills: int | None) -> None:
+        """Kills of template processes explain no exit of a worker. :param kills: the number of all."""
+        of_templates = self._template.take_kills()
+        if kills is not None and self._oom_kills is not None:
+            self._oom_kills = max(self._oom_kills, min(kills, self._oom_kills + of_templates))
 
     def _sample(self) -> list[Event]:
         now = time.monotonic()
@@ -224,6 +232,7 @@ class LocalExecutor:
         if self._oom_kills is not None and self._last_oom_kills is not None:
             self._oom_kills = max(self._oom_kills, self._last_oom_kills)
         self._last_oom_kills = cgroup.oom_kills()
+        self._explain_kills(self._last_oom_kills)
         workers = [worker for group in self._groups.values() for worker in group.running]
         log_limit.limit({worker.log: worker.log_bytes for worker in workers})
         return [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -29,10 +30,12 @@ TOKEN_BYTES = 512
 """Length of the template's token, in whose place a forked worker writes its own."""
 IMPORT_PATIENCE_S = 2.0
 """How long launches wait for a template that imports its packages; after that, workers are exec'ed until it has."""
-FORK_PATIENCE_S = 10.0
-"""A template that does not fork a worker within this time is replaced."""
+FORK_PATIENCE_S = 2.0
+"""A template that does not fork a worker within this time is replaced: a fork takes some 8 ms of an idle core."""
+KILL_PATIENCE_S = 2.0
+"""How long the end of a killed process is waited for; one that waits for a file system that hangs does not end."""
 MOST_FAILURES = 3
-"""After so many failures in a row, no further template is started."""
+"""After so many failures in a row, or hangs altogether, no further template is started."""
 CHUNK = 1 << 16
 
 
@@ -53,7 +56,11 @@ class WorkerTemplate:
     _wait_until: float = field(default=0.0, init=False)
     _is_ready: bool = field(default=False, init=False)
     _failures: int = field(default=0, init=False)
-    """Since a worker was last forked."""
+    """Templates that have ended since a worker was last forked."""
+    _hangs: int = field(default=0, init=False)
+    """Each has made the supervisor wait."""
+    _kills: int = field(default=0, init=False)
+    """Templates that others have killed, not yet returned by :meth:`take_kills`."""
     _refused: str | None = field(default=None, init=False)
     """Why no template is started any more."""
 
@@ -77,29 +84,42 @@ class WorkerTemplate:
             parent=os.getpid(),
         )
         ours, theirs = socket.socketpair()
-        ours.settimeout(FORK_PATIENCE_S)
         with theirs, contextlib.suppress(OSError):  # it has ended; the channel says so, too
             socket.send_fds(self._control, [order.to_line()], [log.fileno(), theirs.fileno()])
-        answer = _answer(ours)
+        answer, hangs = _answer(ours)
+        if answer is None or hangs:
+            self._lost(hangs=hangs)
         if answer is None:
-            self._lost()
-            answer = _answer(ours)  # of a worker that it has forked last
-        if answer is not None and answer.pid is not None:
+            answer, _ = _answer(ours)  # of a worker that it has forked last
+        if answer is not None and answer.pid is not None and answer.is_ready:
             self._failures = 0
             return ForkedProcess(answer.pid), ours
         ours.close()
-        return (
-            "the template process has ended or hangs" if answer is None else f"the template process: {answer.problem}"
-        )
+        if answer is None:
+            return "the template process has ended or hangs"
+        if answer.pid is None:
+            return f"the template process: {answer.problem}"
+        with contextlib.suppress(ProcessLookupError):  # it was killed with its template
+            os.kill(answer.pid, signal.SIGKILL)
+        _reap(answer.pid)
+        return "the process that was forked has ended or hangs"
+
+    def take_kills(self) -> int:
+        """Number of templates that others have killed since the last call, as the kernel does when memory runs out."""
+        if self._popen is not None and process.has_ended(self._popen.pid):
+            self._lost()
+        kills, self._kills = self._kills, 0
+        return kills
 
     def close(self) -> None:
         """Kill the template process. May be called again."""
         if self._popen is None or self._control is None:
             return
-        process.end_group(self._popen)
-        with contextlib.suppress(ChildProcessError):  # of a worker that was forked and has no session yet
-            while True:
-                os.waitpid(-self._popen.pid, 0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the next process that is started reaps it
+            self._popen.wait(KILL_PATIENCE_S)
+        _reap(-self._popen.pid)  # workers that were forked and have no session yet
         self._control.close()
         self._popen = self._control = None
         self._is_ready = False
@@ -150,18 +170,46 @@ class WorkerTemplate:
         else:
             self._control, self._wait_until = ours, time.monotonic() + IMPORT_PATIENCE_S
 
-    def _lost(self) -> None:
+    def _lost(self, *, hangs: bool = False) -> None:
         """Replace a template that has ended or hangs, unless that has happened too often."""
+        template = self._popen
         self.close()
-        self._failures += 1
-        if self._failures >= MOST_FAILURES:
-            self._refused = f"it ended or hung {MOST_FAILURES} times in a row"
+        if hangs:
+            self._hangs += 1
+        else:
+            self._failures += 1
+            self._kills += template is not None and template.returncode == -signal.SIGKILL
+        if self._hangs >= MOST_FAILURES:
+            self._refused = f"it hung {MOST_FAILURES} times"
+        elif self._failures >= MOST_FAILURES:
+            self._refused = f"it ended {MOST_FAILURES} times in a row"
 
 
-def _answer(channel: socket.socket) -> ForkAnswer | None:
-    """The first line on the channel of a worker; None at its end, and when nothing comes in time."""
-    try:
-        line = channel.recv(CHUNK)
-    except OSError:
-        return None
-    return ForkAnswer.from_line(line) if line else None
+def _answer(channel: socket.socket) -> tuple[ForkAnswer | None, bool]:
+    """The last answer of template or worker on the channel of a worker, None if there is none; and whether more is due.
+
+    More is due when the worker was not ready in time, though neither has ended.
+    """
+    last: ForkAnswer | None = None
+    until = time.monotonic() + FORK_PATIENCE_S
+    while last is None or (last.pid is not None and not last.is_ready):
+        channel.settimeout(max(0.0, until - time.monotonic()))
+        try:
+            chunk = channel.recv(CHUNK)
+        except (BlockingIOError, TimeoutError):
+            return last, True
+        except OSError:
+            chunk = b""
+        if not chunk:
+            break
+        last = ForkAnswer.from_line(chunk.splitlines()[-1])
+    return last, False
+
+
+def _reap(target: int) -> None:
+    """Reap a child that was killed, or with a negative number those of a process group, as far as they end in time."""
+    until = time.monotonic() + KILL_PATIENCE_S
+    with contextlib.suppress(ChildProcessError):  # there is none any more
+        while time.monotonic() < until:
+            if os.waitpid(target, os.WNOHANG)[0] == 0:
+                time.sleep(0.001)

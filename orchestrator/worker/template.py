@@ -72,10 +72,13 @@ def serve(prepare: Callable[[], object], run: Callable[[list[str]], NoReturn]) -
 def _become_worker(
     line: bytes, descriptors: Sequence[int], mark: TokenMark, run: Callable[[list[str]], NoReturn]
 ) -> NoReturn:
-    """Take on what an order says, announce this process on its channel, and run when the supervisor answers."""
+    """Announce this process on its channel, take on what an order says, and run when the supervisor answers."""
     try:
-        os.setsid()
         log, channel = descriptors
+        os.write(
+            channel, ForkAnswer(pid=os.getpid()).to_line()
+        )  # in the group of the template, which is killed with it
+        os.setsid()
         for stream in (1, 2):
             os.dup2(log, stream)
         os.close(log)
@@ -88,7 +91,7 @@ def _become_worker(
         mark.write(os.environ.get(TOKEN_VARIABLE, ""))
         os.chdir(order.directory)
         if os.getppid() == order.parent:
-            os.write(channel, ForkAnswer(pid=os.getpid()).to_line())
+            os.write(channel, ForkAnswer(pid=os.getpid(), is_ready=True).to_line())
             if os.read(channel, 1):  # otherwise the supervisor is gone, or could not set up this process
                 run(list(order.arguments))
     except BaseException:

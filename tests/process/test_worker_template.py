@@ -31,6 +31,7 @@ from executor_helpers import (
 
 from orchestrator.core.environment import CHANNEL_VARIABLE, TOKEN_VARIABLE
 from orchestrator.core.procfs import process_stat
+from orchestrator.executors import local as local_module
 from orchestrator.executors import worker_template
 from orchestrator.executors.base import Handle
 from orchestrator.executors.local import LocalExecutor
@@ -39,7 +40,10 @@ REPOSITORY = Path(__file__).parents[2]
 LOOK: list[Order] = [("print", 1000), ("look", None), ("exit", 7)]
 AT_FORK = "fork = sibling_fork.fork_sibling; sibling_fork.fork_sibling = lambda: {}"
 """In place of a fork in the template process."""
+AFTER_SETSID = "setsid = os.setsid; os.setsid = lambda: setsid() or {}"
+"""In a worker that has been forked and is not ready yet."""
 SIGKILL_ITSELF = "os.kill(os.getpid(), 9)"
+SIGSTOP_ITSELF = "os.kill(os.getpid(), 19)"
 
 
 def log(root: Path, job_id: str) -> str:
@@ -149,18 +153,59 @@ def test_a_kill_at_the_instant_of_the_fork_leaves_one_worker_and_no_other(
     assert children() == before
 
 
-@pytest.mark.slow
-def test_a_template_that_hangs_is_replaced_and_forgotten_after_three_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_template, "FORK_PATIENCE_S", 0.05)
+def test_a_worker_that_is_killed_before_it_is_ready_is_reaped_and_its_template_forks_on(tmp_path: Path) -> None:
     before = children()
-    with forking(AT_FORK.format("os.kill(os.getpid(), 19)")) as executor:
+    with forking(AFTER_SETSID.format(SIGKILL_ITSELF)) as executor:
         for job_id in "abcd":
             assert ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True))) == 7
-            assert "hangs" in log(tmp_path, job_id) or (job_id == "d" and "3 times" in log(tmp_path, job_id))
+            assert "the process that was forked has ended" in log(tmp_path, job_id)
+            assert executor._reaper is not None
+            assert children() - before == {executor._reaper._popen.pid, template_pid(executor)}
+    assert children() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("prepare", "forked"),
+    [
+        pytest.param(AT_FORK.format(SIGSTOP_ITSELF), "", id="at the first fork"),
+        pytest.param(
+            f"n = []; {AT_FORK.format(f'n.append(1) or (fork() if len(n) == 1 else {SIGSTOP_ITSELF})')}",
+            "ace",
+            id="later",
+        ),
+        pytest.param(AFTER_SETSID.format(SIGSTOP_ITSELF), "", id="the worker, before it is ready"),
+    ],
+)
+def test_a_template_that_hangs_is_replaced_and_forgotten_after_three_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: str, forked: str
+) -> None:
+    monkeypatch.setattr(worker_template, "FORK_PATIENCE_S", 0.5)
+    before = children()
+    with forking(prepare) as executor:
+        for job_id in "abcdefg" if forked else "abcd":
+            assert ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True))) == 7
+            assert is_forked(tmp_path, job_id) == (job_id in forked)
+            assert job_id in forked or "hangs" in log(tmp_path, job_id) or "hung 3 times" in log(tmp_path, job_id)
         assert executor._template._popen is None
     assert children() == before
+
+
+def test_an_out_of_memory_kill_of_the_template_explains_no_end_of_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = {"count": 0}
+    monkeypatch.setattr(local_module.cgroup, "oom_kills", lambda: kills["count"])
+    monkeypatch.setattr(local_module, "SAMPLE_EVERY_S", 1e9)
+    with forking() as executor:
+        until_heard(executor, executor.submit(make_launch(tmp_path, "a", ASLEEP, fork=True)))
+        template = template_pid(executor)
+        os.kill(template, signal.SIGKILL)
+        os.waitid(os.P_PID, template, os.WEXITED | os.WNOWAIT)
+        kills["count"] = 1
+        assert not executor._is_oom_kill()
+        kills["count"] = 2
+        assert executor._is_oom_kill()
 
 
 def test_while_a_template_imports_for_long_workers_are_execed(tmp_path: Path) -> None:
