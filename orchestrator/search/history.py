@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.jobfile.search_spec import Aggregate, Direction
+from orchestrator.jobfile.search_spec import Direction
 from orchestrator.ledger.search_events import SearchEvent
-
-AGGREGATES: Mapping[Aggregate, Callable[[Iterable[float]], float]] = {
-    "median": statistics.median,
-    "mean": statistics.fmean,
-    "min": min,
-}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,9 +113,3 @@ class History:
         finished = [trial for trial in (self.asked if trials is None else trials) if trial.values is not None]
         sign = -1 if direction == "maximize" else 1
         return sorted(finished, key=lambda trial: sign * trial.values[0])  # type: ignore[index]
-
-
-def aggregated(values: Sequence[float | None], how: Aggregate) -> float | None:
-    """The value of a trial from those of its seeds; None where one of them has none."""
-    numbers = [value for value in values if value is not None]
-    return AGGREGATES[how](numbers) if len(numbers) == len(values) else None

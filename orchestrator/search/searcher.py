@@ -34,8 +34,8 @@ from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
 from orchestrator.ledger import Ledger, Request, search_events
 from orchestrator.ledger.search_events import Figures, SearchEvent
-from orchestrator.search import schedulers
-from orchestrator.search.history import History, Trial, aggregated
+from orchestrator.search import outcomes, schedulers
+from orchestrator.search.history import History, Trial
 from orchestrator.search.proposals import RETURNS, Proposals
 
 LOOK_EVERY_S = 0.05
@@ -141,7 +141,7 @@ class Searcher:
             figures = [self._figures.get(job_id, GONE) for job_id in trial.jobs]
             states = {one.state for one in figures}
             if states == {"SUCCEEDED"}:
-                events.append(self._over(trial))
+                events.append(outcomes.over(self.ledger, self.experiment.search, trial))
             elif states & {"FAILED", "CANCELLED"}:
                 unfinished = [id_ for id_, one in zip(trial.jobs, figures, strict=True) if one.state not in TERMINAL]
                 if unfinished:
@@ -149,11 +149,9 @@ class Searcher:
                     cancelled += [Request(verb="cancel", job_id=job_id) for job_id in new]
                     self._cancelled.update(new)
                 else:
-                    events.append(_failed(trial, figures))
+                    events.append(outcomes.failed(trial, figures))
             elif states == {"PAUSED"} and self._is_at_rung(trial, figures):
-                value = aggregated([one.ep_rew_mean for one in figures], self._aggregate)
-                content = {"value": value, "env_steps": sum(one.env_steps for one in figures)}
-                events.append(SearchEvent(kind="reached", trial=trial.number, content=content))
+                events.append(outcomes.reached(self.experiment.search, trial, figures))
         if events or cancelled:
             self._record(events, cancelled)
         self._tell()
@@ -163,31 +161,6 @@ class Searcher:
         """Whether its jobs, all paused, have come to the rung that it is trained to; else the user pauses them."""
         goal = self._rungs[trial.goal] if trial.goal < len(self._rungs) else None
         return goal is not None and all(one.env_steps >= goal for one in figures)
-
-    @property
-    def _aggregate(self) -> Any:
-        return "median" if self.experiment.search is None else self.experiment.search.aggregate
-
-    def _over(self, trial: Trial) -> SearchEvent:
-        rows = [self.ledger.summary_of(job_id) for job_id in trial.jobs]
-        names = () if self.experiment.search is None else self.experiment.search.objectives
-        measured = () if self.experiment.search is None else [axis.name for axis in self.experiment.search.measures]
-
-        def value_of(name: str) -> Any:
-            found: list[Any] = [{**row, **(row["measures"] or {})}.get(name) for row in rows]
-            return aggregated([one if isinstance(one, int | float) else None for one in found], self._aggregate)
-
-        values, measures = list(map(value_of, names)), list(map(value_of, measured))
-        missing = [name for name, value in zip((*names, *measured), values + measures, strict=True) if value is None]
-        known = sorted({*(rows[0]["measures"] or {}), *(key for key, one in rows[0].items() if isinstance(one, float))})
-        why = f"{missing[0]} has no value; known are {', '.join(known)}" if missing else ""
-        content = {
-            "values": None if missing else values,
-            "measures": None if missing else measures,
-            "env_steps": sum(row["env_steps"] for row in rows),
-            "why": why,
-        }
-        return SearchEvent(kind="over", trial=trial.number, content=content)
 
     def _tell(self) -> None:
         """Tell the sampler of trials that are over, and of those that a rung has rejected for now."""
@@ -385,13 +358,6 @@ def _scheduler(spec: SchedulerSpec, search: SearchSpec | None, rungs: Sequence[i
 
 def _with(job: Job, **changes: Any) -> Job:
     return dataclasses.replace(job, spec=dataclasses.replace(job.spec, **changes))
-
-
-def _failed(trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
-    whys = [one.message for one in figures if one.state == "FAILED" and one.message]
-    steps, why = sum(one.env_steps for one in figures), whys[0] if whys else "it was cancelled, or is gone"
-    content = {"values": None, "measures": None, "env_steps": steps, "why": why}
-    return SearchEvent(kind="over", trial=trial.number, content=content)
 
 
 def declared(paths: RunPaths) -> Experiment:

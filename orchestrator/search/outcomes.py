@@ -1,0 +1,63 @@
+"""What has become of a trial, from what the ledger knows of its jobs: the events that say so."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from orchestrator.jobfile.search_spec import Aggregate, SearchSpec
+from orchestrator.ledger import Ledger
+from orchestrator.ledger.search_events import Figures, SearchEvent
+from orchestrator.search.history import Trial
+
+AGGREGATES: Mapping[Aggregate, Callable[[Iterable[float]], float]] = {
+    "median": statistics.median,
+    "mean": statistics.fmean,
+    "min": min,
+}
+
+
+def reached(search: SearchSpec | None, trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
+    """Its jobs, which have these ``figures``, are paused at a rung."""
+    how = "median" if search is None else search.aggregate
+    value = aggregated([one.ep_rew_mean for one in figures], how)
+    content = {"value": value, "env_steps": sum(one.env_steps for one in figures)}
+    return SearchEvent(kind="reached", trial=trial.number, content=content)
+
+
+def over(ledger: Ledger, search: SearchSpec | None, trial: Trial) -> SearchEvent:
+    """Its jobs have succeeded. It has failed all the same if one of its values is not known."""
+    rows = [ledger.summary_of(job_id) for job_id in trial.jobs]
+    names: Sequence[str] = () if search is None else search.objectives
+    axes = () if search is None else [axis.name for axis in search.measures]
+
+    def value_of(name: str) -> float | None:
+        found: list[Any] = [{**row, **(row["measures"] or {})}.get(name) for row in rows]
+        numbers = [one if isinstance(one, int | float) else None for one in found]
+        return aggregated(numbers, "median" if search is None else search.aggregate)
+
+    values, measures = list(map(value_of, names)), list(map(value_of, axes))
+    missing = [name for name, value in zip((*names, *axes), values + measures, strict=True) if value is None]
+    known = sorted({*(rows[0]["measures"] or {}), *(key for key, one in rows[0].items() if isinstance(one, float))})
+    content = {
+        "values": None if missing else values,
+        "measures": None if missing else measures,
+        "env_steps": sum(row["env_steps"] for row in rows),
+        "why": f"{missing[0]} has no value; known are {', '.join(known)}" if missing else "",
+    }
+    return SearchEvent(kind="over", trial=trial.number, content=content)
+
+
+def failed(trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
+    """One of its jobs, which have these ``figures``, has not succeeded, and none goes on."""
+    whys = [one.message for one in figures if one.state == "FAILED" and one.message]
+    steps, why = sum(one.env_steps for one in figures), whys[0] if whys else "it was cancelled, or is gone"
+    content = {"values": None, "measures": None, "env_steps": steps, "why": why}
+    return SearchEvent(kind="over", trial=trial.number, content=content)
+
+
+def aggregated(values: Sequence[float | None], how: Aggregate) -> float | None:
+    """The value of a trial from those of its seeds; None where one of them has none."""
+    numbers = [value for value in values if value is not None]
+    return AGGREGATES[how](numbers) if len(numbers) == len(values) else None
