@@ -7,7 +7,7 @@ another program on a core, a job slower than others of the same work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -45,12 +45,14 @@ class ContentionFinding:
     cure: str
 
 
-def find(run_dir: Path) -> list[ContentionFinding]:
+def find(run_dir: Path, among: Collection[str] | None = None) -> list[ContentionFinding]:
     """Contention in an experiment, finished or running; causes that concern all of it first.
+
+    :param among: the jobs that are looked at; None: all.
 
     :raises LedgerError: when the ledger is damaged.
     """
-    return diagnose(job_metrics.gather(run_dir))
+    return diagnose(job_metrics.gather(run_dir, among))
 
 
 def diagnose(experiment: ExperimentMetrics) -> list[ContentionFinding]:

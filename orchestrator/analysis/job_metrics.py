@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -82,12 +82,15 @@ class ExperimentMetrics:
     """Jobs at once."""
 
 
-def gather(run_dir: Path) -> ExperimentMetrics:
-    """:raises LedgerError: when the ledger is damaged."""
+def gather(run_dir: Path, among: Collection[str] | None = None) -> ExperimentMetrics:
+    """:param among: the jobs that are looked at; None: all.
+    :raises LedgerError: when the ledger is damaged.
+    """
     paths = RunPaths(run_dir)
     by_job: dict[str, list[_AttemptSlot]] = {}
     for attempt in _attempts(paths):
-        by_job.setdefault(attempt.job_id, []).append(attempt)
+        if among is None or attempt.job_id in among:
+            by_job.setdefault(attempt.job_id, []).append(attempt)
     jobs = [_metrics(paths.job(job_id), attempts) for job_id, attempts in by_job.items()]
     session = run_reader.last_session(paths.provenance)
     usable = session.get("cpus")

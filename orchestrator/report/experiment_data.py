@@ -17,10 +17,10 @@ from orchestrator.analysis.statistics import Estimate, known_estimate, location,
 from orchestrator.bench.throughput_ratios import efficiency_facts
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE
+from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE, Iteration
 from orchestrator.experiment import run_directory
 from orchestrator.ledger import AttemptRow, JobRow, SummaryRow
-from orchestrator.report import certificate_page
+from orchestrator.report import certificate_page, search_data
 from orchestrator.report.experiment_facts import (
     EpisodeEstimates,
     ExperimentFacts,
@@ -34,6 +34,7 @@ from orchestrator.report.experiment_facts import (
     attempt_outcome,
 )
 from orchestrator.report.number_format import plain
+from orchestrator.report.search_data import SearchFacts
 
 COPIED = (
     *("job_id", "name", "state", "cause", "message", "task", "seed", "learner", "learner_reason", "attempts"),
@@ -49,12 +50,17 @@ def gather(run_dir: Path) -> ExperimentFacts:
     """:raises UsageError: when ``run_dir`` is not a run directory or its ledger is damaged."""
     paths, now = run_directory.existing(run_dir), time.time()
     running = run_directory.holder(paths) is not None
-    rows, declared, launches = _ledger(paths, running)
+    rows, declared, launches, search = _ledger(paths, running)
     attempts = [_attempt(row, declared[row["job_id"]], paths, running, now) for row in launches]
     of_job: dict[str, list[ReportedAttempt]] = {row["job_id"]: [] for row in rows}
     for attempt in attempts:
         of_job[attempt["job_id"]].append(attempt)
-    jobs = [_job(row, declared[row["job_id"]], of_job[row["job_id"]], paths, running) for row in rows]
+    shown = search_data.reported_jobs(search) if search and search["objectives"] else of_job.keys()
+    every_job = [
+        _job(row, declared[row["job_id"]], of_job[row["job_id"]], paths, running, read=row["job_id"] in shown)
+        for row in rows
+    ]
+    jobs = [job for job in every_job if job["job_id"] in shown]
     robots: dict[str, list[ReportedJob]] = {}
     for job in jobs:
         robots.setdefault(job["group"], []).append(job)
@@ -63,16 +69,21 @@ def gather(run_dir: Path) -> ExperimentFacts:
         "name": plain(_title(run_dir.resolve())),
         "made_at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)),
         "running": running,
-        "totals": _totals(jobs, attempts),
-        "varied": list(dict.fromkeys(key for row in declared.values() for key in row.job.point)),
+        "totals": _totals(every_job, attempts),
+        "varied": [] if search and search["objectives"] else _varied(declared.values()),
         "robots": [_robot(group) for group in robots.values()],
         "ranks": _scaling(jobs, declared),
         "jobs": jobs,
         "attempts": attempts,
-        "findings": contention.find(run_dir) if rows else [],
+        "findings": contention.find(run_dir, shown) if rows else [],
+        "search": search,
         "certificate": certificate_page.read(run_dir),
         "machine": run_reader.last_session(paths.provenance),
     }
+
+
+def _varied(declared: Iterable[JobRow]) -> list[str]:
+    return list(dict.fromkeys(key for row in declared for key in row.job.point))
 
 
 def _title(run_dir: Path) -> str:
@@ -87,15 +98,18 @@ def to_json(facts: ExperimentFacts) -> dict[str, Any]:
     return {**facts, "jobs": jobs, "findings": list(map(dataclasses.asdict, facts["findings"]))}
 
 
-def _ledger(paths: RunPaths, running: bool) -> tuple[list[SummaryRow], dict[str, JobRow], list[AttemptRow]]:
-    """Rows of ``summary.json``, jobs as declared, all attempts; nothing while robots are examined."""
+def _ledger(
+    paths: RunPaths, running: bool
+) -> tuple[list[SummaryRow], dict[str, JobRow], list[AttemptRow], SearchFacts | None]:
+    """Rows of ``summary.json``, jobs as declared, all attempts, the search; nothing while robots are examined."""
     if running and not paths.ledger.exists():
-        return [], {}, []
+        return [], {}, [], None
     with run_directory.reading_ledger(paths) as ledger:
         rows, declared = ledger.summary(), {row.job.job_id: row for row in ledger.jobs()}
         known = declared.keys() & {row["job_id"] for row in rows}  # a run that begins meanwhile may restart jobs
         rows = [row for row in rows if row["job_id"] in known]
-        return rows, declared, [row for row in ledger.attempts() if row["job_id"] in known]
+        attempts = [row for row in ledger.attempts() if row["job_id"] in known]
+        return rows, declared, attempts, search_data.gather(paths, ledger)
 
 
 def _attempt(row: AttemptRow, declared: JobRow, paths: RunPaths, running: bool, now: float) -> ReportedAttempt:
@@ -118,11 +132,12 @@ def _last_written(path: Path, otherwise: float) -> float:
 
 
 def _job(
-    row: SummaryRow, declared: JobRow, attempts: Sequence[ReportedAttempt], run: RunPaths, running: bool
+    row: SummaryRow, declared: JobRow, attempts: Sequence[ReportedAttempt], run: RunPaths, running: bool, *, read: bool
 ) -> ReportedJob:
+    """:param read: whether its files are read; else it has what the ledger knows."""
     paths = run.job(row["job_id"])
-    timings, point = _timings(paths.timings_csv), declared.job.point
-    curve = run_reader.learning_curve(paths.progress_csv)
+    timings, point = _timings(paths.timings_csv) if read else _sums([]), declared.job.point
+    curve = run_reader.learning_curve(paths.progress_csv) if read else []
     group = group_of(row["job_id"], row["seed"])
     wall_s, env_steps = timings["wall_s"], timings["env_steps"] or 0.0
     is_running, several = row["state"] == "RUNNING", row["ranks"] > 1
@@ -150,8 +165,8 @@ def _job(
         ],
         "timings": timings,
         "curve": curve,
-        "evaluation": run_reader.evaluation(paths.eval),
-        "preview": paths.preview.is_file(),
+        "evaluation": run_reader.evaluation(paths.eval) if read else None,
+        "preview": read and paths.preview.is_file(),
     }
 
 
@@ -160,8 +175,11 @@ def _length_s(attempt: ReportedAttempt) -> float:
 
 
 def _timings(path: Path) -> Timings:
+    return _sums(run_reader.iterations(path))
+
+
+def _sums(rows: Sequence[Iteration]) -> Timings:
     """Sums and maxima over the rows of ``timings.csv``; a figure that no row has is None."""
-    rows = run_reader.iterations(path)
     columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))
     known = {name: [value for value in values if value is not None] for name, values in columns.items()}
     return {

@@ -10,6 +10,7 @@ from orchestrator.analysis.run_reader import EpisodeKind, EvaluationFile, Learni
 from orchestrator.analysis.statistics import EstimateFacts
 from orchestrator.bench.throughput_ratios import EfficiencyFacts
 from orchestrator.ledger import AttemptRow, SummaryRow
+from orchestrator.report.search_data import SearchFacts
 
 Timings: TypeAlias = Mapping[str, float | None]
 """``iterations`` (their number), ``env_steps``, and columns of ``timings.csv`` → sum or maximum over its rows."""
@@ -133,5 +134,7 @@ class ExperimentFacts(TypedDict):
     jobs: Sequence[ReportedJob]
     attempts: Sequence[ReportedAttempt]
     findings: Sequence[ContentionFinding]
+    search: SearchFacts | None
+    """Of a search ``jobs``, ``robots`` and ``findings`` are those of :func:`~.search_data.reported_jobs` alone."""
     certificate: Mapping[str, Any] | None
     machine: Mapping[str, Any]

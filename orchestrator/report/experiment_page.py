@@ -15,6 +15,7 @@ from orchestrator.core.text import count, duration, listed
 from orchestrator.ledger.summary import learner_summary
 from orchestrator.report import experiment_figures as figures
 from orchestrator.report import experiment_tables as tables
+from orchestrator.report import search_page
 from orchestrator.report.certificate_page import certificate_sections
 from orchestrator.report.document import Columns, Document, Figure, Headline, Section, Text, table
 from orchestrator.report.drawing import PHASES
@@ -37,12 +38,18 @@ ABOUT = (
 
 
 def document(facts: ExperimentFacts, run_dir: Path) -> Document:
-    robots, jobs = facts["robots"], facts["jobs"]
+    robots, jobs, search = facts["robots"], facts["jobs"], facts["search"]
+    about, has_points = ABOUT, bool(search and search["objectives"])
+    strips = tables.previews(jobs, RunPaths(run_dir))
+    of_jobs = {job["job_id"]: strips[job["group"]] for job in jobs if job["group"] in strips}
+    trials = search_page.sections(search, of_jobs) if search else []
     if jobs:
         sections = [
+            *trials,
             _findings(facts["findings"], jobs),
             _learning_curves(robots, {job["job_id"]: job["curve"] for job in jobs}),
-            tables.robots_section(robots, tables.previews(jobs, RunPaths(run_dir)), learner_summary(jobs)),
+            # The trials of a search have a table of their own.
+            *([] if has_points else [tables.robots_section(robots, strips, learner_summary(jobs))]),
             *tables.failures(jobs),
             *_varied(facts["varied"], jobs),
             *_schedule(facts["attempts"], jobs),
@@ -51,14 +58,19 @@ def document(facts: ExperimentFacts, run_dir: Path) -> Document:
             tables.jobs_section(jobs),
             *certificate_sections(facts["certificate"]),
         ]
+        if len(jobs) < facts["totals"]["jobs"]:
+            about += (
+                f" Of {facts['totals']['jobs']:,} jobs, findings, learning curves, phases and the table of jobs show "
+                f"{len(jobs):,}: those of the best trials, of the elites, and of the latest others."
+            )
     else:
-        sections = [_text("Jobs", "The robots are being examined; there are no jobs yet.")]
+        sections = trials or [_text("Jobs", "The robots are being examined; there are no jobs yet.")]
     subtitle = "Experiment, still running: results so far" if facts["running"] else "Experiment"
     return Document(
         title=facts["name"],
         subtitle=f"{subtitle} · {facts['made_at']}",
-        headlines=_headlines(facts["totals"]),
-        sections=[_text("About", ABOUT), *sections, machine_section(facts["machine"])],
+        headlines=[*(search_page.headlines(search) if search else ()), *_headlines(facts["totals"])],
+        sections=[_text("About", about), *sections, machine_section(facts["machine"])],
         facts=to_json(facts),
     )
 

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 
 from orchestrator.core.errors import UsageError
 from orchestrator.jobfile.search_spec import ARCHIVE_SAMPLERS, WITHOUT_CHOICES, ArchiveAxis, Dimension, SearchSpec
+from orchestrator.report import search_data
 from orchestrator.search.cmaes_sampler import AsynchronousCma
+from orchestrator.search.history import Trial
 from orchestrator.search.samplers import Sampler, TrialOutcome, make
 from orchestrator.search.space import Space
 
@@ -198,3 +200,23 @@ def test_distance_is_that_of_the_unit_cube_and_choices_are_1_apart() -> None:
     one = {"a": 0.0, "b": 1e-4, "c": 2, "d": [32, 32]}
     assert space.distance(one, {**one, "b": 1e-1}) == pytest.approx(1)
     assert space.distance(one, {**one, "a": 0.6, "d": [64, 64]}) == pytest.approx(math.hypot(0.6, 1))
+
+
+@pytest.mark.slow
+def test_the_archive_of_a_report_is_that_of_pyribs() -> None:
+    import numpy as np
+
+    from orchestrator.search.archive_samplers import make_archive
+
+    spec, rng = spec_of("map-elites"), random.Random(4)
+    trials = [
+        Trial(number=n, point={}, jobs=(), values=[rng.random()], measures=[a / 10, c / 4])
+        for n, (a, c) in enumerate((rng.randint(-3, 13), rng.randint(-5, 45)) for _ in range(300))
+    ]
+    theirs = make_archive(spec)
+    for trial in trials:
+        theirs.add_single(np.zeros(len(spec.space)), trial.values[0], np.array(trial.measures))
+    elites = theirs.data(["objective", "index"])
+    cells = map(tuple, theirs.int_to_grid_index(elites["index"]).tolist())
+    ours = {tuple(elite["cell"]): elite["value"] for elite in search_data.archive(trials, spec)}
+    assert ours == pytest.approx(dict(zip(cells, elites["objective"].tolist(), strict=True)))

@@ -1,0 +1,307 @@
+"""The facts of a search, from its events in the ledger: the key ``search`` of ``report.json``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypedDict
+
+from orchestrator.core.paths import RunPaths
+from orchestrator.jobfile.search_spec import ArchiveAxis, Dimension, SearchSpec
+from orchestrator.ledger import Ledger, search_events
+from orchestrator.search.history import History, Trial
+from orchestrator.search.trials import TrialReader, best
+
+AT_FIRST_RUNG = "return at the first rung"
+"""What all trials have been compared by after equally many env_steps."""
+FEWEST_RATED = 12
+"""Without so many values nothing is said of the effect of a dimension."""
+MOST_REPORTED = 60
+"""Trials of each kind that a page shows by themselves."""
+MOST_BINS, FEWEST_IN_BIN = 8, 6
+_EPSILON = 1e-6
+"""A measure on the border of two cells belongs to the upper one, as in the archives of pyribs."""
+Values: TypeAlias = Mapping[int, float]
+"""Number of a trial → its value."""
+
+
+class ReportedTrial(TypedDict):
+    """A trial; ``best`` its place among the finished ones, from 0. ``repeated``: its values trained from nothing."""
+
+    trial: int
+    state: str
+    point: Mapping[str, Any]
+    values: Sequence[float] | None
+    repeated: Sequence[float] | None
+    measures: Sequence[float] | None
+    rungs: Sequence[float | None]
+    """Its return at each rung that it has reached."""
+    went_on: int
+    """Number of rungs from which it went on."""
+    env_steps: int
+    parent: int | None
+    jobs: Sequence[str]
+    repeated_jobs: Sequence[str]
+    why: str
+
+
+class Improvement(TypedDict):
+    """A trial that was better than all before it, and what had been spent by then."""
+
+    trial: int
+    value: float
+    env_steps: int
+    elapsed_s: float
+
+
+class ReportedEffect(TypedDict):
+    """The effect of one dimension on one outcome; ``n``: values that it is estimated from."""
+
+    share: float | None
+    correlation: float | None
+    n: int
+
+
+class ReportedDimension(TypedDict):
+    key: str
+    low: float | None
+    high: float | None
+    log: bool
+    multiply: bool
+    choices: Sequence[Any]
+    effects: Mapping[str, ReportedEffect]
+    """Outcome → the effect on it."""
+
+
+class ArchiveElite(TypedDict):
+    """The best trial of a cell, which is its place on every axis, from 0."""
+
+    cell: Sequence[int]
+    trial: int
+    value: float
+
+
+class ReportedAxis(TypedDict):
+    name: str
+    low: float
+    high: float
+    cells: int
+
+
+class SearchFacts(TypedDict):
+    sampler: str | None
+    """None: the jobs of a matrix are compared at rungs."""
+    objectives: Sequence[str]
+    directions: Sequence[str]
+    inherit: bool
+    is_over: bool
+    elapsed_s: float
+    env_steps: int
+    saved: float | None
+    """Share of the env_steps of training to the end that rungs have saved."""
+    rungs: Sequence[int]
+    trials: Sequence[ReportedTrial]
+    best: Sequence[int]
+    """Finished trials by their first value, the best first."""
+    front: Sequence[int]
+    """Pareto front of several objectives."""
+    improvements: Mapping[str, Sequence[Improvement]]
+    """Objective → the best so far, whenever it improved."""
+    spent: Mapping[int, tuple[int, float]]
+    """Finished trial → env_steps of all trials and seconds of the search when it ended."""
+    dimensions: Sequence[ReportedDimension]
+    axes: Sequence[ReportedAxis]
+    """Of the archive; empty without one."""
+    archive: Sequence[ArchiveElite]
+
+
+def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
+    """None where neither a search nor a comparison at rungs was declared. :raises LedgerError: it cannot be read."""
+    reader = TrialReader.of(paths)
+    if reader is None:
+        return None
+    reader.update(ledger)
+    search, asked, repeated = reader.search, reader.asked, reader.repeated
+    finished = [trial for trial in asked if trial.values and all(map(math.isfinite, trial.values))]
+    names = () if search is None else search.objectives
+    directions = () if search is None else search.directions
+    ranked = reader.history.best(directions[0], finished) if search is not None else []
+    outcomes = {
+        name: {one.number: one.values[place] for one in finished if one.values} for place, name in enumerate(names)
+    }
+    if reader.rungs:
+        outcomes[AT_FIRST_RUNG] = {one.number: value for one in asked if (value := _first_return(one)) is not None}
+    spent = _spent(search_events.events(ledger, paths.ledger), {trial.number for trial in finished})
+    return {
+        "sampler": None if search is None else search.sampler,
+        "objectives": names,
+        "directions": directions,
+        "inherit": search is not None and search.inherit != "none",
+        "is_over": reader.history.is_over,
+        "elapsed_s": reader.history.elapsed_s,
+        "env_steps": reader.env_steps,
+        "saved": reader.saved_share if reader.rungs else None,
+        "rungs": reader.rungs,
+        "trials": [_trial(trial, reader.state(trial), repeated.get(trial.number)) for trial in asked],
+        "best": [trial.number for trial in ranked],
+        "front": [trial.number for trial in best(finished, directions)] if len(names) > 1 else [],
+        "improvements": {
+            name: _improvements(outcomes[name], direction, spent)
+            for name, direction in zip(names, directions, strict=True)
+        },
+        "spent": spent,
+        "dimensions": [] if search is None else [_dimension(one, asked, outcomes) for one in search.space],
+        "axes": [] if search is None else [_axis(axis) for axis in search.measures],
+        "archive": [] if search is None else archive(finished, search),
+    }
+
+
+def reported_jobs(facts: SearchFacts) -> set[str]:
+    """The jobs that a page shows by themselves: of the best trials, of elites, and of the latest others."""
+    others = [one["trial"] for one in facts["trials"] if one["state"] != "finished"]
+    parts = (facts["best"], facts["front"], [elite["trial"] for elite in facts["archive"]], others[::-1])
+    shown = {number for part in parts for number in part[:MOST_REPORTED]}
+    chosen = [one for one in facts["trials"] if one["trial"] in shown]
+    return {job_id for one in chosen for job_id in (*one["jobs"], *one["repeated_jobs"])}
+
+
+def _first_return(trial: Trial) -> float | None:
+    value = trial.reached[0] if trial.reached else None
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _trial(trial: Trial, state: str, repetition: Trial | None) -> ReportedTrial:
+    return {
+        "trial": trial.number,
+        "state": state,
+        "point": trial.point,
+        "values": trial.values,
+        "repeated": None if repetition is None else repetition.values,
+        "measures": trial.measures,
+        "rungs": trial.reached,
+        "went_on": min(trial.goal, len(trial.reached)),
+        "env_steps": trial.env_steps,
+        "parent": trial.parent,
+        "jobs": trial.jobs,
+        "repeated_jobs": () if repetition is None else repetition.jobs,
+        "why": trial.why,
+    }
+
+
+def _axis(axis: ArchiveAxis) -> ReportedAxis:
+    return {"name": axis.name, "low": axis.low, "high": axis.high, "cells": axis.cells}
+
+
+def _spent(events: Iterable[search_events.SearchEvent], finished: set[int]) -> dict[int, tuple[int, float]]:
+    history, total, found = History(), 0, {}
+    for event in events:
+        before = history.trials[event.trial].env_steps if event.trial is not None else 0
+        history.apply(event)
+        if event.trial is not None:
+            total += history.trials[event.trial].env_steps - before
+            if event.kind == "over" and event.trial in finished:
+                found[event.trial] = (total, history.elapsed_s)
+    return found
+
+
+def _improvements(values: Values, direction: str, spent: Mapping[int, tuple[int, float]]) -> list[Improvement]:
+    """``spent`` is in the order in which the trials ended."""
+    found: list[Improvement] = []
+    for number, (env_steps, elapsed_s) in spent.items():
+        value = values[number]
+        if not found or (value > found[-1]["value"] if direction == "maximize" else value < found[-1]["value"]):
+            found.append({"trial": number, "value": value, "env_steps": env_steps, "elapsed_s": elapsed_s})
+    return found
+
+
+# -- effects of dimensions
+
+
+def _dimension(dimension: Dimension, trials: Sequence[Trial], outcomes: Mapping[str, Values]) -> ReportedDimension:
+    points, key = {trial.number: trial.point for trial in trials}, dimension.key
+    is_range = not dimension.choices
+    return {
+        "key": dimension.key,
+        "low": dimension.low if is_range else None,
+        "high": dimension.high if is_range else None,
+        "log": dimension.log,
+        "multiply": dimension.multiply,
+        "choices": dimension.choices,
+        "effects": {
+            name: effect(
+                [(dimension.unit(points[number][key]), value) for number, value in values.items()], ordered=is_range
+            )
+            for name, values in outcomes.items()
+        },
+    }
+
+
+def effect(pairs: Sequence[tuple[float, float]], *, ordered: bool) -> ReportedEffect:
+    """The main effect of a dimension, from ``(its value, outcome)`` of trials.
+
+    ``share``: of the variance of the outcomes' ranks, the part between groups of trials with similar values, less
+    what chance makes of it (epsilon squared: Kelley 1935); at least 0. ``correlation``: Spearman's, of ordered values.
+    """
+    ranks = _ranks([outcome for _, outcome in pairs])
+    places = [place for place, _ in pairs]
+    labels = bins(places) if ordered else places
+    groups: dict[float, list[float]] = {}
+    for label, rank in zip(labels, ranks, strict=True):
+        groups.setdefault(label, []).append(rank)
+    n, mean = len(pairs), (len(pairs) - 1) / 2
+    total = sum((rank - mean) ** 2 for rank in ranks)
+    if n < FEWEST_RATED or not 1 < len(groups) < n or not total:
+        return {"share": None, "correlation": None, "n": n}
+    between = sum(len(group) * (sum(group) / len(group) - mean) ** 2 for group in groups.values())
+    by_chance = (len(groups) - 1) * (total - between) / (n - len(groups))
+    correlation = None
+    if ordered:
+        own = [rank - mean for rank in _ranks(places)]
+        scale = math.sqrt(total * sum(rank * rank for rank in own))
+        correlation = sum(one * (other - mean) for one, other in zip(own, ranks, strict=True)) / scale
+    return {"share": max(0.0, (between - by_chance) / total), "correlation": correlation, "n": n}
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """From 0; equal values have the mean of their ranks."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks, first = [0.0] * len(values), 0
+    while first < len(order):
+        last = first
+        while last + 1 < len(order) and values[order[last + 1]] == values[order[first]]:
+            last += 1
+        for place in order[first : last + 1]:
+            ranks[place] = (first + last) / 2
+        first = last + 1
+    return ranks
+
+
+def bins(places: Sequence[float]) -> list[float]:
+    """The number of the group of each of ``places``: groups of equal size, of neighbours; equal ones stay together."""
+    number = max(2, min(MOST_BINS, len(places) // FEWEST_IN_BIN))
+    return [float(int(rank * number // max(1, len(places)))) for rank in _ranks(places)]
+
+
+def archive(trials: Iterable[Trial], search: SearchSpec) -> list[ArchiveElite]:
+    """The best of the finished ``trials`` for each cell; of equal ones the earlier. The best cell comes first."""
+    sign = 1 if search.directions[0] == "maximize" else -1
+    known: dict[tuple[int, ...], tuple[float, int]] = {}
+    for trial in trials if search.measures else ():
+        if trial.values and trial.measures and all(map(math.isfinite, trial.measures)):
+            cell = tuple(_place(axis, value) for axis, value in zip(search.measures, trial.measures, strict=True))
+            if cell not in known or sign * trial.values[0] > sign * known[cell][0]:
+                known[cell] = trial.values[0], trial.number
+    elites = sorted(known.items(), key=lambda item: (-sign * item[1][0], item[0]))
+    return [{"cell": cell, "trial": number, "value": value} for cell, (value, number) in elites]
+
+
+def _place(axis: ArchiveAxis, value: float) -> int:
+    """The cell on ``axis``; what is beyond its ends belongs to the cells there."""
+    cell = math.floor((axis.cells * (value - axis.low) + _EPSILON) / (axis.high - axis.low))
+    return min(max(cell, 0), axis.cells - 1)
+
+
+def value_text(value: Any) -> str:
+    """A value of a point, as pages show it."""
+    return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,365 @@
+"""The sections of a report that describe a search: its facts as sentences, tables and figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from statistics import median
+
+from orchestrator.core.text import count, listed
+from orchestrator.report import search_figures as figures
+from orchestrator.report.document import Cell, Columns, Figure, Headline, Part, Section, Text, table
+from orchestrator.report.number_format import DASH, number, percent, plain
+from orchestrator.report.search_data import (
+    AT_FIRST_RUNG,
+    MOST_REPORTED,
+    ArchiveElite,
+    ReportedDimension,
+    ReportedTrial,
+    SearchFacts,
+    value_text,
+)
+
+MOST_SHOWN = 15
+"""Rows of a table that are not folded."""
+MOST_DRAWN = 400
+"""Trials of a figure: a third of them the best, the others spread over the search."""
+MOST_DIMENSIONS = 12
+MOST_COLUMNS = 5
+"""Dimensions, measures and previews up to which each dimension has a column of its own."""
+MOST_REASONS = 12
+
+
+def headlines(facts: SearchFacts) -> list[Headline]:
+    states = Counter(one["state"] for one in facts["trials"])
+    words = {"waiting": "waiting at rungs", "training": "training or queued"}
+    note = ", ".join(f"{states[name]:,} {words.get(name, name)}" for name in states)
+    found = [Headline(label="trials", value=f"{len(facts['trials']):,}", note=note)]
+    if facts["best"] and len(facts["objectives"]) == 1:
+        best = _by_number(facts)[facts["best"][0]]
+        note = f"{plain(facts['objectives'][0], 40)} of trial {best['trial']}"
+        found.append(Headline(label="best", value=number(_value(best, 0)), note=note))
+    if facts["saved"] is not None:
+        note = "of training all finished and waiting trials to the end"
+        found.append(Headline(label="env_steps saved", value=percent(facts["saved"]), note=note))
+    return found
+
+
+def sections(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
+    """:param images: job → its film strip as a ``data:`` URL."""
+    if not facts["trials"]:
+        return [Section(title="Search", parts=[Text(sentences=["The search has made no trial yet."])])]
+    if not facts["objectives"]:
+        return _rungs(facts)
+    return [
+        _best(facts, images),
+        *_space(facts),
+        *_rungs(facts),
+        *_archive(facts, images),
+        *_front(facts),
+        *_failed(facts),
+    ]
+
+
+def _by_number(facts: SearchFacts) -> dict[int, ReportedTrial]:
+    return {one["trial"]: one for one in facts["trials"]}
+
+
+def _value(trial: ReportedTrial, place: int) -> float | None:
+    return trial["values"][place] if trial["values"] else None
+
+
+def _chosen(facts: SearchFacts, trials: Sequence[ReportedTrial]) -> tuple[list[ReportedTrial], str]:
+    """The trials that a figure shows, and the sentence that says which they are."""
+    if len(trials) <= MOST_DRAWN:
+        return list(trials), ""
+    rank = {number: place for place, number in enumerate(dict.fromkeys((*facts["front"], *facts["best"])))}
+    best = sorted(trials, key=lambda one: rank.get(one["trial"], len(rank)))[: MOST_DRAWN // 3]
+    taken = {one["trial"] for one in best}
+    others = [one for one in trials if one["trial"] not in taken]
+    step = len(others) / (MOST_DRAWN - len(best))
+    spread = [others[int(place * step)] for place in range(MOST_DRAWN - len(best))]
+    sentence = f" The figure shows {MOST_DRAWN} of {len(trials):,} trials: the best, and others spread over the search."
+    return sorted((*best, *spread), key=lambda one: one["trial"]), sentence
+
+
+def _finished(facts: SearchFacts) -> list[ReportedTrial]:
+    known = _by_number(facts)
+    return [known[number] for number in sorted(facts["best"])]
+
+
+# -- the best
+
+
+def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
+    goals = [f"{plain(name)} ({way})" for name, way in zip(facts["objectives"], facts["directions"], strict=True)]
+    over = "The search is over." if facts["is_over"] else "The search has not ended; this is its state so far."
+    sentences = [over, f"Objective: {', '.join(goals)}. Sampler: {plain(facts['sampler'])}."]
+    if facts["inherit"]:
+        sentences.append(
+            "Trials inherited the policy of an earlier one. At equal env_steps they cannot be compared with trials "
+            "that were trained from nothing."
+        )
+    if not facts["best"]:
+        return Section(title="Search", parts=[Text(sentences=[*sentences, "No trial has finished yet."])])
+    drawn, which = _chosen(facts, _finished(facts))
+    figure = Figure(
+        name="best-so-far",
+        title="Best so far",
+        caption="A dot is a finished trial; the line is the best value so far. On the left against the env_steps of "
+        f"all trials that had reached a rung or ended by then, on the right against the time of the search.{which}",
+        draw=partial(figures.best_so_far, facts, drawn),
+    )
+    known = _by_number(facts)
+    rows = [known[trial] for trial in (facts["front"] or facts["best"])[:MOST_REPORTED]]
+    what = "The trials of the Pareto front" if facts["front"] else "The best trials"
+    caption = f"{what}, with their values, points and jobs."
+    if len(facts["best"]) > MOST_REPORTED:
+        caption += f" Of {len(facts['best']):,} finished trials; report.json has all."
+    if any(one["repeated"] for one in rows):
+        caption += " “From nothing” is the value of another training with other seeds and without inheritance."
+    columns = _columns(facts, rows, images)
+    text = [name for name in columns if name in ("trial", "preview", "point", "jobs") or name in _categories(facts)]
+    best = table(rows, columns, caption=caption, text=text, shown=MOST_SHOWN)
+    return Section(title="Search", parts=[Text(sentences=sentences), figure, best])
+
+
+def _categories(facts: SearchFacts) -> list[str]:
+    return [plain(one["key"]) for one in facts["dimensions"] if one["choices"]]
+
+
+def _columns(facts: SearchFacts, rows: Sequence[ReportedTrial], images: Mapping[str, str]) -> Columns[ReportedTrial]:
+    columns: Columns[ReportedTrial] = {"trial": lambda one: f"trial {one['trial']}"}
+    if any(one["jobs"][0] in images for one in rows if one["jobs"]):
+        columns["preview"] = lambda one: _strip(one, images)
+    for place, name in enumerate(facts["objectives"]):
+        columns[plain(name)] = partial(_text_of_value, place)
+    if any(one["repeated"] for one in rows):
+        columns["from nothing"] = lambda one: ", ".join(map(number, one["repeated"] or ())) or DASH
+    if len(facts["dimensions"]) + len(facts["axes"]) + ("preview" in columns) <= MOST_COLUMNS:
+        for dimension in facts["dimensions"]:
+            columns[plain(dimension["key"])] = partial(_coordinate, dimension["key"])
+    else:
+        columns["point"] = lambda one: plain(
+            ", ".join(f"{key} = {value_text(value)}" for key, value in one["point"].items())
+        )
+    for place, axis in enumerate(facts["axes"]):
+        columns.setdefault(plain(axis["name"]), partial(_measure, place))
+    columns["env_steps"] = lambda one: f"{one['env_steps']:,}"
+    if facts["inherit"]:
+        columns["parent"] = lambda one: DASH if one["parent"] is None else str(one["parent"])
+    columns["jobs"] = lambda one: plain(listed(one["jobs"], 1))
+    return columns
+
+
+def _strip(one: ReportedTrial, images: Mapping[str, str]) -> Cell | str:
+    image = next((images[job] for job in one["jobs"] if job in images), None)
+    return "" if image is None else Cell(text=f"film strip of trial {one['trial']}", image=image)
+
+
+def _text_of_value(place: int, one: ReportedTrial) -> str:
+    return number(_value(one, place))
+
+
+def _coordinate(key: str, one: ReportedTrial) -> str:
+    return plain(value_text(one["point"][key]), 60)
+
+
+def _measure(place: int, one: ReportedTrial) -> str:
+    return number(one["measures"][place] if one["measures"] else None)
+
+
+# -- the space
+
+
+def _space(facts: SearchFacts) -> list[Section]:
+    finished = _finished(facts)
+    if len(finished) < 2 or not facts["dimensions"]:
+        return []
+    outcomes = list(facts["dimensions"][0]["effects"])
+    ranked = sorted(facts["dimensions"], key=lambda one: -_largest(one))
+    shown, which = ranked[:MOST_DIMENSIONS], ""
+    if len(ranked) > len(shown):
+        which = f" The figure shows the {len(shown)} dimensions with the largest effect of {len(ranked)}."
+    drawn, some = _chosen(facts, finished)
+    parts: list[Part] = [*_effects(ranked, shown, outcomes, which)]
+    for place, name in enumerate(facts["objectives"]):
+        suffix = f"-{place + 1}" if len(facts["objectives"]) > 1 else ""
+        figure = Figure(
+            name=f"slices{suffix}",
+            title=f"Slices: {plain(name, 60)}",
+            caption="The value of finished trials against each dimension, the one with the largest effect first. The "
+            "line joins the medians of groups of neighbours, or of each choice, over all finished trials."
+            f"{which}{some}",
+            draw=partial(figures.slices, shown, finished, drawn, (place, name)),
+        )
+        parts.append(figure)
+    objective = facts["objectives"][0], facts["directions"][0]
+    parts.append(
+        Figure(
+            name="parallel-coordinates",
+            title="Parallel coordinates",
+            caption="A line is a finished trial: its value in each dimension, and its result at the right end."
+            f"{which}{some}",
+            draw=partial(figures.parallel, shown, drawn, facts["best"], objective),
+        )
+    )
+    return [Section(title="Space", parts=parts)]
+
+
+def _largest(dimension: ReportedDimension) -> float:
+    return max(one["share"] or 0.0 for one in dimension["effects"].values())
+
+
+def _effects(
+    ranked: Sequence[ReportedDimension], shown: Sequence[ReportedDimension], outcomes: Sequence[str], which: str
+) -> list[Part]:
+    known = [name for name in outcomes if any(one["effects"][name]["share"] is not None for one in ranked)]
+    if not known:
+        early = "Too few trials have finished to estimate the effect of the dimensions."
+        return [Text(sentences=[early], tone="dim")]
+    figure = Figure(
+        name="importance",
+        title="Importance of the dimensions",
+        caption="Main effect of each dimension: the share of the variance of ranks that lies between groups of trials "
+        "with similar values, less what chance makes of it. Joint effects of several dimensions are not in it. "
+        "A sampler does not try all combinations alike, so dimensions that it varied together share "
+        f"their effect.{which}",
+        draw=partial(figures.effects, shown, known),
+    )
+    columns: Columns[ReportedDimension] = {"dimension": lambda one: plain(one["key"])}
+    for name in known:
+        columns[f"{plain(name)}: share"] = partial(_share, name)
+        columns[f"{plain(name)}: correlation"] = partial(_correlation, name)
+        columns[f"{plain(name)}: trials"] = partial(_number_of_trials, name)
+    caption = (
+        "Share: epsilon squared of the ranks, over groups of neighbouring values or choices. Correlation: that of "
+        "ranks (Spearman); negative where lower values of the dimension gave higher results."
+    )
+    if AT_FIRST_RUNG in known:
+        caption += " At the first rung all trials had been trained for equally many env_steps."
+    return [figure, table(ranked, columns, caption=caption, text=("dimension",), shown=MOST_SHOWN)]
+
+
+def _share(outcome: str, dimension: ReportedDimension) -> str:
+    return percent(dimension["effects"][outcome]["share"])
+
+
+def _correlation(outcome: str, dimension: ReportedDimension) -> str:
+    found = dimension["effects"][outcome]["correlation"]
+    return DASH if found is None else f"{found:+.2f}".replace("-", "−")
+
+
+def _number_of_trials(outcome: str, dimension: ReportedDimension) -> str:
+    return f"{dimension['effects'][outcome]['n']:,}"
+
+
+# -- rungs
+
+
+def _rungs(facts: SearchFacts) -> list[Section]:
+    reached = [one for one in facts["trials"] if one["rungs"]]
+    if not reached or not facts["rungs"]:
+        return []
+    drawn, which = _chosen(facts, reached)
+    figure = Figure(
+        name="rungs",
+        title="Trials at rungs",
+        caption="Return in training of each trial at each rung that it has reached; a line joins those of one trial. "
+        f"Those that did not go on wait with their checkpoint, or wait for others to be compared with.{which}",
+        draw=partial(figures.rungs, facts["rungs"], drawn),
+    )
+    columns: Columns[tuple[int, int]] = {
+        "rung": lambda rung: f"{rung[1]:,}",
+        "reached": lambda rung: f"{len(_at(reached, rung[0])):,}",
+        "went on": lambda rung: f"{sum(one['went_on'] > rung[0] for one in _at(reached, rung[0])):,}",
+        "wait here": lambda rung: f"{sum(_waits(one, rung[0]) for one in reached):,}",
+        "median return": lambda rung: number(_middle(_at(reached, rung[0]), rung[0])),
+        "median of those that went on": lambda rung: number(
+            _middle([one for one in _at(reached, rung[0]) if one["went_on"] > rung[0]], rung[0])
+        ),
+    }
+    caption = "Rungs, by their env_steps of each job, with the number of trials and their returns in training."
+    rows = list(enumerate(facts["rungs"]))
+    return [Section(title="Rungs", parts=[figure, table(rows, columns, caption=caption, text=())])]
+
+
+def _at(trials: Iterable[ReportedTrial], rung: int) -> list[ReportedTrial]:
+    return [one for one in trials if len(one["rungs"]) > rung]
+
+
+def _waits(one: ReportedTrial, rung: int) -> bool:
+    return one["state"] == "waiting" and len(one["rungs"]) == rung + 1
+
+
+def _middle(trials: Sequence[ReportedTrial], rung: int) -> float | None:
+    values = [value for one in trials if (value := one["rungs"][rung]) is not None]
+    return median(values) if values else None
+
+
+# -- archive, front and failures
+
+
+def _archive(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
+    if not facts["archive"]:
+        return []
+    cells = 1
+    for axis in facts["axes"]:
+        cells *= axis["cells"]
+    names = [plain(axis["name"], 40) for axis in facts["axes"]]
+    figure = Figure(
+        name="archive",
+        title="Archive",
+        caption=f"The best trial of each cell of measured {' and '.join(names[:2])}: the darker, the better. "
+        f"{len(facts['archive']):,} of {cells:,} cells are filled. Numbers are those of the trials."
+        + (" Over the other axes the best is shown." if len(names) > 2 else ""),
+        draw=partial(figures.archive_map, facts),
+    )
+    known, elites = _by_number(facts), facts["archive"][:MOST_REPORTED]
+    columns: Columns[ArchiveElite] = {"trial": lambda one: f"trial {one['trial']}"}
+    if any(job in images for one in elites for job in known[one["trial"]]["jobs"]):
+        columns["preview"] = lambda one: _strip(known[one["trial"]], images)
+    columns[plain(facts["objectives"][0])] = lambda one: number(one["value"])
+    for place, axis in enumerate(facts["axes"]):
+        columns.setdefault(plain(axis["name"]), partial(_range, facts, place))
+    caption = "The elites with the highest values, and the cell that each is the best of."
+    if facts["directions"][0] == "minimize":
+        caption = caption.replace("highest", "lowest")
+    body = table(elites, columns, caption=caption, text=("trial", "preview"), shown=MOST_SHOWN)
+    return [Section(title="Archive", parts=[figure, body])]
+
+
+def _range(facts: SearchFacts, place: int, elite: ArchiveElite) -> str:
+    axis, cell = facts["axes"][place], elite["cell"][place]
+    width = (axis["high"] - axis["low"]) / axis["cells"]
+    return f"{number(axis['low'] + cell * width)} to {number(axis['low'] + (cell + 1) * width)}"
+
+
+def _front(facts: SearchFacts) -> list[Section]:
+    if not facts["front"]:
+        return []
+    drawn, which = _chosen(facts, _finished(facts))
+    figure = Figure(
+        name="pareto-front",
+        title="Pareto front",
+        caption=f"Finished trials by their objectives. No trial is as good as one of the front in every objective and "
+        f"better in one; the front has {count(len(facts['front']), 'trial')}.{which}",
+        draw=partial(figures.front, facts, drawn),
+    )
+    return [Section(title="Pareto front", parts=[figure])]
+
+
+def _failed(facts: SearchFacts) -> list[Section]:
+    reasons = Counter(one["why"] or "unknown" for one in facts["trials"] if one["state"] == "failed")
+    if not reasons:
+        return []
+    examples = {one["why"] or "unknown": one for one in reversed(facts["trials"]) if one["state"] == "failed"}
+    columns: Columns[tuple[str, int]] = {
+        "reason": lambda row: plain(row[0], 400),
+        "trials": lambda row: f"{row[1]:,}",
+        "the first": lambda row: str(examples[row[0]]["trial"]),
+    }
+    caption = f"Why {count(sum(reasons.values()), 'trial')} failed: the {MOST_REASONS} most frequent reasons at most."
+    body = table(reasons.most_common(MOST_REASONS), columns, caption=caption, text=("reason",))
+    return [Section(title="Failed trials", parts=[body])]
