@@ -243,7 +243,10 @@ def rungs(rungs_at: Sequence[int], drawn_trials: Sequence[ReportedTrial]) -> Dra
 
 
 def archive_map(facts: SearchFacts) -> Drawn:
-    """The cells of the archive along its first two axes; the darker, the better. Of further axes the best counts."""
+    """The cells of the archive along its first two axes, the best in the strongest colour.
+
+    Of further axes the best counts.
+    """
     from matplotlib.patches import Rectangle
 
     axes_of = facts["axes"][:2]

@@ -146,7 +146,7 @@ def _columns(facts: SearchFacts, rows: Sequence[ReportedTrial], images: Mapping[
         )
     for place, axis in enumerate(facts["axes"]):
         columns.setdefault(plain(axis["name"]), partial(_measure, place))
-    columns["env_steps"] = lambda one: f"{one['env_steps']:,}"
+    columns.setdefault("env_steps", lambda one: f"{one['env_steps']:,}")  # it may be an objective
     if facts["inherit"]:
         columns["parent"] = lambda one: DASH if one["parent"] is None else str(one["parent"])
     columns["jobs"] = lambda one: plain(listed(one["jobs"], 1))
@@ -311,8 +311,8 @@ def _archive(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
     figure = Figure(
         name="archive",
         title="Archive",
-        caption=f"The best trial of each cell of measured {' and '.join(names[:2])}: the darker, the better. "
-        f"{len(facts['archive']):,} of {cells:,} cells are filled. Numbers are those of the trials."
+        caption=f"The best trial of each cell of measured {' and '.join(names[:2])}. The stronger the colour, the "
+        f"better. {len(facts['archive']):,} of {cells:,} cells are filled. Numbers are those of the trials."
         + (" Over the other axes the best is shown." if len(names) > 2 else ""),
         draw=partial(figures.archive_map, facts),
     )
