@@ -1,6 +1,6 @@
 """What a search costs beside the trainings themselves, printed as one table.
 
-    python -m benchmarks.search [--repeats 5] [--only start] [--jobs 200] [--bodies 100]
+    python -m benchmarks.search [--repeats 5] [--only start,asynchronous,derl] [--jobs 200] [--bodies 100]
 
 A and B of a ratio are measured interleaved in the same run, now A first and now B, and given as medians with their
 range. Run it on an otherwise idle machine.

@@ -125,14 +125,21 @@ class Experiment:
         """What is searched, how far, and where trials are compared, in sentences; none without a search."""
         if self.search is None or self.trial is None:
             return ()
-        return tuple(sentences(self.search, self.scheduler, self._jobs_at("middle", self.search.middle, None)))
+        return tuple(sentences(self.search, self.scheduler, *self._seeds_and_longest))
 
     @property
     def search_limits(self) -> SearchLimits | None:
         """The most that the search does; None without a search."""
         if self.search is None or self.trial is None:
             return None
-        return limits(self.search, self._jobs_at("middle", self.search.middle, None))
+        return limits(self.search, *self._seeds_and_longest)
+
+    @property
+    def _seeds_and_longest(self) -> tuple[int, int]:
+        """Number of jobs of a trial, and env_steps of the longest that a trial can have."""
+        assert self.search is not None
+        assert self.trial is not None
+        return len(self._jobs_at("middle", self.search.middle, None)), max(self.trial.lengths)
 
     def _jobs_at(self, name: str, point: Mapping[str, Any], seeds: Sequence[int] | None) -> tuple[Job, ...]:
         assert self.trial is not None
@@ -210,7 +217,8 @@ def from_mapping(
     scheduler = read_scheduler(checked.top, problems)
     warnings = list(expansion.warnings)
     if scheduler is not None:
-        warnings += check_rungs(scheduler, checked.top, expansion.jobs, problems)
+        lengths = set[int]() if expansion.trial is None else expansion.trial.lengths
+        warnings += check_rungs(scheduler, checked.top, expansion.jobs, lengths, problems)
     if problems:
         raise SpecError(source, problems.in_order())
     return Experiment(

@@ -84,6 +84,16 @@ class TrialTemplate:
     robot: Robot
     base: Path
 
+    @property
+    def lengths(self) -> set[int]:
+        """``total_timesteps`` of the trials: those of all choices or presets, or both ends of a range."""
+        for dimension in self.space:
+            if dimension.key == "total_timesteps":
+                return set(dimension.choices or (int(dimension.low), int(dimension.high)))
+        settled, below = self.settings.settled, self.settings.below
+        presets = next((one.choices for one in self.space if one.key == "preset"), (settled.get("preset"),))
+        return {settled.get("total_timesteps") or below(preset, "ppo")["total_timesteps"] for preset in presets}
+
     def jobs(
         self, name: str, point: Mapping[str, Any], seeds: Sequence[int] | None, problems: Problems
     ) -> tuple[Job, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import importlib.util
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.job import Job
@@ -72,20 +72,7 @@ def read_search(table: Mapping[str, Any], jobs: int, problems: Problems) -> Sear
         directions=directions * len(objectives) if len(directions) == 1 else directions,
         measures=tuple(_measure(name, content, problems) for name, content in table.get("measures", {}).items()),
         max_time_s=table.get("max_time"),
-        **{
-            key: table[key]
-            for key in (
-                "sampler_options",
-                "seed",
-                "aggregate",
-                "trials",
-                "max_env_steps",
-                "inherit",
-                "order",
-                "reevaluate",
-            )
-            if key in table
-        },
+        **{key: table[key] for key in _SAME_IN_SPEC if key in table},
     )
     if not dimensions:
         problems.add(
@@ -93,6 +80,9 @@ def read_search(table: Mapping[str, Any], jobs: int, problems: Problems) -> Sear
         )
     if search.trials is search.max_env_steps is search.max_time_s is None:
         problems.add("search", "it would never end; set trials, max_env_steps or max_time, for example trials = 200")
+    if search.order == "fixed" and (search.max_env_steps is not None or search.max_time_s is not None):
+        what = "max_env_steps and max_time end a search after a number of trials that depends on the machine's speed"
+        problems.add("search.order", f'{what}; with order = "fixed", set trials alone')
     _check_sampler(search, problems)
     return search
 
@@ -163,11 +153,12 @@ def check_in_job(search: SearchSpec, merged: Mapping[str, Any], problems: Proble
 
 
 def check_rungs(
-    scheduler: SchedulerSpec, top: Mapping[str, Any], jobs: Sequence[Job], problems: Problems
+    scheduler: SchedulerSpec, top: Mapping[str, Any], jobs: Sequence[Job], lengths: Collection[int], problems: Problems
 ) -> Iterator[str]:
     """Check when the jobs are compared.
 
     :param top: the tables of the job file.
+    :param lengths: ``total_timesteps`` that trials of a search can have.
     :return: warnings.
     """
     search = top.get("search", {})
@@ -177,6 +168,9 @@ def check_rungs(
     )
     if "total_timesteps" in search.get("space", ()):
         problems.add(where, "trials of different total_timesteps cannot be compared; leave it out of the space")
+    elif len(lengths) > 1:
+        what = "the presets in the space have different total_timesteps, and such trials cannot be compared"
+        problems.add(where, f"{what}; set total_timesteps in the job")
     if totals and scheduler.min_env_steps >= max(totals):
         message = f"is not below total_timesteps = {max(totals):_}, so nothing would be compared"
         problems.add(f"{where}.min_env_steps", f"min_env_steps = {scheduler.min_env_steps:_} {message}")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from orchestrator.core.job import Job
 from orchestrator.core.text import count, duration, joined
 from orchestrator.jobfile.search_spec import Dimension, SchedulerSpec, SearchSpec
 
@@ -25,38 +23,34 @@ class SearchLimits:
     env_steps: int | None
 
 
-def limits(search: SearchSpec, sample: Sequence[Job]) -> SearchLimits:
-    """:param sample: the jobs of one trial."""
-    longest = max((_highest(one) for one in search.space if one.key == "total_timesteps"), default=0)
-    a_trial = sum(longest or job.spec.total_timesteps for job in sample)
+def limits(search: SearchSpec, seeds: int, longest: int) -> SearchLimits:
+    """:param seeds: number of them. :param longest: env_steps of the longest jobs."""
+    a_trial = seeds * longest
     trials, again = search.trials, search.reevaluate
     every = None if trials is None else (trials + again) * a_trial
     spent = None if search.max_env_steps is None else search.max_env_steps + again * a_trial
     return SearchLimits(
         trials=trials,
-        jobs=None if trials is None else (trials + again) * len(sample),
+        jobs=None if trials is None else (trials + again) * seeds,
         env_steps=min((steps for steps in (every, spent) if steps is not None), default=None),
     )
 
 
-def sentences(search: SearchSpec, scheduler: SchedulerSpec | None, sample: Sequence[Job]) -> Iterator[str]:
-    """What is searched, how far, and where trials are compared.
-
-    :param sample: the jobs of one trial.
-    """
+def sentences(search: SearchSpec, scheduler: SchedulerSpec | None, seeds: int, longest: int) -> Iterator[str]:
+    """What is searched, how far, and where trials are compared; for parameters, see :func:`limits`."""
     pairs = zip(search.objectives, search.directions, strict=True)
     aims = joined(f"{_WORDS[direction]} {name}" for name, direction in pairs)
-    seeds = f" ({search.aggregate} of {count(len(sample), 'seed')})" if len(sample) > 1 else ""
-    most = limits(search, sample)
+    of_seeds = f" ({search.aggregate} of {count(seeds, 'seed')})" if seeds > 1 else ""
+    most = limits(search, seeds, longest)
     ends = [] if most.trials is None else [count(most.trials, "trial"), count(most.jobs or 0, "job")]
     ends += [] if most.env_steps is None else [f"{most.env_steps:,} env_steps"]
     ends += [] if search.max_time_s is None else [f"no trial begun after {duration(search.max_time_s)}"]
-    yield f"search by {search.sampler} for the {aims}{seeds}; at most {joined(ends)}"
+    yield f"search by {search.sampler} for the {aims}{of_seeds}; at most {joined(ends)}"
     yield f"space: {'; '.join(map(_dimension, search.space))}"
     for axis in search.measures:
         yield f"axis of the archive: {axis.name} from {axis.low:g} to {axis.high:g} in {count(axis.cells, 'cell')}"
     if scheduler is not None:
-        rungs = scheduler.rungs(max(job.spec.total_timesteps for job in sample))
+        rungs = scheduler.rungs(longest)
         kept = f"1 in {scheduler.factor} goes on" if scheduler.kind == "asha" else "those above the median go on"
         yield f"trials are compared at {joined(f'{rung:,}' for rung in rungs)} env_steps, and {kept}"
 
@@ -69,7 +63,3 @@ def _dimension(dimension: Dimension) -> str:
     remarks = [text for text, holds in (("times", dimension.multiply), ("whole", dimension.integer)) if holds]
     remarks += ["log"] * dimension.log
     return f"{dimension.key} {dimension.low:g} to {dimension.high:g}" + (f" ({', '.join(remarks)})" if remarks else "")
-
-
-def _highest(dimension: Dimension) -> Any:
-    return max(dimension.choices) if dimension.choices else int(dimension.high)

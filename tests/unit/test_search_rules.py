@@ -14,6 +14,7 @@ from orchestrator.core.errors import SpecError
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.jobfile.search_rules import COLUMNS
 from orchestrator.jobfile.search_spec import ArchiveAxis, Dimension, SchedulerSpec
+from orchestrator.jobfile.search_summary import SearchLimits
 from orchestrator.ledger import SummaryRow
 
 RATE = {"ppo.learning_rate": {"low": 1e-4, "high": 1e-3, "log": True}}
@@ -179,6 +180,14 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "search.scheduler",
         "trials of different total_timesteps cannot be compared",
     ),
+    (
+        "presets of different lengths",
+        {"space": {"preset": {"choices": ["quick", "thorough"]}}, "scheduler": {"min_env_steps": 5_000}},
+        "search.scheduler",
+        "presets in the space have different total_timesteps, and such trials cannot be compared; set total_timesteps",
+    ),
+    ("fixed order for a time", {"order": "fixed", "max_time": "1h"}, "search.order", "set trials alone"),
+    ("fixed order, env_steps", {"order": "fixed", "max_env_steps": 9}, "search.order", "set trials alone"),
 ]
 
 
@@ -332,6 +341,19 @@ def test_what_a_search_does_at_most_is_told_before_it_begins(place: Path) -> Non
     limits = searched(place, max_env_steps=10**6, trials=None, max_time="1h").search_limits
     assert limits is not None
     assert (limits.trials, limits.jobs, limits.env_steps) == (None, None, 10**6)
+
+
+def test_presets_in_the_space_count_as_the_longest_and_are_compared_where_all_have_one_length(place: Path) -> None:
+    presets = {"space": {"preset": {"choices": ["quick", "thorough", "standard"]}}}
+
+    def limits(job: dict[str, Any], **search: Any) -> SearchLimits | None:
+        table = {**presets, "trials": 20, "sampler": "random", **search}
+        data = {"name": "t", "jobs": [{"name": "a", "env": "Hopper-v5", **job}], "search": table}
+        return from_mapping(data, source="s.toml", base=place).search_limits
+
+    assert limits({}) == SearchLimits(trials=20, jobs=20, env_steps=20 * 1_024_000)
+    same = limits({"total_timesteps": 10_240}, scheduler={"min_env_steps": 5_120})
+    assert same == SearchLimits(trials=20, jobs=20, env_steps=20 * 10_240)
 
 
 def test_columns_that_can_be_objectives_are_results_in_the_summary() -> None:
