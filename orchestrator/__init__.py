@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         UnfinishedPolicyWarning,
         UsageError,
     )
+    from orchestrator.pool.training_pool import TrainingPool
+    from orchestrator.search_api import Search, TrialResult
     from orchestrator.worker.policies.job_policy import load, make_env
 
 __all__ = [
@@ -39,7 +41,10 @@ __all__ = [
     "Results",
     "RunDirError",
     "RunInterrupted",
+    "Search",
     "SpecError",
+    "TrainingPool",
+    "TrialResult",
     "UnfinishedPolicyWarning",
     "UsageError",
     "load",
@@ -51,6 +56,8 @@ __all__ = [
 _IN_API = ("ExperimentProgress", "ExperimentResult", "JobProgress", "Result", "Results", "run", "train")
 _MODULES = {
     **dict.fromkeys(_IN_API, "orchestrator.api"),
+    **dict.fromkeys(("Search", "TrialResult"), "orchestrator.search_api"),
+    "TrainingPool": "orchestrator.pool.training_pool",
     **dict.fromkeys(("load", "make_env"), "orchestrator.worker.policies.job_policy"),
 }
 """Where a name is defined, if not in ``orchestrator.core.errors``."""

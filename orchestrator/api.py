@@ -86,13 +86,13 @@ def run(
     :raises ClusterLostError: the head node of the cluster is lost, and its jobs with it; the same call resumes them.
     :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited; the same call resumes.
     """
-    with _python_messages():
+    with python_messages():
         path = Path(jobs)
         experiment = load(path, overrides=overrides or {}, skip_invalid=skip_invalid)
         options = run_plan.RunOptions(
-            run_dir=_directory(run_dir or Path("runs") / experiment.directory_name),
+            run_dir=directory(run_dir or Path("runs") / experiment.directory_name),
             is_listed=True,
-            max_parallel=_lanes(max_parallel),
+            max_parallel=checked_lanes(max_parallel),
             fresh=fresh,
             on_change=_checked(on_change),
             executor=executor,
@@ -102,12 +102,7 @@ def run(
         )
         to_result = functools.partial(result_of, RunPaths(options.run_dir))
         callbacks = _callbacks(to_result, on_result, on_progress)
-        finished = _finish(experiment, options, show=show, callbacks=callbacks)
-    order = {job.job_id: index for index, job in enumerate(experiment.jobs)}
-    rows = sorted(finished.rows, key=lambda row: order.get(row["job_id"], len(order)))
-    return ExperimentResult(
-        run_dir=finished.paths.root, results=tuple(map(to_result, rows)), exit_code=finished.exit_code
-    )
+        return finish(experiment, options, show=show, callbacks=callbacks)
 
 
 def train(
@@ -156,16 +151,16 @@ def train(
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
         raise UsageError(f"seeds={seeds!r}: expected a sequence of whole numbers, such as [0, 1, 2]")
     seeds = list(seeds)
-    with contextlib.ExitStack() as stack, _python_messages():
+    with contextlib.ExitStack() as stack, python_messages():
         folder = functools.cache(lambda: Path(stack.enter_context(TemporaryFolder())))
         robots = robot_arguments(xmls, folder)
         new = Path("runs") / f"train-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
-        root = _directory(run_dir or new)
+        root = directory(run_dir or new)
         options = run_plan.RunOptions(
             run_dir=root,
             is_listed=True,
             refuses_shared=True,
-            max_parallel=_lanes(max_parallel),
+            max_parallel=checked_lanes(max_parallel),
             fresh=fresh,
             on_change=_checked(on_change),
             executor=executor,
@@ -174,10 +169,8 @@ def train(
         )
         if task is None and not {"env", "entry_point"} & defaults.keys():
             task = "auto"
-        init = defaults.get("init")
-        if isinstance(init, os.PathLike) or (isinstance(init, str) and init.strip() not in ("", "none")):
-            init = os.fsdecode(init)
-            defaults["init"] = init if init.startswith("job:") else str(absolute(Path(init)))
+        if "init" in defaults:
+            defaults["init"] = init_argument(defaults["init"])
         shared = {"seeds": seeds, **defaults}
         if total_timesteps is not None:
             shared["total_timesteps"] = total_timesteps
@@ -194,7 +187,7 @@ def train(
         experiment = None
         if declared := [robot.entry() for robot in robots if not robot.fault]:
             data = {"name": plain(root.name), "on_invalid": "skip", "defaults": shared, "jobs": declared}
-            base = _code_folder(shared.get("entry_point") or shared.get("env") or task) or root
+            base = code_folder(shared.get("entry_point") or shared.get("env") or task) or root
             experiment = from_mapping(data, source="orchestrator.train", base=base)
             experiment = dataclasses.replace(experiment, unnamed={one.file: one for one in robots if one.label})
         if on_result is not None:
@@ -208,6 +201,14 @@ def train(
             results |= {(row["name"], row["seed"]): to_result(row) for row in finished.rows}
     in_order = [results[robot.name, seed] for robot in robots for seed in seeds]
     return Results(in_order, run_dir=root if declared else None)
+
+
+def init_argument(init: Any) -> Any:
+    """``init`` with an absolute path, if it is one."""
+    if isinstance(init, os.PathLike) or (isinstance(init, str) and init.strip() not in ("", "none")):
+        init = os.fsdecode(init)
+        return init if init.startswith("job:") else str(absolute(Path(init)))
+    return init
 
 
 def _refuse_unknown(defaults: Mapping[str, Any]) -> None:
@@ -227,7 +228,7 @@ def _checked(on_change: OnChange) -> OnChange:
     return on_change
 
 
-def _lanes(max_parallel: int | None) -> int | None:
+def checked_lanes(max_parallel: int | None) -> int | None:
     if max_parallel is None:
         return None
     if isinstance(max_parallel, bool) or not isinstance(max_parallel, Integral) or max_parallel < 1:
@@ -252,6 +253,17 @@ def _callbacks(
         return None
     on_end = None if on_result is None else (lambda row: on_result(to_result(row)))
     return CallbackReporter(on_end=on_end, on_progress=on_progress, indices=indices or {})
+
+
+def finish(
+    experiment: Experiment, options: run_plan.RunOptions, *, show: bool, callbacks: CallbackReporter | None
+) -> ExperimentResult:
+    """Run ``experiment``; its results are in the order of its jobs."""
+    finished = _finish(experiment, options, show=show, callbacks=callbacks)
+    order = {job.job_id: index for index, job in enumerate(experiment.jobs)}
+    rows = sorted(finished.rows, key=lambda row: order.get(row["job_id"], len(order)))
+    results = tuple(result_of(finished.paths, row) for row in rows)
+    return ExperimentResult(run_dir=finished.paths.root, results=results, exit_code=finished.exit_code)
 
 
 def _finish(
@@ -284,13 +296,13 @@ def _finish(
     return finished
 
 
-def _directory(path: StrPath) -> Path:
+def directory(path: StrPath) -> Path:
     """Absolute, and for messages without ``..``."""
     found = absolute(Path(path))
     return found.resolve() if ".." in found.parts else found
 
 
-def _code_folder(name: object) -> Path | None:
+def code_folder(name: object) -> Path | None:
     """Where the module of ``"module:Class"`` is looked for: the current directory, or the script's if it is there."""
     main = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     script = Path(main).resolve().parent if Path(main).is_absolute() else Path(sys.path[0] if sys.path else "")
@@ -350,7 +362,7 @@ _COMMAND = re.compile(
 
 
 @contextlib.contextmanager
-def _python_messages() -> Iterator[None]:
+def python_messages() -> Iterator[None]:
     """Name arguments in the place of the command's options, in the errors of the block."""
     try:
         yield

@@ -279,7 +279,7 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
         _request(snapshot.paths, snapshot.holder, [Request(verb=verb, job_id=job_id) for job_id in chosen])
         return f"{run_dir}: asked its supervisor to {verb} {_these(chosen)}"
     with run_directory.claim(run_dir) as paths:
-        moved = _move(paths, chosen, verb)
+        moved = move_jobs(paths, chosen, verb)
     if ended := [job_id for job_id in chosen if job_id not in moved]:
         raise UsageError(f"{run_dir}: had ended already, and cannot be {command.past}: {_these(ended)}")
     if verb == "cancel":
@@ -300,14 +300,17 @@ def _these(jobs: Sequence[str]) -> str:
     return f"{count(len(jobs), 'job')} ({listed(jobs, NAMES_SHOWN)})"
 
 
-def _move(paths: RunPaths, chosen: Sequence[str], verb: JobVerb) -> list[str]:
-    """Move jobs in the ledger while no supervisor runs. Returns those that were in a state from which they may move."""
+def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> list[str]:
+    """Move jobs in the ledger while no supervisor runs. Returns those that were in a state from which they may move.
+
+    :param chosen: None for all.
+    """
     ledger = Ledger.open(paths.ledger)
     moved = []
     try:
         for row in ledger.jobs():
             job_id = row.job.job_id
-            if job_id not in chosen or row.state.name not in COMMANDS[verb].from_states:
+            if (chosen is not None and job_id not in chosen) or row.state.name not in COMMANDS[verb].from_states:
                 continue
             if isinstance(row.state, Running):  # as its supervisor has left it when it died
                 ledger.note(verb, job_id)

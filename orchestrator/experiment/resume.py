@@ -70,7 +70,7 @@ def how(paths: RunPaths) -> str:
     """A sentence saying what resumes an interrupted run."""
     if paths.experiment.exists():
         return f"`run {shlex.quote(str(paths.root))}` resumes it."
-    return f"It was made by orchestrator.train; the same call with run_dir={str(paths.root.absolute())!r} resumes it."
+    return f"It was made by a Python program; the same call with run_dir={str(paths.root.absolute())!r} resumes it."
 
 
 def finished(rows: Sequence[JobRow], jobs: Sequence[Job], paths: RunPaths) -> dict[str, JobVerdict]:

@@ -113,7 +113,7 @@ def plan(
         at_once, watch = machine.capacity, stops.checking(watch)
         every = experiment.jobs
         found = preflight.examine(unknown, staging=staging, at_once=at_once, warm=warm, watch=watch, sources=every)
-        verdicts |= {job.job_id: _named(found[job.job_id], job, experiment) for job in unknown}
+        verdicts |= {job.job_id: named(found[job.job_id], job, experiment) for job in unknown}
         stops.check()
         warnings = backend.ready()
         stops.check()
@@ -163,7 +163,7 @@ def _refuse_unfit(jobs: Sequence[Job], verdicts: dict[str, JobVerdict], backend:
     return list(problems)
 
 
-def _named(verdict: JobVerdict, job: Job, experiment: Experiment) -> JobVerdict:
+def named(verdict: JobVerdict, job: Job, experiment: Experiment) -> JobVerdict:
     """``verdict`` with what the user calls the robot in the place of a temporary file."""
     robot = None if job.xml_source is None else experiment.unnamed.get(job.xml_source)
     if robot is None:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,11 +57,13 @@ def run(
     *,
     warm: preflight.Child | None = None,
     callbacks: CallbackReporter | None = None,
+    is_awaiting_jobs: Callable[[], bool] = lambda: False,
 ) -> RunResult:
     """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is requested.
 
     :param callbacks: the reporter, if it calls functions of the calling program; what one of them raises is raised here
         when every worker has exited.
+    :param is_awaiting_jobs: whether another process may still add jobs, so that the run does not end without any.
     :raises UsageError: for anything the user can fix; nothing was launched.
     :raises DiskFullError, SupervisorError: everything has stopped, resumable.
     :raises KeyboardInterrupt: stopped during start-up; nothing was launched.
@@ -115,7 +117,7 @@ def run(
             until=options.until,
             holder=holder,
             available_memory_mib=backend.available_memory_mib,
-            is_awaiting_jobs=searcher.is_at_work,
+            is_awaiting_jobs=lambda: searcher.is_at_work() or is_awaiting_jobs(),
         )
         backend.report_to(DetachableReporter(reporter).event)
         changed = provenance.record(

@@ -79,10 +79,13 @@ class RobotArgument:
         )
 
 
-def robot_arguments(given: RobotLike | Sequence[RobotLike], folder: Callable[[], Path]) -> list[RobotArgument]:
+def robot_arguments(
+    given: RobotLike | Sequence[RobotLike], folder: Callable[[], Path], *, caller: str = "train"
+) -> list[RobotArgument]:
     """The robots of ``given``, patterns and folders replaced by their files.
 
     :param folder: makes a folder for robots that are not files yet; called only if there is such a one.
+    :param caller: the function that they are arguments of, for messages.
     :raises UsageError: a pattern or folder without files, or something that is no robot.
     """
     robots: list[RobotArgument] = []
@@ -91,29 +94,31 @@ def robot_arguments(given: RobotLike | Sequence[RobotLike], folder: Callable[[],
         if isinstance(item, str) and item.lstrip("\ufeff \t\r\n").startswith("<"):
             robots.append(_from_text(item, len(robots), position, folder()))
         elif isinstance(item, str | os.PathLike):
-            robots += [_from_file(file, len(robots) + number, position) for number, file in enumerate(_files(item))]
+            robots += [
+                _from_file(file, len(robots) + number, position) for number, file in enumerate(_files(item, caller))
+            ]
         elif isinstance(item, Spec):
-            robots.append(_from_spec(item, len(robots), position, folder()))
+            robots.append(_from_spec(item, len(robots), position, folder(), caller))
         else:
             expected = "expected a path, a pattern, a folder, MJCF text or a mujoco.MjSpec"
-            raise UsageError(f"train: {_label(position)} is of type {type(item).__name__}; {expected}")
+            raise UsageError(f"{caller}: {_label(position)} is of type {type(item).__name__}; {expected}")
     return robots
 
 
-def _files(item: str | os.PathLike[str]) -> Iterator[Path]:
+def _files(item: str | os.PathLike[str], caller: str) -> Iterator[Path]:
     """One file, or all that a pattern or a folder stands for, sorted."""
     path = absolute(Path(item))
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() == ".xml" and not file.is_dir())
         if not files:
             advice = f'the pattern "{path.name}/**/*.xml" finds those in the folders below it'
-            raise UsageError(f"train: {plain(str(path))}: no *.xml in this folder; {advice}")
+            raise UsageError(f"{caller}: {plain(str(path))}: no *.xml in this folder; {advice}")
         yield from files
     elif isinstance(item, str) and glob.has_magic(item) and not os.path.lexists(path):
         matches = sorted(absolute(Path(match)) for match in matching_paths(item, Path()))
         files = [match for match in matches if not match.is_dir()]
         if not files:
-            raise UsageError(f"train: no file matches the pattern {plain(str(path))}")
+            raise UsageError(f"{caller}: no file matches the pattern {plain(str(path))}")
         yield from files
     else:
         yield path
@@ -137,7 +142,7 @@ def _from_text(text: str, number: int, position: int, folder: Path) -> RobotArgu
     return RobotArgument(name=name, file=file, index=position, label=_label(position))
 
 
-def _from_spec(spec: Spec, number: int, position: int, folder: Path) -> RobotArgument:
+def _from_spec(spec: Spec, number: int, position: int, folder: Path, caller: str) -> RobotArgument:
     from_folder, label = spec.modelfiledir, _label(position)
     spec, assets = spec.copy(), dict(spec.assets)
     try:
@@ -153,7 +158,7 @@ def _from_spec(spec: Spec, number: int, position: int, folder: Path) -> RobotArg
         for below in {"", spec.meshdir, spec.texturedir}:
             path = PurePosixPath(below, name)
             if path.is_absolute() or ".." in path.parts:
-                raise UsageError(f"train: {label}: its asset {plain(name)} has a path that leads out of a folder")
+                raise UsageError(f"{caller}: {label}: its asset {plain(name)} has a path that leads out of a folder")
             target = robot.file.parent / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content if isinstance(content, bytes) else content.encode())

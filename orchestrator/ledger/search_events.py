@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerError
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import JobRow, Ledger, Verb, rows
 from orchestrator.ledger.database_file import decoding, translated
 
 SCHEMA = """
@@ -89,6 +89,15 @@ def totals(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int]:
     return found
 
 
+def job_row(ledger: Ledger, path: Path, job_id: str) -> JobRow | None:
+    """The job of that id; None where there is none. :raises LedgerError: its row cannot be read."""
+    with translated(path), decoding(path):
+        sql = "SELECT * FROM declared JOIN jobs USING (job_id) WHERE job_id = ?"
+        for row in ledger.select(sql, [job_id]):
+            return rows.job_row(row, ledger.last_attempt(job_id) if row["state"] == "RUNNING" else None)
+    return None
+
+
 def env_steps(ledger: Ledger) -> int:
     """Of all jobs together."""
     return int(ledger.select("SELECT coalesce(sum(env_steps), 0) FROM jobs")[0][0])
@@ -96,6 +105,12 @@ def env_steps(ledger: Ledger) -> int:
 
 def jobs_count(ledger: Ledger) -> int:
     return int(ledger.select("SELECT count(*) FROM declared")[0][0])
+
+
+def is_requested(ledger: Ledger, verb: Verb, job_id: str) -> bool:
+    """Whether its supervisor has not acted on such a request for the job yet."""
+    sql = "SELECT count(*) FROM requests WHERE verb = ? AND job_id = ?"
+    return bool(ledger.select(sql, (verb, job_id))[0][0])
 
 
 def version(ledger: Ledger) -> int:

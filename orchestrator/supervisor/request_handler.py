@@ -64,6 +64,8 @@ class RequestHandler:
             self.recorder.reporter.event("warning", text)
 
     def _act_on(self, request: Request) -> None:
+        if self._is_reload_due and request.verb not in ("reload", "add"):
+            self._take_new_jobs()  # it may be about one of them
         if request.verb == "stop":
             if request.job_id in (None, self.holder):  # or it is late, for a supervisor that has ended
                 self.termination.request_stop("requested by `stop`")

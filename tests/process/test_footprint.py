@@ -35,7 +35,15 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["supervisor.supervisor", "experiment.session", "experiment.control", "executors.local", "api"]
+    "module",
+    [
+        "supervisor.supervisor",
+        "experiment.session",
+        "experiment.control",
+        "executors.local",
+        "api",
+        "pool.pool_supervisor",
+    ],
 )
 def test_the_supervisor_loads_nothing_heavy(module: str) -> None:
     loaded = loaded_by("-c", f"import orchestrator.{module}")

@@ -18,7 +18,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import robot_hash
 from orchestrator.experiment import resume
 from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.run_plan import _named, shared_problems
+from orchestrator.experiment.run_plan import named, shared_problems
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.ledger import JobRow
@@ -56,11 +56,11 @@ def test_problems_of_robots_that_are_no_files_name_no_temporary_file(tmp_path: P
         jobs=tuple(jobs),
         unnamed={robot.file: robot for robot in robots},
     )
-    named = [_named(refused(code=f"{job.xml_source}: NaN"), job, experiment) for job in jobs]
-    assert [verdict.code_problem for verdict in named] == ["the robot: NaN"] * 2
-    assert shared_problems(jobs, dict(zip(["0", "1"], named, strict=True))) == ["the robot: NaN"]
+    found = [named(refused(code=f"{job.xml_source}: NaN"), job, experiment) for job in jobs]
+    assert [verdict.code_problem for verdict in found] == ["the robot: NaN"] * 2
+    assert shared_problems(jobs, dict(zip(["0", "1"], found, strict=True))) == ["the robot: NaN"]
     assert (
-        _named(refused(settings=f"{robots[0].file} has none"), jobs[0], experiment).settings_problem
+        named(refused(settings=f"{robots[0].file} has none"), jobs[0], experiment).settings_problem
         == "the robot has none"
     )
 
@@ -120,18 +120,18 @@ def script_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[P
 def test_the_module_of_a_task_is_looked_for_here_and_then_beside_the_script(
     tmp_path: Path, script_elsewhere: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.api import _code_folder
+    from orchestrator.api import code_folder
 
     script, here = script_elsewhere
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as scripts do that insert a folder
-    assert _code_folder("my_tasks:Crawl") == script
-    assert _code_folder("other:Crawl") == _code_folder("forward") == _code_folder(None) == here
+    assert code_folder("my_tasks:Crawl") == script
+    assert code_folder("other:Crawl") == code_folder("forward") == code_folder(None) == here
     (here / "my_tasks.py").touch()
-    assert _code_folder("my_tasks:Crawl") == here
+    assert code_folder("my_tasks:Crawl") == here
     (here / "my_tasks.py").unlink()
     monkeypatch.delattr(sys.modules["__main__"], "__file__")
     monkeypatch.setattr(sys, "path", [str(script), *sys.path])
-    assert _code_folder("my_tasks:Crawl") == script
+    assert code_folder("my_tasks:Crawl") == script
 
 
 def test_a_relative_policy_is_looked_for_in_the_current_directory_wherever_the_task_is(

@@ -1,0 +1,333 @@
+"""The jobs of a pool: from a robot that is submitted to the result of its future.
+
+All of it happens in one thread of the program, through the ledger: jobs are examined and entered as ``reload`` does it,
+and the supervisor, a process of its own, trains them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.core.errors import ChangedError, LedgerBusyError, UsageError, disk_full_explained
+from orchestrator.core.job import TERMINAL, Job
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import additions, preflight, reconcile, resume, run_plan
+from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.jobfile import Experiment
+from orchestrator.jobfile.robot_arguments import RobotArgument
+from orchestrator.ledger import JobRow, Ledger, Request, Verb, search_events
+from orchestrator.results import Result, result_of
+
+CPU_SHARE = 4
+"""One in so many lanes examines robots: the jobs that run have the others."""
+AGAIN: Mapping[str, Verb] = {"PAUSED": "resume", "CANCELLED": "retry"}
+"""Requests that queue a job again which was not finished, by the name of its state."""
+
+
+class PoolStopped(Exception):
+    """The pool stops; robots are examined no further."""
+
+
+class TrainingFuture(Future[Result]):
+    """The result of one training, to come. It works with :mod:`concurrent.futures`: ``as_completed``, ``wait``.
+
+    In contrast to the futures there, one that runs can be cancelled.
+    """
+
+    def __init__(self, on_cancel: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_cancel, self._lock, self._is_cancelling = on_cancel, threading.Lock(), False
+        self.is_training = False
+        """Whether a worker trains it now; :meth:`running` is that, too."""
+
+    def running(self) -> bool:
+        return self.is_training and not self.done()
+
+    def cancel(self) -> bool:
+        """Cancel the job, or end its worker. Returns False if it has ended already."""
+        with self._lock:
+            is_first, self._is_cancelling = not self._is_cancelling, True
+        if not super().cancel():
+            return False
+        if is_first:
+            self.set_running_or_notify_cancel()  # those that wait for it learn of it
+            self._on_cancel()
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Submission:
+    """A robot that the program has submitted."""
+
+    job: Job
+    experiment: Experiment
+    """The job alone."""
+    robot: RobotArgument
+    future: TrainingFuture
+    folder: Path | None
+    """Holds the robot, if it is no file of the user's."""
+
+    def finish(self, result: Result | BaseException) -> None:
+        """Give the future its result, unless it has been cancelled."""
+        self.discard()
+        with contextlib.suppress(InvalidStateError):
+            if isinstance(result, Result):
+                self.future.set_result(result)
+            else:
+                self.future.set_exception(result)
+
+    def discard(self) -> None:
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenJob:
+    """A job in the ledger that has not ended, and those who wait for it: several may submit the same robot."""
+
+    submissions: list[Submission]
+    state: str = "PENDING"
+    is_cancelled: bool = False
+    """Whether its supervisor has been asked to cancel it."""
+    is_retried: bool = False
+    """Whether its supervisor has been asked to queue it again, and may not have read that yet."""
+
+    @property
+    def is_wanted(self) -> bool:
+        return not all(submission.future.done() for submission in self.submissions)
+
+
+@dataclass(slots=True, kw_only=True)
+class PoolJobs:
+    """The jobs that are not finished. Belongs to one thread."""
+
+    paths: RunPaths
+    holder: str
+    """The supervisor that requests are meant for."""
+    lanes: int
+    """Jobs that run at once: so many are kept waiting for their slot."""
+    is_stopping: Callable[[], bool]
+    children: list[preflight.Child]
+    """Processes that examine robots; closed with this."""
+    _ledger: Ledger = field(init=False)
+    _arrived: deque[Submission] = field(default_factory=deque, init=False)
+    """Those that may have been trained already."""
+    _waiting: deque[Submission] = field(default_factory=deque, init=False)
+    """Those that are not in the ledger yet."""
+    _open: dict[str, OpenJob] = field(default_factory=dict, init=False)
+    """By ``job_id``."""
+    _seen: int | None = field(default=None, init=False)
+    """Version of the ledger when it was last read."""
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """With the ledger, for the block. :raises LedgerError: it cannot be read."""
+        self._ledger = Ledger.open(self.paths.ledger)
+        try:
+            yield
+        finally:
+            self._ledger.abandon()
+
+    def close(self) -> None:
+        for child in self.children:
+            child.__exit__()
+
+    @property
+    def is_work_left(self) -> bool:
+        return bool(self._arrived or self._waiting or self._open)
+
+    def turn(self, new: Iterable[Submission]) -> bool:
+        """Act on what is new. Returns whether something was done, so that there may be more to do at once.
+
+        :raises PoolStopped: the pool stops.
+        :raises DiskFullError: there is no room for robots.
+        """
+        self._arrived.extend(new)
+        done = bool(self._arrived)
+        try:
+            while self._arrived:
+                self._arrive(self._arrived[0])
+                self._arrived.popleft()
+            self._cancel()
+            self.look()
+            batch = self._next()
+        except LedgerBusyError:  # it is tried again
+            return False
+        if batch:
+            self._enter(batch)
+        return done or bool(batch)
+
+    def look(self) -> None:
+        """Give their results to the futures of jobs that have ended."""
+        if not self._open or (version := search_events.version(self._ledger)) == self._seen:
+            return
+        for job_id, figures in search_events.figures(self._ledger, self._open).items():
+            job = self._open[job_id]
+            job.is_retried = job.is_retried and search_events.is_requested(self._ledger, "retry", job_id)
+            job.state = "PENDING" if job.is_retried else figures.state
+            for submission in job.submissions:
+                submission.future.is_training = job.state == "RUNNING"
+            if job.state in TERMINAL:
+                self._end(job_id, job)
+        self._seen = version
+
+    def give_up(self, error: BaseException | None, new: Iterable[Submission]) -> None:
+        """Cancel what is left, and what is new, or let it fail with ``error``."""
+        left = [*new, *self._arrived, *self._waiting, *(one for job in self._open.values() for one in job.submissions)]
+        self._arrived.clear()
+        self._waiting.clear()
+        self._open.clear()
+        for submission in left:
+            if error is None:
+                submission.discard()
+                submission.future.cancel()
+            else:
+                submission.finish(error)
+
+    # -- submissions
+
+    def _arrive(self, submission: Submission) -> None:
+        """What has been trained already has its result at once; everything else waits for its turn."""
+        job_id = submission.job.job_id
+        row = None if job_id in self._open else search_events.job_row(self._ledger, self.paths.ledger, job_id)
+        if row is not None and resume.finished([row], [submission.job], self.paths):
+            submission.finish(self._result(job_id, submission))
+        else:
+            self._waiting.append(submission)
+
+    def _next(self) -> list[Submission]:
+        """The submissions that there is room for, in their order."""
+        room = self.lanes - sum(job.state == "PENDING" for job in self._open.values())
+        batch: dict[str, Submission] = {}
+        while self._waiting and len(batch) < room:
+            submission = self._waiting[0]
+            job_id, is_wanted = submission.job.job_id, not submission.future.done()
+            if job_id in batch and is_wanted:
+                break
+            self._waiting.popleft()
+            if not is_wanted:
+                submission.discard()
+            elif job_id not in self._open:
+                batch[job_id] = submission
+            elif self._open[job_id].submissions[0].job.spec.fingerprint() == submission.job.spec.fingerprint():
+                self._open[job_id].submissions.append(submission)
+            else:
+                submission.finish(self._changed(job_id, ["other settings than those of the job that is trained now"]))
+        return list(batch.values())
+
+    def _enter(self, batch: Sequence[Submission]) -> None:
+        """Examine robots, and enter their jobs, or queue those again that were not finished."""
+        try:
+            self._write_new(batch, self._examined(batch))
+        except BaseException:
+            self._waiting.extendleft(reversed(batch))
+            raise
+        for submission in batch:
+            submission.discard()
+
+    def _write_new(self, batch: Sequence[Submission], verdicts: Mapping[str, JobVerdict]) -> None:
+        opened: dict[str, OpenJob] = {}
+        new: list[Job] = []
+        requests: list[Request] = []
+        for submission in batch:
+            job, verdict = submission.job, verdicts[submission.job.job_id]
+            row = search_events.job_row(self._ledger, self.paths.ledger, job.job_id)
+            if verdict.settings_problem:
+                submission.finish(UsageError(f"TrainingPool.submit: {verdict.settings_problem}"))
+            elif row is None:
+                new.append(dataclasses.replace(job, xml_source=submission.experiment.shown_xml(job)))
+                opened[job.job_id] = OpenJob(submissions=[submission])
+            elif differences := _differences(row, job, verdict):
+                submission.finish(self._changed(job.job_id, differences))
+            else:
+                if row.state.name in AGAIN:
+                    requests.append(Request(verb=AGAIN[row.state.name], job_id=job.job_id))
+                is_retried = AGAIN.get(row.state.name) == "retry"
+                opened[job.job_id] = OpenJob(submissions=[submission], is_retried=is_retried)
+        with disk_full_explained(self.paths.root, "submit the robots again to a new pool with the same run_dir"):
+            additions.put_robots(self.paths, new, verdicts)
+        if new:
+            requests.append(Request(verb="add", job_id=self.holder))
+
+        def enter(ledger: Ledger) -> None:
+            additions.enter(ledger, new, verdicts, search_events.jobs_count(ledger))
+            ledger.add_requests(requests)
+
+        self._write(enter)
+        self._open |= opened
+
+    def _examined(self, batch: Sequence[Submission]) -> Mapping[str, JobVerdict]:
+        """Meanwhile jobs that have ended have their results."""
+
+        def watch(*_: int) -> None:
+            if self.is_stopping():
+                raise PoolStopped
+            self.look()
+
+        shutil.rmtree(self.paths.searching, ignore_errors=True)
+        self.paths.searching.mkdir(parents=True)
+        verdicts = preflight.examine(
+            [submission.job for submission in batch],
+            staging=self.paths.searching,
+            at_once=max(1, self.lanes // CPU_SHARE),
+            kept=self.children,
+            watch=watch,
+        )
+        return {one.job.job_id: run_plan.named(verdicts[one.job.job_id], one.job, one.experiment) for one in batch}
+
+    def _changed(self, job_id: str, differences: Sequence[str]) -> ChangedError:
+        lines = reconcile.by_difference({job_id: differences})
+        advice = "submit it with another name, or to a pool with another run_dir"
+        return ChangedError(
+            "\n".join([f"{self.paths.root}: a job that has run here is declared differently now:", *lines, advice])
+        )
+
+    # -- ends
+
+    def _end(self, job_id: str, job: OpenJob) -> None:
+        if job.state == "CANCELLED" and job.is_cancelled and job.is_wanted:  # it has been submitted again since
+            job.state, job.is_cancelled, job.is_retried = "PENDING", False, True
+            self._write(lambda ledger: ledger.add_requests([Request(verb="retry", job_id=job_id)]))
+            return
+        results = [self._result(job_id, submission) for submission in job.submissions]
+        del self._open[job_id]
+        for submission, result in zip(job.submissions, results, strict=True):
+            submission.finish(result)
+
+    def _result(self, job_id: str, submission: Submission) -> Result:
+        row = self._ledger.summary_of(job_id)
+        return result_of(self.paths, {**row, "xml": submission.robot.xml})
+
+    def _cancel(self) -> None:
+        """Cancel the jobs that nobody waits for any more."""
+        unwanted = {id_: job for id_, job in self._open.items() if not (job.is_wanted or job.is_cancelled)}
+        requests = [Request(verb="cancel", job_id=job_id) for job_id in unwanted]
+        if requests:
+            self._write(lambda ledger: ledger.add_requests(requests))
+        for job in unwanted.values():
+            job.is_cancelled = True
+
+    def _write(self, change: Callable[[Ledger], None]) -> None:
+        """Make ``change``, which commits at its end: the whole of it, or nothing."""
+        while True:
+            try:
+                change(self._ledger)
+                break
+            except LedgerBusyError:
+                self._ledger.abandon()
+                self._ledger = Ledger.open(self.paths.ledger)
+        self._seen = None
+
+
+def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> Sequence[str]:
+    """What ``job`` would train other than the job of ``row``."""
+    begun, job = dataclasses.replace(row, attempts=1), run_plan.examined(job, verdict)
+    return reconcile.changed_jobs({job.job_id: begun}, [job], {job.job_id: verdict}).get(job.job_id, [])

@@ -1,0 +1,183 @@
+"""``orchestrator.Search``: a search over bodies and hyperparameters from a Python program."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from orchestrator import api
+from orchestrator.core.errors import RunDirError, UsageError
+from orchestrator.core.text import plain
+from orchestrator.experiment import run_directory, run_plan
+from orchestrator.jobfile import Experiment, from_mapping
+from orchestrator.jobfile.search_spec import SearchSpec
+from orchestrator.jobfile.search_tables import SearchTable
+from orchestrator.jobfile.value_types import is_maker
+from orchestrator.results import ExperimentResult, Result, result_of
+from orchestrator.search.history import Trial
+from orchestrator.search.trials import TrialReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """One point of a search, and what came of it.
+
+    :ivar number: of the trial, from 0 on.
+    :ivar point: the value of every key of the space.
+    :ivar value: by which trials are compared: the first of ``values``; None if the trial failed or is not over.
+    :ivar values: one for each objective.
+    :ivar env_steps: of all of its trainings together.
+    :ivar parent: the trial whose policy it started from; None: it started from nothing.
+    :ivar reevaluates: the trial whose point is trained again from nothing, with other seeds; None: it is no such trial.
+    :ivar error: why it failed.
+    :ivar results: of its trainings, one for each seed.
+    """
+
+    number: int
+    point: Mapping[str, Any]
+    value: float | None
+    values: Sequence[float] = ()
+    env_steps: int
+    parent: int | None
+    reevaluates: int | None
+    error: str | None
+    results: Sequence[Result] = field(default=(), repr=False)
+
+
+class Search:
+    """A search, as the table ``[search]`` of a job file declares it; see docs/search.md.
+
+    ::
+
+        search = orchestrator.Search(
+            xml="robots/quadruped.xml",
+            space={"ppo.learning_rate": {"low": 1e-4, "high": 3e-3, "log": True}},
+            sampler="cmaes", trials=50, task="forward", total_timesteps=100_000, run_dir="runs/search",
+        )
+        search.run()
+        print(search.best(5))
+
+    :param xml: path of an MJCF file, or ``"module:function"`` that makes the robot of each point.
+    :param space: what varies: dotted keys of a job, each with ``low`` and ``high``, or with ``choices``.
+    :param run_dir: directory for all results; the default is a new directory in ``runs/``. A search with the same
+        directory resumes.
+    :param settings: keys of ``[search]`` (``sampler``, ``objective``, ``trials``, …), and those of a job.
+    :raises UsageError: a setting is invalid.
+    """
+
+    def __init__(
+        self,
+        *,
+        xml: str | os.PathLike[str],
+        space: Mapping[str, Any],
+        max_parallel: int | None = None,
+        run_dir: str | os.PathLike[str] | None = None,
+        **settings: Any,
+    ) -> None:
+        self._max_parallel = api.checked_lanes(max_parallel)
+        new = Path("runs") / f"search-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
+        self.run_dir = api.directory(run_dir or new)
+        """Directory of all results."""
+        table = {key: value for key, value in settings.items() if key in SearchTable.model_fields}
+        job = {key: value for key, value in settings.items() if key not in table}
+        if "init" in job:
+            job["init"] = api.init_argument(job["init"])
+        if not {"task", "env", "entry_point"} & job.keys():
+            job["task"] = "auto"
+        xml = os.fsdecode(xml)
+        if xml.lstrip().startswith("<"):
+            raise UsageError("Search: xml is MJCF text; expected a path: write it to a file that stays")
+        data = {
+            "name": plain(self.run_dir.name),
+            "defaults": job,
+            "jobs": [{"xml": xml}],
+            "search": {**table, "space": dict(space)},
+        }
+        code = (xml if is_maker(xml) else None) or job.get("entry_point") or job.get("env") or job.get("task")
+        with api.python_messages():
+            base = api.code_folder(code) or self.run_dir
+            self._experiment: Experiment = from_mapping(data, source="orchestrator.Search", base=base)
+
+    def run(self, *, show: bool = False, fresh: bool = False) -> ExperimentResult:
+        """Run the search, or resume it. Returns the results of all of its trainings.
+
+        :param show: as in :func:`orchestrator.train`, and so is ``fresh``.
+        :raises UsageError: the space does not fit the robot, or another search has begun in the run directory.
+        :raises DiskFullError, SupervisorError: everything has stopped; the same call resumes.
+        :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited; the same call resumes.
+        """
+        options = run_plan.RunOptions(
+            run_dir=self.run_dir, is_listed=True, max_parallel=self._max_parallel, fresh=fresh
+        )
+        with api.python_messages():
+            return api.finish(self._experiment, options, show=show, callbacks=None)
+
+    def trials(self) -> list[TrialResult]:
+        """All trials so far, in the order in which they were made; also while the search runs.
+
+        :raises UsageError: there is no run directory yet, or it cannot be read.
+        """
+        return self._trials(lambda reader: reader.history.trials)
+
+    def best(self, count: int = 5) -> list[TrialResult]:
+        """Finished trials, the best first; of several objectives those that no other surpasses in all of them.
+
+        Trials that repeat the best from nothing are not among them; :meth:`trials` has them.
+        """
+        return self._trials(lambda reader: reader.best(count))
+
+    def _trials(self, chosen: Callable[[TrialReader], Sequence[Trial]]) -> list[TrialResult]:
+        paths = run_directory.existing(self.run_dir)
+        reader = TrialReader.of(paths)
+        if reader is None:
+            raise RunDirError(f"{paths.root}: no search has been run here; `run()` begins it")
+        with run_directory.reading_ledger(paths) as ledger:
+            reader.update(ledger)
+            return [
+                TrialResult(
+                    number=trial.number,
+                    point=trial.point,
+                    value=trial.values[0] if trial.values else None,
+                    values=tuple(trial.values or ()),
+                    env_steps=trial.env_steps,
+                    parent=trial.parent,
+                    reevaluates=trial.reevaluates,
+                    error=trial.why or None,
+                    results=tuple(result_of(paths, ledger.summary_of(job_id)) for job_id in trial.jobs),
+                )
+                for trial in chosen(reader)
+            ]
+
+    def to_dataframe(self) -> Any:
+        """A :class:`pandas.DataFrame` with a row for each trial: its number, its point, and its values.
+
+        :raises UsageError: pandas is not installed.
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError as error:
+            raise UsageError(f"Search.to_dataframe needs pandas ({error}); `pip install pandas` installs it") from None
+        names = self._spec.objectives
+        rows = [
+            {
+                "trial": trial.number,
+                **trial.point,
+                **(dict(zip(names, trial.values, strict=True)) if trial.values else dict.fromkeys(names)),
+                "env_steps": trial.env_steps,
+                "parent": trial.parent,
+                "error": trial.error,
+            }
+            for trial in self.trials()
+        ]
+        return pandas.DataFrame(rows)
+
+    @property
+    def _spec(self) -> SearchSpec:
+        assert self._experiment.search is not None
+        return self._experiment.search

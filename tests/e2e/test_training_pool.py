@@ -1,0 +1,220 @@
+"""``TrainingPool``: futures of trainings, and what becomes of them however pool, program or supervisor end."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import psutil
+import pytest
+from command_helpers import HOPPER, INSTANT, STUBS, wait_until
+
+import orchestrator
+from orchestrator.core.errors import Problem, SupervisorError
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.pool import supervisor_process
+from orchestrator.pool.pool_jobs import TrainingFuture
+
+SUPERVISE = "\nfrom orchestrator.pool import pool_supervisor\nsys.exit(pool_supervisor.main(*sys.argv[1:]))"
+EXEC = {"resources": {"start": "exec", "min_free_disk": 0}}
+SHORT: dict[str, Any] = {
+    "total_timesteps": 256,
+    "n_envs": 2,
+    "eval_episodes": 0,
+    "ppo": {"n_steps": 64, "batch_size": 64, "n_epochs": 1},
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def no_examination(jobs: Any, **_: Any) -> dict[str, JobVerdict]:
+    """Jobs whose name begins with ``bad`` are refused."""
+    problem = Problem(where="jobs[0]", message="has no legs")
+    return {job.job_id: JobVerdict(problem=problem if job.spec.name.startswith("bad") else None) for job in jobs}
+
+
+@pytest.fixture
+def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is examined, and workers succeed when there is a file ``go-JOB`` beside the run directory."""
+    monkeypatch.setattr("orchestrator.experiment.preflight.examine", no_examination)
+    monkeypatch.setattr("orchestrator.experiment.preflight.Child", contextlib.nullcontext)
+    monkeypatch.setattr(supervisor_process, "COMMAND", (sys.executable, "-c", STUBS + SUPERVISE))
+
+
+def running(future: TrainingFuture) -> None:
+    wait_until(future.running, "the training runs")
+
+
+def supervisor_of(run_dir: Path) -> psutil.Process:
+    (found,) = (one for one in psutil.Process().children() if str(run_dir) in one.cmdline())
+    return found
+
+
+@contextlib.contextmanager
+def nothing_left() -> Iterator[None]:
+    """Neither processes, nor threads, nor open files of the block are left after it."""
+    gc.collect()
+    before = threading.active_count(), len(os.listdir("/proc/self/fd")), psutil.Process().children(recursive=True)
+    yield
+    gc.collect()
+    after = threading.active_count(), len(os.listdir("/proc/self/fd")), psutil.Process().children(recursive=True)
+    assert after == before
+
+
+@pytest.mark.usefixtures("stubs")
+def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path) -> None:
+    with nothing_left(), orchestrator.TrainingPool(max_parallel=2, run_dir="run", **EXEC) as pool:
+        slow, fast, twin = (pool.submit(HOPPER, name=name) for name in ("slow", "fast", "fast"))
+        running(slow)
+        running(fast)
+        bad, waiting, last = (pool.submit(HOPPER, name=name) for name in ("bad", "waiting", "last"))
+        failed = bad.result(commands.PATIENCE_S)
+        assert (failed.ok, failed.error, failed.state) == (False, "has no legs", "FAILED")
+        assert waiting.cancel()
+        completed = futures.as_completed([slow, fast, last], commands.PATIENCE_S)
+        for name, future in (("fast", fast), ("last", last), ("slow", slow)):
+            (here / f"go-{name}-s0").touch()
+            assert next(completed) is future
+            assert future.result().job_id == f"{name}-s0"
+            assert not future.cancel()
+        assert twin.result().job_dir == fast.result().job_dir
+
+        endless = pool.submit(HOPPER, name="endless")
+        running(endless)
+        assert endless.cancel()
+        assert futures.wait([endless, waiting], commands.PATIENCE_S).not_done == set()
+        with pytest.raises(futures.CancelledError):
+            endless.result()
+        with pytest.raises(orchestrator.UsageError, match='did you mean "n_envs"'):
+            pool.submit(HOPPER, n_env=2)
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.submit(HOPPER)
+    states = {job_id: row["state"] for job_id, row in commands.summary(here / "run").items()}
+    trained = dict.fromkeys(("slow-s0", "fast-s0", "last-s0"), "SUCCEEDED")
+    assert states == {**trained, "bad-s0": "FAILED", "endless-s0": "CANCELLED"} | (
+        {"waiting-s0": "CANCELLED"} if "waiting-s0" in states else {}
+    )
+
+
+@pytest.mark.usefixtures("stubs")
+def test_when_its_supervisor_is_killed_every_future_says_what_to_do(here: Path) -> None:
+    with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        first, second = pool.submit(HOPPER, name="first"), pool.submit(HOPPER, name="second")
+        running(first)
+        supervisor_of(here / "run").kill()
+        for future in (first, second):
+            with pytest.raises(SupervisorError, match="killed by signal 9") as caught:
+                future.result(commands.PATIENCE_S)
+            assert f"run_dir='{here}/run'" in str(caught.value)
+        with pytest.raises(SupervisorError, match="killed"):
+            pool.submit(HOPPER, name="third")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
+def test_an_exception_in_the_block_stops_everything_and_a_new_pool_resumes(here: Path) -> None:
+    (here / "go-done-s0").touch()
+
+    def submitted(pool: orchestrator.TrainingPool) -> list[TrainingFuture]:
+        return [pool.submit(HOPPER, name=name) for name in ("done", "begun", "other", "waiting")]
+
+    with (  # noqa: PT012 - this is what it is about
+        nothing_left(),
+        pytest.raises(ValueError, match="mine") as caught,
+        orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool,
+    ):
+        done, begun, *others = submitted(pool)
+        assert done.result(commands.PATIENCE_S).ok
+        running(begun)
+        raise ValueError("mine")
+    assert f"run_dir='{here}/run'" in caught.value.__notes__[0]
+    assert all(future.cancelled() for future in (begun, *others))
+    assert commands.summary(here / "run")["begun-s0"]["state"] == "PENDING"
+
+    begun_at = (here / "run/jobs/done-s0/started").stat().st_mtime_ns
+    for name in ("begun", "waiting", "other"):
+        (here / f"go-{name}-s0").touch()
+    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        done, begun, _, waiting = submitted(pool)
+        assert done.result(commands.PATIENCE_S).ok
+        assert (begun.result(commands.PATIENCE_S).ok, waiting.result(commands.PATIENCE_S).ok) == (True, True)
+        other = pool.submit(HOPPER, name="done", n_envs=3)
+        with pytest.raises(orchestrator.ChangedError, match=r"n_envs: 8 → 3"):
+            other.result(commands.PATIENCE_S)
+    rows = commands.summary(here / "run")
+    assert {row["state"] for row in rows.values()} == {"SUCCEEDED"}
+    assert (rows["done-s0"]["attempts"], rows["begun-s0"]["attempts"]) == (1, 2)
+    assert (here / "run/jobs/done-s0/started").stat().st_mtime_ns == begun_at
+
+
+@pytest.mark.slow
+def test_a_killed_program_takes_its_trainings_with_it(here: Path) -> None:
+    program = f"""
+import contextlib, sys, threading
+import orchestrator
+from orchestrator.experiment import preflight
+from orchestrator.pool import supervisor_process
+supervisor_process.COMMAND = (sys.executable, "-c", {STUBS + SUPERVISE!r})
+preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
+preflight.Child = contextlib.nullcontext
+pool = orchestrator.TrainingPool(max_parallel=1, run_dir="run", **{EXEC!r})
+pool.submit({str(HOPPER)!r}, name="one").result()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], cwd=here, env=commands.environment()) as popen:
+        started = here / "run/jobs/one-s0/started"
+        wait_until(started.exists, "the worker has started")
+        processes = psutil.Process(popen.pid).children(recursive=True)
+        popen.send_signal(signal.SIGKILL)
+    assert psutil.wait_procs(processes, commands.PATIENCE_S)[1] == []
+    assert commands.summary(here / "run")["one-s0"]["state"] == "PENDING"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
+def test_two_hundred_bodies_leak_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "instant.py").write_text(INSTANT)
+    worker = f"\nworker = (sys.executable, '-I', '-S', {str(here / 'instant.py')!r})"
+    monkeypatch.setattr(supervisor_process, "COMMAND", (sys.executable, "-c", STUBS + worker + SUPERVISE))
+    bodies = [HOPPER.read_text().replace("<mujoco", f"<!-- {number} --><mujoco", 1) for number in range(200)]
+    with nothing_left(), orchestrator.TrainingPool(max_parallel=4, run_dir="run", **EXEC) as pool:
+        pending = {pool.submit(body) for body in bodies[:8]}
+        rest, done = iter(bodies[8:]), list[orchestrator.Result]()
+        while pending:
+            ended, pending = futures.wait(pending, commands.PATIENCE_S, futures.FIRST_COMPLETED)
+            done += [future.result() for future in ended]
+            pending |= {pool.submit(body) for _, body in zip(ended, rest, strict=False)}
+    assert len({result.job_id for result in done if result.ok}) == 200
+
+
+@pytest.mark.slow
+def test_a_child_starts_from_the_policy_of_its_parent_and_a_broken_robot_is_a_result(here: Path) -> None:
+    body = HOPPER.read_text()
+    with nothing_left(), orchestrator.TrainingPool(run_dir="run", task="forward", **SHORT) as pool:
+        broken, parent = pool.submit("<mujoco/>"), pool.submit(body)
+        assert "has no joints" in str(broken.result(commands.PATIENCE_S).error)
+        assert broken.result().xml is None
+        child = pool.submit(body, init=parent.result(commands.PATIENCE_S), seed=1).result(commands.PATIENCE_S)
+        assert child.ok, child.error
+        with pytest.raises(orchestrator.UsageError, match="has no policy"):
+            pool.submit(body, init=broken.result())
+        wrong = pool.submit(body, task_options={"leg_weight": 1})
+        with pytest.raises(orchestrator.UsageError, match="leg_weight"):
+            wrong.result(commands.PATIENCE_S)
+    assert child.job_dir is not None
+    spec = WorkerSpec.from_json((child.job_dir / "spec.json").read_text())
+    assert spec.init == str(parent.result().job_dir)
