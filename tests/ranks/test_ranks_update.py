@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, get_args
 from unittest import mock
@@ -23,9 +24,7 @@ from orchestrator.worker.training import algorithms, learners
 
 MODES = get_args(Mode)
 GROUPS: tuple[tuple[int, Backend], ...] = ((2, "auto"), (4, "gloo"))
-"""Of ranks: on one machine ``auto`` is over shared memory, and ``gloo`` over the network.
-
-``test_shared_memory_allreduce.py`` shows that sums over shared memory are right to the bit for any number of ranks."""
+"""Of ranks: on one machine ``auto`` is over shared memory, and ``gloo`` over the network."""
 N_ENVS, N_STEPS, ROWS = 4, 32, 40
 ROUNDING = 3e-6
 """Of float32, over the steps of an update; relative to how far the update went."""
@@ -204,14 +203,15 @@ def on_ranks(ranks: Ranks, cases: Mapping[Case, tuple[Any, Data]]) -> dict[tuple
 
 
 class Sides:
-    """Every case, done by one process and by so many ranks."""
+    """Cases, done by one process and by so many ranks."""
 
-    def __init__(self, size: int, backend: Backend, directory: Path) -> None:
+    def __init__(self, size: int, backend: Backend, directory: Path, chosen: Collection[Case] = CASES) -> None:
         self.size = size
         self.before: dict[Case, np.ndarray] = {}
         self.alone: dict[Case, dict[str, Any]] = {}
         cases = {}
-        for case, spec in CASES.items():
+        for case in chosen:
+            spec = CASES[case]
             model = build(spec)
             data, policy = collected(model), copy.deepcopy(model.policy.state_dict())
             cases[case] = policy, data
@@ -230,6 +230,7 @@ def distance(one: np.ndarray, other: np.ndarray, before: np.ndarray) -> float:
     return float(np.linalg.norm(one - other) / np.linalg.norm(other - before))
 
 
+FEW = (("fast", "as it comes"), ("sb3", "as it comes"), ("sac", "three steps"))
 every_case = pytest.mark.parametrize("case", CASES, ids=[" ".join(case) for case in CASES])
 every_mode = pytest.mark.parametrize("mode", MODES)
 
@@ -253,6 +254,15 @@ def test_all_ranks_come_to_the_same_bits(sides: Sides, case: Case, mode: Mode) -
         assert other["parameters"].tobytes() == first["parameters"].tobytes()
         if mode == "allreduce":
             assert other["moments"].tobytes() == first["moments"].tobytes()
+
+
+@pytest.mark.slow
+def test_four_ranks_over_shared_memory_update_as_one_process(tmp_path: Path) -> None:
+    """A few cases; ``test_shared_memory_allreduce.py`` shows that its sums are right to the bit for any ranks."""
+    sides = Sides(4, "auto", tmp_path / "together", FEW)
+    for case, mode in itertools.product(FEW, MODES):
+        test_an_update_of_all_ranks_is_that_of_one_process_over_all_their_data(sides, case, mode)
+        test_all_ranks_come_to_the_same_bits(sides, case, mode)
 
 
 @every_mode
@@ -281,7 +291,7 @@ def test_target_kl_ends_the_update_of_all_in_its_middle(sides: Sides, learner: s
         assert 0 < result["steps"][0] < most
 
 
-@pytest.mark.parametrize("case", [("fast", "as it comes"), ("sb3", "as it comes"), ("sac", "three steps")])
+@pytest.mark.parametrize("case", FEW)
 def test_a_rank_by_itself_would_come_to_something_else(sides: Sides, case: Case) -> None:
     spec = CASES[case]
     alone = dataclasses.replace(
