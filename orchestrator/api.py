@@ -147,7 +147,9 @@ def train(
     :raises ClusterLostError: the head node of the cluster is lost, and its jobs with it.
     :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited.
     """
-    _refuse_unknown(defaults)
+    if "matrix" in defaults:
+        raise UsageError("train: matrix belongs in a job file; call train once for each of its points")
+    refuse_unknown("train", defaults, list(train.__kwdefaults__ or ()))
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
         raise UsageError(f"seeds={seeds!r}: expected a sequence of whole numbers, such as [0, 1, 2]")
     seeds = list(seeds)
@@ -211,14 +213,11 @@ def init_argument(init: Any) -> Any:
     return init
 
 
-def _refuse_unknown(defaults: Mapping[str, Any]) -> None:
-    """Refuse what is no key of a job, but like an argument of :func:`train`. The job file refuses the others."""
-    if "matrix" in defaults:
-        raise UsageError("train: matrix belongs in a job file; call train once for each of its points")
-    arguments = list(train.__kwdefaults__ or ())
-    for key in defaults.keys() - Settings.model_fields.keys():
+def refuse_unknown(caller: str, keys: Iterable[str], arguments: Sequence[str]) -> None:
+    """Refuse what is no key of a job, but like one of the ``arguments``. The job file refuses the others."""
+    for key in set(keys) - Settings.model_fields.keys():
         if (near := suggestion(key, [*Settings.model_fields, *arguments])) in arguments:
-            raise UsageError(f'train: {plain(key)}: unknown argument; did you mean "{near}"?')
+            raise UsageError(f'{caller}: {plain(key)}: unknown argument; did you mean "{near}"?')
 
 
 def _checked(on_change: OnChange) -> OnChange:

@@ -86,6 +86,7 @@ class Search:
         """Directory of all results."""
         table = {key: value for key, value in settings.items() if key in SearchTable.model_fields}
         job = {key: value for key, value in settings.items() if key not in table}
+        api.refuse_unknown("Search", job, [*SearchTable.model_fields, "max_parallel", "run_dir"])
         if "init" in job:
             job["init"] = api.init_argument(job["init"])
         if not {"task", "env", "entry_point"} & job.keys():

@@ -25,7 +25,7 @@ from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import count, plain
 from orchestrator.experiment import preflight
 from orchestrator.jobfile import Experiment, from_mapping
-from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, robot_arguments
+from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, Spec, robot_arguments
 from orchestrator.machine import topology
 from orchestrator.pool.pool_jobs import PoolJobs, PoolStopped, Submission, TrainingFuture
 from orchestrator.pool.supervisor_process import SupervisorProcess
@@ -61,6 +61,7 @@ class TrainingPool:
     def __init__(
         self, max_parallel: int | None = None, run_dir: str | os.PathLike[str] | None = None, **defaults: Any
     ) -> None:
+        api.refuse_unknown("TrainingPool", defaults, ["max_parallel", "run_dir"])
         max_parallel = api.checked_lanes(max_parallel)
         resources = defaults.get("resources", {})
         self._defaults = {**defaults, "resources": resources}
@@ -112,6 +113,10 @@ class TrainingPool:
         :raises RuntimeError: the pool is closed.
         :raises OrchestratorError: the pool has ended; the message says why.
         """
+        if not isinstance(xml, str | os.PathLike | Spec):
+            expected = "expected a path, MJCF text or a mujoco.MjSpec"
+            raise UsageError(f"TrainingPool.submit: xml is of type {type(xml).__name__}; {expected}")
+        api.refuse_unknown("TrainingPool.submit", settings.keys() - {"name"}, ["seed", "init"])
         folder = functools.cache(lambda: Path(tempfile.mkdtemp(dir=self._folder.name)))
         if isinstance(init, Result):
             if not init.ok or init.job_dir is None:

@@ -60,7 +60,7 @@ def test_a_search_from_python_is_that_of_a_job_file_and_resumes(
 def test_what_is_wrong_with_a_search_is_said_before_it_runs() -> None:
     space = {"ppo.learning_rate": {"low": 1e-4, "high": 1e-2}}
     for arguments, fragment in (
-        ({"trials": 3, "samplr": "random"}, "samplr: unknown key"),
+        ({"trials": 3, "samplr": "random"}, 'did you mean "sampler"'),
         ({"trials": 3, "space": {"ppo.n_step": {"low": 1, "high": 2}}}, "n_step"),
         ({"trials": 3, "xml": "<mujoco/>"}, "write it to a file"),
         ({"trials": 3, "objective": []}, "objective"),
