@@ -21,6 +21,7 @@ from orchestrator.commands import (
     inspection_commands,
     measurement_commands,
     run_command,
+    search_commands,
 )
 from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
 from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
@@ -30,7 +31,7 @@ PROGRAM = "orchestrator"
 DISTRIBUTION = "mujoco-orchestrator"
 COMMANDS = (
     *(authoring_commands, run_command, control_commands),
-    *(experiment_commands, inspection_commands, measurement_commands),
+    *(search_commands, experiment_commands, inspection_commands, measurement_commands),
 )
 
 app = typer.Typer(
@@ -48,6 +49,7 @@ for module in COMMANDS:
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     app.add_typer(module.app)
 app.add_typer(cluster_commands.app, name="cluster")
+app.add_typer(search_commands.group, name="search")
 
 
 def _show_version(is_asked: bool) -> None:

@@ -43,7 +43,8 @@ def status(
         bool,
         Option(
             "--exit-code",
-            help="End with 1 if jobs failed or were cancelled, otherwise with 130 if jobs run, wait or are paused.",
+            help="End with 1 if jobs failed or were cancelled, otherwise with 130 if jobs run, wait or are paused. At "
+            "the end of a search, end with the exit code of `run`.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -52,10 +53,11 @@ def status(
     found = _found(run_dir, "status", needs_one=watch or with_exit_code, as_json=as_json)
     if found is None:
         return
-    from orchestrator.experiment import control
+    from orchestrator.experiment import search_process
+    from orchestrator.search.watch import annotated
 
     last: Snapshot | None = None
-    snapshots = _snapshots(found, watch=watch)
+    snapshots = annotated(_snapshots(found, watch=watch))
     if as_json:
         from orchestrator.ledger import summary
 
@@ -67,7 +69,7 @@ def status(
         message = "no longer watching; the experiment continues"
         with shared.interruptible(message) if watch else contextlib.nullcontext():
             last = status_view.show(snapshots, in_place=watch)
-    raise typer.Exit(control.exit_code(last.rows) if with_exit_code and last is not None else 0)
+    raise typer.Exit(search_process.exit_code_of(last) if with_exit_code and last is not None else 0)
 
 
 def _found(run_dir: Path | None, command: str, *, needs_one: bool, as_json: bool = False) -> Path | None:

@@ -212,21 +212,29 @@ def _run(
     as_json: bool,
 ) -> int:
     """Run it and show how it ended; returns the exit code."""
+    from orchestrator.core.paths import RunPaths
     from orchestrator.experiment import session
+    from orchestrator.search import watch
+    from orchestrator.search.watch import WatchReporter
     from orchestrator.terminal import background_output, detached_view, live_table, status_view
 
+    is_search = experiment.search is not None or experiment.scheduler is not None
     notice = live_table.json_notice if as_json else background_output.line_notice
     with background_output.standard_output_in_background(notice):
         reporting: contextlib.AbstractContextManager[Reporter] = live_table.reporter(as_json=as_json)
         if process is not None:
             reporting = contextlib.nullcontext(detached_view.reporter(process, options.run_dir, as_json=as_json))
         with reporting as reporter:
-            finished = session.run(experiment, options, reporter, warm=warm)
+            watching = WatchReporter(reporter, RunPaths(options.run_dir)) if is_search else reporter
+            finished = session.run(experiment, options, watching, warm=warm)
         if as_json:
             succeeded = sum(state.name == "SUCCEEDED" for state in finished.states.values())
             text = f"{succeeded} of {len(finished.states)} jobs succeeded"
             reporter.event("ended", text, exit_code=finished.exit_code, run_dir=str(finished.paths.root))
         else:
             root, is_stopped = finished.paths.root, finished.interrupted
-            status_view.show_end(root, finished.rows, exit_code=finished.exit_code, is_stopped=is_stopped)
+            search = watch.line(finished.paths) if is_search else ""
+            status_view.show_end(
+                root, finished.rows, exit_code=finished.exit_code, is_stopped=is_stopped, search=search
+            )
     return finished.exit_code

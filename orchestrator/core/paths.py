@@ -150,6 +150,8 @@ class RunPaths:
     """The search as its searcher reads it: the job file's content, and what was given on the command line."""
     search_sampler = Below("search/sampler.pickle")
     """The sampler's state, so that a resumed search need not tell it everything again."""
+    search_journal = Below("search/optuna-journal.log")
+    """The trials for Optuna's own tools; written by `search export`."""
     search_log = Below("search/search.log")
     """Output of the searcher, and of a sampler of the user's own."""
     replaced = Below("replaced")

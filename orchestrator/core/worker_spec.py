@@ -160,6 +160,11 @@ class WorkerSpec:
         return self.init.removeprefix(INIT_JOB) if self.init is not None and self.init.startswith(INIT_JOB) else None
 
     @property
+    def attempt_end(self) -> int:
+        """env_steps at which an attempt ends by itself: those of its rung, or of the whole training."""
+        return self.total_timesteps if self.pause_at is None else min(self.pause_at, self.total_timesteps)
+
+    @property
     def schedules(self) -> dict[str, str]:
         """The hyperparameters that change over the training."""
         values = ((name, self.hyperparameters.get(name)) for name in SCHEDULES)

@@ -6,7 +6,7 @@ import difflib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -17,9 +17,10 @@ from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.experiment import recovery, run_directory, run_end
 from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.ledger import Ledger, Request, SummaryRow, live_facts, summary
+from orchestrator.ledger import Ledger, Request, SummaryRow, live_facts, search_events, summary
 from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.ledger.requests import RequestFiles
+from orchestrator.ledger.search_events import Standing
 from orchestrator.supervisor.events import SilentReporter
 
 FOLLOW_EVERY_S = 0.3
@@ -65,12 +66,21 @@ class Snapshot:
     free_disk_asked: Mapping[str, int] | None = None
     """MiB of each PENDING job, while jobs wait for disk space; None where that is not known (on another host)."""
 
+    goals: Mapping[str, int] = field(default_factory=dict)
+    """env_steps at which running and queued jobs pause at a rung, by ``job_id``."""
+    standing: Standing = "none"
+    """Of the search."""
+    search: str = ""
+    search_news: str = ""
+    """A line about it, and one about a new best trial; whoever shows the snapshot fills them in."""
+
     was_killed: bool = False
     """Whether its last supervisor was killed while jobs ran, and none has run since."""
 
     @property
     def over(self) -> bool:
-        return self.holder is None or (bool(self.rows) and all(row["state"] in TERMINAL for row in self.rows))
+        have_ended = bool(self.rows) and all(row["state"] in TERMINAL for row in self.rows)
+        return self.holder is None or (have_ended and self.standing != "underway")  # a search may make new jobs
 
     def facts(self) -> list[dict[str, Any]]:
         """The rows as JSON objects; while a supervisor runs, with what it reports beside the ledger."""
@@ -115,8 +125,16 @@ def status(run_dir: Path) -> Snapshot:
         was_killed = is_left_running and run_end.read(paths) is None
         live = None if holder is None else live_facts.read(paths, holder.key)
         asked = ledger.free_disk_asked() if live is not None and live.waiting_from_mib is not None else None
-        rows = _as_of_now(rows, holder)
-        return Snapshot(paths=paths, rows=rows, holder=holder, live=live, free_disk_asked=asked, was_killed=was_killed)
+        return Snapshot(
+            paths=paths,
+            rows=_as_of_now(rows, holder),
+            holder=holder,
+            live=live,
+            free_disk_asked=asked,
+            was_killed=was_killed,
+            standing=search_events.standing(ledger),
+            goals=search_events.goals(ledger),
+        )
 
 
 def _as_of_now(rows: list[SummaryRow], holder: LockHolder | None) -> list[SummaryRow]:

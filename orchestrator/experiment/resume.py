@@ -15,17 +15,18 @@ from typing import get_args
 
 from pydantic import TypeAdapter
 
-from orchestrator.core.errors import Problem, RunDirError
+from orchestrator.core.decoding import parsed_json
+from orchestrator.core.errors import LedgerError, Problem, RunDirError
 from orchestrator.core.job import Cancelled, Failed, Job, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.robot_hash import main_file, robot_hash
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.jobfile import Experiment, Notify, Order
+from orchestrator.jobfile import Experiment, Notify, Order, from_mapping
 from orchestrator.jobfile.toml_models import NotifyTable
 from orchestrator.jobfile.value_types import MaxParallel
-from orchestrator.ledger import JobRow
+from orchestrator.ledger import JobRow, search_events
 
 
 def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
@@ -36,6 +37,9 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
     paths = run_directory.existing(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
         rows = [row for row in ledger.jobs() if row.state != Cancelled(is_undeclared=True)]
+        is_search = search_events.standing(ledger) != "none"
+    if is_search:
+        return declared_search(paths), verdicts(rows)
     if not paths.experiment.exists():
         raise RunDirError(f"{paths.root}: this command has no job file to resume. {how(paths)}")
     try:
@@ -59,6 +63,20 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
         base=paths.root.absolute(),
     )
     return experiment, verdicts(rows)
+
+
+def declared_search(paths: RunPaths) -> Experiment:
+    """The experiment of a search, or of jobs that are compared at rungs, as it was declared when it was last run.
+
+    :raises SpecError: what it refers to is gone, such as its robot.
+    :raises LedgerError: the declaration cannot be read.
+    """
+    try:
+        content = parsed_json(read_regular(paths.search_declared))
+        return from_mapping(content["data"], base=Path(content["base"]), **content["options"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        advice = "run the job file, which replaces it"
+        raise LedgerError(f"{paths.search_declared}: cannot be read ({error}); {advice}") from error
 
 
 def verdicts(rows: Iterable[JobRow]) -> dict[str, JobVerdict]:

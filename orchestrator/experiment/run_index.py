@@ -24,7 +24,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.ledger import summary
+from orchestrator.ledger import search_events, summary
 
 FINISHED = "finished"
 ORDER = ("running", "paused", "interrupted", "unreadable", FINISHED)
@@ -105,28 +105,25 @@ def _listed(entry: RunEntry) -> ListedRun:
     paths = RunPaths(Path(entry.run_dir))
     holder = run_directory.holder(paths)
     try:
-        jobs = _jobs(paths, holder)
+        jobs, state = _jobs_and_state(paths, holder)
     except (OrchestratorError, OSError) as error:
         state = "unreadable" if holder is None else "running"
         return ListedRun(entry=entry, state=state, holder=holder, problem=str(error))
-    return ListedRun(entry=entry, state=_state(holder, jobs), holder=holder, jobs=jobs)
+    return ListedRun(entry=entry, state=state if holder is None else "running", holder=holder, jobs=jobs)
 
 
-def _jobs(paths: RunPaths, holder: LockHolder | None) -> Mapping[str, int]:
+def _jobs_and_state(paths: RunPaths, holder: LockHolder | None) -> tuple[Mapping[str, int], str]:
+    """The jobs by state, and the state of the experiment while no supervisor runs."""
     if holder is not None and holder.is_elsewhere:
-        return Counter(row["state"] for row in summary.read(paths)[0])
+        return Counter(row["state"] for row in summary.read(paths)[0]), ""
     if not paths.ledger.exists():  # its robots are examined first
-        return {}
+        return {}, "interrupted"
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         jobs = Counter(ledger.counts())
+        standing = search_events.standing(ledger)
+        at_rungs = search_events.at_rungs(ledger) if standing == "over" else 0
     if holder is None and jobs["RUNNING"]:  # its supervisor was killed
         jobs["PENDING"] += jobs.pop("RUNNING")
-    return jobs
-
-
-def _state(holder: LockHolder | None, jobs: Mapping[str, int]) -> str:
-    if holder is not None:
-        return "running"
-    if not jobs or jobs.get("PENDING") or jobs.get("RUNNING"):
-        return "interrupted"
-    return "paused" if jobs.get("PAUSED") else FINISHED
+    if not jobs or jobs["PENDING"] or jobs["RUNNING"] or standing == "underway":
+        return jobs, "interrupted"
+    return jobs, "paused" if jobs["PAUSED"] > at_rungs else FINISHED

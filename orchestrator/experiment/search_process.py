@@ -20,16 +20,17 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.environment import worker_thread_settings
 from orchestrator.core.errors import ChangedError, LedgerError
-from orchestrator.core.job import State
+from orchestrator.core.job import Cause, State, move
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import last_line
+from orchestrator.core.text import count, last_line, listed
 from orchestrator.executors.process import end_group, package_path, working_directory
-from orchestrator.experiment import resume
+from orchestrator.experiment import control, resume, run_end
+from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger, search_events
 from orchestrator.supervisor.events import Reporter
-from orchestrator.supervisor.retry_policy import exit_code
+from orchestrator.supervisor.retry_policy import exit_code, promoted
 from orchestrator.supervisor.supervisor import Supervisor
 
 MOST_STARTS = 5
@@ -38,6 +39,7 @@ ENDED, WAITS_FOR_USER = 0, 3
 OTHERWISE = "`run --fresh` starts over and keeps what is here under another name; another --run-dir leaves it as it is"
 LOG_BYTES = 4_000
 """So much of the end of its log is read to say why it has ended."""
+SHOWN = 10
 OF_THE_RUN = ("name", "max_parallel", "order", "on_invalid", "notify")
 BUDGET = ("trials", "max_env_steps", "max_time", "reevaluate")
 """Keys of a job file, and of its table ``[search]``, that a resumed search takes over: no trial so far depends on
@@ -176,6 +178,45 @@ def _pausing(experiment: Experiment) -> Experiment:
     first = experiment.scheduler.min_env_steps
     jobs = [dataclasses.replace(job, spec=dataclasses.replace(job.spec, pause_at=first)) for job in experiment.jobs]
     return dataclasses.replace(experiment, jobs=tuple(jobs))
+
+
+def let_all_train_on(experiment: Experiment, ledger: Ledger, reporter: Reporter) -> None:
+    """If ``experiment`` has no scheduler any more, let those of its jobs train to their end that paused at rungs."""
+    is_compared = experiment.search is not None or experiment.scheduler is not None
+    if is_compared or search_events.standing(ledger) == "none":
+        return
+    declared, waiting = {job.job_id for job in experiment.jobs}, list[str]()
+    for row in ledger.jobs():
+        after = promoted(row.job, row.state, None) if row.job.job_id in declared else None
+        if after is not None:
+            job, state = after
+            ledger.update_spec(job)
+            if state is not row.state:
+                ledger.set_state(job.job_id, move(job.job_id, row.state, state))
+                waiting.append(job.job_id)
+    search_events.withdraw(ledger)
+    if waiting:
+        text = "train on to their end, as the job file has no [scheduler] any more"
+        shown = f"{count(len(waiting), 'job')} at rungs {text}: {listed(waiting, SHOWN)}"
+        reporter.event("promoted", shown, jobs=waiting)
+
+
+def exit_code_of(snapshot: Snapshot) -> int:
+    """The exit code for the jobs of ``snapshot``; of a search that of `run`, as far as it is known."""
+    if snapshot.standing == "none" or (snapshot.standing == "over" and not _has_search(snapshot.paths)):
+        return control.exit_code(snapshot.rows)
+    states = {row["state"] for row in snapshot.rows if row["cause"] != Cause.RUNG}
+    if snapshot.standing == "over" and not states & {"PENDING", "RUNNING", "PAUSED"}:
+        return 0 if "SUCCEEDED" in states else 1
+    end = run_end.read(snapshot.paths) if snapshot.holder is None else None
+    return 130 if end is None or end.exit_code == 0 else end.exit_code
+
+
+def _has_search(paths: RunPaths) -> bool:
+    """Whether it is a search whose trials are compared, and no matrix."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return "search" in parsed_json(paths.search_declared.read_bytes())["data"]
+    return True
 
 
 def _decisive(declaration: Mapping[str, Any]) -> dict[str, Any]:

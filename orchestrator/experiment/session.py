@@ -96,10 +96,10 @@ def run(
         options = _known(options, ledger, experiment.jobs, paths, stops)
         run_plan = plan(experiment, options, staging, stops=stops, watch=watch, warm=warm, locks_directory=locks)
         backend = stack.enter_context(contextlib.closing(run_plan.backend))
-        if ledger is None:
-            ledger = _abandoned_with(stack, Ledger.create(paths.ledger))
-        position = {job.job_id: index for index, job in enumerate(experiment.jobs)}
-        rows = reconcile(run_plan.jobs, run_plan.verdicts, position, options.on_change, paths, ledger, reporter)
+        ledger = ledger or _abandoned_with(stack, Ledger.create(paths.ledger))
+        search_process.let_all_train_on(experiment, ledger, reporter)
+        order = {job.job_id: index for index, job in enumerate(experiment.jobs)}
+        rows = reconcile(run_plan.jobs, run_plan.verdicts, order, options.on_change, paths, ledger, reporter)
         if experiment.text is not None:
             write_whole(paths.experiment, experiment.text)
         _report_plan(run_plan, options, aside, reporter)
@@ -146,7 +146,7 @@ def run(
         states=states,
         rows=[row for row in summaries if row["job_id"] in states],
         exit_code=outcome.exit_code,
-        interrupted=supervisor.interrupted,
+        interrupted=supervisor.interrupted or (supervisor.is_stopping and outcome.exit_code == 130),
         signalled=stops.count > 0,
     )
 

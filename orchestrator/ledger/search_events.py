@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerError
+from orchestrator.core.job import Cause
 from orchestrator.ledger import JobRow, Ledger, Verb, rows
 from orchestrator.ledger.database_file import decoding, translated
 
@@ -23,6 +24,7 @@ CREATE TABLE IF NOT EXISTS search (
 )
 """
 
+WITHDRAWN = "is_withdrawn"
 MOST_MARKS = 500
 """Values of one statement; SQLite limits their number."""
 
@@ -31,6 +33,11 @@ Kind: TypeAlias = Literal["began", "asked", "reached", "promoted", "over", "told
 ``reached``: all of its jobs are paused at a rung. ``promoted``: it goes on to a later rung. ``over``: its jobs have
 ended, with its values. ``told``: the sampler was
 told this outcome of it. ``ended``: the search is over."""
+
+
+Standing: TypeAlias = Literal["none", "underway", "over"]
+"""Of the search of a run directory: none, one that may still make jobs or promote them, or one that has come to its end
+and leaves those paused that wait at rungs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +54,36 @@ class SearchEvent:
 def is_search(ledger: Ledger) -> bool:
     """Whether a search has ever begun in this run directory."""
     return bool(ledger.select("SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'search'")[0][0])
+
+
+def standing(ledger: Ledger) -> Standing:
+    if not is_search(ledger):
+        return "none"
+    last = "SELECT kind, content FROM search WHERE kind IN ('began', 'ended') ORDER BY id DESC LIMIT 1"
+    for kind, content in ledger.select(last):
+        return "underway" if kind == "began" else "none" if WITHDRAWN in content else "over"
+    return "none"
+
+
+def withdraw(ledger: Ledger) -> None:
+    """Enter, into the open transaction of ``ledger``, that the job file declares no search any more."""
+    if standing(ledger) != "none":
+        add(ledger, [SearchEvent(kind="ended", content={WITHDRAWN: True})])
+
+
+def at_rungs(ledger: Ledger) -> int:
+    """Number of jobs that wait at a rung."""
+    sql = "SELECT count(*) FROM jobs WHERE state = 'PAUSED' AND cause = ?"
+    return int(ledger.select(sql, (Cause.RUNG,))[0][0])
+
+
+def goals(ledger: Ledger) -> dict[str, int]:
+    """env_steps at which jobs of a search pause at a rung, by ``job_id``: of those that run or are queued."""
+    if standing(ledger) != "underway":
+        return {}
+    at = "CAST(json_extract(spec, '$.pause_at') AS INTEGER)"
+    sql = f"SELECT job_id, {at} FROM declared JOIN jobs USING (job_id) WHERE state IN ('PENDING', 'RUNNING')"  # noqa: S608
+    return dict(map(tuple, ledger.select(f"{sql} AND {at} IS NOT NULL")))
 
 
 def events(ledger: Ledger, path: Path, *, after: int = 0) -> list[SearchEvent]:
@@ -69,12 +106,13 @@ class Figures(NamedTuple):
     env_steps: int
     ep_rew_mean: float | None
     message: str | None
+    cause: str | None = None
 
 
 def figures(ledger: Ledger, job_ids: Collection[str]) -> dict[str, Figures]:
     """Of each of these jobs, by ``job_id``."""
     marks = ", ".join("?" * len(job_ids))
-    sql = f"SELECT job_id, state, env_steps, ep_rew_mean, message FROM jobs WHERE job_id IN ({marks})"  # noqa: S608 - marks
+    sql = f"SELECT job_id, state, env_steps, ep_rew_mean, message, cause FROM jobs WHERE job_id IN ({marks})"  # noqa: S608 - marks
     return {row[0]: Figures(*row[1:]) for row in ledger.select(sql, list(job_ids))}
 
 
@@ -84,8 +122,9 @@ def totals(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int]:
     for first in range(0, len(job_ids), MOST_MARKS):
         some = job_ids[first : first + MOST_MARKS]
         marks = ", ".join("?" * len(some))
-        sql = f"SELECT job_id, json_extract(spec, '$.total_timesteps') FROM declared WHERE job_id IN ({marks})"  # noqa: S608 - marks
-        found |= {job_id: int(steps) for job_id, steps in ledger.select(sql, some)}
+        steps = "CAST(coalesce(json_extract(spec, '$.total_timesteps'), 0) AS INTEGER)"
+        sql = f"SELECT job_id, {steps} FROM declared WHERE job_id IN ({marks})"  # noqa: S608 - marks
+        found |= dict(map(tuple, ledger.select(sql, some)))
     return found
 
 

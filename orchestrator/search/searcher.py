@@ -23,14 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerBusyError, LedgerError, OrchestratorError, SpecError, UsageError
-from orchestrator.core.job import TERMINAL, Job
+from orchestrator.core.job import TERMINAL, Cause, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import shortened
-from orchestrator.experiment import additions, preflight
+from orchestrator.experiment import additions, preflight, resume
 from orchestrator.experiment.search_process import ENDED, WAITS_FOR_USER
-from orchestrator.jobfile import Experiment, from_mapping
+from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
 from orchestrator.ledger import Ledger, Request, search_events
 from orchestrator.ledger.search_events import Figures, SearchEvent
@@ -191,7 +190,9 @@ class Searcher:
     def _waits_for_user(self) -> bool:
         """Whether nothing can go on before the user resumes jobs that they have paused."""
         open_trials = [trial for trial in self.history.open.values() if not trial.is_waiting]
-        states = [self._figures[job_id].state for trial in open_trials for job_id in trial.jobs]
+        figures = [self._figures[job_id] for trial in open_trials for job_id in trial.jobs]
+        # One that is still at a rung is being promoted.
+        states = ["promoted" if one.cause == Cause.RUNG else one.state for one in figures]
         is_paused = "PAUSED" in states and set(states) <= {"PAUSED", *TERMINAL}
         return not self._due and is_paused and not self._may_ask()
 
@@ -360,12 +361,6 @@ def _with(job: Job, **changes: Any) -> Job:
     return dataclasses.replace(job, spec=dataclasses.replace(job.spec, **changes))
 
 
-def declared(paths: RunPaths) -> Experiment:
-    """The experiment as the supervisor read it."""
-    content = parsed_json(paths.search_declared.read_bytes())
-    return from_mapping(content["data"], base=Path(content["base"]), **content["options"])
-
-
 def _end_with_supervisor() -> None:
     os.read(0, 1)
     os._exit(0)
@@ -375,7 +370,7 @@ def main(run_dir: str, holder: str, lanes: str) -> int:
     threading.Thread(target=_end_with_supervisor, daemon=True).start()
     paths = RunPaths(Path(run_dir))
     try:
-        searcher = Searcher(paths=paths, experiment=declared(paths), holder=holder, lanes=int(lanes))
+        searcher = Searcher(paths=paths, experiment=resume.declared_search(paths), holder=holder, lanes=int(lanes))
         searcher.run()
         return ENDED if searcher.history.is_over else WAITS_FOR_USER
     except OrchestratorError as error:

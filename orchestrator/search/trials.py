@@ -81,7 +81,7 @@ class TrialReader:
     @property
     def asked(self) -> list[Trial]:
         """The trials without those that repeat one."""
-        return [trial for trial in self.history.trials if trial.reevaluates is None]
+        return self.history.asked
 
     @property
     def repeated(self) -> Mapping[int, Trial]:
@@ -100,12 +100,8 @@ class TrialReader:
         return "waiting" if trial.is_waiting else "training"
 
     def best(self, number: int | None = None) -> list[Trial]:
-        """Finished trials, the best first; of several objectives those that no other surpasses in all of them.
-
-        :param number: so many at most; None: all.
-        """
-        ranked = best(self.asked, self.directions) if self.search is not None else []
-        return ranked[:number]
+        """Finished trials as :func:`best` ranks them, at most ``number`` of them; none where there is no search."""
+        return [] if self.search is None else best(self.asked, self.directions)[:number]
 
     @property
     def saved_share(self) -> float | None:

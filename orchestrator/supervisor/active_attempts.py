@@ -191,7 +191,7 @@ class ActiveAttempts:
         progress = attempt.progress
         steps = progress.env_steps if progress is not None else 0
         self.promised_mib += sign * retry_policy.promised_mib(attempt.job.resources, attempt.rss_mib)
-        self.steps_to_go += sign * max(0, attempt.job.spec.total_timesteps - steps)
+        self.steps_to_go += sign * max(0, attempt.job.spec.attempt_end - steps)
         if progress is not None:
             self._rate += sign * _thousandths(progress.env_steps_per_s)
             self._busy += sign * _thousandths(progress.cpu_share)

@@ -42,6 +42,8 @@ class View:
     """The moment, on the clock of the attempts' times."""
     waiting: DiskShortage | None = None
     """Why jobs that would have a slot are not launched; None: none waits for anything else."""
+    search: str = ""
+    """A line about a search, which whoever shows the view fills in: the supervisor knows none."""
 
 
 class Reporter(Protocol):

@@ -32,7 +32,7 @@ class JobTable:
     counts: Counter[str] = field(default_factory=Counter, init=False)
     queue: JobQueue = field(default_factory=JobQueue, init=False)
     steps_waiting: int = field(default=0, init=False)
-    """env_steps that the waiting jobs have to go."""
+    """env_steps that the waiting jobs have to go, each to its end or to the rung where it pauses."""
     _jobs: dict[str, Job] = field(default_factory=dict, init=False)
     _attempts: dict[str, int] = field(default_factory=dict, init=False)
     _losses: Counter[str] = field(default_factory=Counter, init=False)
@@ -65,7 +65,10 @@ class JobTable:
 
     def replace(self, job: Job) -> None:
         """``job`` in place of the one of the same id, which differs in no part of the fingerprint."""
+        is_waiting = isinstance(self.states[job.job_id], Pending)
+        self.steps_waiting -= is_waiting * self._steps_to_go(job.job_id)
         self._jobs[job.job_id] = job
+        self.steps_waiting += is_waiting * self._steps_to_go(job.job_id)
         self.recorder.ledger.update_spec(job)
 
     def next_number(self, job_id: str) -> int:
@@ -172,4 +175,4 @@ class JobTable:
         self.fail(job_id, Cause.ERROR if self._attempts[job_id] else Cause.INVALID, fetched.problem)
 
     def _steps_to_go(self, job_id: str) -> int:
-        return max(0, self._jobs[job_id].spec.total_timesteps - self._steps_done[job_id])
+        return max(0, self._jobs[job_id].spec.attempt_end - self._steps_done[job_id])

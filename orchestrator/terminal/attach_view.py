@@ -24,6 +24,8 @@ def show(snapshots: Iterable[Snapshot], *, as_json: bool) -> Snapshot | None:
             else:
                 for row, kind, message in attach.changes(last, snapshot):
                     reporter.event(kind, message, job_id=row["job_id"], state=row["state"])
+            if snapshot.search_news:
+                reporter.event("best", snapshot.search_news)
             last = snapshot
             if not isinstance(reporter, JsonReporter) and snapshot.rows:
                 reporter.draw(lambda: screen.of_snapshot(snapshot))  # noqa: B023 - it is called at once, or not at all
@@ -38,13 +40,15 @@ def show_end(last: Snapshot | None, end: RunEnd, run_dir: str, *, as_json: bool)
     elif end.message:
         print(plain(f"error: {end.message}", keep="\n"), file=sys.stderr)
     elif last is not None:
-        is_stopped = end.exit_code == 130 and any(row["state"] in ("PENDING", "RUNNING") for row in last.rows)
+        is_left = last.standing == "underway" or any(row["state"] in ("PENDING", "RUNNING") for row in last.rows)
+        is_stopped = end.exit_code == 130 and is_left
         status_view.show_end(
             last.paths.root,
             last.rows,
             exit_code=end.exit_code,
             is_stopped=is_stopped,
             how_to_resume=resume.how(last.paths),
+            search=last.search,
         )
 
 

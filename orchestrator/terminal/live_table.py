@@ -29,7 +29,14 @@ LINES_SHARE = 0.05
 """Largest share of time for printing lines above the table, which is drawn again below them each time."""
 LINES_KEPT = 5000
 """Most events kept while the terminal is not read; then the oldest are dropped."""
-EVENT_STYLE = {"failed": "red", "warning": "yellow", "retrying": "yellow", "stopping": "yellow", "succeeded": "green"}
+EVENT_STYLE = {
+    "failed": "red",
+    "warning": "yellow",
+    "retrying": "yellow",
+    "stopping": "yellow",
+    "succeeded": "green",
+    "best": "green",
+}
 
 
 class LineReporter(SilentReporter):

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from orchestrator.core.job import TERMINAL
@@ -40,6 +41,7 @@ LONGEST_WORD = 10
 LONGEST_ACTIVITY = 40
 SILENT_S = 30.0
 """A worker that has reported nothing for so long gets no CPU, was stopped or hangs, or makes a long update."""
+NO_GOALS: Mapping[str, int] = MappingProxyType({})
 WIDE = 100
 """From this width on the bar is long."""
 
@@ -99,6 +101,8 @@ class Screen:
     cores_busy: float | None = None
     waiting: str | None = None
     """Why jobs that would have a slot are not launched."""
+    search: str = ""
+    """A line about a search."""
 
 
 def of_view(view: View) -> Screen:
@@ -115,6 +119,7 @@ def of_view(view: View) -> Screen:
         env_steps_per_s=view.env_steps_per_s,
         cores_busy=view.cores_busy,
         waiting=view.waiting.text if view.waiting else None,
+        search=view.search,
     )
 
 
@@ -132,7 +137,7 @@ def _of_attempt(attempt: ActiveAttempt, ended: str | None = None, silent_s: floa
         env_steps=None if is_starting else steps,
         env_steps_per_s=rate,
         ep_rew_mean=None if last is None else last.ep_rew_mean,
-        remaining_s=max(0, total - steps) / rate if rate else None,
+        remaining_s=max(0, attempt.job.spec.attempt_end - steps) / rate if rate else None,
         cpu_share=None if last is None or ended else last.cpu_share,
         run_delay_share=None if last is None or ended else last.run_delay_share,
         attempts=attempt.handle.number + 1,
@@ -148,7 +153,8 @@ def of_snapshot(snapshot: Snapshot) -> Screen:
     running, pending = rows.get("RUNNING", []), rows.get("PENDING", [])
     ended = [row for state in TERMINAL for row in rows.get(state, [])]
     live = snapshot.live
-    lines = of_rows(sorted(running, key=lambda row: row["started_at"] or 0.0), live)
+    goals = snapshot.goals
+    lines = of_rows(sorted(running, key=lambda row: row["started_at"] or 0.0), live, goals)
     shares = [one.cpu_share for one in live.jobs.values() if one.cpu_share is not None] if live else []
     return Screen(
         elapsed_s=_age_s(snapshot),
@@ -156,19 +162,24 @@ def of_snapshot(snapshot: Snapshot) -> Screen:
         running=lines,
         ended=of_rows(sorted(ended, key=lambda row: row["ended_at"] or 0.0)),
         next_up=of_rows(pending),
-        steps_to_go=sum(map(_steps_to_go, running)) + sum(map(_steps_to_go, pending)),
+        steps_to_go=sum(_steps_to_go(row, goals) for row in (*running, *pending)),
         env_steps_per_s=sum(line.env_steps_per_s or 0.0 for line in lines),
         cores_busy=sum(shares) if shares else None,
         waiting=live.waiting if live and pending else None,
+        search=snapshot.search,
     )
 
 
-def of_rows(rows: Iterable[SummaryRow], live: LiveFacts | None = None) -> list[JobLine]:
-    """:param live: what is known of running jobs beside the ledger."""
-    return [_of_row(row, live) for row in rows]
+def of_rows(
+    rows: Iterable[SummaryRow], live: LiveFacts | None = None, goals: Mapping[str, int] = NO_GOALS
+) -> list[JobLine]:
+    """:param live: what is known of running jobs beside the ledger.
+    :param goals: env_steps at which jobs pause at a rung.
+    """
+    return [_of_row(row, live, goals) for row in rows]
 
 
-def _of_row(row: SummaryRow, live: LiveFacts | None) -> JobLine:
+def _of_row(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -> JobLine:
     is_running = row["state"] == "RUNNING"
     job = live.jobs.get(row["job_id"]) if live and is_running else None
     phase = job.phase if job else "starting" if live else row["state"]
@@ -186,7 +197,7 @@ def _of_row(row: SummaryRow, live: LiveFacts | None) -> JobLine:
         ep_rew_mean=row["ep_rew_mean"],
         eval_mean=row["eval_mean"],
         measures=row.get("measures"),
-        remaining_s=_steps_to_go(row) / rate if rate and is_running else None,
+        remaining_s=_steps_to_go(row, goals) / rate if rate and is_running else None,
         wall_s=row["wall_s"],
         cpu_share=job.cpu_share if job else None,
         run_delay_share=job.run_delay_share if job else None,
@@ -208,8 +219,8 @@ def _share(row: SummaryRow) -> float | None:
     return min(1.0, row["env_steps"] / row["total_timesteps"]) if row["attempts"] else None
 
 
-def _steps_to_go(row: SummaryRow) -> int:
-    return max(0, row["total_timesteps"] - row["env_steps"])
+def _steps_to_go(row: SummaryRow, goals: Mapping[str, int]) -> int:
+    return max(0, goals.get(row["job_id"], row["total_timesteps"]) - row["env_steps"])
 
 
 def _age_s(snapshot: Snapshot) -> float | None:
@@ -228,8 +239,8 @@ def rendered(shown: Screen, width: int, height: int, title: str = "") -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    waiting_lines = -(-len(shown.waiting or "") // max(1, width - LONGEST_WORD))
-    room = max(1, height - LINES_AROUND - waiting_lines)
+    texts_lines = sum(-(-len(text or "") // max(1, width - LONGEST_WORD)) for text in (shown.search, shown.waiting))
+    room = max(1, height - LINES_AROUND - texts_lines)
     running = list(itertools.islice(shown.running, room))
     room -= len(running)
     next_up = shown.next_up[: max(room - room // 2, room - len(shown.ended))]
@@ -262,6 +273,8 @@ def totals(shown: Screen) -> Text:
         busy = "" if shown.cores_busy is None else f" · {shown.cores_busy:.1f} cores busy"
         times = f"elapsed {duration(shown.elapsed_s)} · ETA {duration(remaining_s)}"
         text.append(f"\n{shown.env_steps_per_s:,.0f} env_steps/s{busy} · {times}", style="not bold")
+    if shown.search:
+        text.append(f"\n{shown.search}", style="not bold")
     if shown.waiting:
         text.append(f"\n{shown.waiting}", style="not bold yellow")
     return text

@@ -58,13 +58,15 @@ def show_end(
     exit_code: int,
     is_stopped: bool,
     how_to_resume: str = "Run the same command again to resume.",
+    search: str = "",
 ) -> None:
     """Show how the run in ``root`` ended, where its results are, and what to do next.
 
     :param how_to_resume: a sentence.
+    :param search: a line about the search, if it was one.
     """
     on = console()
-    put(on, "", summary(rows, on.width), *_remarks(rows))
+    put(on, "", summary(rows, on.width), *_remarks(rows), *(["", search] if search else []))
     is_any_done = any(row["state"] == "SUCCEEDED" for row in rows)
     if any(row["attempts"] for row in rows):
         model = "model.zip (of those that succeeded), " if is_any_done else ""
@@ -75,7 +77,9 @@ def show_end(
         )
     if is_any_done:
         run_dir = shlex.quote(str(root))
-        put(on, f"Next: orchestrator report {run_dir}    (orchestrator play {run_dir} JOB shows what a job has learnt)")
+        best = f"orchestrator best {run_dir}    " if search else ""
+        play = f"(orchestrator play {run_dir} JOB shows what a job has learnt)"
+        put(on, f"Next: {best}orchestrator report {run_dir}    {play}")
     if is_stopped and exit_code != 0:
         put(on, Text(f"Stopped. {how_to_resume}", style="yellow"))
     elif exit_code == 1:
@@ -110,10 +114,11 @@ def _status(snapshot: Snapshot, width: int) -> Group:
     if not snapshot.rows:
         first = ["The robots are examined before the first launch."] if snapshot.holder else []
         return Group(_title(snapshot), *first)
-    jobs = screen.jobs_table(screen.of_rows(snapshot.rows, snapshot.live), width)
+    jobs = screen.jobs_table(screen.of_rows(snapshot.rows, snapshot.live, snapshot.goals), width)
     above = (_title(snapshot), screen.totals(screen.of_snapshot(snapshot)), "")
     pending = [row for row in snapshot.rows if row["state"] == "PENDING"]
-    is_interrupted = snapshot.holder is None and not all(row.get("waits_for") for row in pending)
+    is_left = snapshot.standing == "underway" or not all(row.get("waits_for") for row in pending)
+    is_interrupted = snapshot.holder is None and is_left
     advice = [Text(f"\nInterrupted. {resume.how(snapshot.paths)}", style="yellow")] if is_interrupted else []
     return Group(*above, jobs, *_remarks(snapshot.rows), *advice)
 

@@ -1,0 +1,83 @@
+"""Commands on what a search has found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from orchestrator.commands.shared_options import AsJson, RunDir, print_json, print_text
+
+app = typer.Typer()
+group = typer.Typer(
+    help="Hand over what a search has found to other programs; see docs/search.md.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command()
+def best(
+    run_dir: RunDir,
+    number: Annotated[int, Option("-n", "--number", min=1, help="How many trials to show, and to copy.")] = 5,
+    to: Annotated[
+        Path | None,
+        Option(
+            metavar="FOLDER",
+            help="A new folder for robots, policies and evaluations of these trials, with a job file that trains them "
+            "again.",
+            show_default="nothing is copied",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the best trials of a search: value, point and jobs. Of several objectives, that is the Pareto front.
+
+    Without a search, jobs are compared by eval_mean; those that differ in their seed alone are one trial.
+    """
+    from orchestrator.search import ranking
+    from orchestrator.terminal import best_view
+
+    found = ranking.read(run_dir, number)
+    job_file = None if to is None else found.copy(to)
+    if as_json:
+        print_json(found.facts())
+        return
+    best_view.show(found)
+    if job_file is not None:
+        print_text(f"\nCopied to {to}. `orchestrator run {job_file}` trains them again.")
+
+
+@group.command()
+def export(
+    run_dir: RunDir,
+    out: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="The file to write; an earlier journal is replaced.",
+            show_default="search/optuna-journal.log in the run directory",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the trials so far as an Optuna journal, which optuna-dashboard and Optuna itself open.
+
+    Trials that wait at a rung are pruned trials there.
+    """
+    from orchestrator.core.errors import UsageError
+    from orchestrator.core.text import INSTALL_SEARCH, count
+
+    try:
+        from orchestrator.search import optuna_journal
+    except ModuleNotFoundError as error:
+        raise UsageError(f"search export: needs Optuna, which is not installed ({error}): {INSTALL_SEARCH}") from None
+    exported = optuna_journal.export(run_dir, out)
+    if as_json:
+        print_json({"file": str(exported.file), "trials": exported.trials})
+    else:
+        print_text(
+            f"{exported.file}: {count(exported.trials, 'trial')}. `optuna-dashboard {exported.file}` shows them."
+        )

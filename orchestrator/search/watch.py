@@ -1,0 +1,140 @@
+"""What is said of a search while it goes on: one line, and whenever there is a new best trial."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import count, duration
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.control import Snapshot
+from orchestrator.search.history import Trial
+from orchestrator.search.trials import TrialReader
+from orchestrator.supervisor.events import Reporter, View
+
+LOOK_EVERY_S = 1.0
+LOOKING_SHARE = 0.005
+"""Largest share of time for reading the ledger."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SearchWatch:
+    """Follows the search of a run directory."""
+
+    paths: RunPaths
+    line: str = field(default="", init=False)
+    """Empty until something is known."""
+    _reader: TrialReader | None = field(default=None, init=False)
+    _best: Trial | None = field(default=None, init=False)
+    _front: int = field(default=0, init=False)
+    """Number of finished trials; of several objectives, of those of the Pareto front."""
+
+    def look(self) -> str:
+        """Read on. Returns a message if there is a new best trial since the last look; otherwise nothing.
+
+        :raises OrchestratorError: the ledger cannot be read now.
+        """
+        is_first = self._reader is None
+        if self._reader is None and (reader := TrialReader.of(self.paths)) is not None:
+            self._reader = reader
+        if self._reader is None or not self.paths.ledger.exists():
+            return ""
+        with run_directory.opened_ledger(self.paths, read_only=True) as ledger:
+            has_changed = self._reader.update(ledger)
+        before = self._best
+        if has_changed:
+            ranked = self._reader.best()
+            self._best = ranked[0] if ranked else None
+            self._front = len(ranked)
+        self.line = _line(self._reader, self._best, self._front)
+        is_new = self._best is not None and (before is None or before.number != self._best.number)
+        is_new = is_new and len(self._reader.objectives) == 1
+        return _news(self._reader, self._best) if self._best is not None and is_new and not is_first else ""
+
+
+class WatchReporter:
+    """Passes everything on, with the line about the search in the view, and an event for every new best trial."""
+
+    def __init__(self, inner: Reporter, paths: RunPaths) -> None:
+        self._inner, self._watch, self._due = inner, SearchWatch(paths=paths), 0.0
+
+    def event(self, kind: str, message: str, **facts: Any) -> None:
+        self._inner.event(kind, message, **facts)
+
+    def tick(self, view: Callable[[], View]) -> None:
+        began = time.monotonic()
+        if began >= self._due:
+            try:
+                news = self._watch.look()
+            except OrchestratorError:  # the ledger is locked, or being replaced; it is read again
+                news = ""
+            now = time.monotonic()
+            self._due = now + max(LOOK_EVERY_S, (now - began) / LOOKING_SHARE)
+            if news:
+                self._inner.event("best", news)
+        self._inner.tick(lambda: replace(view(), search=self._watch.line))
+
+
+def annotated(snapshots: Iterator[Snapshot]) -> Iterator[Snapshot]:
+    """Each snapshot of one run directory with what is to be said of its search, if there is one."""
+    watch: SearchWatch | None = None
+    for snapshot in snapshots:
+        if snapshot.standing == "none":
+            yield snapshot
+            continue
+        watch = SearchWatch(paths=snapshot.paths) if watch is None else watch
+        try:
+            news = watch.look()
+        except OrchestratorError:
+            news = ""
+        yield replace(snapshot, search=watch.line, search_news=news)
+
+
+def line(paths: RunPaths) -> str:
+    """What is to be said of a search at its end. :raises OrchestratorError: the ledger cannot be read."""
+    watch = SearchWatch(paths=paths)
+    watch.look()
+    return watch.line
+
+
+def _line(reader: TrialReader, best: Trial | None, front: int) -> str:
+    search, asked = reader.search, len(reader.asked)
+    failed, waiting = sum(reader.state(trial) == "failed" for trial in reader.asked), len(reader.waiting)
+    saved, objectives = reader.saved_share, reader.objectives
+    parts = [count(asked, "trial")]
+    if search is not None:
+        parts = _progress(reader, asked)
+        if best is not None and len(objectives) > 1:
+            parts.append(f"Pareto front of {count(front, 'trial')}")
+        elif best is not None and best.values:
+            parts.append(f"best {objectives[0]} {best.values[0]:,.1f} (trial {best.number})")
+    if failed:
+        parts.append(f"{failed:,} failed")
+    if waiting:
+        parts.append(f"{waiting:,} {'waits' if waiting == 1 else 'wait'} at a rung")
+    if saved:
+        parts.append(f"{saved:.0%} of the env_steps of training all of them to the end saved")
+    return f"{'rungs' if search is None else 'search'}: {' · '.join(parts)}"
+
+
+def _progress(reader: TrialReader, asked: int) -> list[str]:
+    """How much of its budget the search has used."""
+    search = reader.search
+    assert search is not None
+    parts = [f"{asked:,} of {count(search.trials, 'trial')}" if search.trials else count(asked, "trial")]
+    if search.max_env_steps:
+        parts.append(f"{reader.env_steps:,} of {search.max_env_steps:,} env_steps")
+    if search.max_time_s:
+        parts.append(f"{duration(reader.history.elapsed_s)} of {duration(search.max_time_s)}")
+    return parts
+
+
+def _news(reader: TrialReader, best: Trial) -> str:
+    named = zip(reader.objectives, best.values or (), strict=False)
+    values = ", ".join(f"{name} {value:,.2f}" for name, value in named)
+    point = ", ".join(f"{key} = {value}" for key, value in best.point.items())
+    return f"new best: trial {best.number}, {values} ({point})"

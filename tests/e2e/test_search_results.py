@@ -1,0 +1,180 @@
+"""What a search has found, after real trainings: copies of the best train the same again, and Optuna's tools see it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import pytest
+from command_helpers import HOPPER, TINY, give, wait_until
+from trial_helpers import Told, point_of, search_run
+
+pytestmark = pytest.mark.slow
+
+SEARCH = f"""name = "search"
+max_parallel = 2
+{TINY}
+[[jobs]]
+name = "hopper"
+xml = "{HOPPER}"
+task = "forward"
+[search]
+sampler = "random"
+trials = 4
+objective = "ep_rew_mean"
+[search.space]
+"ppo.learning_rate" = {{ low = 1e-4, high = 1e-2, log = true }}
+"model.geom.*thigh*.size" = {{ low = 0.8, high = 1.2, multiply = true }}
+[search.scheduler]
+min_env_steps = 128
+factor = 2
+"""
+
+
+def weights(run_dir: Path) -> dict[str, Any]:
+    return {job_id: row["weights_sha256"] for job_id, row in commands.summary(run_dir).items()}
+
+
+def test_a_stopped_search_is_resumed_from_its_run_directory_and_its_best_train_the_same_again(tmp_path: Path) -> None:
+    (tmp_path / "jobs.toml").write_text(SEARCH)
+    with commands.Run("jobs.toml", "--run-dir", "run", cwd=tmp_path) as run:
+        wait_until(lambda: (tmp_path / "run/jobs").exists() and any((tmp_path / "run/jobs").iterdir()), "a job is made")
+        run.popen.send_signal(signal.SIGINT)
+        assert run.popen.wait() == 130
+    assert commands.invoke("status", "run", "--exit-code", cwd=tmp_path).returncode == 130
+    resumed = give("run", "run", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert "4 of 4 trials" in resumed.stdout
+    assert commands.invoke("status", "run", "--exit-code", cwd=tmp_path).returncode == 0
+    before = weights(tmp_path / "run")
+    assert len(before) == 4
+
+    assert commands.invoke("best", "run", "-n", "1", "--to", "copy", cwd=tmp_path).returncode == 0
+    assert commands.invoke("check", "copy/jobs.toml", cwd=tmp_path).returncode == 0
+    assert give("run", "copy/jobs.toml", "--run-dir", "again", cwd=tmp_path).returncode == 0
+    again = weights(tmp_path / "again")
+    assert len(again) == 1
+    assert again.items() <= before.items()
+
+
+def test_without_its_scheduler_the_jobs_of_a_matrix_train_to_their_end(tmp_path: Path) -> None:
+    job = f'[[jobs]]\nname = "hopper"\nxml = "{HOPPER}"\ntask = "forward"\nmatrix = {{ "ppo.gamma" = [0.9, 0.99] }}\n'
+    rungs = "[scheduler]\nmin_env_steps = 128\nfactor = 4\n"
+    (tmp_path / "jobs.toml").write_text(f'name = "rungs"\n{rungs}{TINY}\n{job}')
+    assert give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path).returncode == 0
+    assert sorted(row["state"] for row in commands.summary(tmp_path / "run").values()) == ["PAUSED", "SUCCEEDED"]
+    (tmp_path / "jobs.toml").write_text(f'name = "rungs"\n{TINY}\n{job}')
+    done = give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {row["state"] for row in commands.summary(tmp_path / "run").values()} == {"SUCCEEDED"}
+
+
+def of_every_state(folder: Path) -> Path:
+    trials = [
+        Told(values=[3.0], reached=[1.0, 2.0, 2.5]),
+        Told(reached=[0.5]),
+        Told(reached=[2.0], is_promoted=True),
+        Told(why="no legs"),
+        Told(values=[4.0], parent=0),
+        Told(values=[3.5], reevaluates=4, point=point_of(4)),
+    ]
+    return search_run(folder / "run", trials, is_over=False, inherit="best").root
+
+
+def study_in(file: Path) -> Any:
+    import optuna  # here, as it takes long
+
+    backend = optuna.storages.journal.JournalFileBackend(str(file))
+    return optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(backend))
+
+
+def test_the_journal_holds_the_trials_as_optuna_knows_them(tmp_path: Path) -> None:
+    run_dir = of_every_state(tmp_path)
+    done = commands.invoke("search", "export", run_dir, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    study = study_in(json.loads(done.stdout)["file"])
+    states = [trial.state.name for trial in study.trials]
+    assert states == ["COMPLETE", "PRUNED", "RUNNING", "FAIL", "COMPLETE"]
+    assert [trial.values for trial in study.trials if trial.state.name == "COMPLETE"] == [[3.0], [4.0]]
+    assert study.trials[0].intermediate_values == {100: 1.0, 300: 2.0, 900: 2.5}
+    assert study.best_trial.number == 4
+    assert study.best_trial.user_attrs["again"] == [3.5]
+    assert study.trials[3].user_attrs["why"] == "no legs"
+    assert study.best_params == {**point_of(4), "policy_kwargs.net_arch": "[32, 32]"}
+    assert study.direction.name == "MAXIMIZE"
+
+
+def test_the_journal_of_several_objectives_has_their_names_and_directions(tmp_path: Path) -> None:
+    paths = search_run(
+        tmp_path / "run",
+        [Told(values=(1.0, 2.0)), Told(values=(3.0, 4.0))],
+        sampler="nsga2",
+        objective=["eval_mean", "env_steps"],
+        direction=["maximize", "minimize"],
+        scheduler={"kind": "none"},
+    )
+    exported = commands.invoke("search", "export", paths.root, "--out", "out.log", cwd=tmp_path)
+    assert exported.returncode == 0, exported.stderr
+    study = study_in(tmp_path / "out.log")
+    assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MINIMIZE"]
+    assert study.metric_names == ["eval_mean", "env_steps"]
+    assert [trial.values for trial in study.trials] == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_a_file_that_is_no_journal_is_not_replaced_and_a_plain_run_has_no_trials(tmp_path: Path) -> None:
+    run_dir = of_every_state(tmp_path)
+    mine = tmp_path / "mine.log"
+    mine.write_text("dear diary")
+    refused = commands.invoke("search", "export", run_dir, "--out", mine, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert mine.read_text() == "dear diary"
+    for _ in range(2):
+        assert commands.invoke("search", "export", run_dir, "--out", "journal.log", cwd=tmp_path).returncode == 0
+    plain = commands.write_experiment(tmp_path / "plain", commands.odd("a", "nothing"))
+    (plain.parent / "supervisor.lock").touch()
+    refused = commands.invoke("search", "export", plain.parent, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "search" in refused.stderr
+
+
+def test_optuna_dashboard_shows_an_exported_search(tmp_path: Path) -> None:
+    pytest.importorskip("optuna_dashboard", exc_type=ImportError)
+    exported = commands.invoke("search", "export", of_every_state(tmp_path), "--out", "out.log", cwd=tmp_path)
+    assert exported.returncode == 0, exported.stderr
+    code = "import sys; from optuna_dashboard._cli import main; sys.argv[0] = 'optuna-dashboard'; main()"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "out.log"), "--port", str(port), "--server", "wsgiref"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as server:
+        try:
+            studies: list[Any] = []
+
+            def answers() -> bool:
+                try:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/studies", timeout=10) as answer:
+                        studies.extend(json.load(answer)["study_summaries"])
+                except OSError:
+                    time.sleep(0.1)
+                return bool(studies)
+
+            wait_until(answers, "the dashboard answers")
+            (study,) = studies
+            url = f"http://127.0.0.1:{port}/api/studies/{study['study_id']}?after=0"
+            with urllib.request.urlopen(url, timeout=60) as answer:
+                trials = json.load(answer)["trials"]
+        finally:
+            server.kill()
+    assert [trial["state"] for trial in trials] == ["Complete", "Pruned", "Running", "Fail", "Complete"]

@@ -1,0 +1,208 @@
+"""What `status`, `attach`, `list` and `run` say of a search, and that its jobs at rungs count as done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import command_helpers as commands
+import pytest
+from supervisor_helpers import Experiment, ask, make_job, once
+from trial_helpers import Told, search_run
+
+from orchestrator.core.job import Cause, Failed, Paused, Pending, State, Succeeded
+from orchestrator.core.paths import RunPaths
+from orchestrator.executors.fake import Behaviour
+from orchestrator.experiment import control, resume, run_directory, run_end, run_index, search_process
+from orchestrator.experiment.run_directory import LockHolder
+from orchestrator.experiment.run_end import RunEnd
+from orchestrator.ledger import Ledger, search_events
+from orchestrator.ledger.search_events import SearchEvent
+from orchestrator.search import watch
+from orchestrator.search.watch import SearchWatch, WatchReporter
+from orchestrator.supervisor.events import SilentReporter, View
+from orchestrator.terminal import screen
+
+DONE, AT_FIRST, AT_SECOND = Told(values=[3.0], reached=[1.0, 2.0]), Told(reached=[0.5]), Told(reached=[1.0, 1.5])
+GOES_ON = Told(reached=[2.0], is_promoted=True)
+HOLDER = LockHolder(pid=1, pid_start=1.0, host="here", since="2026-01-01 00:00:00.0")
+
+
+def test_one_line_tells_how_far_a_search_is(tmp_path: Path) -> None:
+    trials = [DONE, AT_FIRST, AT_SECOND, GOES_ON, Told(why="no legs")]
+    paths = search_run(tmp_path / "run", trials, is_over=False, max_env_steps=50_000)
+    line = watch.line(paths)
+    for fact in ("5 of 5 trials", "1,500 of 50,000 env_steps", "best eval_mean 3.0 (trial 0)", "1 failed", "2 wait"):
+        assert fact in line
+    assert "53%" in line  # 1,600 of 3,000
+    assert line in commands.invoke("status", paths.root, cwd=tmp_path).stdout
+
+
+def test_without_a_search_nothing_is_said_of_one(tmp_path: Path) -> None:
+    Experiment(tmp_path, [make_job("a")]).ledger.close()
+    assert watch.line(RunPaths(tmp_path)) == ""
+    assert "search:" not in commands.invoke("status", tmp_path, cwd=tmp_path).stdout
+
+
+def add(paths: RunPaths, *events: SearchEvent) -> None:
+    ledger = Ledger.open(paths.ledger)
+    search_events.add(ledger, events)
+    ledger.close()
+
+
+def over(trial: int, value: float) -> SearchEvent:
+    content = {"values": [value], "measures": None, "env_steps": 1000, "why": ""}
+    return SearchEvent(kind="over", trial=trial, content=content)
+
+
+def test_a_new_best_trial_is_news_once(tmp_path: Path) -> None:
+    trials = [Told(values=[3.0]), Told(), Told(), Told(reevaluates=0)]
+    paths = search_run(tmp_path / "run", trials, is_over=False)
+    looking = SearchWatch(paths=paths)
+    assert looking.look() == ""  # it was known before
+    add(paths, over(3, 9.0))  # trained again, no new trial
+    assert looking.look() == ""
+    add(paths, over(1, 2.0))
+    assert looking.look() == ""
+    add(paths, over(2, 4.5))
+    news = looking.look()
+    assert "trial 2" in news
+    assert "4.50" in news
+    assert looking.look() == ""
+    assert "(trial 2)" in looking.line
+
+
+def test_the_line_is_part_of_what_run_shows(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [DONE, AT_FIRST], is_over=False)
+    shown: list[View] = []
+
+    class Reporter(SilentReporter):
+        def tick(self, view) -> None:  # type: ignore[no-untyped-def]
+            shown.append(view())
+
+    (tmp_path / "other").mkdir()
+    experiment = Experiment(tmp_path / "other", [make_job("a")])
+    WatchReporter(Reporter(), paths).tick(experiment.supervisor._view)
+    assert watch.line(paths) in screen.totals(screen.of_view(shown[0])).plain
+
+
+def test_what_waits_at_rungs_is_not_to_be_trained_and_the_rest_only_to_its_rung(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [DONE, AT_FIRST, GOES_ON, Told()], is_over=False)
+    shown = screen.of_snapshot(control.status(paths.root))
+    assert shown.steps_to_go == (300 - 100) + 100
+
+
+def test_a_supervisor_counts_env_steps_up_to_the_rungs(tmp_path: Path) -> None:
+    jobs = [make_job("a", spec={"pause_at": 200}), make_job("b", spec={"pause_at": 300}), make_job("c")]
+    experiment = Experiment(tmp_path, jobs, lambda launch: Behaviour(after_s=10.0), cpus=1)
+    promote = once(lambda view: view.elapsed_s > 5, lambda: ask(tmp_path, ("promote", "b=end")))
+    left: list[int] = []
+
+    def each_turn(view: View) -> None:
+        left.append(view.steps_to_go)
+        promote(view)
+
+    experiment.reporter.each_turn = each_turn
+    experiment.run()
+    total = jobs[2].spec.total_timesteps
+    assert left[0] == 200 + 300 + total
+    assert 200 + total + total in left
+    assert experiment.supervisor._jobs.steps_waiting == 0
+
+
+def noted(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The state in which `list` shows the run directory."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(paths.root.parent / "state"))
+    run_index.note(paths.root, "it")
+    (run,) = run_index.listed()
+    return run.state
+
+
+@pytest.mark.parametrize(
+    ("trials", "is_over", "ended", "state", "code"),
+    [
+        ([DONE, AT_FIRST], True, None, "finished", 0),
+        ([DONE, Told(why="no legs")], True, None, "finished", 0),
+        ([AT_FIRST, AT_SECOND], True, None, "finished", 1),
+        ([DONE, AT_FIRST], False, 130, "interrupted", 130),
+        ([DONE, AT_FIRST], False, 1, "interrupted", 1),
+        ([DONE, AT_FIRST], False, None, "interrupted", 130),
+    ],
+)
+def test_list_and_the_exit_code_of_status_are_those_of_the_search(
+    trials: Sequence[Told],
+    is_over: bool,
+    ended: int | None,
+    state: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """:param ended: the exit code of the last run; None: it was killed."""
+    paths = search_run(tmp_path / "run", trials, is_over=is_over)
+    set_failed(paths, trials)
+    if ended is not None:
+        end = RunEnd(holder="", exit_code=ended, message="", ended_at=0.0)
+        paths.run_end.write_bytes(end.to_line())
+        assert run_end.read(paths) == end
+    assert noted(paths, monkeypatch) == state
+    assert search_process.exit_code_of(control.status(paths.root)) == code
+
+
+def set_failed(paths: RunPaths, trials: Sequence[Told]) -> None:
+    ledger = Ledger.open(paths.ledger)
+    for number, trial in enumerate(trials):
+        if trial.why:
+            ledger.set_state(f"hopper-t{number:05d}-s0", Failed(cause=Cause.ERROR, message=trial.why))
+    ledger.close()
+
+
+def test_a_job_that_the_user_has_paused_keeps_a_search_paused_in_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = search_run(tmp_path / "run", [DONE, AT_FIRST])
+    ledger = Ledger.open(paths.ledger)
+    ledger.set_state("hopper-t00001-s0", Paused())
+    ledger.close()
+    assert noted(paths, monkeypatch) == "paused"
+
+
+def test_while_a_search_may_make_jobs_it_is_not_over(tmp_path: Path) -> None:
+    underway = search_run(tmp_path / "run", [Told(values=[3.0])], is_over=False)
+    assert not replace(control.status(underway.root), holder=HOLDER).over
+    assert replace(control.status(search_run(tmp_path / "over", [DONE]).root), holder=HOLDER).over
+
+
+def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [DONE, AT_FIRST, GOES_ON])
+    ledger = Ledger.open(paths.ledger)
+    jobs = tuple(row.job for row in ledger.jobs())
+    experiment = replace(resume.declared_search(paths), search=None, scheduler=None, jobs=jobs)
+    messages: list[str] = []
+
+    class Reporter(SilentReporter):
+        def event(self, kind: str, message: str, **facts: object) -> None:
+            messages.append(message)
+
+    for _ in range(2):  # the second time there is nothing left to do
+        search_process.let_all_train_on(experiment, ledger, Reporter())
+        ledger.commit()
+    states: list[State] = [row.state for row in ledger.jobs()]
+    assert states == [Succeeded(), Pending(), Pending()]
+    assert [row.job.spec.pause_at for row in ledger.jobs()] == [None, None, None]
+    assert search_events.standing(ledger) == "none"
+    ledger.close()
+    (message,) = messages
+    assert "hopper-t00001-s0" in message
+    assert "hopper-t00002-s0" not in message
+
+
+def test_a_search_is_resumed_from_its_run_directory_as_a_search(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [DONE, AT_FIRST], is_over=False)
+    experiment, verdicts = resume.load(paths.root)
+    assert experiment.search is not None
+    assert experiment.scheduler is not None
+    assert set(verdicts) == {"hopper-t00000-s0", "hopper-t00001-s0"}
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        assert search_events.standing(ledger) == "underway"
