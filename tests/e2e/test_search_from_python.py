@@ -1,21 +1,23 @@
-"""``orchestrator.Search``, and ``orchestrator.run`` of a job file with ``[search]``."""
+"""``orchestrator.Search``."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import command_helpers as commands
 import pytest
-from command_helpers import HOPPER, TINY
+from command_helpers import HOPPER
 
 import orchestrator
 
 
 @pytest.mark.slow
-def test_a_search_from_python_is_that_of_a_job_file_and_resumes(
+def test_a_search_from_python_makes_its_trials_and_shows_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    commands.instant_workers(monkeypatch, tmp_path)
     search = orchestrator.Search(
         xml=HOPPER,
         space={"ppo.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}},
@@ -29,17 +31,15 @@ def test_a_search_from_python_is_that_of_a_job_file_and_resumes(
         n_envs=2,
         eval_episodes=0,
         ppo={"n_steps": 64, "batch_size": 64, "n_epochs": 1},
-        resources={"min_free_disk": 0},
+        resources={"min_free_disk": 0, "start": "exec"},
     )
     with pytest.raises(orchestrator.RunDirError, match="no such run directory"):
         search.best()
-    for _ in range(2):
-        assert search.run().ok
+    assert search.run().ok
     best, *_ = search.best(2)
     trials = search.trials()
     assert [trial.number for trial in trials] == [0, 1]
-    assert best.value == max(trial.value for trial in trials if trial.value is not None)
-    assert best.value == best.results[0].ep_rew_mean
+    assert best.value == best.results[0].ep_rew_mean == 1.0
     assert 1e-4 <= best.point["ppo.learning_rate"] <= 1e-2
     table = search.to_dataframe()
     assert list(table.columns) == ["trial", "ppo.learning_rate", "ep_rew_mean", "env_steps", "parent", "error"]
@@ -47,14 +47,6 @@ def test_a_search_from_python_is_that_of_a_job_file_and_resumes(
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(orchestrator.UsageError, match="pip install pandas"):
         search.to_dataframe()
-
-    table = 'sampler = "random"\ntrials = 1\nobjective = "ep_rew_mean"'
-    space = '[search.space]\n"ppo.learning_rate" = { low = 1e-4, high = 1e-2, log = true }'
-    job = f'[[jobs]]\nname = "hopper"\nxml = "{HOPPER}"\ntask = "forward"'
-    (tmp_path / "jobs.toml").write_text(f'name = "same"\n{TINY}\n{job}\n[search]\n{table}\n{space}')
-    done = orchestrator.run("jobs.toml")
-    assert done.ok
-    assert [result.job_id for result in done] == [f"hopper-t{number:05d}-s0" for number in range(1)]
 
 
 def test_what_is_wrong_with_a_search_is_said_before_it_runs() -> None:

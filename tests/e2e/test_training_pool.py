@@ -28,12 +28,6 @@ from orchestrator.pool.pool_jobs import TrainingFuture
 
 SUPERVISE = "\nfrom orchestrator.pool import pool_supervisor\nsys.exit(pool_supervisor.main(*sys.argv[1:]))"
 EXEC = {"resources": {"start": "exec", "min_free_disk": 0}}
-SHORT: dict[str, Any] = {
-    "total_timesteps": 256,
-    "n_envs": 2,
-    "eval_episodes": 0,
-    "ppo": {"n_steps": 64, "batch_size": 64, "n_epochs": 1},
-}
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +37,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def no_examination(jobs: Any, **_: Any) -> dict[str, JobVerdict]:
-    """Jobs whose name begins with ``bad`` are refused."""
+    """The job ``bad`` has a bad robot, and ``wrong`` wrong settings."""
     problem = Problem(where="jobs[0]", message="has no legs")
-    return {job.job_id: JobVerdict(problem=problem if job.spec.name.startswith("bad") else None) for job in jobs}
+    refused = {
+        "bad": JobVerdict(problem=problem),
+        "wrong": JobVerdict(problem=problem, settings_problem="no such option"),
+    }
+    return {job.job_id: refused.get(job.spec.name, JobVerdict()) for job in jobs}
 
 
 @pytest.fixture
@@ -100,12 +98,26 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
         assert futures.wait([endless, waiting], commands.PATIENCE_S).not_done == set()
         with pytest.raises(futures.CancelledError):
             endless.result()
-        with pytest.raises(orchestrator.UsageError, match='did you mean "n_envs"'):
-            pool.submit(HOPPER, n_env=2)
+
+        (here / "go-child-s1").touch()
+        child = pool.submit(HOPPER.read_text(), name="child", seed=1, init=fast.result()).result(commands.PATIENCE_S)
+        assert (child.ok, child.xml, child.seed, child.job_dir) == (True, None, 1, here / "run/jobs/child-s1")
+        spec = WorkerSpec.from_json((child.job_dir / "spec.json").read_text())
+        assert spec.init == str(fast.result().job_dir)
+        with pytest.raises(orchestrator.UsageError, match="no such option"):
+            pool.submit(HOPPER, name="wrong").result(commands.PATIENCE_S)
+        for xml, settings, fragment in (
+            (HOPPER, {"n_env": 2}, 'did you mean "n_envs"'),
+            (HOPPER, {"init": failed}, "has no policy: has no legs"),
+            (HOPPER.parent, {}, "submit them one by one"),
+            (3, {}, "is of type int"),
+        ):
+            with pytest.raises(orchestrator.UsageError, match=fragment):
+                pool.submit(xml, **settings)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="closed"):
         pool.submit(HOPPER)
     states = {job_id: row["state"] for job_id, row in commands.summary(here / "run").items()}
-    trained = dict.fromkeys(("slow-s0", "fast-s0", "last-s0"), "SUCCEEDED")
+    trained = dict.fromkeys(("slow-s0", "fast-s0", "last-s0", "child-s1"), "SUCCEEDED")
     assert states == {**trained, "bad-s0": "FAILED", "endless-s0": "CANCELLED"} | (
         {"waiting-s0": "CANCELLED"} if "waiting-s0" in states else {}
     )
@@ -199,22 +211,3 @@ def test_two_hundred_bodies_leak_nothing(here: Path, monkeypatch: pytest.MonkeyP
             done += [future.result() for future in ended]
             pending |= {pool.submit(body) for _, body in zip(ended, rest, strict=False)}
     assert len({result.job_id for result in done if result.ok}) == 200
-
-
-@pytest.mark.slow
-def test_a_child_starts_from_the_policy_of_its_parent_and_a_broken_robot_is_a_result(here: Path) -> None:
-    body = HOPPER.read_text()
-    with nothing_left(), orchestrator.TrainingPool(run_dir="run", task="forward", **SHORT) as pool:
-        broken, parent = pool.submit("<mujoco/>"), pool.submit(body)
-        assert "has no joints" in str(broken.result(commands.PATIENCE_S).error)
-        assert broken.result().xml is None
-        child = pool.submit(body, init=parent.result(commands.PATIENCE_S), seed=1).result(commands.PATIENCE_S)
-        assert child.ok, child.error
-        with pytest.raises(orchestrator.UsageError, match="has no policy"):
-            pool.submit(body, init=broken.result())
-        wrong = pool.submit(body, task_options={"leg_weight": 1})
-        with pytest.raises(orchestrator.UsageError, match="leg_weight"):
-            wrong.result(commands.PATIENCE_S)
-    assert child.job_dir is not None
-    spec = WorkerSpec.from_json((child.job_dir / "spec.json").read_text())
-    assert spec.init == str(parent.result().job_dir)
