@@ -214,7 +214,6 @@ def _run(
     """Run it and show how it ended; returns the exit code."""
     from orchestrator.core.paths import RunPaths
     from orchestrator.experiment import session
-    from orchestrator.search import watch
     from orchestrator.search.watch import WatchReporter
     from orchestrator.terminal import background_output, detached_view, live_table, status_view
 
@@ -225,15 +224,15 @@ def _run(
         if process is not None:
             reporting = contextlib.nullcontext(detached_view.reporter(process, options.run_dir, as_json=as_json))
         with reporting as reporter:
-            watching = WatchReporter(reporter, RunPaths(options.run_dir)) if is_search else reporter
-            finished = session.run(experiment, options, watching, warm=warm)
+            watching = WatchReporter(reporter, RunPaths(options.run_dir)) if is_search else None
+            finished = session.run(experiment, options, watching or reporter, warm=warm)
+            search = "" if watching is None else watching.look()
         if as_json:
             succeeded = sum(state.name == "SUCCEEDED" for state in finished.states.values())
             text = f"{succeeded} of {len(finished.states)} jobs succeeded"
             reporter.event("ended", text, exit_code=finished.exit_code, run_dir=str(finished.paths.root))
         else:
             root, is_stopped = finished.paths.root, finished.interrupted
-            search = watch.line(finished.paths) if is_search else ""
             status_view.show_end(
                 root, finished.rows, exit_code=finished.exit_code, is_stopped=is_stopped, search=search
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -68,15 +69,17 @@ class WatchReporter:
     def tick(self, view: Callable[[], View]) -> None:
         began = time.monotonic()
         if began >= self._due:
-            try:
-                news = self._watch.look()
-            except OrchestratorError:  # the ledger is locked, or being replaced; it is read again
-                news = ""
+            self.look()
             now = time.monotonic()
             self._due = now + max(LOOK_EVERY_S, (now - began) / LOOKING_SHARE)
-            if news:
-                self._inner.event("best", news)
         self._inner.tick(lambda: replace(view(), search=self._watch.line))
+
+    def look(self) -> str:
+        """Report a new best trial, if there is one; returns the line about the search. To be called at its end, too."""
+        with contextlib.suppress(OrchestratorError):  # the ledger is locked, or being replaced; it is read again
+            if news := self._watch.look():
+                self._inner.event("best", news)
+        return self._watch.line
 
 
 def annotated(snapshots: Iterator[Snapshot]) -> Iterator[Snapshot]:
@@ -92,13 +95,6 @@ def annotated(snapshots: Iterator[Snapshot]) -> Iterator[Snapshot]:
         except OrchestratorError:
             news = ""
         yield replace(snapshot, search=watch.line, search_news=news)
-
-
-def line(paths: RunPaths) -> str:
-    """What is to be said of a search at its end. :raises OrchestratorError: the ledger cannot be read."""
-    watch = SearchWatch(paths=paths)
-    watch.look()
-    return watch.line
 
 
 def _line(reader: TrialReader, best: Trial | None, front: int) -> str:

@@ -27,7 +27,7 @@ def show(ranking: Ranking) -> None:
 
 
 def _title(ranking: Ranking, total: str) -> str:
-    shown = f"{len(ranking.shown):,} of {total}, {ranking.finished:,} of which have finished"
+    shown = f"{len(ranking.shown):,} of {total}, with {ranking.finished:,} finished"
     if len(ranking.objectives) == 1:
         return f"{shown}: the {WAYS[ranking.directions[0]]} {ranking.objectives[0]}"
     wanted = [f"{WAYS[way]} {name}" for name, way in zip(ranking.objectives, ranking.directions, strict=True)]

@@ -19,7 +19,6 @@ from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.experiment.run_end import RunEnd
 from orchestrator.ledger import Ledger, search_events
 from orchestrator.ledger.search_events import SearchEvent
-from orchestrator.search import watch
 from orchestrator.search.watch import SearchWatch, WatchReporter
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.terminal import screen
@@ -29,10 +28,14 @@ GOES_ON = Told(reached=[2.0], is_promoted=True)
 HOLDER = LockHolder(pid=1, pid_start=1.0, host="here", since="2026-01-01 00:00:00.0")
 
 
+def line_of(paths: RunPaths) -> str:
+    return WatchReporter(SilentReporter(), paths).look()
+
+
 def test_one_line_tells_how_far_a_search_is(tmp_path: Path) -> None:
     trials = [DONE, AT_FIRST, AT_SECOND, GOES_ON, Told(why="no legs")]
     paths = search_run(tmp_path / "run", trials, is_over=False, max_env_steps=50_000)
-    line = watch.line(paths)
+    line = line_of(paths)
     for fact in ("5 of 5 trials", "1,500 of 50,000 env_steps", "best eval_mean 3.0 (trial 0)", "1 failed", "2 wait"):
         assert fact in line
     assert "53%" in line  # 1,600 of 3,000
@@ -41,7 +44,7 @@ def test_one_line_tells_how_far_a_search_is(tmp_path: Path) -> None:
 
 def test_without_a_search_nothing_is_said_of_one(tmp_path: Path) -> None:
     Experiment(tmp_path, [make_job("a")]).ledger.close()
-    assert watch.line(RunPaths(tmp_path)) == ""
+    assert line_of(RunPaths(tmp_path)) == ""
     assert "search:" not in commands.invoke("status", tmp_path, cwd=tmp_path).stdout
 
 
@@ -84,7 +87,7 @@ def test_the_line_is_part_of_what_run_shows(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     experiment = Experiment(tmp_path / "other", [make_job("a")])
     WatchReporter(Reporter(), paths).tick(experiment.supervisor._view)
-    assert watch.line(paths) in screen.totals(screen.of_view(shown[0])).plain
+    assert line_of(paths) in screen.totals(screen.of_view(shown[0])).plain
 
 
 def test_what_waits_at_rungs_is_not_to_be_trained_and_the_rest_only_to_its_rung(tmp_path: Path) -> None:
