@@ -219,7 +219,7 @@ def test_what_resumes_an_interrupted_run_is_said_once(
     status_view.show([Snapshot(paths=paths, rows=rows, holder=None, was_killed=was_killed)], in_place=False)
     assert capsys.readouterr().out.count("resumes it.") == 1
     end = attach.end_of(paths, None)
-    assert end.message.count("orchestrator.train") == (not has_job_file)
+    assert end.message.count("the same call with run_dir=") == (not has_job_file)
 
 
 @pytest.mark.parametrize(
