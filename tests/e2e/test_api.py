@@ -65,6 +65,7 @@ def test_results_come_in_order_and_a_broken_robot_is_one_of_them(tmp_path: Path)
             assert one.model.is_file()
 
 
+@pytest.mark.slow
 def test_an_entry_point_takes_the_place_of_the_task(tmp_path: Path) -> None:
     write_experiment(tmp_path, odd("unused", "nothing"))
     (result,) = orchestrator.train([BALANCER], entry_point="odd:make", **SHORT)
@@ -143,6 +144,7 @@ def test_run_is_the_command_and_goes_on_where_it_was(tmp_path: Path) -> None:
     assert 'did you mean "gamma"?' in str(caught.value) or 'did you mean "ppo.gamma"?' in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_trained_robot_whose_file_is_broken_later_stays_as_it_was_trained(tmp_path: Path) -> None:
     (tmp_path / "common.xml").write_text("<mujocoinclude><size memory='1M'/></mujocoinclude>")
     robot = tmp_path / "bodies/robot.xml"

@@ -93,6 +93,7 @@ def shown(opengl: None, finished_once: Experiment, tmp_path_factory: pytest.Temp
     return folder, done.stdout
 
 
+@pytest.mark.slow
 def test_play_writes_a_video_in_real_time_and_a_film_strip(shown: tuple[Path, str], finished_once: Experiment) -> None:
     folder, said = shown
     assert f"wrote {folder / 'video.mp4'}" in said

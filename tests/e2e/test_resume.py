@@ -258,6 +258,7 @@ def test_environment_known_by_its_attributes_alone_is_resumed_with_a_word_of_cau
     assert what_was_learnt(paths) == what_was_learnt(undisturbed)
 
 
+@pytest.mark.slow
 def test_environment_that_cannot_be_saved_begins_new_episodes_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "hidden.py").write_text(
         "import gymnasium\n"

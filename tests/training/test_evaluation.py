@@ -333,6 +333,7 @@ print(json.dumps(returns))
 """
 
 
+@pytest.mark.slow
 def test_evaluation_is_reproduced_by_stable_baselines3_alone(tmp_path: Path) -> None:
     paths = helpers.job(tmp_path / "job", helpers.spec(env="Hopper-v5", normalize=True, eval_episodes=3))
     record, log = helpers.train_here(paths)

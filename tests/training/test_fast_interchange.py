@@ -109,6 +109,7 @@ def test_a_model_that_was_saved_and_loaded_learns_the_bits_of_one_that_was_not()
     assert tensors(model) == tensors(loaded)
 
 
+@pytest.mark.slow
 def test_a_saved_model_names_nothing_of_this_package_and_loads_without_it(tmp_path: Path) -> None:
     model = fast.make(FastPPO, envs(), **OPTIONS).learn(128)
     model.save(tmp_path / "model.zip")

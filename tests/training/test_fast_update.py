@@ -156,6 +156,7 @@ def assert_same_logs(ours: FastPPO, stocks: PPO, *, to: float) -> None:
         assert mine[name] == pytest.approx(value, rel=to, abs=near, nan_ok=True), name
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(**EVERYTHING)
 @example(**usual())
@@ -180,6 +181,7 @@ def test_in_float64_an_update_is_stable_baselines3s_to_float64s_rounding(**given
         trained(begun, seed)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(**EVERYTHING)
 @example(**usual())

@@ -302,6 +302,7 @@ for stock, ours in pickle.loads(pathlib.Path(sys.argv[1]).read_bytes()):
 """
 
 
+@pytest.mark.slow
 def test_pickled_by_any_protocol_it_is_a_stock_one_that_loads_without_this_package(tmp_path: Path) -> None:
     pair = [kind(Stream(7, 3, BOX), gamma=0.9) for kind in (VecNormalize, FastVecNormalize)]
     for env in pair:

@@ -344,6 +344,7 @@ def bench_report(tmp_path_factory: pytest.TempPathFactory) -> report.WrittenRepo
     return report.make(make_bench_dir(tmp_path_factory.mktemp("bench")))
 
 
+@pytest.mark.slow
 def test_benchmark_has_every_figure_and_number(bench_report: report.WrittenReport) -> None:
     folder = bench_report.page.parent
     facts = json.loads((folder / "report.json").read_text())
