@@ -72,6 +72,8 @@ def test_after_a_stop_and_after_the_death_of_the_driver_the_run_resumes(tmp_path
 
     with Run(jobs, *options(ray_cluster, "run", "stream"), cwd=tmp_path) as again:
         again.until("launched", "long-s0")
+        log = run_dir / "jobs/long-s0/attempts/2/worker.log"
+        wait_until(lambda: log.exists() and f"resumed at {saved} env_steps" in log.read_text(), "it has resumed")
         wait_until(lambda: summary(run_dir)["long-s0"]["env_steps"] > before, "progress")
         again.signal(signal.SIGINT)
         assert again.end() == 130
