@@ -80,7 +80,7 @@ def run(
         steps = document["total_timesteps"]
         if document["fingerprints"] != fingerprints or set(steps) != {job.job_id for job in jobs}:
             raise UsageError(f"{path}: measured with other jobs than {experiment.source} has; choose another --run-dir")
-        jobs = [dataclasses.replace(j, spec=dataclasses.replace(j.spec, total_timesteps=steps[j.job_id])) for j in jobs]
+        jobs = [job.with_spec(total_timesteps=steps[job.job_id]) for job in jobs]
     entries, job_ids = document["levels"], document["total_timesteps"]
     missing = [level for level in levels if incomplete(entries.get(str(level)), job_ids)]
     random.Random(options.seed).shuffle(missing)

@@ -94,6 +94,10 @@ class Job:
     point: Mapping[str, Any] = field(default_factory=dict)
     """The values that a matrix gave it: dotted key → value. For reports; ``spec`` contains them."""
 
+    def with_spec(self, **changes: Any) -> Job:
+        """The same with other values in its spec."""
+        return replace(self, spec=replace(self.spec, **changes))
+
     @property
     def work(self) -> str:
         """Its name and matrix point: equal for jobs that differ in their seed alone."""

@@ -6,15 +6,32 @@ in one transaction. Whatever was done before that counts as not done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 
 from orchestrator.core.atomic_files import sync_directory, sync_trees
+from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import Cause, Failed, Job, Pending, move
 from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import preflight
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import copy_robot
 from orchestrator.experiment.run_plan import examined
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Ledger, search_events
+
+
+def examine(
+    paths: RunPaths,
+    new: Sequence[Job],
+    kept: list[preflight.Child],
+    *,
+    at_once: int = 1,
+    watch: preflight.Watch = lambda *_: None,
+) -> dict[str, JobVerdict]:
+    """Examine the robots of the jobs, from copies in a folder of their own; see :func:`preflight.examine`."""
+    shutil.rmtree(paths.searching, ignore_errors=True)
+    paths.searching.mkdir(parents=True)
+    return preflight.examine(new, staging=paths.searching, at_once=at_once, kept=kept, watch=watch)
 
 
 def put_robots(paths: RunPaths, new: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> None:
@@ -27,11 +44,30 @@ def put_robots(paths: RunPaths, new: Sequence[Job], verdicts: Mapping[str, JobVe
         sync_directory(paths.jobs)
 
 
-def enter(ledger: Ledger, new: Sequence[Job], verdicts: Mapping[str, JobVerdict], first: int) -> None:
-    """Enter the jobs into the open transaction of ``ledger``, from position ``first`` on; the invalid ones FAILED."""
-    for number, job in enumerate(new):
+def enter(ledger: Ledger, new: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> None:
+    """Enter the jobs into the open transaction of ``ledger``, behind those that it has; the invalid ones FAILED."""
+    for position, job in enumerate(new, search_events.jobs_count(ledger)):
         verdict = verdicts[job.job_id]
-        ledger.put_jobs([(first + number, examined(job, verdict), verdict.robot_hash)])
+        ledger.put_jobs([(position, examined(job, verdict), verdict.robot_hash)])
         if verdict.problem is not None:
             failed = Failed(cause=Cause.INVALID, message=verdict.problem.message)
             ledger.set_state(job.job_id, move(job.job_id, Pending(), failed))
+
+
+def written(ledger: Ledger, paths: RunPaths, change: Callable[[Ledger], None]) -> Ledger:
+    """Make ``change``, which commits at its end: the whole of it, or nothing.
+
+    Returns the ledger, opened again if another process had it locked.
+    """
+    while True:
+        try:
+            change(ledger)
+            return ledger
+        except LedgerBusyError:
+            ledger = reopened(ledger, paths)
+
+
+def reopened(ledger: Ledger, paths: RunPaths) -> Ledger:
+    """Without what was not committed."""
+    ledger.abandon()
+    return Ledger.open(paths.ledger)

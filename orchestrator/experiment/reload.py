@@ -73,7 +73,7 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lam
         control.refuse_if_only_videos(paths, holder)  # they began meanwhile
         additions.put_robots(paths, new, verdicts)
         with run_directory.opened_ledger(paths) as ledger:
-            additions.enter(ledger, new, verdicts, len(rows))
+            additions.enter(ledger, new, verdicts)
             ledger.add_requests([Request(verb="reload", job_id=holder.key)])  # both, or none
         write_whole(paths.experiment, content)
     invalid = [job.job_id for job in new if verdicts[job.job_id].problem is not None]

@@ -202,7 +202,7 @@ def examined(job: Job, verdict: JobVerdict) -> Job:
     """``job`` with the task that was chosen for it, its robot's path in its directory, and the hash of its start."""
     xml = job.spec.xml if verdict.xml is None else f"robot/{verdict.xml}"
     task, init_sha256 = verdict.task or job.spec.task, verdict.init_sha256 or job.spec.init_sha256
-    return dataclasses.replace(job, spec=dataclasses.replace(job.spec, xml=xml, task=task, init_sha256=init_sha256))
+    return job.with_spec(xml=xml, task=task, init_sha256=init_sha256)
 
 
 def _restriction(machine: Machine) -> str:

@@ -176,8 +176,7 @@ def _pausing(experiment: Experiment) -> Experiment:
     """With jobs that pause at the first rung."""
     assert experiment.scheduler is not None
     first = experiment.scheduler.min_env_steps
-    jobs = [dataclasses.replace(job, spec=dataclasses.replace(job.spec, pause_at=first)) for job in experiment.jobs]
-    return dataclasses.replace(experiment, jobs=tuple(jobs))
+    return dataclasses.replace(experiment, jobs=tuple(job.with_spec(pause_at=first) for job in experiment.jobs))
 
 
 def let_all_train_on(experiment: Experiment, ledger: Ledger, reporter: Reporter) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -29,10 +29,9 @@ MOST_MARKS = 500
 """Values of one statement; SQLite limits their number."""
 
 Kind: TypeAlias = Literal["began", "asked", "reached", "promoted", "over", "told", "ended"]
-"""``began``: a session of the search, with what it was declared as. ``asked``: a trial was made, with its point.
+"""``began``: a session of the search, with the number of jobs at once. ``asked``: a trial was made, with its point.
 ``reached``: all of its jobs are paused at a rung. ``promoted``: it goes on to a later rung. ``over``: its jobs have
-ended, with its values. ``told``: the sampler was
-told this outcome of it. ``ended``: the search is over."""
+ended, with its values. ``told``: the sampler was told this outcome of it. ``ended``: the search is over."""
 
 
 Standing: TypeAlias = Literal["none", "underway", "over"]
@@ -111,21 +110,21 @@ class Figures(NamedTuple):
 
 def figures(ledger: Ledger, job_ids: Collection[str]) -> dict[str, Figures]:
     """Of each of these jobs, by ``job_id``."""
-    marks = ", ".join("?" * len(job_ids))
-    sql = f"SELECT job_id, state, env_steps, ep_rew_mean, message, cause FROM jobs WHERE job_id IN ({marks})"  # noqa: S608 - marks
-    return {row[0]: Figures(*row[1:]) for row in ledger.select(sql, list(job_ids))}
+    sql = "SELECT job_id, state, env_steps, ep_rew_mean, message, cause FROM jobs"
+    return {row[0]: Figures(*row[1:]) for row in _of_jobs(ledger, sql, list(job_ids))}
 
 
 def totals(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int]:
     """``total_timesteps`` of each of these jobs that there is, by ``job_id``."""
-    found: dict[str, int] = {}
+    steps = "CAST(coalesce(json_extract(spec, '$.total_timesteps'), 0) AS INTEGER)"
+    return dict(map(tuple, _of_jobs(ledger, f"SELECT job_id, {steps} FROM declared", job_ids)))  # noqa: S608
+
+
+def _of_jobs(ledger: Ledger, sql: str, job_ids: Sequence[str]) -> Iterator[Any]:
+    """The rows that ``sql``, which has no condition yet, selects of these jobs."""
     for first in range(0, len(job_ids), MOST_MARKS):
         some = job_ids[first : first + MOST_MARKS]
-        marks = ", ".join("?" * len(some))
-        steps = "CAST(coalesce(json_extract(spec, '$.total_timesteps'), 0) AS INTEGER)"
-        sql = f"SELECT job_id, {steps} FROM declared WHERE job_id IN ({marks})"  # noqa: S608 - marks
-        found |= dict(map(tuple, ledger.select(sql, some)))
-    return found
+        yield from ledger.select(f"{sql} WHERE job_id IN ({', '.join('?' * len(some))})", some)
 
 
 def job_row(ledger: Ledger, path: Path, job_id: str) -> JobRow | None:

@@ -258,7 +258,7 @@ class PoolJobs:
             requests.append(Request(verb="add", job_id=self.holder))
 
         def enter(ledger: Ledger) -> None:
-            additions.enter(ledger, new, verdicts, search_events.jobs_count(ledger))
+            additions.enter(ledger, new, verdicts)
             ledger.add_requests(requests)
 
         self._write(enter)
@@ -272,15 +272,8 @@ class PoolJobs:
                 raise PoolStopped
             self.look()
 
-        shutil.rmtree(self.paths.searching, ignore_errors=True)
-        self.paths.searching.mkdir(parents=True)
-        verdicts = preflight.examine(
-            [submission.job for submission in batch],
-            staging=self.paths.searching,
-            at_once=max(1, self.lanes // CPU_SHARE),
-            kept=self.children,
-            watch=watch,
-        )
+        jobs, at_once = [submission.job for submission in batch], max(1, self.lanes // CPU_SHARE)
+        verdicts = additions.examine(self.paths, jobs, self.children, at_once=at_once, watch=watch)
         return {one.job.job_id: run_plan.named(verdicts[one.job.job_id], one.job, one.experiment) for one in batch}
 
     def _changed(self, job_id: str, differences: Sequence[str]) -> ChangedError:
@@ -316,14 +309,7 @@ class PoolJobs:
             job.is_cancelled = True
 
     def _write(self, change: Callable[[Ledger], None]) -> None:
-        """Make ``change``, which commits at its end: the whole of it, or nothing."""
-        while True:
-            try:
-                change(self._ledger)
-                break
-            except LedgerBusyError:
-                self._ledger.abandon()
-                self._ledger = Ledger.open(self.paths.ledger)
+        self._ledger = additions.written(self._ledger, self.paths, change)
         self._seen = None
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypedDict
 from orchestrator.core.paths import RunPaths
 from orchestrator.jobfile.search_spec import ArchiveAxis, Dimension, SearchSpec
 from orchestrator.ledger import Ledger, search_events
-from orchestrator.search.history import History, Trial
+from orchestrator.search.history import History, Trial, ranked
 from orchestrator.search.trials import TrialReader, best
 
 AT_FIRST_RUNG = "return at the first rung"
@@ -126,7 +126,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
     finished = [trial for trial in asked if trial.values and all(map(math.isfinite, trial.values))]
     names = () if search is None else search.objectives
     directions = () if search is None else search.directions
-    ranked = reader.history.best(directions[0], finished) if search is not None else []
+    in_order = ranked(finished, directions[:1]) if search is not None else []
     outcomes = {
         name: {one.number: one.values[place] for one in finished if one.values} for place, name in enumerate(names)
     }
@@ -144,7 +144,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         "saved": reader.saved_share if reader.rungs else None,
         "rungs": reader.rungs,
         "trials": [_trial(trial, reader.state(trial), repeated.get(trial.number)) for trial in asked],
-        "best": [trial.number for trial in ranked],
+        "best": [trial.number for trial in in_order],
         "front": [trial.number for trial in best(finished, directions)] if len(names) > 1 else [],
         "improvements": {
             name: _improvements(outcomes[name], direction, spent)

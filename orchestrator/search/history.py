@@ -105,11 +105,16 @@ class History:
                     self.whys.append(trial.why)
                 self.has_succeeded |= trial.values is not None
 
-    def best(self, direction: Direction, trials: Iterable[Trial] | None = None) -> list[Trial]:
-        """The finished ones of ``trials``, the best by the first objective first; by default of those that were asked.
 
-        Of equal ones the earlier comes first.
-        """
-        finished = [trial for trial in (self.asked if trials is None else trials) if trial.values is not None]
-        sign = -1 if direction == "maximize" else 1
-        return sorted(finished, key=lambda trial: sign * trial.values[0])  # type: ignore[index]
+def costs(trial: Trial, directions: Sequence[Direction]) -> tuple[float, ...]:
+    """Its values for the first so many objectives, each the better the smaller it is."""
+    pairs = zip(directions, trial.values or (), strict=False)
+    return tuple(-value if direction == "maximize" else value for direction, value in pairs)
+
+
+def ranked(trials: Iterable[Trial], directions: Sequence[Direction]) -> list[Trial]:
+    """The finished ones of ``trials``, the best by the first objective first, of equal ones by the next.
+
+    Of equal ones the earlier comes first. With fewer ``directions`` than objectives the others do not count.
+    """
+    return sorted((trial for trial in trials if trial.values), key=lambda trial: costs(trial, directions))

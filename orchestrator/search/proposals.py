@@ -16,7 +16,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.jobfile.search_spec import SearchSpec
 from orchestrator.ledger.search_events import SearchEvent
 from orchestrator.search import samplers
-from orchestrator.search.history import History, Trial
+from orchestrator.search.history import History, Trial, ranked
 from orchestrator.search.space import Space
 
 SAVE_EVERY_S = 5.0
@@ -145,7 +145,7 @@ class Proposals:
         if not finished:
             return None
         if self._spec.inherit == "best":
-            return history.best(self._spec.directions[0], finished)[0]
+            return ranked(finished, self._spec.directions[:1])[0]
         return min(finished, key=lambda trial: self._space.distance(trial.point, point))
 
 

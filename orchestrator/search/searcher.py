@@ -10,7 +10,6 @@ events what it knew, and goes on with the same next point. It ends when its stan
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import shutil
@@ -34,7 +33,7 @@ from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
 from orchestrator.ledger import Ledger, Request, search_events
 from orchestrator.ledger.search_events import Figures, SearchEvent
 from orchestrator.search import outcomes, schedulers
-from orchestrator.search.history import History, Trial
+from orchestrator.search.history import History, Trial, ranked
 from orchestrator.search.proposals import RETURNS, Proposals
 
 LOOK_EVERY_S = 0.05
@@ -105,7 +104,7 @@ class Searcher:
                         seen, is_done = version, not self._turn()
                         continue
                 except LedgerBusyError:
-                    self._reopen()
+                    self.ledger = additions.reopened(self.ledger, self.paths)
                 time.sleep(LOOK_EVERY_S)
         finally:
             for child in self._children:
@@ -125,6 +124,7 @@ class Searcher:
             self._proposals.save(self.history.last_id)
         if not done and self._is_at_end():
             self._end()
+            done = True
         return done
 
     # -- what has happened
@@ -184,7 +184,7 @@ class Searcher:
             alike = [re.sub(r"[\d.]+", "0", why) for why in whys]  # but for numbers, such as those of the point
             commonest, number = Counter(alike).most_common(1)[0]
             why = whys[alike.index(commonest)]
-            advice = "Mend what causes it, and run the same command again; `run --fresh` starts over"
+            advice = "Correct what causes it, and run the same command again; `run --fresh` starts over"
             raise UsageError(f"the first {len(whys)} trials have failed, {number} of them as this one: {why}. {advice}")
 
     def _waits_for_user(self) -> bool:
@@ -246,22 +246,19 @@ class Searcher:
         parent = self._proposals.parent(point, self.history)
         if parent is not None:
             sources = [str(self.paths.job(job_id).root) for job_id in parent.jobs]
-            jobs = tuple(_with(job, init=source) for job, source in zip(jobs, sources, strict=True))
+            jobs = tuple(job.with_spec(init=source) for job, source in zip(jobs, sources, strict=True))
         self._enter(point, jobs, parent=None if parent is None else parent.number)
 
     def _enter(self, point: Any, jobs: Sequence[Job], **content: Any) -> None:
         """Examine the robots of a new trial, and enter its jobs."""
         if self._rungs and content.get("reevaluates") is None:
-            jobs = [_with(job, pause_at=self._rungs[0]) for job in jobs]
-        shutil.rmtree(self.paths.searching, ignore_errors=True)
-        self.paths.searching.mkdir(parents=True)
-        verdicts = preflight.examine(jobs, staging=self.paths.searching, at_once=1, kept=self._children)
+            jobs = [job.with_spec(pause_at=self._rungs[0]) for job in jobs]
+        verdicts = additions.examine(self.paths, jobs, self._children)
         additions.put_robots(self.paths, jobs, verdicts)
-        first, ids = search_events.jobs_count(self.ledger), [job.job_id for job in jobs]
+        ids = [job.job_id for job in jobs]
         event = SearchEvent(kind="asked", content={"point": dict(point), "jobs": ids, **content})
         request = Request(verb="add", job_id=self.holder)
-        self._record([event], [request], lambda ledger: additions.enter(ledger, jobs, verdicts, first))
-        self._look()
+        self._record([event], [request], lambda ledger: additions.enter(ledger, jobs, verdicts))
 
     def _take_declared_jobs(self) -> None:
         """The trials of a job file without a search: its jobs, those that differ in their seed alone together."""
@@ -296,7 +293,7 @@ class Searcher:
         search, trials = self.experiment.search, self.history.trials
         if search is not None:
             done = {trial.reevaluates for trial in trials}
-            best = self.history.best(search.directions[0])[: search.reevaluate]
+            best = ranked(self.history.asked, search.directions[:1])[: search.reevaluate]
             missing = [trial for trial in best if trial.number not in done]
             for trial in missing:
                 seeds = [job.spec.seed + SEED_STEP for job in self.experiment.trial_jobs(trial.number, trial.point)]
@@ -316,23 +313,17 @@ class Searcher:
     ) -> None:
         """Enter events, requests and whatever ``enter`` enters: all, or nothing."""
         events = list(events)
-        while True:
-            try:
-                enter(self.ledger)
-                search_events.add(self.ledger, events)
-                self.ledger.add_requests(requests)
-                break
-            except LedgerBusyError:  # nothing of it was written
-                self._reopen()
+
+        def change(ledger: Ledger) -> None:
+            enter(ledger)
+            search_events.add(ledger, events)
+            ledger.add_requests(requests)
+
+        self.ledger = additions.written(self.ledger, self.paths, change)
         for event in search_events.events(self.ledger, self.paths.ledger, after=self.history.last_id):
             self._apply(event)
             if event.kind == "told" and self._proposals is not None:
                 self._proposals.tell(event, self.history)
-
-    def _reopen(self) -> None:
-        """Drop what was not committed."""
-        self.ledger.abandon()
-        self.ledger = Ledger.open(self.paths.ledger)
 
     def _apply(self, event: SearchEvent) -> None:
         self.history.apply(event)
@@ -355,10 +346,6 @@ def _scheduler(spec: SchedulerSpec, search: SearchSpec | None, rungs: Sequence[i
         return schedulers.make(spec, "asynchronous", len(rungs), "maximize")
     direction = search.directions[0] if search.objectives[0] in RETURNS else "maximize"
     return schedulers.make(spec, search.order, len(rungs), direction)
-
-
-def _with(job: Job, **changes: Any) -> Job:
-    return dataclasses.replace(job, spec=dataclasses.replace(job.spec, **changes))
 
 
 def _end_with_supervisor() -> None:

@@ -17,7 +17,7 @@ from orchestrator.jobfile.search_spec import Direction, SchedulerSpec, SearchSpe
 from orchestrator.jobfile.validation import check
 from orchestrator.jobfile.validation_errors import Problems
 from orchestrator.ledger import Ledger, SummaryRow, search_events
-from orchestrator.search.history import History, Trial
+from orchestrator.search.history import History, Trial, costs, ranked
 
 OF_PLAIN_JOBS = "eval_mean"
 """What the jobs of an experiment without a search are compared by."""
@@ -121,20 +121,13 @@ def best(trials: Iterable[Trial], directions: Sequence[Direction]) -> list[Trial
 
     In a front that is by the first objective. Of equal ones the earlier comes first.
     """
-    trials = list(trials)
-    signs = [-1.0 if direction == "maximize" else 1.0 for direction in directions]
-    costs = {
-        trial.number: tuple(sign * value for sign, value in zip(signs, trial.values, strict=True))
-        for trial in trials
-        if trial.values
-    }
-    ranked = sorted((trial for trial in trials if trial.number in costs), key=lambda trial: costs[trial.number])
+    in_order = ranked(trials, directions)
     if len(directions) == 1:
-        return ranked
+        return in_order
     front: list[Trial] = []
-    for trial in ranked:  # whatever surpasses it has come before
-        mine = costs[trial.number]
-        if not any(_surpasses(costs[other.number], mine) for other in front):
+    for trial in in_order:  # whatever surpasses it has come before
+        mine = costs(trial, directions)
+        if not any(_surpasses(costs(other, directions), mine) for other in front):
             front.append(trial)
     return front
 

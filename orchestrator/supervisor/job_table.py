@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from orchestrator.core.job import Attempt, Cause, Failed, Job, Paused, Pending, Running, State, Succeeded, move
 from orchestrator.core.text import count, listed
@@ -166,7 +166,7 @@ class JobTable:
     def _take_policy(self, fetched: FetchedPolicy) -> None:
         job_id, job = fetched.job_id, self._jobs[fetched.job_id]
         if fetched.sha256 is not None:
-            self.replace(replace(job, spec=replace(job.spec, init_sha256=fetched.sha256)))
+            self.replace(job.with_spec(init_sha256=fetched.sha256))
         if not isinstance(self.states[job_id], Pending):  # it was paused or cancelled meanwhile
             return
         if fetched.sha256 is not None:

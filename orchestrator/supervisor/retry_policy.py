@@ -9,7 +9,7 @@ import heapq
 import math
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.core.exit_codes import ExitCode
@@ -192,7 +192,7 @@ def promoted(job: Job, state: State, pause_at: int | None) -> tuple[Job, State] 
         return None
     if isinstance(state, Paused) and state.at_rung:
         state = Pending(failures=state.failures)
-    return replace(job, spec=replace(job.spec, pause_at=pause_at)), state
+    return job.with_spec(pause_at=pause_at), state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
