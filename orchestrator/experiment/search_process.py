@@ -1,6 +1,6 @@
 """The searcher of a run: a child process that makes the jobs of a search, and how a run that has one is prepared.
 
-The supervisor knows no more of it than whether it is at work; everything else goes through the ledger
+The supervisor knows no more of it than whether it runs; everything else goes through the ledger
 (:mod:`orchestrator.search.searcher`).
 """
 
@@ -63,7 +63,7 @@ class SearchProcess:
     _popen: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _starts: int = field(default=0, init=False)
 
-    def is_at_work(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it may still add jobs, or let paused ones go on. To be called often."""
         if not self._is_needed or self.has_finished or self.problem:
             return False

@@ -117,7 +117,7 @@ def run(
             until=options.until,
             holder=holder,
             available_memory_mib=backend.available_memory_mib,
-            is_awaiting_jobs=lambda: searcher.is_at_work() or is_awaiting_jobs(),
+            is_awaiting_jobs=lambda: searcher.is_running() or is_awaiting_jobs(),
         )
         backend.report_to(DetachableReporter(reporter).event)
         changed = provenance.record(

@@ -44,7 +44,7 @@ _NOT_ON_COMMAND_LINE = {
     "matrix": "cannot be set on the command line; write the matrix in the job file",
     "max_parallel": "is not a default of jobs; use --max-parallel",
 }
-_SAME_IN_SPEC = (
+SAME_IN_SPEC = (
     *("algo", "learner", "total_timesteps", "n_envs", "normalize", "eval_episodes", "video"),
     *("policy", "policy_kwargs", "on_divergence", "keep_replay_buffer"),
 )
@@ -323,7 +323,7 @@ def _jobs(
             init=_init(merged["init"], base),
             after=tuple(merged.get("after", ())),
             search_path=str(base) if task is None or is_users_task(task) else None,
-            **{name: merged[name] for name in _SAME_IN_SPEC},
+            **{name: merged[name] for name in SAME_IN_SPEC},
         )
         jobs.append(
             Job(

@@ -15,15 +15,12 @@ from orchestrator.core.job import Job
 from orchestrator.core.paths import JobPaths, RunPaths, absolute
 from orchestrator.core.robot_hash import main_file
 from orchestrator.core.worker_spec import INIT_JOB
+from orchestrator.jobfile.expand import SAME_IN_SPEC
 from orchestrator.jobfile.toml_models import Settings
 from orchestrator.search.history import Trial
 
 JOB_FILE = "jobs.toml"
-_SAME_IN_JOB_FILE = (
-    *("algo", "learner", "total_timesteps", "n_envs", "normalize", "eval_episodes", "video", "policy"),
-    *("on_divergence", "keep_replay_buffer", "task", "env", "entry_point", "env_kwargs", "task_options"),
-    "policy_kwargs",
-)
+_SAME_IN_JOB_FILE = (*SAME_IN_SPEC, "task", "env", "entry_point", "env_kwargs", "task_options")
 
 
 def copy(

@@ -62,7 +62,7 @@ class History:
     """Whether any trial has come to a rung or to its end."""
     is_over: bool = False
     elapsed_s: float = 0.0
-    """Time in which a searcher was at work, between its first and its last event in each session."""
+    """Time in which a searcher ran, between its first and its last event in each session."""
     last_id: int = 0
     _at: float = 0.0
 

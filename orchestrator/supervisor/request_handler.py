@@ -92,10 +92,10 @@ class RequestHandler:
         rows = self.recorder.new_jobs(self.jobs.states.keys())
         if rows is None:
             return
-        is_told, self._is_asked_by_user, self._is_reload_due = self._is_asked_by_user, False, False
+        answers, self._is_asked_by_user, self._is_reload_due = self._is_asked_by_user, False, False
         self.robots.hashes.update({row.job.job_id: row.robot_hash for row in rows})
         self.jobs.load(rows, {})
-        if not is_told:
+        if not answers:
             return
         if queued := [row.job.job_id for row in rows if isinstance(row.state, Pending)]:
             text = f"{count(len(queued), 'new job')} queued, added by `reload`: {listed(queued, SHOWN)}"
