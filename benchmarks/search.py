@@ -1,6 +1,6 @@
-"""What a search costs beside the trainings themselves, printed as one table.
+"""What a search costs beside the trainings themselves, and what it finds for its env_steps, printed as one table.
 
-    python -m benchmarks.search [--repeats 5] [--only start,asynchronous,derl] [--jobs 200] [--bodies 100]
+    python -m benchmarks.search [--repeats 5] [--only start,asynchronous,derl,…] [--jobs 200] [--bodies 100]
 
 A and B of a ratio are measured interleaved in the same run, now A first and now B, and given as medians with their
 range. Run it on an otherwise idle machine.
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import orchestrator
-from benchmarks import search_simulation
+from benchmarks import search_learning, search_simulation
 from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_table
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
@@ -145,11 +145,16 @@ def main() -> None:
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--jobs", type=int, default=200, metavar="N", help="jobs of the part start (default: 200)")
     options.add_argument("--bodies", type=int, default=100, metavar="N", help="of the part asynchronous (default: 100)")
+    options.add_argument("--figures", type=Path, metavar="DIR", help="also write figures of what was learned to DIR")
     chosen, _ = options.parse_known_args()
     parts: dict[str, Callable[[int], list[Line]]] = {
         "start": functools.partial(start, jobs=chosen.jobs),
         "asynchronous": functools.partial(asynchronous, bodies=chosen.bodies),
         "derl": derl,
+        "asha": search_learning.asha,
+        "inheritance": functools.partial(search_learning.inheritance, figures=chosen.figures),
+        "samplers": functools.partial(search_learning.samplers, figures=chosen.figures),
+        "together": functools.partial(search_learning.together, figures=chosen.figures),
     }
     print_table(__doc__, parts, options)
 

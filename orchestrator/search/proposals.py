@@ -7,7 +7,7 @@ import json
 import pickle
 import time
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +114,10 @@ class Proposals:
         lag = index - WINDOW * history.lanes if self._bracket == 1 else (index // self._bracket - 1) * self._bracket
         return max(0, lag)
 
-    def is_next_known(self, history: History, going_on: Collection[int]) -> bool:
-        """Whether all trials are over, or rejected for good, that the next one is asked with.
-
-        :param going_on: trials that a rung lets go on.
-        """
+    def is_next_known(self, history: History) -> bool:
+        """Whether all trials are over, or rejected for good, that the next one is asked with."""
         lag = self._lag(history)
-        is_settled = all(trial.index >= lag or trial.is_waiting for trial in history.open.values())
-        return is_settled and all(history.trials[number].index >= lag for number in going_on)
+        return all(trial.index >= lag or trial.is_waiting for trial in history.open.values())
 
     def to_tell(self, history: History) -> Iterable[Trial]:
         """The trials that the sampler is told before the next one is asked, with order = "fixed"."""

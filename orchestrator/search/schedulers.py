@@ -1,7 +1,7 @@
 """Schedulers: which of the trials that have paused at a rung train on, and how far. No I/O, no clock, no chance.
 
 A rung is a number of env_steps at which trials pause and are compared; rungs are counted from 0. The decisions depend
-on nothing but the calls and their order. A scheduler is therefore rebuilt by the same calls in the same order.
+on nothing but the calls. A scheduler is therefore rebuilt by the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ class Scheduler(Protocol):
     def no_more(self, trials: int) -> None:
         """There will be ``trials`` trials altogether."""
 
+    def promoted(self, trial: int, rung: int | None) -> None:
+        """``trial`` goes on, as :class:`Promotion` says."""
+
     def decisions(self) -> list[Promotion]:
-        """The promotions since the last call, each trial once for each rung; those of higher rungs first."""
+        """Those that go on now and are not :meth:`promoted` yet; those of higher rungs first."""
 
 
 def make(spec: SchedulerSpec, order: TrialOrder, rungs: int, direction: Direction) -> Scheduler:
@@ -101,7 +104,14 @@ class _Bracket:
         for rung in self.rungs:
             rung.awaited.discard(trial)
 
-    def promote(self) -> list[Promotion]:
+    def promoted(self, trial: int, rung: int | None) -> None:
+        following = len(self.rungs) if rung is None else rung
+        self.rungs[following - 1].promoted.add(trial)
+        if rung is not None and trial not in self.rungs[rung].reached:
+            self.rungs[rung].entered.add(trial)
+            self.rungs[rung].awaited.add(trial)
+
+    def decisions(self) -> list[Promotion]:
         """Those that go on now; of one rung the best first."""
         promotions: list[Promotion] = []
         is_open = self.size is None or len(self.rungs[0].entered) < self.size
@@ -113,12 +123,9 @@ class _Bracket:
                 quota = len(rung.ranked) // self.factor if self.is_eager else 0
             best = [trial for _, trial in rung.ranked[:quota]]
             chosen = [trial for trial in best if trial not in rung.promoted and trial not in self.ended]
-            rung.promoted.update(chosen)
             following = number + 1 if number + 1 < len(self.rungs) else None
-            if following is not None:
-                self.rungs[following].entered.update(chosen)
-                self.rungs[following].awaited.update(chosen)
             promotions += [Promotion(trial, following) for trial in chosen]
+            is_open = is_open or bool(chosen)
         return promotions
 
 
@@ -129,8 +136,8 @@ class SuccessiveHalving:
     With brackets it is synchronous (Jamieson & Talwalkar 2016): at each rung all trials of a bracket are waited for.
     Those that ended on the way count as the worst. The order in which trials come has no effect.
 
-    Without, it is asynchronous (ASHA, Li et al. 2020): whenever a trial comes to a rung, those go on that belong to the
-    best ``1/factor`` of all that have come there so far. When no trial can come to a rung any more, the share is
+    Without, it is asynchronous (ASHA, Li et al. 2020): whenever it is asked, those go on that belong to the best
+    ``1/factor`` of all that have come to a rung so far. When no trial can come to a rung any more, the share is
     rounded up instead of down: even in a short search the best trial is trained to its end.
     """
 
@@ -141,28 +148,25 @@ class SuccessiveHalving:
     """Trials of a bracket, which have consecutive numbers; None: all trials are compared, asynchronously."""
     _trials: int | None = field(default=None, init=False)
     _brackets: dict[int, _Bracket] = field(default_factory=dict, init=False)
-    _promotions: list[Promotion] = field(default_factory=list, init=False)
 
     def reached(self, trial: int, rung: int, value: float | None) -> None:
-        bracket = self._bracket_of(trial)
-        bracket.reached(trial, rung, _score(value, self.direction))
-        self._promotions += bracket.promote()
+        self._bracket_of(trial).reached(trial, rung, _score(value, self.direction))
 
     def ended(self, trial: int) -> None:
         if self.rungs:
-            bracket = self._bracket_of(trial)
-            bracket.end(trial)
-            self._promotions += bracket.promote()
+            self._bracket_of(trial).end(trial)
 
     def no_more(self, trials: int) -> None:
         self._trials = trials
-        for number in sorted(self._brackets):
-            self._brackets[number].size = self._size(number)
-            self._promotions += self._brackets[number].promote()
+        for number, bracket in self._brackets.items():
+            bracket.size = self._size(number)
+
+    def promoted(self, trial: int, rung: int | None) -> None:
+        self._bracket_of(trial).promoted(trial, rung)
 
     def decisions(self) -> list[Promotion]:
-        promotions, self._promotions = self._promotions, []
-        return _highest_first(promotions)
+        every = [self._brackets[number].decisions() for number in sorted(self._brackets)]
+        return _highest_first([promotion for each in every for promotion in each])
 
     def _bracket_of(self, trial: int) -> _Bracket:
         number = 0 if self.bracket is None else trial // self.bracket
@@ -193,7 +197,8 @@ class MedianStopping:
     direction: Direction
     _scores: list[dict[int, float]] = field(init=False)
     """Of each rung, by trial."""
-    _promotions: list[Promotion] = field(default_factory=list, init=False)
+    _promotions: dict[int, Promotion] = field(default_factory=dict, init=False)
+    """Those that go on, by trial."""
 
     def __post_init__(self) -> None:
         self._scores = [{} for _ in range(self.rungs)]
@@ -203,18 +208,21 @@ class MedianStopping:
         if trial in scores:
             return
         if len(scores) < FIRST_GO_ON or score >= statistics.median(scores.values()):
-            self._promotions.append(Promotion(trial, rung + 1 if rung + 1 < self.rungs else None))
+            self._promotions[trial] = Promotion(trial, rung + 1 if rung + 1 < self.rungs else None)
         scores[trial] = score
 
     def ended(self, trial: int) -> None:
-        """It was decided on when it came to its last rung."""
+        self._promotions.pop(trial, None)
 
     def no_more(self, trials: int) -> None:
         """Nobody waits for further trials."""
 
+    def promoted(self, trial: int, rung: int | None) -> None:
+        if self._promotions.get(trial) == Promotion(trial, rung):
+            del self._promotions[trial]
+
     def decisions(self) -> list[Promotion]:
-        promotions, self._promotions = self._promotions, []
-        return _highest_first(promotions)
+        return _highest_first(list(self._promotions.values()))
 
 
 def _highest_first(promotions: list[Promotion]) -> list[Promotion]:

@@ -59,8 +59,6 @@ class Searcher:
     _proposals: Proposals | None = field(default=None, init=False)
     _scheduler: schedulers.Scheduler | None = field(default=None, init=False)
     _rungs: Sequence[int] = field(default=(), init=False)
-    _due: dict[int, int] = field(default_factory=dict, init=False)
-    """Trials that are to go on, and the index of the rung that each is trained to; not entered yet."""
     _is_closed: bool = field(default=False, init=False)
     """Whether the scheduler knows that there will be no more trials."""
     _figures: dict[str, Figures] = field(default_factory=dict, init=False)
@@ -116,6 +114,7 @@ class Searcher:
         done = self._follow()
         self._close()
         done |= self._promote()
+        self._tell()
         if self._may_ask():
             self._ask()
             done = True
@@ -153,7 +152,6 @@ class Searcher:
                 events.append(outcomes.reached(self.experiment.search, trial, figures))
         if events or cancelled:
             self._record(events, cancelled)
-        self._tell()
         return bool(events)
 
     def _is_at_rung(self, trial: Trial, figures: Sequence[Figures]) -> bool:
@@ -166,8 +164,7 @@ class Searcher:
         if self._proposals is None or self._proposals.in_order:
             return
         for trial in list(self.history.untold.values()):
-            is_rejected = trial.is_waiting and trial.number not in self._due and self._proposals.tells_at_rungs
-            if trial.is_over or is_rejected:
+            if trial.is_over or (trial.is_waiting and self._proposals.tells_at_rungs):
                 self._record([self._outcome(trial)])
 
     def _outcome(self, trial: Trial) -> SearchEvent:
@@ -194,30 +191,36 @@ class Searcher:
         # One that is still at a rung is being promoted.
         states = ["promoted" if one.cause == Cause.RUNG else one.state for one in figures]
         is_paused = "PAUSED" in states and set(states) <= {"PAUSED", *TERMINAL}
-        return not self._due and is_paused and not self._may_ask()
+        return is_paused and not self._may_ask()
 
     # -- what happens next
 
     def _promote(self) -> bool:
-        if not self._due:
+        """Let the best at rungs go on. The jobs of a matrix come to their first rung before, as long as any wait."""
+        if self._scheduler is None or (self._proposals is None and not self._has_room()):
             return False
         events, requests = [], []
-        for number, goal in self._due.items():
-            until = str(self._rungs[goal]) if goal < len(self._rungs) else "end"
-            events.append(SearchEvent(kind="promoted", trial=number, content={"goal": goal}))
-            jobs = self.history.trials[number].jobs
-            requests += [Request(verb="promote", job_id=f"{job_id}={until}") for job_id in jobs]
-        self._record(events, requests)
-        return True
+        for promotion in self._scheduler.decisions():
+            goal = len(self._rungs) if promotion.rung is None else promotion.rung
+            until = "end" if promotion.rung is None else str(self._rungs[goal])
+            trial = self.history.asked[promotion.trial]
+            events.append(SearchEvent(kind="promoted", trial=trial.number, content={"goal": goal}))
+            requests += [Request(verb="promote", job_id=f"{job_id}={until}") for job_id in trial.jobs]
+        if events:
+            self._record(events, requests)
+        return bool(events)
 
     def _may_ask(self) -> bool:
         proposals = self._proposals
         if proposals is None or self._is_spent():
             return False
         if proposals.in_order:
-            return proposals.is_next_known(self.history, self._due.keys())
-        waiting = [one for one in self._figures.values() if one.state == "PENDING"]
-        return len(waiting) < max(1, self.lanes)
+            return proposals.is_next_known(self.history)
+        return self._has_room()
+
+    def _has_room(self) -> bool:
+        """Whether fewer jobs wait than can run at once."""
+        return sum(one.state == "PENDING" for one in self._figures.values()) < max(1, self.lanes)
 
     def _is_spent(self) -> bool:
         search = self.experiment.search
@@ -271,23 +274,13 @@ class Searcher:
         )
 
     def _is_at_end(self) -> bool:
-        return self._is_spent() and not self._due and all(trial.is_waiting for trial in self.history.open.values())
+        return self._is_spent() and all(trial.is_waiting for trial in self.history.open.values())
 
     def _close(self) -> None:
         """Let the scheduler know once that there will be no more trials: it may have waited for them."""
         if self._scheduler is not None and not self._is_closed and self._is_spent():
             self._is_closed = True
             self._scheduler.no_more(len(self.history.asked))
-            self._decide()
-
-    def _decide(self) -> None:
-        """Take over what the scheduler has decided, but for what earlier searchers have entered already."""
-        assert self._scheduler is not None
-        for promotion in self._scheduler.decisions():
-            goal = len(self._rungs) if promotion.rung is None else promotion.rung
-            trial = self.history.asked[promotion.trial]
-            if trial.goal < goal:
-                self._due[trial.number] = goal
 
     def _end(self) -> None:
         search, trials = self.experiment.search, self.history.trials
@@ -329,15 +322,13 @@ class Searcher:
         self.history.apply(event)
         if self._scheduler is None or event.trial is None:
             return
-        if event.kind == "promoted":
-            self._due.pop(event.trial, None)
-            return
         trial = self.history.trials[event.trial]
-        if event.kind == "reached":
+        if event.kind == "promoted":
+            self._scheduler.promoted(trial.index, trial.goal if trial.goal < len(self._rungs) else None)
+        elif event.kind == "reached":
             self._scheduler.reached(trial.index, len(trial.reached) - 1, trial.reached[-1])
         elif event.kind == "over" and trial.reevaluates is None:
             self._scheduler.ended(trial.index)
-        self._decide()
 
 
 def _scheduler(spec: SchedulerSpec, search: SearchSpec | None, rungs: Sequence[int]) -> schedulers.Scheduler:

@@ -91,10 +91,10 @@ def test_a_saved_sampler_that_knows_more_than_the_ledger_is_not_used(tmp_path: P
 def test_in_fixed_order_a_point_waits_for_all_but_the_last_trials_of_the_first_session(tmp_path: Path) -> None:
     fixed = proposals(tmp_path, dataclasses.replace(SPEC, order="fixed"))
     points = [point(0.9 + number / 100) for number in range(6)]
-    assert fixed.is_next_known(history(points[:4], [None] * 4), ())
-    assert not fixed.is_next_known(history(points[:5], [None] * 5), ())
+    assert fixed.is_next_known(history(points[:4], [None] * 4))
+    assert not fixed.is_next_known(history(points[:5], [None] * 5))
     first = history(points, [1.0, 2.0, None, None, None, None])
-    assert fixed.is_next_known(first, ())
+    assert fixed.is_next_known(first)
     assert [trial.number for trial in fixed.to_tell(first)] == [0, 1]
     first.apply(SearchEvent(kind="began", content={"lanes": 16}, id=99))  # resumed on a larger machine
     assert [trial.number for trial in fixed.to_tell(first)] == [0, 1]

@@ -21,10 +21,21 @@ def scheduler(
 
 
 def after(compared: Scheduler, rung: int, *values: float | None, first: int = 0) -> list[tuple[int, int | None]]:
-    """Promotions after trials ``first``, ``first + 1`` … have come to ``rung`` with ``values``."""
+    """Promotions when trials ``first``, ``first + 1`` … come to ``rung`` with ``values``, one after another."""
+    promotions = []
     for trial, value in enumerate(values, first):
         compared.reached(trial, rung, value)
-    return [(promotion.trial, promotion.rung) for promotion in compared.decisions()]
+        promotions += decided(compared)
+    return [(promotion.trial, promotion.rung) for promotion in promotions]
+
+
+def decided(compared: Scheduler) -> list[Promotion]:
+    """What goes on now, entered as the searcher enters it."""
+    promotions = compared.decisions()
+    for promotion in promotions:
+        compared.promoted(promotion.trial, promotion.rung)
+    assert compared.decisions() == []
+    return promotions
 
 
 def test_asha_promotes_the_best_third_of_those_that_have_come_whenever_one_comes() -> None:
@@ -34,6 +45,29 @@ def test_asha_promotes_the_best_third_of_those_that_have_come_whenever_one_comes
     assert after(compared, 0, 6.0, 2.0, first=3) == []
     assert after(compared, 0, 8.0, first=5) == [(5, 1)]
     assert after(compared, 0, 0.0, 0.0, 0.0, first=6) == [(3, 1)], "one that was left behind is promoted later"
+
+
+def test_asked_only_when_all_have_come_asha_promotes_no_more_than_its_share() -> None:
+    """So it is with the jobs of a matrix, which come to their first rung before any goes on."""
+    eager, patient = scheduler(), scheduler()
+    for compared in (eager, patient):
+        compared.no_more(9)
+    values = [float(value) for value in range(9)]
+    assert len(after(eager, 0, *values)) == 7, "each is the best when it comes"
+    for trial, value in enumerate(values):
+        patient.reached(trial, 0, value)
+    assert [promotion.trial for promotion in patient.decisions()] == [8, 7, 6]
+
+
+def test_what_is_decided_is_said_until_it_is_entered() -> None:
+    compared = scheduler("median")
+    compared.reached(0, 0, 1.0)
+    assert compared.decisions() == compared.decisions() == [Promotion(0, 1)]
+    compared.promoted(0, 1)
+    assert compared.decisions() == []
+    compared.reached(1, 0, 1.0)
+    compared.ended(1)
+    assert compared.decisions() == []
 
 
 def test_asha_gives_those_of_higher_rungs_first() -> None:
@@ -96,7 +130,7 @@ def test_brackets_wait_for_all_of_their_trials_and_one_of_each_is_trained_to_its
     assert after(compared, 0, *map(float, range(8))) == []
     assert after(compared, 0, *map(float, range(10, 18)), first=9) == [], "another bracket"
     compared.ended(8)
-    assert [promotion.trial for promotion in compared.decisions()] == [7, 6, 5]
+    assert [promotion.trial for promotion in decided(compared)] == [7, 6, 5]
     compared.reached(6, 1, 1.0)
     compared.ended(7)
     assert compared.decisions() == []
@@ -140,7 +174,8 @@ def search(
     def call(name: str, *arguments: int | float | None) -> None:
         calls.append((name, arguments))
         getattr(compared, name)(*arguments)
-        for promotion in compared.decisions():
+        for promotion in decided(compared):
+            calls.append(("promoted", (promotion.trial, promotion.rung)))
             rung = at.pop(promotion.trial)
             assert promotion.rung == (rung + 1 if rung + 1 < rungs else None)
             promotions.append(promotion)
@@ -177,8 +212,11 @@ def test_in_any_search_the_same_calls_lead_to_the_same_promotions_and_as_many_as
     promotions, calls = search(scheduler(*kind), values, lambda trial, rung: (trial, rung) in fail, slots)
     again = scheduler(*kind)
     for name, arguments in calls:
+        expected = [("promoted", (promotion.trial, promotion.rung)) for promotion in again.decisions()]
+        assert (name == "promoted") == bool(expected)
+        assert not expected or (name, arguments) in expected
         getattr(again, name)(*arguments)
-    assert set(again.decisions()) == set(promotions)
+    assert again.decisions() == []
     comers = len(values)
     for rung in range(RUNGS):
         going = [promotion for promotion in promotions if promotion.rung == (rung + 1 if rung + 1 < RUNGS else None)]

@@ -1,0 +1,235 @@
+"""What a search learns for its env_steps: rungs, inheritance and samplers, each against training everything.
+
+All robots are the quadruped of ``jobs/variants.toml`` and ``jobs/evolve.toml``, with their hyperparameters. What is
+compared are env_steps and returns, not times: what else the machine does changes nothing but the order in which
+trials of an asynchronous search end.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import statistics
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import orchestrator
+from benchmarks import search_figures
+from benchmarks.harness import ROOT, Line, at_least, at_most
+from benchmarks.permutation_tests import Pair, p_value
+from benchmarks.search_figures import Curve
+from orchestrator import api
+from orchestrator.analysis import run_reader
+from orchestrator.core.paths import JobPaths
+from orchestrator.experiment import run_directory, run_plan
+from orchestrator.jobfile import from_mapping
+from orchestrator.report import search_data
+
+ROBOT = ROOT / "mjcf/quadruped.xml"
+HIPS, SERVOS = "model.body.*_thigh.pos", "model.actuator.*.forcerange"
+LEARNING_RATE = "ppo.learning_rate"
+JOB: dict[str, Any] = {
+    "task": "forward",
+    "task_options": {"forward_reward_weight": 5.0, "healthy_reward": 0.2},
+    "n_envs": 8,
+    "eval_episodes": 4,
+    "checkpoint_every": 1_000_000_000,
+    "ppo": {"learning_rate": "linear(1e-3, 0)", "n_steps": 256, "batch_size": 256, "n_epochs": 8, "gamma": 0.98},
+    "resources": {"start": "fork"},
+}
+
+GRID_ENV_STEPS = 81_920
+MATRIX: dict[str, list[Any]] = {
+    HIPS: ["*0.7", "*0.9", "*1.1", "*1.3"],
+    SERVOS: ["*0.6", "*0.9", "*1.2", "*1.6"],
+    LEARNING_RATE: [1e-4, 3e-4, 1e-3, 3e-3],
+}
+"""64 points."""
+BOX: dict[str, dict[str, Any]] = {
+    HIPS: {"low": 0.7, "high": 1.3, "multiply": True},
+    SERVOS: {"low": 0.6, "high": 1.6, "log": True, "multiply": True},
+    LEARNING_RATE: {"low": 1e-4, "high": 3e-3, "log": True},
+}
+"""The same space, without gaps."""
+RUNGS: dict[str, Any] = {"kind": "asha", "min_env_steps": 10_240, "factor": 4}
+
+WIDE: dict[str, dict[str, Any]] = {
+    HIPS: BOX[HIPS],
+    SERVOS: {"low": 0.3, "high": 2.0, "log": True, "multiply": True},
+    LEARNING_RATE: {"low": 1e-6, "high": 1e-1, "log": True},
+    "ppo.gamma": {"low": 0.8, "high": 0.999},
+    "ppo.ent_coef": {"low": 1e-4, "high": 1.0, "log": True},
+    "ppo.n_epochs": {"low": 1, "high": 16},
+}
+"""Six dimensions as wide as they are when little is known; at most of its points a policy learns next to nothing."""
+SAMPLED_ENV_STEPS, SAMPLED_TRIALS = 40_960, 60
+SAMPLERS = ("random", "tpe")
+"""The first is what the others are compared with."""
+
+CHILD_ENV_STEPS = 122_880
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Every point of :data:`MATRIX` trained to its end with one seed, and what rungs had chosen by then."""
+
+    values: Mapping[str, float]
+    """``eval_mean`` by the name of a job without its seed."""
+    chosen: str
+    """The best of those that ASHA has let train to their end."""
+    spent: int
+    """env_steps when ASHA had chosen."""
+    whole: int
+    """env_steps of training all of them."""
+
+
+def asha(repeats: int) -> list[Line]:
+    """Rungs over a matrix of 64 points, against training each to its end."""
+    grids = [grid(seed) for seed in range(repeats)]
+    means = {name: statistics.fmean(each.values[name] for each in grids) for name in grids[0].values}
+    best = max(means, key=means.__getitem__)
+    error = statistics.stdev(each.values[best] for each in grids) / repeats**0.5 if repeats > 1 else 0.0
+    good = [means[each.chosen] >= means[best] - error for each in grids]
+    what = f"ASHA on {len(means)} points of quadruped"
+    return [
+        at_most(f"{what}: env_steps / training all to the end", [each.spent / each.whole for each in grids], 1 / 3),
+        Line(
+            what=f"{what}: choices whose mean return over the seeds is within a standard error of the best",
+            measured=f"{sum(good)} of {repeats}",
+            target=f"{repeats} of {repeats}",
+            good=all(good),
+            values=[means[each.chosen] for each in grids],
+        ),
+        at_least(
+            f"{what}: mean return of the choice / of the best", [means[each.chosen] / means[best] for each in grids]
+        ),
+    ]
+
+
+@functools.cache
+def grid(seed: int) -> Grid:
+    """Train the matrix with rungs, and then what waits there to its end."""
+    with tempfile.TemporaryDirectory() as name:
+        defaults = {**JOB, "total_timesteps": GRID_ENV_STEPS, "seeds": [seed]}
+        content = {"defaults": defaults, "jobs": [{"name": "quadruped", "xml": str(ROBOT), "matrix": MATRIX}]}
+        first = run(Path(name), {**content, "scheduler": RUNGS})
+        finished = {_point(result): result.eval_mean for result in first if result.ok and result.eval_mean is not None}
+        every = run(Path(name), content)
+        assert every.ok
+        return Grid(
+            values={_point(result): result.eval_mean for result in every if result.eval_mean is not None},
+            chosen=max(finished, key=lambda point: finished[point]),
+            spent=sum(result.env_steps for result in first),
+            whole=sum(result.env_steps for result in every),
+        )
+
+
+def inheritance(repeats: int, *, figures: Path | None) -> list[Line]:
+    """env_steps of each body of ``jobs/variants.toml`` to the return of the unchanged one, with its policy or not."""
+    ratios, children = [], list[tuple[int, int]]()
+    for seed in range(repeats):
+        with tempfile.TemporaryDirectory() as name:
+            pairs = _pairs(Path(name), seed)
+        children += pairs
+        ratios.append(statistics.median(inherited / alone for inherited, alone in pairs))
+    search_figures.write(figures, "search-inheritance", search_figures.children, children, CHILD_ENV_STEPS)
+    what = "bodies of variants.toml: env_steps to the parent's return, inherited / from nothing, median of 24"
+    return [at_most(what, ratios, 1 / 3)]
+
+
+def _pairs(folder: Path, seed: int) -> list[tuple[int, int]]:
+    content = tomllib.loads((ROOT / "jobs/variants.toml").read_text(encoding="utf-8"))
+    defaults = {**content["defaults"], "seeds": [seed], "eval_episodes": 0, "resources": JOB["resources"]}
+    body: dict[str, Any] = {"xml": str(ROBOT)}
+    (parent,) = run(folder / "parent", {"defaults": defaults, "jobs": [{**body, "name": "parent"}]})
+    assert parent.ok
+    assert parent.ep_rew_mean is not None
+    body["matrix"] = content["jobs"][0]["matrix"]
+    both = [{**body, "name": "alone"}, {**body, "name": "child", "init": str(parent.model)}]
+    defaults["total_timesteps"] = CHILD_ENV_STEPS
+    children = run(folder / "children", {"defaults": defaults, "jobs": both})
+    assert children.ok
+    needed = [_needed(result, parent.ep_rew_mean) for result in children]
+    return list(zip(needed[len(needed) // 2 :], needed[: len(needed) // 2], strict=True))
+
+
+def _needed(result: orchestrator.Result, value: float) -> int:
+    """env_steps until the mean return was first at least ``value``; all of them if it never was."""
+    assert result.job_dir is not None
+    curve = run_reader.learning_curve(JobPaths(result.job_dir).progress_csv)
+    return next((int(env_steps) for env_steps, mean in curve if mean >= value), CHILD_ENV_STEPS)
+
+
+def samplers(repeats: int, *, figures: Path | None) -> list[Line]:
+    """Random points against samplers that learn from values, at equal env_steps."""
+    curves: dict[str, list[Curve]] = {name: [] for name in SAMPLERS}
+    settings = {"total_timesteps": SAMPLED_ENV_STEPS, "trials": SAMPLED_TRIALS, "order": "fixed"}
+    for seed, sampler in itertools.product(range(repeats), SAMPLERS):
+        curves[sampler].append(search(seed, space=WIDE, sampler=sampler, **settings))
+    search_figures.write(figures, "search-samplers", search_figures.best_so_far, curves)
+    found = {sampler: [curve.values[-1] for curve in each] for sampler, each in curves.items()}
+    what = f"{SAMPLED_TRIALS} trials of {SAMPLED_ENV_STEPS:,} env_steps in {len(WIDE)} dimensions"
+    lines = [at_least(f"{what}, {sampler}: best eval_mean", values) for sampler, values in found.items()]
+    for sampler in SAMPLERS[1:]:
+        pair = Pair(np.array(found["random"]), np.array(found[sampler]))
+        p = p_value([pair]) if repeats > 1 else 1.0
+        lines.append(
+            Line(
+                what=f"{what}: {sampler} against random, permutation test",
+                measured=f"p = {p:.3f}, {pair.difference:+.2f} standard deviations" if repeats > 1 else "one seed",
+                target="better, p ≤ 0.05",
+                good=p <= 0.05 and pair.difference > 0,
+                values=[p],
+            )
+        )
+    return lines
+
+
+def together(repeats: int, *, figures: Path | None) -> list[Line]:
+    """CMA-ES, rungs and inheritance: env_steps until a robot is as good as the best of the grid."""
+    ratios, curves = [], list[Curve]()
+    for seed in range(repeats):
+        reference = grid(seed)
+        settings = {"total_timesteps": GRID_ENV_STEPS, "max_env_steps": reference.whole // 4, "inherit": "nearest"}
+        curve = search(seed, space=BOX, sampler="cmaes", trials=64, scheduler=RUNGS, **settings)
+        curves.append(curve)
+        needed = curve.until(max(reference.values.values()))
+        ratios.append(0.0 if needed is None else reference.whole / needed)
+    grids = [(max(one.values.values()), one.whole) for one in map(grid, range(repeats))]
+    search_figures.write(figures, "search-together", search_figures.beside_grids, curves, grids)
+    what = "env_steps of 64 points of quadruped / of CMA-ES, ASHA and inheritance to the same eval_mean (0: never)"
+    return [at_least(what, ratios, 4)]
+
+
+def run(run_dir: Path, content: Mapping[str, Any]) -> orchestrator.ExperimentResult:
+    """Run, or resume, what would be in a job file."""
+    experiment = from_mapping({"name": "quadruped", **content}, source="benchmarks.search", base=ROOT)
+    return api.finish(experiment, run_plan.RunOptions(run_dir=run_dir), show=False, callbacks=None)
+
+
+def _point(result: orchestrator.Result) -> str:
+    assert result.job_id is not None
+    return result.job_id.rpartition("-s")[0]
+
+
+def search(seed: int, **settings: Any) -> Curve:
+    """Run a search, and read its best value so far."""
+    with tempfile.TemporaryDirectory() as name:
+        one = orchestrator.Search(xml=ROBOT, run_dir=Path(name) / "run", seed=seed, seeds=[seed], **{**JOB, **settings})
+        one.run()
+        paths = run_directory.existing(one.run_dir)
+        with run_directory.reading_ledger(paths) as ledger:
+            facts = search_data.gather(paths, ledger)
+    assert facts is not None
+    steps = facts["improvements"]["eval_mean"]
+    return Curve(
+        env_steps=[step["env_steps"] for step in steps],
+        values=[step["value"] for step in steps],
+        whole=facts["env_steps"],
+    )

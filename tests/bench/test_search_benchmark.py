@@ -1,0 +1,57 @@
+"""The parts of ``benchmarks.search`` that train, with budgets so small that nothing is learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import search_figures, search_learning
+from benchmarks.search_figures import Curve
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_learning, "JOB", {**search_learning.JOB, "eval_episodes": 1})
+    monkeypatch.setattr(search_learning, "GRID_ENV_STEPS", 8_192)
+    monkeypatch.setattr(search_learning, "MATRIX", {search_learning.LEARNING_RATE: [1e-4, 3e-4, 1e-3, 3e-3]})
+    monkeypatch.setattr(search_learning, "RUNGS", {"kind": "asha", "min_env_steps": 2_048, "factor": 2})
+    monkeypatch.setattr(search_learning, "SAMPLED_ENV_STEPS", 2_048)
+    monkeypatch.setattr(search_learning, "SAMPLED_TRIALS", 3)
+    monkeypatch.setattr(search_learning, "SAMPLERS", ("random", "tpe"))
+
+
+def test_rungs_choose_among_fully_trained_points_for_fewer_env_steps() -> None:
+    search_learning.grid.cache_clear()
+    grid = search_learning.grid(0)
+    assert grid.whole == 4 * 8_192
+    assert 0 < grid.spent < grid.whole
+    assert len(grid.values) == 4
+    assert grid.chosen in grid.values
+    share, choices, ratio = search_learning.asha(1)
+    assert share.values == [grid.spent / grid.whole]
+    assert choices.good == (ratio.values == [1])
+    (together,) = search_learning.together(1, figures=None)
+    assert together.values[0] >= 0
+    search_learning.grid.cache_clear()
+
+
+def test_samplers_spend_the_same_and_figures_are_drawn(tmp_path: Path) -> None:
+    lines = search_learning.samplers(2, figures=tmp_path)
+    assert [len(line.values) for line in lines] == [2, 2, 1]
+    assert 0 < lines[-1].values[0] <= 1
+    assert (tmp_path / "search-samplers.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_children_with_a_policy_are_paired_with_those_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_learning, "CHILD_ENV_STEPS", 2_048)
+    pairs = search_learning._pairs(tmp_path, 0)
+    assert len(pairs) == 24
+    assert {env_steps for pair in pairs for env_steps in pair} == {2_048}
+    search_figures.write(tmp_path, "children", search_figures.children, pairs, 2_048)
+    assert (tmp_path / "children.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_value_is_reached_when_the_best_is_first_as_good() -> None:
+    curve = Curve(env_steps=[10, 20, 40], values=[1.0, 2.0, 5.0], whole=50)
+    assert [curve.until(value) for value in (0.5, 2.0, 3.0, 6.0)] == [10, 20, 40, None]
