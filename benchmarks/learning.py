@@ -255,24 +255,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         a, b = read(given.sb3_run), read(given.fast_run)
         folder = None if given.output is None else given.output.name
         print(report(a, b, folder))
-        labels = [_label(a, b, place) for place in (0, 1)]
-        robots = in_common(a, b)
-        figures = learning_figures.comparison(
-            labels, [{robot: side.robots[robot] for robot in robots} for side in (a, b)]
-        )
-        if given.published is not None:
-            side = read(given.published)
+        side = None if given.published is None else read(given.published)
+        if side is not None:
             print("\n".join(against_published(side, folder)))
-            figures += learning_figures.published_results(
-                side.learner, {robot: _of(side, robot) for robot in published.ROBOTS}
-            )
         if given.output is not None:
-            for name, png in figures:
+            for name, png in _drawn(a, b, side):
                 write_whole(given.output / f"{name}.png", png, durable=False)
     except (UsageError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def _drawn(a: Side, b: Side, long: Side | None) -> list[tuple[str, bytes]]:
+    """Names and PNG files of the figures; ``long`` is the run for the comparison with published results."""
+    labels, robots = [_label(a, b, place) for place in (0, 1)], in_common(a, b)
+    figures = learning_figures.comparison(labels, [{robot: side.robots[robot] for robot in robots} for side in (a, b)])
+    if long is not None:
+        returns = {robot: _of(long, robot) for robot in published.ROBOTS}
+        figures += learning_figures.published_results(long.learner, returns)
+    return figures
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def test_results_come_in_order_and_a_broken_robot_is_one_of_them(tmp_path: Path)
     }
     first, *others = (tmp_path / name for name in broken)
     xmls = [first, HOPPER, *others]
-    results = orchestrator.train(xmls, seeds=[0, 1], show=True, **SHORT)
+    results = orchestrator.train(xmls, seeds=[0, 1], show=True, resources={"start": "fork"}, **SHORT)
     assert [(Path(str(one.xml)), one.seed) for one in results] == [(xml, seed) for xml in xmls for seed in (0, 1)]
     assert [one.ok for one in results] == [xml == HOPPER for xml in xmls for _ in (0, 1)]
     for one, why in zip([results[0], *results[4::2]], broken.values(), strict=True):
@@ -124,7 +124,7 @@ def test_what_has_changed_is_refused_in_the_words_of_python(tmp_path: Path, monk
 
 
 def test_run_is_the_command_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, odd("good", "nothing"), odd("bad", "fail"))
+    jobs = write_experiment(tmp_path, odd("good", "nothing"), odd("bad", "fail"), defaults=commands.FORKED)
     for _ in range(2):
         done = orchestrator.run(jobs, max_parallel=2)
         assert (done.exit_code, done.ok) == (1, False)
@@ -302,15 +302,15 @@ print(action.shape)
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> orchestrator.ExperimentResult:
-    """Result of a robot on a built-in task and of an environment of Gymnasium's, trained for 8 iterations."""
+    """Result of a robot on a built-in task and of an environment of Gymnasium's, trained for 4 iterations."""
     folder = tmp_path_factory.mktemp("trained")
     jobs = write_experiment(
         folder,
         {
-            **{"name": "hopper", "xml": HOPPER, "total_timesteps": 4096, "eval_episodes": 1},
+            **{"name": "hopper", "xml": HOPPER, "total_timesteps": 2048, "eval_episodes": 1},
             "ppo": {"n_steps": 256, "n_epochs": 4},
         },
-        {"name": "pendulum", "env": "Pendulum-v1", "total_timesteps": 4096, "ppo": {"n_steps": 256}},
+        {"name": "pendulum", "env": "Pendulum-v1", "total_timesteps": 2048, "ppo": {"n_steps": 256}},
     )
     done = orchestrator.run(jobs, run_dir=folder / "run")
     assert done.ok
@@ -359,7 +359,7 @@ def test_progress_and_timings_have_a_full_row_an_iteration(trained: Path) -> Non
     for name in ("hopper-s0", "pendulum-s0"):
         job = trained / "jobs" / name
         progress, timings = (read_rows(job / f"{table}.csv") for table in ("progress", "timings"))
-        assert len(progress) == len(timings) == 4096 // (256 * 2)
+        assert len(progress) == len(timings) == 2048 // (256 * 2)
         assert [int(row["iteration"]) for row in timings] == list(range(1, len(timings) + 1))
         assert [row["env_steps"] for row in timings] == [row["time/total_timesteps"] for row in progress]
         optional = () if Path("/sys/fs/cgroup/cpu.stat").exists() else ("throttled_s",)

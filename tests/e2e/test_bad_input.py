@@ -206,7 +206,7 @@ def test_a_full_disk_at_the_start_is_refused_and_leaves_nothing(
     commands.instant_workers(monkeypatch, tmp_path)
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 256})
     ballast = fill(small_disk)
-    done = give("run", jobs, "--run-dir", small_disk / "run", cwd=tmp_path)
+    done = invoke("run", jobs, "--run-dir", small_disk / "run", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert "no space left on the disk" in done.stderr
     assert [path.name for path in small_disk.iterdir()] == ["ballast"]
@@ -216,7 +216,7 @@ def test_a_full_disk_at_the_start_is_refused_and_leaves_nothing(
 
 def test_a_disk_that_fills_up_stops_everything_resumably(small_disk: Path, tmp_path: Path) -> None:
     long = {"xml": HOPPER, "total_timesteps": 1_000_000, "checkpoint_every": 128}
-    jobs = write_experiment(tmp_path, {"name": "one", **long}, {"name": "two", **long})
+    jobs = write_experiment(tmp_path, {"name": "one", **long}, {"name": "two", **long}, defaults=commands.FORKED)
     run_dir = small_disk / "run"
     with Run(jobs, "--run-dir", run_dir, cwd=tmp_path) as run:
         run.until("launched")
@@ -297,6 +297,7 @@ def misbehaving(tmp_path_factory: pytest.TempPathFactory) -> Misbehaving:
         odd("segfault", "segfault", retry={"max_retries": 1}),
         odd("good", "nothing"),
         head='order = "as-listed"',
+        defaults=commands.FORKED,
     )
     assert give("run", jobs, "--run-dir", "run", "--grace", "0.5", cwd=cwd).returncode == 1
     rows = {row["name"]: row for row in commands.summary(cwd / "run").values()}
@@ -448,11 +449,11 @@ def test_an_out_of_memory_kill_is_named_and_retried(small_memory: Path, tmp_path
 def test_two_commands_at_once_make_one_supervisor(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "wait"))
     arguments = (jobs, "--run-dir", "run", "--grace", "0.2")
-    with Run(*arguments, cwd=tmp_path) as first, Run(*arguments, cwd=tmp_path) as second:
-        both = {first, second}
+    both = [Run(*arguments, cwd=tmp_path, typed=commands.stubbed) for _ in range(2)]
+    with both[0], both[1]:
         wait_until(lambda: any(run.popen.poll() is not None for run in both), "the end of one of them")
         (loser,) = (run for run in both if run.popen.poll() is not None)
-        (winner,) = both - {loser}
+        (winner,) = {*both} - {loser}
         assert loser.end() == 2
         winner.until("launched")
         winner.signal(signal.SIGINT)
@@ -464,7 +465,14 @@ def test_two_commands_at_once_make_one_supervisor(tmp_path: Path) -> None:
 # -- being stopped
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, id="SIGINT"),
+        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, id="SIGHUP", marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_during_start_up_launches_nothing_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {"name": "slow", "entry_point": "slow:make"})
     (tmp_path / "slow.py").write_text("import time\nopen('imported', 'w').close()\ntime.sleep(600)\n")
@@ -479,7 +487,7 @@ def test_a_signal_during_start_up_launches_nothing_and_leaves_nothing(number: si
 def test_ctrl_c_twice_does_not_wait(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("deaf", "go_deaf"))
     log = tmp_path / "run/jobs/deaf-s0/attempts/0/worker.log"
-    with Run(jobs, "--run-dir", "run", "--grace", "600", cwd=tmp_path) as run:
+    with Run(jobs, "--run-dir", "run", "--grace", "600", cwd=tmp_path, typed=commands.stubbed) as run:
         token = token_of(run.until("launched")["pid"])
         wait_until(lambda: "deaf" in log.read_text(), "deaf")
         run.signal(signal.SIGINT)

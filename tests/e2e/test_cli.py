@@ -195,7 +195,7 @@ SECRET = "swordfish-4711"
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Run]:
     """One job that succeeded and one that failed, with the events of their run; not to be changed."""
     cwd = tmp_path_factory.mktemp("mixed")
-    jobs = write_experiment(cwd, odd("good", "nothing"), odd("bad", "fail"))
+    jobs = write_experiment(cwd, odd("good", "nothing"), odd("bad", "fail"), defaults=commands.FORKED)
     with Run(jobs, "--run-dir", "run", cwd=cwd, WANDB_API_KEY=SECRET, OMP_NUM_THREADS="7") as run:
         assert run.end() == 1
     return Experiment(cwd, jobs, cwd / "run"), run
@@ -335,7 +335,7 @@ def test_without_a_run_directory_the_only_one_is_shown_or_all_are_listed(
 
 def test_logs_and_status_follow_until_all_is_over(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("deaf", "go_deaf"))
-    with Run(jobs, "--run-dir", "run", "--grace", "0.2", cwd=tmp_path) as run:
+    with Run(jobs, "--run-dir", "run", "--grace", "0.2", cwd=tmp_path, typed=commands.stubbed) as run:
         run.until("launched")
         followers = [
             subprocess.Popen(
@@ -353,7 +353,7 @@ def test_logs_and_status_follow_until_all_is_over(tmp_path: Path) -> None:
         assert status.stdout is not None
         assert "deaf\n" in logs.stdout
         assert any("1 running" in line for line in status.stdout)
-        give("stop", "run", "deaf", cwd=tmp_path)
+        invoke("stop", "run", "deaf", cwd=tmp_path)
         assert run.end() == 1
         logs.communicate(timeout=commands.PATIENCE_S)
         last_lines, _ = status.communicate(timeout=commands.PATIENCE_S)

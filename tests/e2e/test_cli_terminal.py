@@ -70,6 +70,7 @@ def test_live_table_is_drawn_in_a_terminal_and_ctrl_c_stops(tmp_path: Path) -> N
     terminal.close()
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_held_holds_up_no_job_and_shows_the_present_when_it_goes_on(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"), odd("two", "nothing"), head="max_parallel = 1")
     terminal = Terminal(cwd=tmp_path, program=commands.stubbed("run", jobs, "--run-dir", "run"))

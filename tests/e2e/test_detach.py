@@ -168,6 +168,7 @@ def test_ctrl_c_while_the_command_waits_ends_both(jobs: Path, tmp_path: Path, ru
     assert not run_dir.exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_who_follows_and_not_the_experiment(jobs: Path, tmp_path: Path, run_dir: Path) -> None:
     typed("run", jobs, "--run-dir", "run", "--detach", cwd=tmp_path)
     follower = following(tmp_path)
@@ -221,6 +222,7 @@ def test_who_waits_is_told_that_the_supervisor_was_killed_and_may_give_up(
     assert (again.returncode, "was killed" in again.stderr) == (1, True)
 
 
+@pytest.mark.slow
 def test_a_stopped_experiment_ends_who_follows_with_its_exit_code(jobs: Path, tmp_path: Path, run_dir: Path) -> None:
     typed("run", jobs, "--run-dir", "run", "--detach", cwd=tmp_path)
     follower = following(tmp_path)

@@ -117,6 +117,7 @@ def test_a_window_shows_every_step_until_it_is_closed(
 
 
 @pytest.mark.usefixtures("opengl")
+@pytest.mark.slow
 def test_the_environments_of_a_job_are_drawn_side_by_side(finished_once: commands.Experiment) -> None:
     env = orchestrator.make_env(finished_once.run_dir / "jobs/hopper-s0", 2, render_mode="rgb_array")
     assert isinstance(env, VecNormalize)

@@ -117,6 +117,7 @@ def test_reload_takes_new_jobs_and_refuses_changed_ones(tmp_path: Path) -> None:
     assert "`run` takes the new jobs" in invoke("reload", "run", cwd=tmp_path).stdout
 
 
+@pytest.mark.slow
 def test_what_a_killed_reload_leaves_is_mended_by_the_next_run(tmp_path: Path) -> None:
     """It was killed after the robots were put in place, or after the ledger was written, and so was the supervisor."""
     write_experiment(tmp_path, odd("one", "wait"))
@@ -161,7 +162,8 @@ def test_one_reload_excludes_another_and_needs_the_host_of_the_supervisor(
 
 
 @pytest.mark.parametrize(
-    ("command", "noted", "state", "code"), [("pause", "pause", "PAUSED", 130), ("stop", "cancel", "CANCELLED", 1)]
+    ("command", "noted", "state", "code"),
+    [("pause", "pause", "PAUSED", 130), pytest.param("stop", "cancel", "CANCELLED", 1, marks=pytest.mark.slow)],
 )
 def test_a_job_is_paused_or_cancelled_although_its_supervisor_is_killed_before_the_worker_has_exited(
     command: str, noted: str, state: str, code: int, tmp_path: Path

@@ -134,7 +134,7 @@ def check_kills(tmp_path: Path, robots: tuple[str, ...], total_timesteps: int, k
 
 @pytest.mark.small
 def test_supervisor_killed_at_random_instants_loses_nothing(tmp_path: Path) -> None:
-    check_kills(tmp_path, ("hopper", "balancer"), STEPS, kills=2)
+    check_kills(tmp_path, ("hopper",), STEPS, kills=2)
 
 
 @pytest.mark.slow
@@ -157,13 +157,15 @@ def test_killed_during_start_up_the_same_command_begins_anew(tmp_path: Path) -> 
 def test_what_was_asked_of_a_supervisor_that_was_killed_does_not_stop_the_next(tmp_path: Path) -> None:
     robots = ("hopper", "walker")
     jobs = experiment(tmp_path, robots, 1024)
-    with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
+    with Run(jobs, "--run-dir", "run", cwd=tmp_path, typed=commands.stubbed) as run:
         run.until("launched")
         kill_and_look(run)
     ledger = Ledger.open(tmp_path / "run/ledger.sqlite3")
     ledger.add_requests([Request(verb="stop", job_id=None), Request(verb="cancel", job_id="walker-s0")])
     ledger.abandon()
-    assert invoke("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 1
+    (tmp_path / "go-hopper-s0").touch()
+    again = commands.stubbed("run", jobs, "--run-dir", "run")
+    assert subprocess.run(again, cwd=tmp_path, env=commands.environment(), check=False).returncode == 1
     states = {job_id: row["state"] for job_id, row in commands.summary(tmp_path / "run").items()}
     assert states == {"hopper-s0": "SUCCEEDED", "walker-s0": "CANCELLED"}
 

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from unittest import mock
 
 import av
@@ -297,43 +297,51 @@ def make(xml=None, seed=0, render_mode=None):
 """
 
 
+Filmed: TypeAlias = tuple[Experiment, list[dict[str, Any]]]
+"""An experiment that has been run to the end, and the events of the run."""
+FILMED = ({"name": "own", "entry_point": "own:make", "video": True}, odd("blind", "nothing", video=True))
+
+
 @pytest.fixture(scope="module")
-def filmed(tmp_path_factory: pytest.TempPathFactory, opengl: None) -> tuple[Experiment, list[dict[str, Any]]]:
-    """Two jobs with ``video = true`` and one that cannot be rendered, run to the end; not to be changed."""
+def filmed(tmp_path_factory: pytest.TempPathFactory, opengl: None) -> Filmed:
+    """An environment that draws itself and one that cannot, run to the end; not to be changed."""
     cwd = tmp_path_factory.mktemp("filmed")
+    (cwd / "own.py").write_text(OWN)
+    return trained_and_filmed(cwd, *FILMED)
+
+
+def trained_and_filmed(cwd: Path, *jobs: dict[str, Any]) -> Filmed:
+    path = write_experiment(cwd, *jobs, defaults=commands.FORKED)
+    with commands.Run(path, "--run-dir", "run", cwd=cwd) as run:
+        assert run.end() == 0, run.stderr
+    return Experiment(cwd, path, cwd / "run"), run.events
+
+
+def copied(experiment: Experiment, cwd: Path) -> Experiment:
+    """A copy of it to do anything with."""
+    shutil.copytree(experiment.cwd, cwd)
+    return Experiment(cwd, cwd / "jobs.toml", cwd / "run")
+
+
+@pytest.fixture(scope="module")
+def robot_filmed(filmed: Filmed, tmp_path_factory: pytest.TempPathFactory) -> Filmed:
+    """The same, and a robot of two files that is added later; not to be changed."""
+    cwd = copied(filmed[0], tmp_path_factory.mktemp("robot-filmed") / "again").cwd
     (cwd / "originals").mkdir()
     text = HOPPER.read_text()
     start, end = text.index("<actuator>"), text.index("</mujoco>")
     (cwd / "originals/part.xml").write_text(f"<mujoco>{text[start:end]}</mujoco>")
     (cwd / "originals/robot.xml").write_text(text[:start] + '<include file="part.xml"/>' + text[end:])
-    (cwd / "own.py").write_text(OWN)
-    jobs = write_experiment(
-        cwd,
-        {"name": "hopper", "xml": "originals/robot.xml", "task": "forward", "task_options": COARSE, "video": True},
-        {"name": "own", "entry_point": "own:make", "video": True},
-        odd("blind", "nothing", video=True),
-    )
-    with commands.Run(jobs, "--run-dir", "run", cwd=cwd) as run:
-        assert run.end() == 0, run.stderr
-    return Experiment(cwd, jobs, cwd / "run"), run.events
-
-
-@pytest.fixture
-def refilmed(filmed: tuple[Experiment, list[dict[str, Any]]], tmp_path: Path) -> Experiment:
-    """A copy of it to do anything with."""
-    shutil.copytree(filmed[0].cwd, tmp_path / "again")
-    return Experiment(tmp_path / "again", tmp_path / "again/jobs.toml", tmp_path / "again/run")
+    robot = {"name": "hopper", "xml": "originals/robot.xml", "task": "forward", "task_options": COARSE, "video": True}
+    return trained_and_filmed(cwd, *FILMED, robot)
 
 
 @pytest.mark.slow
-def test_every_job_that_asks_gets_its_video_when_all_training_is_over(
-    filmed: tuple[Experiment, list[dict[str, Any]]],
-) -> None:
-    experiment, events = filmed
-    kinds = [event["event"] for event in events]
-    assert kinds.index("pictures") > max(index for index, kind in enumerate(kinds) if kind == "succeeded")
-    assert {event["job_id"] for event in events if event["event"] == "pictured"} == {"hopper-s0", "own-s0"}
-    for job_id in ("hopper-s0", "own-s0"):
+def test_every_job_that_asks_gets_its_video_when_all_training_is_over(filmed: Filmed, robot_filmed: Filmed) -> None:
+    for job_id, (experiment, events) in {"own-s0": filmed, "hopper-s0": robot_filmed}.items():
+        kinds = [event["event"] for event in events]
+        assert kinds.index("pictures") > max(index for index, kind in enumerate(kinds) if kind == "succeeded")
+        assert [event["job_id"] for event in events if event["event"] == "pictured"] == [job_id]
         job = job_dir(experiment, job_id)
         shown, rate = frames(job.video)
         assert len(shown) / rate == pytest.approx(10.0, abs=1 / float(rate))
@@ -341,9 +349,7 @@ def test_every_job_that_asks_gets_its_video_when_all_training_is_over(
         assert not list(job.root.glob(".*"))  # nothing half written
 
 
-def test_a_video_that_fails_is_a_warning_and_changes_nothing_else(
-    filmed: tuple[Experiment, list[dict[str, Any]]],
-) -> None:
+def test_a_video_that_fails_is_a_warning_and_changes_nothing_else(filmed: Filmed) -> None:
     experiment, events = filmed
     [warning] = [event for event in events if event["event"] == "warning" and event.get("job_id") == "blind-s0"]
     assert "odd:make cannot render itself" in warning["message"]
@@ -351,7 +357,8 @@ def test_a_video_that_fails_is_a_warning_and_changes_nothing_else(
 
 
 @pytest.mark.slow
-def test_the_same_command_makes_what_is_missing_or_old_and_trains_nothing(refilmed: Experiment) -> None:
+def test_the_same_command_makes_what_is_missing_or_old_and_trains_nothing(robot_filmed: Filmed, tmp_path: Path) -> None:
+    refilmed = copied(robot_filmed[0], tmp_path / "again")
     hopper, own = (job_dir(refilmed, job_id) for job_id in ("hopper-s0", "own-s0"))
     own.preview.unlink()
     before = hopper.video.stat().st_mtime_ns
@@ -375,8 +382,9 @@ def test_video_does_not_belong_to_what_decides_a_training() -> None:
 
 
 @pytest.fixture
-def drawing(refilmed: Experiment) -> Iterator[commands.Run]:
+def drawing(filmed: Filmed, tmp_path: Path) -> Iterator[commands.Run]:
     """A run in which nothing is left to train, and whose one missing video is never finished."""
+    refilmed = copied(filmed[0], tmp_path / "again")
     (refilmed.cwd / "slow").touch()
     job_dir(refilmed, "own-s0").video.unlink()
     jobs = write_experiment(refilmed.cwd, {"name": "own", "entry_point": "own:make", "video": True})
@@ -456,7 +464,7 @@ def test_gymnasiums_mujoco_environments_are_drawn_by_us(tmp_path: Path, opengl: 
     assert len(shown) / rate == pytest.approx(0.2, abs=1 / float(rate))
 
 
-def test_an_environment_that_draws_itself_is_asked_to(filmed: tuple[Experiment, list[dict[str, Any]]]) -> None:
+def test_an_environment_that_draws_itself_is_asked_to(filmed: Filmed) -> None:
     shown, rate = frames(job_dir(filmed[0], "own-s0").video)
     assert (len(shown), rate) == (300, 30)
     assert {picture.shape for picture in shown} == {(32, 46, 3)}  # H.264 takes even sizes only

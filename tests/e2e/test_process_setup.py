@@ -62,7 +62,14 @@ def without(*descriptors: int, command: list[str], cwd: Path) -> subprocess.Comp
     )
 
 
-@pytest.mark.parametrize("closed", [[1], [2], [0, 1, 2]], ids=["stdout", "stderr", "all"])
+@pytest.mark.parametrize(
+    "closed",
+    [
+        pytest.param([1], id="stdout"),
+        pytest.param([2], id="stderr", marks=pytest.mark.slow),
+        pytest.param([0, 1, 2], id="all"),
+    ],
+)
 def test_run_with_closed_standard_streams_trains_and_is_silent(closed: list[int], jobs: Path, tmp_path: Path) -> None:
     (tmp_path / "go-one-s0").touch()
     done = without(*closed, command=stubbed("run", jobs, "--run-dir", "run"), cwd=tmp_path)
@@ -76,7 +83,7 @@ def test_an_error_has_its_exit_code_where_nothing_can_be_printed(tmp_path: Path)
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize("how", ["closed", "missing"])
+@pytest.mark.parametrize("how", ["closed", pytest.param("missing", marks=pytest.mark.slow)])
 def test_the_api_shows_nothing_where_standard_output_is_closed(how: str, jobs: Path, tmp_path: Path) -> None:
     (tmp_path / "go-one-s0").touch()
     done = without(command=[sys.executable, "-c", SCRIPT, how], cwd=tmp_path)
@@ -86,8 +93,10 @@ def test_the_api_shows_nothing_where_standard_output_is_closed(how: str, jobs: P
 
 @pytest.mark.parametrize(
     "program",
-    [stubbed("run", "jobs.toml", "--run-dir", "run"), [sys.executable, "-c", SCRIPT, ""]],
-    ids=["command", "api"],
+    [
+        pytest.param(stubbed("run", "jobs.toml", "--run-dir", "run"), id="command"),
+        pytest.param([sys.executable, "-c", SCRIPT, ""], id="api", marks=pytest.mark.slow),
+    ],
 )
 def test_no_file_of_an_experiment_takes_the_place_of_a_closed_stream(
     program: list[str], jobs: Path, tmp_path: Path

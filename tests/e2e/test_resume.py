@@ -81,7 +81,7 @@ def kill(worker: helpers.Worker, paths: JobPaths, *, after_a_checkpoint: bool, w
 @pytest.mark.parametrize(
     ("changes", "twice"),
     [
-        *(pytest.param(changes, True, id=name) for name, changes in JOBS.items()),
+        *(pytest.param(changes, False, id=name) for name, changes in JOBS.items()),
         *(
             pytest.param(changes, name in ("sac", "a2c"), id=name, marks=pytest.mark.slow)
             for name, changes in MORE_JOBS.items()

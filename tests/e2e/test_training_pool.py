@@ -123,6 +123,7 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stubs")
 def test_when_its_supervisor_is_killed_every_future_says_what_to_do(here: Path) -> None:
     with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:

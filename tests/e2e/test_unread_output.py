@@ -65,7 +65,9 @@ def closing() -> Iterator[list[FullPipe]]:
         pipe.close()
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]], ids=["lines", "json"])
+@pytest.mark.parametrize(
+    "form", [pytest.param([], id="lines", marks=pytest.mark.slow), pytest.param(["--json"], id="json")]
+)
 def test_all_jobs_train_and_the_command_ends_while_nobody_reads(
     form: list[str], jobs: Path, tmp_path: Path, closing: list[FullPipe]
 ) -> None:

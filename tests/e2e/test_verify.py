@@ -130,6 +130,7 @@ def test_only_jobs_that_depend_on_neighbours_randomness_or_state_outside_of_the_
         assert all(word in reason for word in words)
 
 
+@pytest.mark.slow
 def test_interrupted_it_leaves_no_process_and_no_scratch(finished: Experiment) -> None:
     command = commands.command("verify", finished.run_dir, "--iterations", "100000")
     with subprocess.Popen(

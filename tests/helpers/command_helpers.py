@@ -47,6 +47,9 @@ memory = "2 GiB"
 min_free_disk = 0
 """
 
+FORKED = f'{TINY}start = "fork"\n'
+"""The same where many jobs start: their workers are forked from one process that has imported what they need."""
+
 CODE = '''
 import os, signal, subprocess, sys, time
 import gymnasium
@@ -207,7 +210,11 @@ def end(code):
     with open(os.path.join(job, "attempts", number, "exit.json"), "w") as file:
         json.dump({"code": code, "message": "", "env_steps": 1}, file)
     os._exit(code)
-signal.signal(signal.SIGTERM, lambda *_: end(11))
+if os.path.basename(job).startswith("deaf"):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("deaf", flush=True)
+else:
+    signal.signal(signal.SIGTERM, lambda *_: end(11))
 assert stat.S_ISSOCK(os.fstat(int(os.environ["ORCHESTRATOR_CHANNEL"])).st_mode)
 open(os.path.join(job, "started"), "w").close()
 open(os.path.join(job, "model.zip"), "w").close()
@@ -228,6 +235,7 @@ preflight.Child = contextlib.nullcontext
 """Makes a program examine nothing and start :data:`STUB_WORKER`, which imports nothing: for tests of the command.
 
 The worker of job J succeeds when there is a file ``go-J`` beside the run directory, and notes its start in ``started``.
+One whose name begins with ``deaf`` ignores SIGTERM.
 """
 
 

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from command_helpers import HOPPER, REPOSITORY, Run, write_experiment
+from command_helpers import HOPPER, REPOSITORY, Run, stubbed, write_experiment
 from supervisor_helpers import make_machine
 
 from orchestrator.machine import topology
@@ -120,9 +120,9 @@ def test_two_commands_at_once_train_on_different_cores(tmp_path: Path, monkeypat
     cpus = []
     for name in ("a", "b"):
         write_experiment(tmp_path / name, {"name": name, "xml": HOPPER, "total_timesteps": 10**7})
-    with Run("jobs.toml", "--max-parallel", "1", cwd=tmp_path / "a") as first:
+    with Run("jobs.toml", "--max-parallel", "1", cwd=tmp_path / "a", typed=stubbed) as first:
         cpus += first.until("launched")["cpus"]
-        with Run("jobs.toml", "--max-parallel", "1", cwd=tmp_path / "b") as second:
+        with Run("jobs.toml", "--max-parallel", "1", cwd=tmp_path / "b", typed=stubbed) as second:
             cpus += second.until("launched")["cpus"]
             for run in (first, second):
                 run.signal(signal.SIGTERM)

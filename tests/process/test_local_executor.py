@@ -399,7 +399,14 @@ def descendants(root: Path) -> list[int]:
     return [int(text) for text in await_files(*names)]
 
 
-@pytest.mark.parametrize("also", ["nobody", "one worker", "all workers", "a stopped worker"])
+@pytest.mark.parametrize(
+    "also",
+    [
+        "nobody",
+        "all workers",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("one worker", "a stopped worker")),
+    ],
+)
 def test_when_the_supervisor_is_killed_nothing_survives(tmp_path: Path, also: str) -> None:
     supervisor, guard, workers = start_supervisor(tmp_path)
     with supervisor:

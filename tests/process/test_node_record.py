@@ -79,7 +79,8 @@ def test_after_a_reboot_no_recorded_process_is_ended(bystander: subprocess.Popen
     assert bystander.poll() is None
 
 
-def test_a_process_with_the_mark_is_ended_even_if_it_ignores_sigterm() -> None:
+def test_a_process_with_the_mark_is_ended_even_if_it_ignores_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(down, "GRACE_S", 0.1)
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(1000)"
     marked = node()
     process = subprocess.Popen(

@@ -343,7 +343,14 @@ def start_supervisor(root: Path, worker: str = "puppet") -> tuple[subprocess.Pop
     return supervisor, guard, ranks
 
 
-@pytest.mark.parametrize("also", ["nobody", "rank 0", "rank 2", "all ranks", "a stopped rank"])
+@pytest.mark.parametrize(
+    "also",
+    [
+        "nobody",
+        "all ranks",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("rank 0", "rank 2", "a stopped rank")),
+    ],
+)
 def test_when_the_supervisor_is_killed_no_rank_survives(tmp_path: Path, also: str) -> None:
     supervisor, guard, ranks = start_supervisor(tmp_path)
     with supervisor:

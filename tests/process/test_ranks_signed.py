@@ -125,6 +125,7 @@ def free_port() -> int:
     raise AssertionError("no free port")
 
 
+@pytest.mark.slow
 def test_a_stranger_who_comes_to_the_meeting_place_first_is_refused(tmp_path: Path, code: tuple[bytes, Path]) -> None:
     content, file = code
     port = free_port()
@@ -139,7 +140,7 @@ def test_a_stranger_who_comes_to_the_meeting_place_first_is_refused(tmp_path: Pa
     assert not file.exists()
 
 
-@pytest.mark.parametrize("backend", ["auto", "gloo"])
+@pytest.mark.parametrize("backend", ["auto", pytest.param("gloo", marks=pytest.mark.slow)])
 def test_ranks_with_different_secrets_do_not_believe_each_other(tmp_path: Path, backend: str) -> None:
     """Over torch's store, and over gloo."""
     secrets = [{}, {RANKS_SECRET_VARIABLE: OTHER_SECRET}]

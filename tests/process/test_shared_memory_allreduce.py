@@ -166,6 +166,7 @@ def test_processes_share_memory_and_tell_each_other_from_the_dead(tmp_path: Path
     assert "rank 1 has ended" in told
 
 
+@pytest.mark.slow
 def test_gloo_is_over_the_network_where_it_is_asked_for(tmp_path: Path) -> None:
     (shares, told), _ = helpers.together(2, tmp_path / "ranks", lost, backend="gloo")
     assert not shares

@@ -71,13 +71,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> ExitRecord:
     return record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "channel"),
     [
         pytest.param(IN_TRAINING, True, id="in training, at its next progress"),
-        pytest.param(IN_EVALUATION, False, id="in evaluation, at its next file", marks=pytest.mark.slow),
-        pytest.param(IN_TRAINING, False, id="in training, at its next file", marks=pytest.mark.slow),
-        pytest.param(IN_EVALUATION, True, id="in evaluation, at its next progress", marks=pytest.mark.slow),
+        pytest.param(IN_EVALUATION, False, id="in evaluation, at its next file"),
+        pytest.param(IN_TRAINING, False, id="in training, at its next file"),
+        pytest.param(IN_EVALUATION, True, id="in evaluation, at its next progress"),
     ],
 )
 def test_a_suspended_worker_leaves_the_job_to_the_attempt_that_came_after_it(

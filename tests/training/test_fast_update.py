@@ -206,7 +206,7 @@ def test_in_float32_an_update_is_stable_baselines3s_wherever_that_is_itself_exac
     [
         ({"observation": (105,), "actions": 8, "n_envs": 1}, [64, 64], nn.Tanh),
         ({"observation": (17,), "actions": 6, "n_envs": 2}, {"pi": [64, 64], "vf": [128, 64]}, nn.ReLU),
-        ({"observation": (11,), "actions": 3, "n_envs": 4}, [32], nn.ELU),
+        pytest.param({"observation": (11,), "actions": 3, "n_envs": 4}, [32], nn.ELU, marks=pytest.mark.slow),
     ],
     ids=["ant", "half-cheetah", "hopper"],
 )

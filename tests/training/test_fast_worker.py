@@ -184,6 +184,7 @@ def one_cpu() -> Iterator[int]:
     os.sched_setaffinity(0, before)
 
 
+@pytest.mark.slow
 def test_beside_a_neighbour_that_takes_all_the_cpu_it_can_get_the_bits_are_the_same(
     tmp_path: Path, one_cpu: int
 ) -> None:

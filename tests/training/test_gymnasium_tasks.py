@@ -28,6 +28,8 @@ from orchestrator.worker.tasks import gymnasium_tasks, make_task
 
 ROOT = Path(__file__).parents[2]
 NAMES = list(GYMNASIUM_TASKS)
+LONG_WALKS = ("gymnasium:HalfCheetah-v5", "gymnasium:Hopper-v5")
+"""One whose episodes end by the step limit alone, and one whose end by a fall: the default tier walks them far."""
 TOLERANCE = 1e-9
 
 EVERY_OPTION_CHANGED: dict[str, dict[str, object]] = {
@@ -149,7 +151,9 @@ def run_side_by_side(
     return truncations
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in LONG_WALKS)) for name in NAMES]
+)
 def test_a_thousand_random_steps_give_gymnasiums_numbers_through_ends_and_resets(name: str) -> None:
     truncations = run_side_by_side(name, steps=1005)
     assert len(truncations) >= 2

@@ -24,7 +24,7 @@ from orchestrator.worker.training.timings import COLUMNS
 HYPERPARAMETERS = {"n_steps": 256, "batch_size": 64, "n_epochs": 4}
 
 
-@pytest.mark.parametrize("learner", ["fast", "sb3"])
+@pytest.mark.parametrize("learner", ["fast", pytest.param("sb3", marks=pytest.mark.slow)])
 def test_phases_add_up_every_cell_is_filled_and_times_come_in_their_order(learner: str, tmp_path: Path) -> None:
     changes = {"total_timesteps": 3072, "hyperparameters": HYPERPARAMETERS, "eval_episodes": 1}
     paths = helpers.job(tmp_path, helpers.spec(env="Hopper-v5", normalize=True, learner=learner, **changes))

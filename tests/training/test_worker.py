@@ -8,16 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, get_args
 from unittest import mock
 
 import gymnasium
-import psutil
 import pytest
 import torch
 import worker_helpers as helpers
+from command_helpers import wait_until
 from executor_helpers import until_exit
 from stable_baselines3 import PPO
 from stable_baselines3.common.monitor import Monitor
@@ -27,6 +26,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.messages import Progress
+from orchestrator.core.procfs import is_running
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
 from orchestrator.executors.local import LocalExecutor
@@ -387,11 +387,10 @@ def test_worker_and_its_children_end_when_the_supervisors_end_of_the_channel_clo
     with helpers.Worker(paths, channel=True) as worker:
         while "CHILD" not in worker.log:
             assert wait_for(worker, "training")
-        child = psutil.Process(int(worker.log.split("CHILD")[1].split()[0]))
+        child = int(worker.log.split("CHILD")[1].split()[0])
         worker.channel.close()
         assert worker.wait() == -signal.SIGKILL
-        psutil.wait_procs([child], timeout=60)
-        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+        wait_until(lambda: not is_running(child), "the child ends with it")
 
 
 def test_worker_without_a_channel_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
@@ -407,14 +406,11 @@ def test_worker_without_a_channel_ends_with_the_process_that_started_it(tmp_path
     command = [sys.executable, "-c", program, str(paths.root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
         assert parent.stdout is not None
-        worker = psutil.Process(int(parent.stdout.readline()))
-        while not paths.timings_csv.exists():
-            assert worker.is_running()
-            assert worker.status() != psutil.STATUS_ZOMBIE
-            time.sleep(0.01)
+        worker = int(parent.stdout.readline())
+        wait_until(lambda: paths.timings_csv.exists() or not is_running(worker), "it trains")
+        assert is_running(worker)
         parent.kill()
-    psutil.wait_procs([worker], timeout=60)
-    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    wait_until(lambda: not is_running(worker), "it ends with it")
 
 
 def test_progress_is_told_at_most_twice_a_second_and_never_waited_for(tmp_path: Path) -> None:
@@ -481,6 +477,7 @@ def test_entry_point_that_does_not_exist_is_named(tmp_path: Path) -> None:
     assert record.message.startswith("EntryPointError: module 'json' has nothing to call named 'make_env'")
 
 
+@pytest.mark.slow
 def test_a_training_makes_no_folder_in_the_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stable-Baselines3's own logger makes one, which stays where the process is killed."""
     (tmp_path / "tmp").mkdir()

@@ -294,7 +294,10 @@ def test_something_else_in_the_place_of_a_file_is_not_waited_for(
 
 
 @few_or_many(20, 150)
-def test_any_content_of_a_lock_names_a_supervisor_or_nobody(tmp_path: Path, examples: int) -> None:
+def test_any_content_of_a_lock_names_a_supervisor_or_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examples: int
+) -> None:
+    monkeypatch.setattr("orchestrator.experiment.run_directory.time.sleep", lambda _: None)  # before it asks again
     paths = RunPaths(tmp_path)
     valid = LockHolder(pid=os.getpid(), pid_start=1.0, host="here", since="now")
 

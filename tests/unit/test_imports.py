@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections import Counter
 from pathlib import Path
-
-import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "orchestrator"
@@ -35,21 +34,22 @@ def test_the_top_of_the_package_is_its_entry_points() -> None:
     assert len(list(PACKAGE.glob("*.py"))) <= 6
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_the_worker_imports_training_libraries_not_even_late(path: Path) -> None:
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
-            names.add(str(node.module).split(".")[0])
-    assert path.is_relative_to(PACKAGE / "worker") or not names & HEAVY
-    if path.is_relative_to(PACKAGE / "core"):
-        assert names <= {"orchestrator", *sys.stdlib_module_names}
+def test_only_the_worker_imports_training_libraries_not_even_late() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        names = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+                names.add(str(node.module).split(".")[0])
+        assert path.is_relative_to(PACKAGE / "worker") or not names & HEAVY, path
+        if path.is_relative_to(PACKAGE / "core"):
+            assert names <= {"orchestrator", *sys.stdlib_module_names}, path
 
 
-def imported_by(path: Path) -> set[str]:
+@functools.cache
+def imported_by(path: Path) -> frozenset[str]:
     """Modules that a file imports, also late, itself or through the helpers of tests."""
     modules = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -58,11 +58,11 @@ def imported_by(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             modules.add(str(node.module))
     helpers = (REPOSITORY / f"tests/helpers/{module}.py" for module in modules)
-    return modules.union(*(imported_by(helper) for helper in helpers if helper.exists()))
+    return frozenset(modules.union(*(imported_by(helper) for helper in helpers if helper.exists())))
 
 
-@pytest.mark.parametrize("path", sorted(Path(__file__).parent.glob("*.py")), ids=lambda path: path.name)
-def test_unit_tests_import_no_training_library(path: Path) -> None:
-    modules = imported_by(path)
-    assert not {module.split(".")[0] for module in modules} & HEAVY
-    assert not {module for module in modules if module.startswith("orchestrator.worker")}
+def test_unit_tests_import_no_training_library() -> None:
+    for path in Path(__file__).parent.glob("*.py"):
+        modules = imported_by(path)
+        assert not {module.split(".")[0] for module in modules} & HEAVY, path
+        assert not {module for module in modules if module.startswith("orchestrator.worker")}, path

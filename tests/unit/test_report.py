@@ -27,6 +27,10 @@ EVIL = "<script>a(1)</script>\"'&$x$|`*"
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports whose figures are empty: for claims of their text; what is drawn is the claim of others."""
+    leave_undrawn(monkeypatch)
+
+
+def leave_undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     svg = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
     empty = drawing.Rendered(png=b"", svg=svg, inline=svg.decode())
     monkeypatch.setattr(drawing, "render", lambda _: empty)
@@ -116,6 +120,7 @@ def test_figures_have_the_colours_of_the_page(tmp_path: Path) -> None:
     assert drawing.COLOURS["ink"][0] in (tmp_path / "run/report/phases.svg").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_running_experiment_is_reported_so_far(tmp_path: Path) -> None:
     jobs = [Trained(name="done"), Trained(name="going", state="RUNNING"), Trained(name="waiting", state="PENDING")]
     paths = make_run_dir(tmp_path / "run", jobs)
@@ -341,15 +346,18 @@ def test_headlines_show_bounds_as_bounds(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def bench_report(tmp_path_factory: pytest.TempPathFactory) -> report.WrittenReport:
-    return report.make(make_bench_dir(tmp_path_factory.mktemp("bench")))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        leave_undrawn(monkeypatch)
+        return report.make(make_bench_dir(tmp_path_factory.mktemp("bench")))
 
 
 @pytest.mark.slow
-def test_benchmark_has_every_figure_and_number(bench_report: report.WrittenReport) -> None:
-    folder = bench_report.page.parent
+def test_benchmark_has_every_figure_and_number(tmp_path: Path) -> None:
+    folder = report.make(make_bench_dir(tmp_path)).page.parent
     facts = json.loads((folder / "report.json").read_text())
     assert facts["kind"] == "benchmark"
     assert set(facts["figures"]) == {"scaling", "phases", "latency", "scaling-law", "makespan", "packing"}
+    assert all((folder / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in facts["figures"])
     assert list(facts["arms"]) == list(ARMS)
     for arm in ARMS:
         for level in ("1", "2", "4"):
@@ -386,6 +394,7 @@ def test_bounds_have_no_interval_and_a_warning_is_given_once(bench_report: repor
     assert "Metrics of one process" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_uncounted_measurements_are_reported_and_baselines_keep_their_order(tmp_path: Path) -> None:
     root = make_bench_dir(tmp_path / "bench", repeats=3)
     path = root / "bench/cells.jsonl"

@@ -95,6 +95,7 @@ class TestEdges:
             assert interval.low >= 0
         assert (estimate([-5.0, 3.0, 1.0, -2.0, 4.0]).low or 0.0) < 0
 
+    @pytest.mark.slow
     def test_thousands_of_values_need_little_memory(self) -> None:
         import tracemalloc
 
