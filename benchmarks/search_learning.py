@@ -68,7 +68,7 @@ WIDE: dict[str, dict[str, Any]] = {
     "ppo.n_epochs": {"low": 1, "high": 16},
 }
 """Six dimensions as wide as they are when little is known; at most of its points a policy learns next to nothing."""
-SAMPLED_ENV_STEPS, SAMPLED_TRIALS = 40_960, 60
+SAMPLED_ENV_STEPS, SAMPLED_TRIALS = 30_720, 60
 SAMPLERS = ("random", "tpe")
 """The first is what the others are compared with."""
 
@@ -169,7 +169,7 @@ def _needed(result: orchestrator.Result, value: float) -> int:
 def samplers(repeats: int, *, figures: Path | None) -> list[Line]:
     """Random points against samplers that learn from values, at equal env_steps."""
     curves: dict[str, list[Curve]] = {name: [] for name in SAMPLERS}
-    settings = {"total_timesteps": SAMPLED_ENV_STEPS, "trials": SAMPLED_TRIALS, "order": "fixed"}
+    settings = {"total_timesteps": SAMPLED_ENV_STEPS, "trials": SAMPLED_TRIALS, "eval_episodes": 2, "order": "fixed"}
     for seed, sampler in itertools.product(range(repeats), SAMPLERS):
         curves[sampler].append(search(seed, space=WIDE, sampler=sampler, **settings))
     search_figures.write(figures, "search-samplers", search_figures.best_so_far, curves)
