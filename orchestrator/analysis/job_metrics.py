@@ -91,7 +91,11 @@ def gather(run_dir: Path, among: Collection[str] | None = None) -> ExperimentMet
     for attempt in _attempts(paths):
         if among is None or attempt.job_id in among:
             by_job.setdefault(attempt.job_id, []).append(attempt)
-    jobs = [_metrics(paths.job(job_id), attempts) for job_id, attempts in by_job.items()]
+    return of_jobs([_metrics(paths.job(job_id), attempts) for job_id, attempts in by_job.items()], paths)
+
+
+def of_jobs(jobs: Sequence[JobMetrics], paths: RunPaths) -> ExperimentMetrics:
+    """These metrics of jobs, with the limits of the machine as they were at the start of the last run."""
     session = run_reader.last_session(paths.provenance)
     usable = session.get("cpus")
     return ExperimentMetrics(

@@ -17,6 +17,8 @@ from orchestrator.core.decoding import LARGEST, parsed_json
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.timing_columns import COLUMNS, Iteration
 
+CURVE_COLUMNS = ("time/total_timesteps", "rollout/ep_rew_mean")
+"""Of ``progress.csv``."""
 CURVE_POINTS = 120
 """A learning curve is thinned to about so many points; a figure cannot show more."""
 
@@ -75,9 +77,7 @@ def iterations(path: Path) -> list[Iteration]:
 def learning_curve(path: Path) -> LearningCurve:
     """The points of a ``progress.csv``, thinned to about :data:`CURVE_POINTS`, the last one kept."""
     points = [
-        (steps, value)
-        for steps, value in _numbers(path, ("time/total_timesteps", "rollout/ep_rew_mean"))
-        if steps is not None and value is not None
+        (steps, value) for steps, value in _numbers(path, CURVE_COLUMNS) if steps is not None and value is not None
     ]
     stride = max(1, math.ceil(len(points) / CURVE_POINTS))
     return points[::stride] + ([points[-1]] if points and (len(points) - 1) % stride else [])
@@ -122,9 +122,15 @@ def _episodes(content: Any) -> Episodes:
 def _numbers(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
     """The named columns of a CSV file row by row: ``float | None``, None for a cell that is no finite number."""
     try:
-        text = read_regular(path).decode("utf-8", "replace").replace("\0", "")
+        content = read_regular(path)
     except (OSError, ValueError):
         return
+    yield from numbers(content, columns)
+
+
+def numbers(content: bytes, columns: Sequence[str]) -> Iterator[list[Any]]:
+    """As in a CSV file of this content, which begins with its header."""
+    text = content.decode("utf-8", "replace").replace("\0", "")
     lines = csv.reader(text[: text.rfind("\n") + 1].splitlines())
     try:
         header = next(lines, [])

@@ -14,6 +14,7 @@ _HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udff
 and lone surrogates."""
 
 INSTALL_RAY = 'pip install -c constraints.txt ".[ray]" in a clone of this project'
+INSTALL_WEB = 'pip install -c constraints.txt ".[web]" in a clone of this project'
 INSTALL_SEARCH = 'pip install -c constraints.txt ".[search]" in a clone of this project'
 
 

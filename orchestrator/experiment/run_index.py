@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,8 @@ from orchestrator.ledger import search_events, summary
 
 FINISHED = "finished"
 ORDER = ("running", "paused", "interrupted", "unreadable", FINISHED)
+DEEPEST, MOST_FOLDERS = 4, 20_000
+"""Levels of folders, and folders, in which :func:`below` looks for run directories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +76,35 @@ def note(run_dir: Path, name: str) -> None:
 
 def listed() -> list[ListedRun]:
     """Experiments on this machine: running ones first, otherwise the latest first. Entries without one are removed."""
-    runs = [_listed(entry) for entry in _entries()]
+    return in_order(map(standing, entries()))
+
+
+def in_order(runs: Iterable[ListedRun]) -> list[ListedRun]:
     return sorted(runs, key=lambda run: (ORDER.index(run.state), -run.entry.noted_at))
 
 
-def _entries() -> Iterator[RunEntry]:
+def below(folder: Path) -> Iterator[RunEntry]:
+    """The run directories at and below ``folder``, whoever made them; not those within another one, nor hidden ones."""
+    folders = [(folder.absolute(), 0)]
+    for _ in range(MOST_FOLDERS):
+        if not folders:
+            return
+        here, depth = folders.pop()
+        try:
+            if run_directory.is_run_directory(RunPaths(here)):
+                yield RunEntry(
+                    run_dir=str(here), name=here.name, host=socket.gethostname(), noted_at=here.stat().st_mtime
+                )
+            elif depth < DEEPEST:
+                with os.scandir(here) as found:
+                    inner = [one.path for one in found if one.name[0] != "." and one.is_dir(follow_symlinks=False)]
+                folders += [(Path(path), depth + 1) for path in sorted(inner, reverse=True)]
+        except OSError:  # it may not be read, or is gone
+            continue
+
+
+def entries() -> Iterator[RunEntry]:
+    """What is noted in the index of this machine."""
     try:
         files = sorted(folder().glob("*.json"))
     except (OSError, RuntimeError):
@@ -101,7 +127,8 @@ def _entries() -> Iterator[RunEntry]:
             yield entry
 
 
-def _listed(entry: RunEntry) -> ListedRun:
+def standing(entry: RunEntry) -> ListedRun:
+    """The experiment of an entry as it is now."""
     paths = RunPaths(Path(entry.run_dir))
     holder = run_directory.holder(paths)
     try:
@@ -120,10 +147,10 @@ def _jobs_and_state(paths: RunPaths, holder: LockHolder | None) -> tuple[Mapping
         return {}, "interrupted"
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         jobs = Counter(ledger.counts())
-        standing = search_events.standing(ledger)
-        at_rungs = search_events.at_rungs(ledger) if standing == "over" else 0
+        search = search_events.standing(ledger)
+        at_rungs = search_events.at_rungs(ledger) if search == "over" else 0
     if holder is None and jobs["RUNNING"]:  # its supervisor was killed
         jobs["PENDING"] += jobs.pop("RUNNING")
-    if not jobs or jobs["PENDING"] or jobs["RUNNING"] or standing == "underway":
+    if not jobs or jobs["PENDING"] or jobs["RUNNING"] or search == "underway":
         return jobs, "interrupted"
     return jobs, "paused" if jobs["PAUSED"] > at_rungs else FINISHED

@@ -75,30 +75,66 @@ def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | Non
     if not attempts and not follow:
         raise UsageError(f"{job_id} has not been launched yet; -f waits for it")
     number = attempt or max(1, attempts)
-    position: int | None = None
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    reader: LogReader | None = None
     while True:
         path = snapshot.paths.job(job_id).attempt(number - 1).log_of(rank)
         # The state is read before the log: a job that is over writes nothing more.
         over = control.row_of(snapshot, job_id)["state"] in TERMINAL or snapshot.holder is None
-        if path.exists():
-            with _opened(path) as file:
-                descriptor = file.fileno()
-                dropped = log_limit.dropped_bytes(descriptor)  # read first: the log may be cut while it is read
-                begin = _tail(descriptor, lines) if position is None else log_limit.offset_in_log(position, dropped)
-                file.seek(begin)
-                while chunk := file.read(CHUNK):
-                    yield decoder.decode(chunk)
-                position = log_limit.position_in_output(file.tell(), dropped)
+        reader = reader or LogReader(path, lines)
+        yield from reader.new_text()
         if not follow or over:
-            yield decoder.decode(b"", final=True)
+            yield reader.rest()
             return
         time.sleep(control.FOLLOW_EVERY_S)
         snapshot = control.status(run_dir)
         latest = max(1, control.row_of(snapshot, job_id)["attempts"])
         if attempt is None and latest != number:
-            number, position = latest, 0
+            number, reader = latest, None
+            lines = 0
             yield f"--- attempt {latest} ---\n"
+
+
+class LogReader:
+    """Reads a log that is being written, and perhaps cut.
+
+    :param lines: the last so many of those that are there at first; 0: all.
+    """
+
+    def __init__(self, path: Path, lines: int) -> None:
+        self._path, self._lines = path, lines
+        self._position: int | None = None
+        """In the whole output of the worker."""
+        self._mark: tuple[int, int] | None = None
+        """Size and time of the last change, when it was read to its end."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def new_text(self) -> Iterator[str]:
+        """What has been written since the last call, in chunks; nothing where there is no log yet.
+
+        What a caller leaves of it is there at the next call.
+
+        :raises UsageError: it cannot be read.
+        """
+        if not self._path.exists():
+            return
+        with _opened(self._path) as file:
+            descriptor = file.fileno()
+            found = os.fstat(descriptor)
+            if (mark := (found.st_size, found.st_mtime_ns)) == self._mark:
+                return
+            dropped = log_limit.dropped_bytes(descriptor)  # read first: the log may be cut while it is read
+            position = self._position
+            file.seek(
+                _tail(descriptor, self._lines) if position is None else log_limit.offset_in_log(position, dropped)
+            )
+            while chunk := file.read(CHUNK):
+                self._position = log_limit.position_in_output(file.tell(), dropped)
+                yield self._decoder.decode(chunk)
+            self._position, self._mark = log_limit.position_in_output(file.tell(), dropped), mark
+
+    def rest(self) -> str:
+        """What an incomplete character at the end stands for."""
+        return self._decoder.decode(b"", final=True)
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -87,9 +87,12 @@ class Ledger:
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: Path, *, read_only: bool = False) -> Ledger:
-        """An existing ledger. :raises LedgerError: it is missing, damaged, of another program or another version."""
-        return cls(path, database_file.connect(path, SCHEMA_VERSION, read_only=read_only))
+    def open(cls, path: Path, *, read_only: bool = False, is_sound: bool = False) -> Ledger:
+        """An existing ledger. :raises LedgerError: it is missing, damaged, of another program or another version.
+
+        :param is_sound: whether it was found free of damage before, so that not the whole file is examined again.
+        """
+        return cls(path, database_file.connect(path, SCHEMA_VERSION, read_only=read_only, is_sound=is_sound))
 
     def close(self) -> None:
         """Commit and close. The file alone is the whole ledger then, readable on a read-only file system too."""

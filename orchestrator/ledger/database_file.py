@@ -46,7 +46,7 @@ def _remove_temporary_files(path: Path) -> None:
             file.unlink()
 
 
-def connect(path: Path, version: int, *, read_only: bool = False) -> sqlite3.Connection:
+def connect(path: Path, version: int, *, read_only: bool = False, is_sound: bool = False) -> sqlite3.Connection:
     """A connection to an existing ledger, checked as :meth:`Ledger.open` says."""
     if path.is_symlink():
         raise LedgerError(f"{path}: is a symbolic link, expected the ledger itself; remove it, or copy the file here")
@@ -63,7 +63,7 @@ def connect(path: Path, version: int, *, read_only: bool = False) -> sqlite3.Con
                 # On a read-only file system there can be no shared-memory file, and no writer either.
                 connection.close()
                 connection = sqlite3.connect(f"{uri}?immutable=1", uri=True)
-            _examine(connection, path, version, has_log=has_log)
+            _examine(connection, path, version, has_log=has_log, is_sound=is_sound)
             if not read_only:
                 connection.close()
                 connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level="IMMEDIATE")
@@ -77,7 +77,7 @@ def connect(path: Path, version: int, *, read_only: bool = False) -> sqlite3.Con
     return connection
 
 
-def _examine(connection: sqlite3.Connection, path: Path, version: int, *, has_log: bool) -> None:
+def _examine(connection: sqlite3.Connection, path: Path, version: int, *, has_log: bool, is_sound: bool) -> None:
     if _size(path) == 0:
         raise LedgerError(f"{path}: the ledger is empty (0 bytes); {ADVICE}")
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
@@ -92,6 +92,8 @@ def _examine(connection: sqlite3.Connection, path: Path, version: int, *, has_lo
             f"{path}: the ledger has version {written}, but this older program needs version {version}; it was left as"
             " it is. Use the program that made it, or another --run-dir"
         )
+    if is_sound:
+        return
     damage: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     page_bytes: int = connection.execute("PRAGMA page_size").fetchone()[0]
     if _size(path) % page_bytes and not has_log:

@@ -36,6 +36,12 @@ def thumbnails(previews: Mapping[str, Path]) -> dict[str, str]:
     return urls
 
 
+def thumbnail(path: Path, height: int) -> bytes | None:
+    """An image as a JPEG of at most that height; None for a file that is no image."""
+    image = _open(path)
+    return None if image is None else _jpeg(image, height)
+
+
 def _open(path: Path) -> Image | None:
     from PIL import Image
 

@@ -51,7 +51,7 @@ class SearchWatch:
             ranked = self._reader.best()
             self._best = ranked[0] if ranked else None
             self._front = len(ranked)
-        self.line = _line(self._reader, self._best, self._front)
+        self.line = status_line(self._reader, self._best, self._front)
         is_new = self._best is not None and (before is None or before.number != self._best.number)
         is_new = is_new and len(self._reader.objectives) == 1
         return _news(self._reader, self._best) if self._best is not None and is_new and not is_first else ""
@@ -97,7 +97,8 @@ def annotated(snapshots: Iterator[Snapshot]) -> Iterator[Snapshot]:
         yield replace(snapshot, search=watch.line, search_news=news)
 
 
-def _line(reader: TrialReader, best: Trial | None, front: int) -> str:
+def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
+    """:param front: number of trials of the Pareto front, where there are several objectives."""
     search, asked = reader.search, len(reader.asked)
     failed, waiting = sum(reader.state(trial) == "failed" for trial in reader.asked), len(reader.waiting)
     saved, objectives = reader.saved_share, reader.objectives

@@ -6,15 +6,12 @@ code on every node, as the user who started the node.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import os
-import secrets
-import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from orchestrator.core import secret_files
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import INSTALL_RAY
 from orchestrator.executors.ray.cluster import node_state
@@ -50,8 +47,7 @@ def token_file(environment: Mapping[str, str] = os.environ) -> Path:
     """
     if path := environment.get(TOKEN_FILE_VARIABLE):
         return Path(path).expanduser().absolute()
-    configuration = environment.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(configuration).expanduser() / "orchestrator" / "cluster-token"
+    return secret_files.in_configuration("cluster-token", environment)
 
 
 def has_token(environment: Mapping[str, str] = os.environ) -> bool:
@@ -64,46 +60,18 @@ def create_token(environment: Mapping[str, str] = os.environ) -> Path:
     :raises OSError: it cannot be written.
     """
     path = token_file(environment)
-    if path.exists():
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as file:  # of mode 0600
-        file.write(secrets.token_hex(32))
-        file.flush()
-        os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # of two created at the same time, the first remains
-            os.link(file.name, path)
+    secret_files.create(path)
     return path
 
 
 def check_token(environment: Mapping[str, str] = os.environ) -> None:
     """:raises UsageError: there is no token, it is not valid, or others can read or replace it."""
     if environment.get(TOKEN_VARIABLE):
-        _check_text(environment[TOKEN_VARIABLE], f"the environment's {TOKEN_VARIABLE}")
+        secret_files.checked(environment[TOKEN_VARIABLE], f"the environment's {TOKEN_VARIABLE}")
         return
-    path = token_file(environment)
-    try:
-        with path.open("rb") as file:
-            status, content = os.fstat(file.fileno()), file.read(4096)
-    except FileNotFoundError:
-        hint = "Copy the file from the machine of the cluster's head, where `cluster up` created it"
-        raise UsageError(f"{path}: there is no token. {hint}") from None
-    except OSError as error:
-        raise UsageError(f"{path}: the token cannot be read: {error.strerror}") from None
-    if status.st_uid not in (os.getuid(), 0):
-        raise UsageError(f"{path}: this token belongs to another user (uid {status.st_uid}), who could replace it")
-    if status.st_mode & 0o077:
-        raise UsageError(
-            f"{path}: others can read this token (mode {stat.S_IMODE(status.st_mode):04o}), and whoever has it can run "
-            f"code on every node. If nobody else can have seen it: `chmod 600 {path}`. Otherwise remove the file; "
-            "`cluster up` creates a new one"
-        )
-    _check_text(content.decode("latin-1").strip(), str(path))
-
-
-def _check_text(token: str, where: str) -> None:
-    if len(token) < 16 or not all("!" <= letter <= "~" for letter in token):
-        raise UsageError(f"{where}: not a valid token: expected at least 16 letters and digits without blanks")
+    hint = "Copy the file from the machine of the cluster's head, where `cluster up` created it"
+    exposed = "run code on every node"
+    secret_files.read(token_file(environment), missing=hint, exposed=exposed, anew="`cluster up`")
 
 
 def environment(*, insecure: bool = False, loopback: bool = False) -> dict[str, str]:

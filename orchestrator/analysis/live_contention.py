@@ -1,0 +1,66 @@
+"""Contention as it is at this moment, from what running jobs report; the files of jobs are not read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from orchestrator.analysis import contention, job_metrics
+from orchestrator.analysis.contention import ContentionFinding
+from orchestrator.analysis.job_metrics import JobMetrics
+from orchestrator.core.paths import RunPaths
+from orchestrator.ledger import SummaryRow
+from orchestrator.ledger.live_facts import LiveFacts
+
+NEWEST = 0.3
+"""Weight of the newest report in the mean of a job's shares: a single one covers half a second."""
+
+
+class LiveContention:
+    """Diagnoses running jobs again and again, from the mean of what they reported last."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+        self._shares: dict[str, tuple[float, float]] = {}
+        """CPU seconds and seconds of waiting for a CPU per second, by ``job_id``."""
+
+    def update(self, rows: Sequence[SummaryRow], live: LiveFacts | None) -> None:
+        """Take in one more report of every running job."""
+        jobs = live.jobs if live else {}
+        self._shares = {
+            row["job_id"]: self._mean(row["job_id"], job.cpu_share, job.run_delay_share)
+            for row in rows
+            if row["state"] == "RUNNING"
+            and (job := jobs.get(row["job_id"])) is not None
+            and job.cpu_share is not None
+            and job.run_delay_share is not None
+        }
+
+    def _mean(self, job_id: str, cpu: float, delay: float) -> tuple[float, float]:
+        before_cpu, before_delay = self._shares.get(job_id, (cpu, delay))
+        return before_cpu + NEWEST * (cpu - before_cpu), before_delay + NEWEST * (delay - before_delay)
+
+    def find(self, rows: Sequence[SummaryRow]) -> list[ContentionFinding]:
+        metrics = [_metrics(row, self._shares) for row in rows if row["job_id"] in self._shares]
+        return contention.diagnose(job_metrics.of_jobs(metrics, self._paths)) if metrics else []
+
+
+def _metrics(row: SummaryRow, shares: Mapping[str, tuple[float, float]]) -> JobMetrics:
+    """As of one second."""
+    cpu_share, run_delay_share = shares[row["job_id"]]
+    slot = row["cpus"] or []
+    return JobMetrics(
+        job_id=row["job_id"],
+        cpus=frozenset(slot[: len(slot) // row["ranks"]]),
+        fewest_cpus=None,
+        spans=[(row["started_at"] or 0.0, math.inf)],
+        threads=None,
+        ranks=row["ranks"],
+        work="",
+        env_steps=0.0,
+        wall_s=1.0,
+        cpu_s=cpu_share,
+        run_delay_s=run_delay_share,
+        throttled_s=None,
+        n_threads=None,
+    )

@@ -1,0 +1,143 @@
+"""Looks at a run directory again and again, at little cost: nothing is read of it while nothing has changed.
+
+As :func:`orchestrator.experiment.control.status`, which reads everything each time. No file stays open, and the
+supervisor is never made to wait.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, cast
+
+from orchestrator.core.errors import LedgerBusyError, OrchestratorError
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_directory, run_end
+from orchestrator.experiment.control import Snapshot
+from orchestrator.experiment.run_directory import LockHolder
+from orchestrator.ledger import Ledger, SummaryRow, live_facts, search_events, summary
+from orchestrator.ledger.row_reader import RowReader
+
+Condition: TypeAlias = Literal["missing", "empty", "benchmark", "unreadable", "examining", "running", "killed", "ended"]
+"""``missing``: there is no such directory. ``empty``: it is no run directory (yet). ``examining``: its robots are
+examined before the first launch. ``running``: a supervisor runs. ``killed``: the last one was killed. ``ended``: none
+runs."""
+Mark: TypeAlias = tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLook:
+    """What a look has found."""
+
+    condition: Condition
+    snapshot: Snapshot | None = None
+    """Its rows are not to be changed; a row that is the same object as before has not changed. None where there is
+    nothing to read."""
+    problem: str = ""
+    """Why it cannot be read."""
+
+
+def mark(path: Path) -> Mark:
+    """Differs whenever a file was written or replaced; None while there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - many a second, and a Path each would take longer than the call
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def marks(paths: RunPaths, holder: LockHolder | None) -> tuple[object, ...]:
+    """Differ whenever there may be something new in a run directory."""
+    files = (paths.ledger, paths.ledger.with_name(f"{paths.ledger.name}-wal"), paths.live, paths.run_end)
+    elsewhere = mark(paths.summary_json) if holder is not None and holder.is_elsewhere else None
+    return None if holder is None else holder.key, paths.lock.exists(), elsewhere, *map(mark, files)
+
+
+class RunFollower:
+    """Follows one run directory, which may come, go, and be replaced."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.paths = RunPaths(run_dir)
+        self._marks: tuple[object, ...] | None = None
+        self._reader = RowReader()
+        self._ledger_inode = 0
+        """Of the ledger that was found sound."""
+        self._left_running: dict[str, tuple[SummaryRow, SummaryRow]] = {}
+        """Jobs that a supervisor left RUNNING: the row of the ledger, and as it is shown."""
+
+    def look(self) -> RunLook | None:
+        """What there is now; None where nothing has changed since the last look, or the ledger is locked just now."""
+        holder = run_directory.holder(self.paths)
+        found = (self.paths.root.is_dir(), *marks(self.paths, holder))
+        if found == self._marks:
+            return None
+        try:
+            seen = self._look(holder)
+        except LedgerBusyError:
+            return None
+        except (OrchestratorError, OSError) as error:
+            self._forget()
+            seen = RunLook(condition="unreadable", problem=str(error))
+        self._marks = found
+        return seen
+
+    def _forget(self) -> None:
+        self._reader, self._ledger_inode = RowReader(), 0
+
+    def _look(self, holder: LockHolder | None) -> RunLook:
+        paths = self.paths
+        if holder is not None and holder.is_elsewhere:
+            rows, written = summary.read(paths)
+            live = live_facts.read(paths, holder.key)
+            snapshot = Snapshot(paths=paths, rows=rows, holder=holder, written=written, live=live)
+            return RunLook(condition="running" if rows else "examining", snapshot=snapshot)
+        if not paths.ledger.exists():
+            self._forget()
+            if holder is not None:
+                snapshot = Snapshot(paths=paths, rows=[], holder=holder)
+                return RunLook(condition="benchmark" if paths.bench.exists() else "examining", snapshot=snapshot)
+            if paths.bench.exists():
+                return RunLook(condition="benchmark")
+            return RunLook(condition="empty" if paths.root.is_dir() else "missing")
+        return self._read(holder)
+
+    def _read(self, holder: LockHolder | None) -> RunLook:
+        paths = self.paths
+        inode = paths.ledger.stat().st_ino
+        if inode != self._ledger_inode:
+            self._forget()
+        ledger = Ledger.open(paths.ledger, read_only=True, is_sound=inode == self._ledger_inode)
+        try:
+            self._reader.update(ledger)
+            self._ledger_inode = inode
+            standing, goals = search_events.standing(ledger), search_events.goals(ledger)
+            live = None if holder is None else live_facts.read(paths, holder.key)
+            asked = ledger.free_disk_asked() if live is not None and live.waiting_from_mib is not None else None
+        finally:
+            ledger.abandon()
+        rows = list(self._reader.rows.values())
+        is_left = holder is None and any(row["state"] == "RUNNING" for row in rows)
+        snapshot = Snapshot(
+            paths=paths,
+            rows=[self._as_left(row) for row in rows] if is_left else rows,
+            holder=holder,
+            live=live,
+            free_disk_asked=asked,
+            was_killed=is_left and run_end.read(paths) is None,
+            standing=standing,
+            goals=goals,
+        )
+        return RunLook(
+            condition="running" if holder else "killed" if snapshot.was_killed else "ended", snapshot=snapshot
+        )
+
+    def _as_left(self, row: SummaryRow) -> SummaryRow:
+        """Without a supervisor no job runs."""
+        if row["state"] != "RUNNING":
+            return row
+        known = self._left_running.get(row["job_id"])
+        if known is None or known[0] is not row:
+            known = row, cast(SummaryRow, {**row, "state": "PENDING", "pid": None})
+            self._left_running[row["job_id"]] = known
+        return known[1]

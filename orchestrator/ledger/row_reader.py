@@ -1,0 +1,58 @@
+"""The rows of the summary for whoever looks again and again: only what has changed is read anew."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from orchestrator.core.errors import LedgerError
+from orchestrator.ledger import Ledger, SummaryRow
+from orchestrator.ledger.rows import checked
+
+PROGRESS = ("env_steps", "ep_rew_mean", "env_steps_per_s", "learner")
+"""Columns that a running job changes all the time."""
+MOVES = ("state", "attempts", "cause", "message", "ep_rew_mean_first", "eval_mean", "learner_reason")
+"""Columns that change together with others of the row, which is read whole then."""
+
+
+class RowReader:
+    """The rows of one ledger. A row that has changed is another object; one that has not stays the same."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, SummaryRow] = {}
+        """By ``job_id``, in the order of the job file. Not to be changed."""
+        self._moves: dict[str, tuple[Any, ...]] = {}
+        self._progress: dict[str, tuple[Any, ...]] = {}
+
+    def update(self, ledger: Ledger) -> None:
+        """:raises LedgerError: a row cannot be read."""
+        first = len(PROGRESS) + 1
+        found = ledger.select(f"SELECT job_id, {', '.join(PROGRESS + MOVES)} FROM jobs")  # noqa: S608 - our own columns
+        moves = {row[0]: row[first:] for row in map(tuple, found)}
+        progress = {row[0]: row[1:first] for row in map(tuple, found)}
+        if not self.rows:
+            rows = {row["job_id"]: row for row in ledger.summary()}
+        else:
+            rows = dict(self.rows)
+            if moves.keys() != self._moves.keys():
+                ordered = ledger.select("SELECT job_id FROM declared ORDER BY position, job_id")
+                rows = {job_id: rows.get(job_id, cast(SummaryRow, None)) for (job_id,) in ordered if job_id in moves}
+            for job_id in self._moved(rows, moves):
+                rows[job_id] = ledger.summary_of(job_id)
+            for job_id, values in progress.items():
+                if job_id in rows and values != self._progress.get(job_id) and rows[job_id] is self.rows.get(job_id):
+                    rows[job_id] = _progressed(rows[job_id], values)
+        self.rows, self._moves, self._progress = rows, moves, progress
+
+    def _moved(self, rows: dict[str, SummaryRow], moves: dict[str, tuple[Any, ...]]) -> list[str]:
+        """The jobs whose rows are to be read whole; with every move also those that wait for other jobs."""
+        moved = {job_id for job_id, values in moves.items() if values != self._moves.get(job_id)}
+        if moved:
+            moved |= {job_id for job_id, row in rows.items() if row is not None and row["waits_for"]}
+        return [job_id for job_id in moved if job_id in rows]
+
+
+def _progressed(row: SummaryRow, values: tuple[Any, ...]) -> SummaryRow:
+    try:
+        return cast(SummaryRow, checked(SummaryRow, {**row, **dict(zip(PROGRESS, values, strict=True))}))
+    except ValueError as error:
+        raise LedgerError(f"{row['job_id']}: its row in the ledger cannot be read ({error})") from error

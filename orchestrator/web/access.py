@@ -1,0 +1,134 @@
+"""Who may see and do what: checked before anything else looks at a request.
+
+- ``Host`` must be a name of this server. A page of another site whose name was made to lead here (DNS rebinding) is
+  refused.
+- Data needs the token, if the server listens on more than the loopback address.
+- A request that changes something is a POST with the token and from our own page. There is no cookie that a browser
+  would add by itself to the forged form of another site.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+DATA = "/api/"
+"""What is below needs the token where there is one; the page itself holds no data."""
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob:;"
+    " media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS: Mapping[bytes, bytes] = {
+    b"content-security-policy": CONTENT_POLICY.encode(),
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessRules:
+    hosts: frozenset[str]
+    """Names and addresses that a request may be for, in small letters, without ports."""
+    token: str | None
+    """None: nothing can be changed, and everybody who reaches the server may look."""
+    is_open: bool
+    """Whether looking needs no token."""
+
+
+class Guard:
+    """Refuses what :class:`AccessRules` does not allow; adds headers that limit what a browser may do with the rest."""
+
+    def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
+        self._app, self._rules = app, rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return  # neither a websocket nor anything else is served
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        refusal = self._refusal(scope["method"], scope["path"], headers)
+
+        async def answer(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                present = {name for name, _ in message.get("headers", ())}
+                message["headers"] = [*message.get("headers", ())] + [
+                    (name, value) for name, value in HEADERS.items() if name not in present
+                ]
+            await send(message)
+
+        app = self._app if refusal is None else PlainTextResponse(f"{refusal[1]}\n", status_code=refusal[0])
+        await app(scope, receive, answer)
+
+    def _refusal(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
+        """Status code and reason; None if the request is allowed."""
+        rules, host = self._rules, host_name(headers.get("host", ""))
+        if host not in rules.hosts:
+            return 421, "This server is not called that. Use the address that `serve` has printed."
+        if method in ("GET", "HEAD"):
+            if path.startswith(DATA) and not rules.is_open and not self._has_token(headers):
+                return 401, "This needs the token: use the whole address that `serve` has printed."
+            return None
+        if method != "POST":
+            return 405, "Only GET and POST are answered."
+        if rules.token is None:
+            return 403, "This page is read-only; `serve --control` allows changes."
+        if not self._has_token(headers):
+            return 403, "This needs the token: use the whole address that `serve --control` has printed."
+        if not _is_own(headers):
+            return 403, "A request of another site is refused."
+        if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return 415, "JSON was expected."
+        return None
+
+    def _has_token(self, headers: Mapping[str, str]) -> bool:
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        token = self._rules.token
+        is_it = token is not None and hmac.compare_digest(given.strip().encode("latin-1"), token.encode())
+        return scheme.lower() == "bearer" and is_it
+
+
+def _is_own(headers: Mapping[str, str]) -> bool:
+    """Whether our page, or a program that is no browser, has made the request."""
+    if headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return False
+    origin = headers.get("origin")
+    try:
+        return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    except ValueError:
+        return False
+
+
+def host_name(host: str) -> str:
+    """The name or address in a ``Host`` header, in small letters; empty if there is none."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches a server at that address."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def own_names(address: str) -> frozenset[str]:
+    """What a server that listens at ``address`` may be called."""
+    names: Iterable[str] = LOOPBACK_NAMES
+    if not is_loopback(address):
+        own = [one.address.partition("%")[0] for each in psutil.net_if_addrs().values() for one in each]
+        names = [*names, address, socket.gethostname(), socket.getfqdn(), *own]
+    return frozenset(name.lower() for name in names)

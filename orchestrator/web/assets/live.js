@@ -1,0 +1,114 @@
+// The page of an experiment, or of all of them: connects, and draws what has changed, at most once a frame.
+
+import { JobsTable } from "./jobs.js";
+import { Curves, Gallery, drawFindings, drawHead, drawRuns, drawSchedule, drawSearch } from "./overview.js";
+import { Panel, actionButton } from "./panel.js";
+import { Store, follow, hasToken, needsToken } from "./stream.js";
+
+const { key, control, folder } = document.body.dataset;
+const SLOW_MS = 2000;
+const byId = (id) => document.getElementById(id);
+
+function showLink(state) {
+  const link = byId("link"), open = state === "open";
+  link.textContent = open ? "● live" : `○ ${state}; trying again …`;
+  link.classList.toggle("lost", !open);
+  if (state.startsWith("401")) link.textContent = "This needs the token: open the whole address that `serve` has printed.";
+}
+
+// Links to those parts of the page that there are.
+function drawParts() {
+  const parts = [...document.querySelectorAll("main > section:not([hidden])")];
+  const names = parts.map((part) => part.id).join();
+  if (names === byId("parts").dataset.names) return;
+  byId("parts").dataset.names = names;
+  byId("parts").replaceChildren(...parts.map((part) => {
+    const link = document.createElement("a");
+    link.href = `#${part.id}`;
+    link.textContent = part.querySelector("h2").textContent;
+    return link;
+  }));
+}
+
+// Collects what has changed, and draws it in the next frame.
+function drawing(draw) {
+  let names = new Set(), asked = false;
+  return (changed) => {
+    for (const name of changed) names.add(name);
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => { const taken = names; names = new Set(); asked = false; draw(taken); });
+  };
+}
+
+function showRun() {
+  const store = new Store(drawing(draw)), table = new JobsTable(store);
+  const mayControl = control === "1" && hasToken;
+  const panel = new Panel(key, table, store, mayControl);
+  const curves = new Curves(store, table.jobs), gallery = new Gallery(key, table.jobs);
+  let slowAt = 0, slowNames = new Set(), slowTimer = 0;
+  byId("up").hidden = folder !== "1";
+  if (mayControl) actionButton(byId("stop"), "stop", key, [], byId("answer"));
+
+  function drawSlow(everything = false) {
+    clearTimeout(slowTimer);
+    slowTimer = 0;
+    slowAt = Date.now();
+    curves.draw(slowNames, everything);
+    drawSchedule(table.jobs, store.get("attempts"), store.now());
+    gallery.draw();
+    drawParts();
+    slowNames = new Set();
+  }
+
+  function draw(changed) {
+    const head = store.get("head");
+    if (head === undefined) return;
+    const any = table.take(changed);
+    byId("jobs-section").hidden = !any;
+    drawHead(head, [...table.jobs.values()], store.now());
+    byId("actions").hidden = !mayControl || !head.supervisor;
+    if (changed.has("findings")) drawFindings(store.get("findings"));
+    if (changed.has("search")) drawSearch(store.get("search"));
+    for (const name of changed) slowNames.add(name);
+    const due = slowAt + SLOW_MS - Date.now();
+    if (slowAt === 0) {  // the table is painted first
+      slowAt = Date.now();
+      requestAnimationFrame(() => setTimeout(() => { window.orchestratorPainted = performance.now(); drawSlow(); }, 0));
+    }
+    else if (due <= 0) drawSlow();
+    else if (!slowTimer) slowTimer = setTimeout(drawSlow, due);
+    if (panel.id && changed.has(`job:${panel.id}`)) panel.update();
+    else if (!panel.id) panel.openFromAddress();
+  }
+
+  setInterval(() => {
+    const head = store.get("head");
+    if (head && document.visibilityState === "visible") {
+      if (head.condition === "running") drawHead(head, [...table.jobs.values()], store.now());
+      table.tick();
+    }
+  }, 1000);
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return;  // the address bar of a phone comes and goes
+    width = innerWidth;
+    drawSlow(true);
+    drawSearch(store.get("search"));
+  });
+  follow(`/api/${key}/events`, (name, data) => store.take(name, data), showLink);
+}
+
+function showFolder() {
+  const store = new Store(drawing(() => {
+    const head = store.get("head");
+    byId("title").textContent = "Experiments";
+    byId("condition").textContent = head?.name ?? "";
+    drawRuns([...store.pieces].filter(([name]) => name.startsWith("run:")).map(([, run]) => run));
+  }));
+  follow("/api/runs/events", (name, data) => store.take(name, data), showLink);
+}
+
+if (needsToken && !hasToken) showLink("401");
+else if (key) showRun();
+else showFolder();

@@ -1,0 +1,261 @@
+// What stands around the table of an experiment: its state, contention, the search, learning curves, schedule, robots.
+
+import { decimal, duration, element, gantt, lineChart, lineStyle, number, percent, short } from "./charts.js";
+import { STATES, SYMBOLS, elapsed, jobHref } from "./jobs.js";
+import { setSource } from "./stream.js";
+
+const MOST_PANELS = 24, ROBOTS = 24;
+const BAR_STATES = { SUCCEEDED: "succeeded", RUNNING: "running", PAUSED: "paused or interrupted", FAILED: "failed", CANCELLED: "cancelled" };
+const byId = (id) => document.getElementById(id);
+
+export function meter(box, counts) {
+  const whole = Object.values(counts).reduce((sum, one) => sum + one, 0);
+  box.hidden = !whole;
+  const order = ["SUCCEEDED", "RUNNING", "PAUSED", "FAILED", "CANCELLED", "PENDING"].filter((state) => counts[state]);
+  box.setAttribute("aria-label", order.map((state) => `${counts[state]} ${state.toLowerCase()}`).join(", "));
+  box.replaceChildren(...order.map((state) => {
+    const part = element("i", { class: `is-${state}`, title: `${counts[state]} ${state.toLowerCase()}` });
+    part.style.width = `${(100 * counts[state]) / whole}%`;
+    return part;
+  }));
+}
+
+const CONDITIONS = {
+  missing: "There is no such run directory. It has been removed, or the run has not begun; this page waits for it.",
+  empty: "The run has not begun yet; this page waits for it.",
+  benchmark: "A benchmark, which has no jobs to show. Its report shows it when it has ended.",
+  examining: "The robots are examined before the first launch.",
+  killed: "Its supervisor was killed, or its machine restarted.",
+};
+
+function conditionText(head, jobs) {
+  if (head.condition === "unreadable") return `It cannot be read: ${head.problem}`;
+  if (head.condition === "running") return `Supervised by ${head.supervisor}.${head.is_elsewhere ? " It runs on another host; this is what it wrote into summary.json last." : ""}`;
+  if (head.condition !== "ended") return CONDITIONS[head.condition];
+  const left = jobs.some((job) => ["PENDING", "RUNNING"].includes(job.state)) || head.standing === "underway";
+  return left ? "Interrupted: no supervisor is running." : jobs.some((job) => job.state === "PAUSED" && job.cause !== "rung") ? "Paused: no supervisor is running." : "The run has ended.";
+}
+
+export function drawHead(head, jobs, now) {
+  document.title = `${head.counts?.RUNNING ? "▶ " : ""}${head.name}`;
+  byId("title").textContent = head.name;
+  byId("condition").textContent = conditionText(head, jobs);
+  byId("condition").title = head.root;
+  meter(byId("progress"), head.counts ?? {});
+  const note = [head.waiting, head.resume].filter(Boolean).join(" ");
+  byId("note").hidden = !note;
+  byId("note").textContent = note;
+  const counts = head.counts ?? {}, total = jobs.length;
+  const ended = (counts.SUCCEEDED ?? 0) + (counts.FAILED ?? 0) + (counts.CANCELLED ?? 0);
+  const best = jobs.map((job) => job.ret).filter((value) => value !== null);
+  const figures = !total ? [] : [
+    ["ended", `${ended.toLocaleString("en-US")} / ${total.toLocaleString("en-US")}`],
+    ...(counts.RUNNING ? [["running", counts.RUNNING.toLocaleString("en-US")]] : []),
+    ...(head.condition === "running" && head.rate ? [["env_steps/s", number(head.rate)]] : []),
+    ...(head.busy !== null && head.busy !== undefined ? [["cores busy", head.busy.toFixed(1)]] : []),
+    ...(head.since ? [["elapsed", duration(now - head.since)]] : [["time of all jobs", duration(jobs.reduce((sum, job) => sum + (elapsed(job, now) ?? 0), 0))]]),
+    ...(head.condition === "running" ? [["ETA", head.rate ? duration(head.to_go / head.rate) : "–"]] : []),
+    ...(best.length ? [["best return", decimal(Math.max(...best))]] : []),
+  ];
+  byId("totals").replaceChildren(...figures.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+}
+
+function jobLinks(ids, most = 6) {
+  const parts = [];
+  ids.slice(0, most).forEach((id, place) => parts.push(place ? ", " : "", element("a", { href: jobHref(id) }, id)));
+  if (ids.length > most) parts.push(` and ${ids.length - most} more`);
+  return parts;
+}
+
+export function drawFindings(findings) {
+  byId("findings-section").hidden = !findings?.length;
+  const open = new Set([...document.querySelectorAll("#findings details[open]")].map((one) => one.dataset.name));
+  byId("findings").replaceChildren(...(findings ?? []).map((one) => {
+    const name = `${one.when} ${one.kind} ${one.job_ids}`;
+    return element("li", {}, element("details", { "data-name": name, open: open.has(name) ? "" : null },
+      element("summary", {}, element("strong", {}, `⚠ ${one.what[0].toUpperCase()}${one.what.slice(1)}`), " ", element("span", { class: "when" }, `(${one.when})`)),
+      element("p", {}, `${one.evidence}.`), ...(one.job_ids.length ? [element("p", {}, ...jobLinks(one.job_ids))] : []),
+      element("p", {}, `Cure: ${one.cure}.`)));
+  }));
+}
+
+function table(columns, rows, label) {
+  const head = element("tr", {}, ...columns.map(([name, , kind]) => element("th", { scope: "col", class: kind === "number" ? "number" : null }, name)));
+  const body = rows.map((row) => element("tr", {}, ...columns.map(([name, cell, kind]) => {
+    const content = cell(row);
+    return element("td", { class: kind === "number" ? "number" : null, "data-label": name }, ...(Array.isArray(content) ? [element("span", {}, ...content)] : [content]));
+  })));
+  return element("table", { class: "cards", "aria-label": label }, element("thead", {}, head), element("tbody", {}, ...body));
+}
+
+export function drawSearch(search) {
+  byId("search-section").hidden = !search;
+  if (!search) return;
+  byId("search-line").textContent = search.line;
+  const [objective] = search.objectives, down = search.directions[0] === "minimize";
+  const box = byId("search-history");
+  box.hidden = !search.history.length;
+  if (search.history.length) {
+    let best = null;
+    const records = [];
+    for (const [trial, value] of search.history) {
+      if (best === null || (down ? value < best : value > best)) { best = value; records.push([trial, best]); }
+    }
+    const last = search.history.at(-1)[0];
+    if (records.at(-1)[0] !== last) records.push([last, best]);
+    box.replaceChildren(lineChart({
+      label: `${objective} of the finished trials, and the best so far`, width: box.clientWidth || 600, height: 220, xLabel: "trial", yLabel: objective,
+      series: [{ name: "trial", points: search.history, style: "s0", dots: true, title: (trial, value) => `trial ${trial}: ${number(value)}` }, { name: "best so far", points: records, style: "s1", steps: true }],
+    }));
+  }
+  const most = Math.max(1, ...search.rungs.map((rung) => rung.reached));
+  byId("search-rungs").hidden = !search.rungs.length;
+  byId("search-rungs").replaceChildren(table([
+    ["rung (env_steps)", (rung) => short(rung.env_steps)],
+    ["reached", (rung) => { const bar = element("i", { class: "rung", "aria-hidden": "true" }); bar.style.width = `${(5 * rung.reached) / most}rem`; return [`${rung.reached} `, bar]; }],
+    ["went on", (rung) => String(rung.went_on), "number"],
+    ["wait", (rung) => String(rung.waiting), "number"],
+    ["median return", (rung) => decimal(rung.median), "number"],
+    ["best", (rung) => decimal(rung.best), "number"],
+  ], search.rungs, "Rungs"));
+  byId("leaders-title").hidden = !search.best.length;
+  byId("leaders-title").textContent = search.is_front ? "Pareto front" : "Best trials";
+  const keys = Object.keys(search.best[0]?.point ?? {});
+  byId("search-leaders").replaceChildren(search.best.length ? table([
+    ["trial", (one) => String(one.trial)],
+    ...search.objectives.map((name, place) => [name, (one) => decimal(one.values[place]), "number"]),
+    ...(keys.length <= 5 ? keys.map((key) => [key, (one) => one.point[key] ?? "–", "number"]) : [["point", (one) => keys.map((key) => `${key} = ${one.point[key]}`).join(", ")]]),
+    ["env_steps", (one) => number(one.env_steps), "number"],
+    ["jobs", (one) => jobLinks(one.jobs, 3)],
+  ], search.best, "Best trials") : "");
+}
+
+// -- learning curves
+
+const groupOf = (job) => job.id.replace(/-s\d+$/, "");
+
+export class Curves {
+  constructor(store, jobs) { this.store = store; this.jobs = jobs; this.panels = new Map(); }
+
+  points(job) {
+    const known = this.store.lists.get(`curve:${job.id}`) ?? [];
+    const last = known.at(-1);
+    const live = job.ret !== null && job.steps && (!last || job.steps > last[0]) ? [[job.steps, job.ret]] : [];
+    return [...known, ...live];
+  }
+
+  draw(changed, everything) {
+    const groups = new Map();
+    for (const job of this.jobs.values()) {
+      if (!this.store.lists.has(`curve:${job.id}`)) continue;
+      const group = groupOf(job);
+      if (!groups.has(group)) groups.set(group, []);
+      groups.get(group).push(job);
+    }
+    const drawable = [...groups].filter(([, jobs]) => jobs.some((job) => this.points(job).length));
+    const rank = (jobs) => [jobs.some((job) => job.state === "RUNNING") ? 0 : 1, -Math.max(...jobs.map((job) => job.ret ?? -Infinity))];
+    const chosen = drawable.length <= MOST_PANELS ? drawable
+      : drawable.map((one) => [one, rank(one[1])]).sort(([, a], [, b]) => a[0] - b[0] || a[1] - b[1]).slice(0, MOST_PANELS).map(([one]) => one);
+    byId("curves-section").hidden = !chosen.length;
+    byId("curves-note").textContent = chosen.length < drawable.length ? `${chosen.length} of ${drawable.length} are shown: those that run, then those with the highest returns. Every job has its own when it is opened.` : "";
+    const kept = new Map();
+    for (const [group, jobs] of chosen) {
+      jobs.sort((a, b) => a.position - b.position);
+      let panel = this.panels.get(group);
+      const isNew = panel === undefined;
+      if (isNew) panel = element("figure");
+      if (isNew || everything || jobs.some((job) => changed.has(`job:${job.id}`) || changed.has(`curve:${job.id}`))) this.drawPanel(panel, group, jobs);
+      kept.set(group, panel);
+    }
+    this.panels = kept;
+    const box = byId("curves"), wanted = [...kept.values()];
+    if (wanted.length !== box.children.length || wanted.some((panel, place) => box.children[place] !== panel)) box.replaceChildren(...wanted);
+  }
+
+  drawPanel(panel, group, jobs) {
+    const last = jobs.map((job) => job.ret).filter((value) => value !== null).sort((a, b) => a - b);
+    const middle = last.length ? decimal(last[Math.floor((last.length - 1) / 2)]) : "–";
+    const seeds = jobs.length > 1 ? ` · ${jobs.length} seeds` : "";
+    panel.replaceChildren(
+      element("figcaption", {}, element("a", { href: jobHref(jobs[0].id) }, group), element("span", {}, `${middle}${seeds}`)),
+      lineChart({
+        label: `Return of ${group}: ${middle}`, width: panel.clientWidth || 300, xEnd: Math.max(...jobs.map((job) => job.total)),
+        series: jobs.map((job, place) => ({ name: job.id, points: this.points(job), style: lineStyle(place) })),
+      }));
+  }
+}
+
+// -- schedule
+
+export function drawSchedule(jobs, earlier, now) {
+  const bars = [];
+  const lanesOf = (node, cpus) => (cpus?.length ? cpus.map((cpu) => `${node ? `${node} ` : ""}CPU ${cpu}`) : [node || "somewhere"]);
+  for (const one of earlier ?? []) {
+    bars.push({ name: one.job, lanes: lanesOf(one.node, one.cpus), begin: one.started, end: one.ended ?? one.started, state: one.cause ? "FAILED" : "PAUSED", delay: 0, href: jobHref(one.job), title: `${one.job}, attempt ${one.number}: ${one.cause ?? "ended"}` });
+  }
+  for (const job of jobs.values()) {
+    if (!job.attempts || job.started === null) continue;
+    const running = job.state === "RUNNING", state = job.state === "PENDING" ? "PAUSED" : job.state;
+    const wait = job.delay === null ? "" : `, waits for a CPU ${percent(Math.min(1, job.delay))} of the time`;
+    bars.push({ name: job.id, lanes: lanesOf(job.node, job.cpus), begin: job.started, end: running ? null : job.ended ?? job.started, state, delay: job.delay ?? 0, href: jobHref(job.id), title: `${job.id}: ${job.state.toLowerCase()}, ${duration((running ? now : job.ended ?? job.started) - job.started)}${wait}` });
+  }
+  byId("schedule-section").hidden = !bars.length;
+  if (!bars.length) return;
+  const box = byId("schedule");
+  box.replaceChildren(gantt({ label: "Which job ran on which CPU, and when", bars, width: box.clientWidth || 900, now }));
+  const used = Object.keys(BAR_STATES).filter((state) => bars.some((bar) => bar.state === state));
+  const hatch = bars.some((bar) => bar.delay > 0.05) ? [element("span", { class: "hatch" }, "share of time spent waiting for a CPU")] : [];
+  byId("schedule-legend").replaceChildren(...used.map((state) => element("span", { class: `is-${state}` }, `${BAR_STATES[state]}${state === "FAILED" ? " (striped)" : ""}`)), ...hatch);
+}
+
+// -- robots
+
+export class Gallery {
+  constructor(key, jobs) {
+    this.key = key;
+    this.jobs = jobs;
+    this.limit = ROBOTS;
+    this.cells = new Map();
+    byId("more-robots").addEventListener("click", () => { this.limit += 4 * ROBOTS; this.draw(); });
+  }
+
+  draw() {
+    const all = [...this.jobs.values()].filter((job) => job.media & 1).sort((a, b) => (b.ret ?? -Infinity) - (a.ret ?? -Infinity));
+    const shown = all.slice(0, this.limit);
+    byId("robots-section").hidden = !shown.length;
+    byId("more-robots").hidden = all.length <= shown.length;
+    const cells = shown.map((job) => this.cell(job));
+    const box = byId("robots");
+    if (cells.length !== box.children.length || cells.some((cell, place) => box.children[place] !== cell)) box.replaceChildren(...cells);
+  }
+
+  cell(job) {
+    let cell = this.cells.get(job.id);
+    if (cell === undefined) {
+      const image = element("img", { alt: `${job.id} in a few moments of an episode`, loading: "lazy" });
+      setSource(image, `/api/${this.key}/jobs/${encodeURIComponent(job.id)}/thumbnail.jpg`);
+      cell = element("a", { href: jobHref(job.id) }, image, element("span", {}, element("b", {}, job.id), element("em")));
+      this.cells.set(job.id, cell);
+    }
+    cell.querySelector("em").textContent = `${job.media & 2 ? "▷ " : ""}${decimal(job.ret)}`;
+    return cell;
+  }
+}
+
+// -- all experiments
+
+const RUN_SYMBOLS = { running: "▶", paused: "‖", interrupted: "!", unreadable: "✗", finished: "✓" };
+
+export function drawRuns(runs) {
+  byId("runs-section").hidden = false;
+  const order = Object.keys(RUN_SYMBOLS);
+  runs.sort((a, b) => order.indexOf(a.state) - order.indexOf(b.state) || b.noted - a.noted);
+  byId("runs").replaceChildren(...(runs.length ? runs.map((run) => {
+    const box = element("div", { class: "meter", role: "img" });
+    meter(box, run.counts);
+    const jobs = STATES.filter((state) => run.counts[state]).map((state) => `${SYMBOLS[state]} ${run.counts[state].toLocaleString("en-US")} ${state.toLowerCase()}`).join(" · ");
+    return element("li", {}, element("a", { href: `/run/${run.key}` },
+      element("span", { class: "top" }, element("strong", {}, run.name), element("span", { class: `state is-${run.state}` }, `${RUN_SYMBOLS[run.state]} ${run.state}`)),
+      box, element("small", {}, run.problem || jobs || "the robots are examined"), element("small", {}, run.root), element("small", {}, run.supervisor)));
+  }) : [element("li", {}, "There is no experiment here yet; this page waits for one.")]));
+}

@@ -1,0 +1,169 @@
+// One job, opened: its curves, its log as it is written, its video, its facts, and what can be done with it.
+
+import { decimal, element, lineChart, number, percent } from "./charts.js";
+import { SYMBOLS } from "./jobs.js";
+import { follow, json, post, setSource } from "./stream.js";
+
+const READ_EVERY_MS = 5000, MOST_LINES = 4000, SURE_MS = 4000;
+const ACTIONS = { pause: ["PENDING", "RUNNING"], resume: ["PAUSED"], retry: ["FAILED", "CANCELLED"], cancel: ["PENDING", "RUNNING", "PAUSED"] };
+const NEED_CARE = ["cancel", "stop"];
+
+// A button that does something; what cannot be taken back asks once more.
+export function actionButton(button, verb, key, jobs, answer) {
+  const label = button.textContent;
+  let sure = 0;
+  const calm = () => { clearTimeout(sure); sure = 0; button.textContent = label; button.classList.remove("sure"); };
+  button.addEventListener("click", async () => {
+    if (NEED_CARE.includes(verb) && !sure) {
+      button.textContent = `Really ${label.toLowerCase()}?`;
+      button.classList.add("sure");
+      sure = setTimeout(calm, SURE_MS);
+      return;
+    }
+    calm();
+    button.disabled = true;
+    const said = await post(`/api/${key}/control`, { verb, jobs }).catch(() => ({ problem: "no connection" }));
+    answer.textContent = said.message ?? `Not done: ${said.problem}`;
+    button.disabled = false;
+  });
+}
+
+export class Panel {
+  constructor(key, table, store, mayControl) {
+    Object.assign(this, { key, table, store, mayControl });
+    this.dialog = document.getElementById("panel");
+    this.id = null;
+    this.dialog.addEventListener("close", () => {
+      this.leave();
+      if (location.hash.startsWith("#job=")) history.replaceState(null, "", location.pathname + location.search);
+    });
+    this.dialog.addEventListener("click", (event) => { if (event.target === this.dialog) this.dialog.close(); });
+    addEventListener("hashchange", () => this.openFromAddress());
+  }
+
+  openFromAddress() {
+    const found = /^#job=(.+)$/.exec(location.hash), id = found && decodeURIComponent(found[1]);
+    if (id === this.id) return;
+    if (id && this.table.jobs.has(id)) this.open(id);
+    else if (!found && this.dialog.open) this.dialog.close();
+  }
+
+  leave() {
+    this.endLog?.();
+    this.endLog = null;
+    clearTimeout(this.again);
+    this.id = null;
+  }
+
+  open(id) {
+    this.leave();
+    this.id = id;
+    this.readAt = 0;
+    const box = (name, tag = "div") => (this[name] = element(tag));
+    const close = element("button", { type: "button", "aria-label": "Close" }, "✕");
+    close.addEventListener("click", () => this.dialog.close());
+    this.log = element("pre", { class: "log", tabindex: "0", "aria-label": "Log" });
+    this.chosen = element("select", { "aria-label": "Attempt" });
+    this.chosen.addEventListener("change", () => this.followLog());
+    this.dialog.replaceChildren(
+      element("div", { class: "top" }, element("div", {}, element("h2", { id: "panel-title" }, id), box("state", "p")), close),
+      box("actions"), box("problem"), box("curve"), box("speed"), box("media"),
+      element("h3", {}, "Log ", this.chosen), this.log, element("h3", {}, "Facts"), box("facts"), box("attempts"));
+    this.actions.className = "actions";
+    this.dialog.showModal();
+    this.dialog.scrollTop = 0;
+    this.update(true);
+  }
+
+  // To be called when the row of the job has changed.
+  update(isNew = false) {
+    const job = this.table.jobs.get(this.id);
+    if (!job) return;
+    this.state.textContent = `${SYMBOLS[job.state]} ${job.activity.toLowerCase()} · ${number(job.steps)} of ${number(job.total)} env_steps · return ${decimal(job.ret)}`;
+    this.state.className = `is-${job.state} state long`;
+    this.drawActions(job);
+    this.drawMedia(job);
+    if (job.attempts !== this.attempted || isNew) {
+      this.attempted = job.attempts;
+      const options = Array.from({ length: job.attempts }, (_, place) => element("option", { value: place + 1 }, `attempt ${place + 1}`));
+      this.chosen.replaceChildren(...options);
+      this.chosen.value = String(job.attempts);
+      this.chosen.hidden = job.attempts < 2;
+      this.followLog();
+    }
+    const due = this.readAt + READ_EVERY_MS - Date.now();
+    clearTimeout(this.again);
+    if (due <= 0) this.read();
+    else this.again = setTimeout(() => this.read(), due);
+  }
+
+  drawActions(job) {
+    const wanted = this.mayControl ? Object.keys(ACTIONS).filter((verb) => ACTIONS[verb].includes(job.state)) : [];
+    const key = `${this.id} ${wanted.join()}`;
+    if (key === this.actionsKey && this.actions.children.length) return;
+    this.actionsKey = key;
+    const answer = this.actions.querySelector("[role=status]") ?? element("span", { role: "status" });
+    this.actions.replaceChildren(...wanted.map((verb) => {
+      const button = element("button", { type: "button", "data-verb": verb }, verb[0].toUpperCase() + verb.slice(1));
+      actionButton(button, verb, this.key, [this.id], answer);
+      return button;
+    }), answer);
+  }
+
+  drawMedia(job) {
+    const key = `${this.id} ${job.media}`;
+    if (key === this.mediaKey && this.media.children.length) return;
+    this.mediaKey = key;
+    const path = `/api/${this.key}/jobs/${encodeURIComponent(this.id)}`;
+    const parts = [];
+    if (job.media & 2) {
+      const video = element("video", { controls: "", preload: "metadata", "aria-label": `Video of ${this.id}` });
+      setSource(video, `${path}/video.mp4`);
+      parts.push(video);
+    }
+    if (job.media & 1) {
+      const image = element("img", { alt: `${this.id} in a few moments of an episode` });
+      setSource(image, `${path}/preview.png`);
+      parts.push(image);
+    }
+    this.media.replaceChildren(...(parts.length ? [element("h3", {}, "Robot"), ...parts] : []));
+  }
+
+  async read() {
+    const id = this.id;
+    this.readAt = Date.now();
+    const facts = await json(`/api/${this.key}/jobs/${encodeURIComponent(id)}`).catch(() => null);
+    if (facts === null || id !== this.id) return;
+    const width = Math.max(300, this.dialog.clientWidth - 40), job = this.table.jobs.get(id);
+    this.problem.replaceChildren(...(facts.message && facts.state !== "SUCCEEDED" ? [element("p", { class: "note" }, facts.message)] : []),
+      ...(facts.traceback ? [element("details", {}, element("summary", {}, "Traceback"), element("pre", { class: "log" }, facts.traceback))] : []));
+    this.curve.replaceChildren(...(facts.curve.length ? [element("h3", {}, "Return"), lineChart({ label: `Return of ${id}`, width, height: 220, xLabel: "env_steps", xEnd: job?.total ?? 0, series: [{ name: id, points: facts.curve, style: "s0" }] })] : []));
+    const waits = facts.times.filter((one) => one[2] !== null).map(([steps, , wait]) => [steps, Math.min(100, 100 * wait)]);
+    const rates = facts.times.map(([steps, rate]) => [steps, rate]);
+    const half = width >= 700 ? Math.floor(width / 2) - 12 : width;
+    this.speed.className = "columns";
+    this.speed.replaceChildren(
+      ...(rates.some((one) => one[1]) ? [element("div", {}, element("h3", {}, "env_steps/s"), lineChart({ label: "env_steps per second", width: half, height: 150, zero: true, xLabel: "env_steps", series: [{ name: "env_steps/s", points: rates, style: "s2" }] }))] : []),
+      ...(waits.length ? [element("div", {}, element("h3", {}, "Waiting for a CPU, % of the time"), lineChart({ label: `Share of time spent waiting for a CPU, now ${percent(job?.delay ?? null)}`, width: half, height: 150, zero: true, top: 10, xLabel: "env_steps", series: [{ name: "wait", points: waits, style: "s4" }] }))] : []));
+    const list = element("dl", { class: "facts" });
+    const named = { ...facts.facts, ...Object.fromEntries(Object.entries(facts.measures).map(([name, value]) => [`measure ${name}`, value])) };
+    for (const [name, value] of Object.entries(named)) list.append(element("dt", {}, name), element("dd", {}, typeof value === "number" ? number(value) : value ?? "–"));
+    this.facts.replaceChildren(list);
+    const ended = facts.ended.filter((one) => one.cause || one.message);
+    this.attempts.replaceChildren(...(ended.length ? [element("h3", {}, "Attempts that did not succeed"), element("ul", {}, ...ended.map((one) => element("li", {}, `attempt ${one.number}: ${one.cause ?? ""} ${one.message ?? ""}`)))] : []));
+  }
+
+  followLog() {
+    this.endLog?.();
+    this.log.textContent = "";
+    if (!this.attempted) { this.log.textContent = "No output yet: the job has not been launched."; return; }
+    const log = this.log;
+    const path = `/api/${this.key}/jobs/${encodeURIComponent(this.id)}/log?attempt=${this.chosen.value}`;
+    this.endLog = follow(path, (name, text) => {
+      const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 30;
+      log.append(text);
+      while (log.childNodes.length > 1 && log.textContent.length > 200 * MOST_LINES) log.firstChild.remove();
+      if (atEnd) log.scrollTop = log.scrollHeight;
+    }, (state) => { if (state === "open") log.textContent = ""; });
+  }
+}

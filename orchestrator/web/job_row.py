@@ -1,0 +1,63 @@
+"""A job as the page has it: a list of values, in the order of :data:`FIELDS`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core.text import plain, shortened
+from orchestrator.ledger import SummaryRow
+from orchestrator.ledger.live_facts import LiveFacts
+from orchestrator.terminal.screen import of_rows
+
+FIELDS = (
+    *("id", "position", "name", "seed", "task", "state", "activity", "share", "steps", "total", "goal", "rate"),
+    *("first", "ret", "evaluated", "measure", "measured", "wall", "started", "ended", "cpu", "delay", "attempts"),
+    *("ranks", "cpus", "node", "cause", "message", "media"),
+)
+"""``goal``: env_steps at which it pauses at a rung. ``first``, ``ret``: mean return of the first and the last
+iteration. ``measure``, ``measured``: name and mean of the first measure of its evaluation. ``wall``: seconds of the
+attempts that have ended. ``cpu``, ``delay``: of a running job, seconds of computing and of waiting for a CPU a second.
+``media``: 1 with a preview, 2 with a video, 3 with both."""
+DIGITS = 4
+LONGEST_MESSAGE = 300
+
+
+def values(row: SummaryRow, position: int, live: LiveFacts | None, goals: Mapping[str, int], media: int) -> list[Any]:
+    """What :data:`FIELDS` names. None: not known, or without meaning in this state."""
+    (line,) = of_rows([row], live, goals)
+    is_running = row["state"] == "RUNNING"
+    measure, measured = next(iter((row["measures"] or {}).items()), (None, None))
+    message = row["message"] if row["state"] in ("FAILED", "PAUSED") else None
+    return [
+        *(row["job_id"], position, row["name"], row["seed"], row["task"]),
+        *(row["state"], line.activity, brief(line.share), line.env_steps or row["env_steps"], row["total_timesteps"]),
+        goals.get(row["job_id"]),
+        brief(line.env_steps_per_s),
+        *(brief(row["ep_rew_mean_first"]), brief(row["ep_rew_mean"]), brief(row["eval_mean"]), measure),
+        *(brief(measured), tenths(row["wall_s"]), tenths(row["started_at"])),
+        None if is_running else tenths(row["ended_at"]),
+        *(brief(line.cpu_share), brief(line.run_delay_share), row["attempts"], row["ranks"]),
+        *(row["cpus"], row["node"], row["cause"]),
+        None if message is None else shown(message, LONGEST_MESSAGE),
+        media,
+    ]
+
+
+def brief(value: float | None) -> float | int | None:
+    """With about :data:`DIGITS` significant digits; None for what is no finite number."""
+    if value is None or not math.isfinite(value):
+        return None
+    short = float(f"{value:.{DIGITS}g}")
+    return int(short) if short == int(short) and abs(short) < 1e15 else short
+
+
+def tenths(seconds: float | None) -> float | None:
+    return None if seconds is None or not math.isfinite(seconds) else round(seconds, 1)
+
+
+def shown(text: str, longest: int) -> str:
+    """``text`` of a job, without characters that would control what shows it."""
+    text = plain(shortened(text), keep="\n\t")
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -1,0 +1,214 @@
+"""The live page in a real browser: Debian's Chromium without a window, driven by Selenium."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from command_helpers import HOPPER, Run, wait_until, write_experiment
+from live_page_helpers import report, running, serving
+from report_helpers import Trained, make_run_dir
+
+from orchestrator.core.paths import RunPaths
+
+pytest.importorskip("selenium", reason="selenium is not installed")
+
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.keys import Keys
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+DESKTOP, PHONE = (1280, 900), (390, 844)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        CHROMIUM is None or DRIVER is None, reason="no browser: apt-get install chromium chromium-driver"
+    ),
+]
+
+
+class Browser:
+    """A window of Chromium of its own."""
+
+    def __init__(self) -> None:
+        assert CHROMIUM is not None
+        assert DRIVER is not None
+        options = Options()
+        options.binary_location = CHROMIUM
+        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        self.driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+
+    def open(self, address: str, size: tuple[int, int] = DESKTOP) -> None:
+        width, height = size
+        screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        self.driver.get("about:blank")  # an address that differs in its fragment alone would not be loaded again
+        self.driver.get(address)
+
+    def run(self, script: str, *values: Any) -> Any:
+        return self.driver.execute_script(f"return {script}", *values)
+
+    def text(self, selector: str) -> str:
+        return str(self.run("document.querySelector(arguments[0])?.innerText ?? ''", selector))
+
+    def row(self, job_id: str) -> str:
+        return self.text(f'#jobs tr[data-id="{job_id}"]')
+
+    def shows(self, selector: str, text: str) -> None:
+        wait_until(lambda: text in self.text(selector), f"{text} in {selector}, which is: {self.text(selector)}")
+
+    def errors(self) -> list[str]:
+        """What the console has shown since the last call."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    made = Browser()
+    yield made
+    made.driver.quit()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@contextlib.contextmanager
+def page(root: Path, *browsers: Browser, may_control: bool = False) -> Iterator[str]:
+    """The address of the page of a run directory, whose browsers must not complain before the server ends."""
+    with serving(root, may_control=may_control) as server:
+        for one in browsers:
+            one.errors()
+        yield f"http://localhost:{server.port}/" + (f"#token={server.token}" if server.token else "")
+        for one in browsers:
+            assert one.errors() == []
+            one.driver.get("about:blank")
+
+
+def test_an_experiment_whose_supervisor_is_killed_and_comes_back(browser: Browser, tmp_path: Path) -> None:
+    jobs = write_experiment(
+        tmp_path, {"name": "hopper", "xml": str(HOPPER), "task": "forward", "total_timesteps": 30_000}
+    )
+    root = tmp_path / "runs/tiny"
+    with page(root, browser) as address:
+        browser.open(address)
+        browser.shows("#condition", "has not begun")
+        with Run(jobs, cwd=tmp_path) as run:
+            browser.shows("#condition", "Supervised by")
+            browser.shows('#jobs tr[data-id="hopper-s0"]', "training")
+            before = browser.row("hopper-s0")
+            wait_until(lambda: browser.row("hopper-s0") != before, "a row that changes")
+            browser.shows("#curves", "hopper")
+            browser.shows("#schedule", "CPU")
+            browser.run("location.hash = '#job=hopper-s0'")
+            browser.shows("#panel .log", "env_steps")
+            browser.run("document.getElementById('panel').close()")
+            run.signal(signal.SIGKILL)
+            run.popen.wait()
+        browser.shows("#condition", "killed")
+        browser.shows("#note", "resumes it")
+        browser.shows('#jobs tr[data-id="hopper-s0"]', "pending")
+        with Run(jobs, cwd=tmp_path) as run:
+            browser.shows("#condition", "Supervised by")
+            run.signal(signal.SIGINT)
+            assert run.end() in (0, 130)
+        browser.shows(
+            "#condition", "no supervisor is running" if not RunPaths(root).job("hopper-s0").model.exists() else "ended"
+        )
+
+
+def test_1000_jobs(browser: Browser, tmp_path: Path) -> None:
+    paths = make_run_dir(
+        tmp_path / "run",
+        [
+            Trained(name=f"r{n % 250}", seed=n, iterations=2, state="FAILED" if n == 700 else "SUCCEEDED")
+            for n in range(1000)
+        ],
+    )
+    with page(paths.root, browser) as address:
+        browser.open(address)
+        browser.shows("#jobs-note", "1,000 of 1,000 jobs")
+        rows = "document.querySelectorAll('#jobs tbody tr').length"
+        assert browser.run(rows) == 30
+        assert "failed" in browser.run("document.querySelector('#jobs tbody tr').innerText"), "what failed comes first"
+        browser.run("document.getElementById('more-jobs').click()")
+        assert browser.run(rows) == 530
+        field = browser.driver.find_element("id", "filter")
+        field.send_keys("j12-s knee")
+        assert browser.run(rows) == 0
+        field.send_keys(*[Keys.BACKSPACE] * 5)
+        assert browser.run(rows) == 4
+        browser.run("document.querySelectorAll('#jobs th button')[2].click()")
+        assert browser.run("document.querySelectorAll('#jobs th')[2].getAttribute('aria-sort')") == "descending"
+        shown = browser.run(
+            "[...document.querySelectorAll('#jobs tbody td:nth-child(3)')].map((cell) => cell.innerText)"
+        )
+        returns = [float(text.split("→")[1].replace(",", "")) for text in shown]
+        assert returns == sorted(returns, reverse=True)
+        field.send_keys(Keys.ARROW_DOWN)
+        assert browser.run("document.activeElement.innerText").startswith("j12-s")
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_nothing_is_wider_than_the_window(browser: Browser, tmp_path: Path, size: tuple[int, int]) -> None:
+    long = Trained(name="a", state="FAILED", message="no such file: " + "/very/long/path" * 40, suffix="-" + "x" * 60)
+    paths = make_run_dir(tmp_path / ("run" * 15), [long, Trained(name="b", attempts=3), Trained(name="c", seed=1)])
+    with page(paths.root, browser) as address:
+        browser.open(address, size)
+        browser.shows("#jobs", "failed")
+        browser.shows("#schedule", "CPU")
+        assert browser.run("document.documentElement.scrollWidth") <= size[0]
+        browser.run("document.querySelector('#jobs tbody a').click()")
+        browser.shows("#panel", "very/long")
+        assert browser.run("document.getElementById('panel').scrollWidth") <= size[0]
+
+
+def test_two_viewers_see_the_same_while_a_third_reads_nothing(browser: Browser, tmp_path: Path) -> None:
+    other = Browser()
+    try:
+        with running(tmp_path / "run", 50) as (paths, ledger), page(paths.root, browser, other) as address:
+            stuck = socket.create_connection(("localhost", urlsplit(address).port))
+            stuck.sendall(b"GET /api/this/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            for one in (browser, other):
+                one.open(address)
+                one.shows('#jobs tr[data-id="j0-s0"]', "running")
+            report(paths, delay=0.5)
+            ledger.set_progress([("j0-s0", 400, 12.5, 100.0, "fast")])
+            ledger.commit()
+            for one in (browser, other):
+                one.shows('#jobs tr[data-id="j0-s0"]', "12.5")
+                one.shows('#jobs tr[data-id="j0-s0"]', "50 %")
+                one.shows("#findings", "Another program ran on CPU 0")
+            stuck.close()
+    finally:
+        other.driver.quit()
+
+
+def test_what_can_be_done_with_control_asks_first(browser: Browser, tmp_path: Path) -> None:
+    with running(tmp_path / "run") as (paths, ledger), page(paths.root, browser, may_control=True) as address:
+        browser.open(address)
+        browser.shows('#jobs tr[data-id="j1-s0"]', "pending")
+        assert "token" not in browser.driver.current_url
+        browser.run("location.hash = '#job=j1-s0'")
+        browser.shows("#panel .actions", "Pause")
+        browser.run("document.querySelector('[data-verb=pause]').click()")
+        browser.shows("#panel .actions", "asked its supervisor to pause")
+        browser.run("document.getElementById('panel').close()")
+        browser.run("document.getElementById('stop').click()")
+        browser.shows("#stop", "Really stop")
+        assert [(one.verb, one.job_id) for one in ledger.take_requests()] == [("pause", "j1-s0")]
+        browser.run("document.getElementById('stop').click()")
+        browser.shows("#answer", "asked its supervisor")
+        assert [one.verb for one in ledger.take_requests()] == ["stop"]

@@ -1,0 +1,164 @@
+"""A server of the live page in a thread of the test, and viewers of it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor_helpers import make_job
+
+from orchestrator.core.job import Attempt, Running
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_directory
+from orchestrator.ledger import Ledger
+from orchestrator.ledger.live_facts import LiveFacts, LiveJob
+from orchestrator.web import live_server
+from orchestrator.web.job_row import FIELDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    port: int
+    token: str
+
+    def request(
+        self, path: str, *, method: str = "GET", body: bytes | None = None, **headers: str | None
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and body. Underscores of header names are hyphens; None leaves a header out."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+            given = {"host": f"127.0.0.1:{self.port}", **headers}
+            if body is not None:
+                given["content_length"] = str(len(body))
+            for name, value in given.items():
+                if value is not None:
+                    connection.putheader(name.replace("_", "-"), value)
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+        finally:
+            connection.close()
+
+    def post(self, path: str, content: Any, **headers: str | None) -> tuple[int, dict[str, Any]]:
+        """A POST as our page makes it, but for ``headers``."""
+        own = {
+            "authorization": f"Bearer {self.token}",
+            "content_type": "application/json",
+            "origin": f"http://127.0.0.1:{self.port}",
+            "sec_fetch_site": "same-origin",
+        }
+        status, _, body = self.request(path, method="POST", body=json.dumps(content).encode(), **(own | headers))
+        return status, json.loads(body) if body.startswith(b"{") else {"problem": body.decode()}
+
+    def json(self, path: str) -> Any:
+        status, _, body = self.request(path)
+        assert status == 200, body
+        return json.loads(body)
+
+
+@contextlib.contextmanager
+def serving(root: Path | None, *, may_control: bool = False, host: str = "127.0.0.1") -> Iterator[Served]:
+    made = live_server.listening(root, host=host, port=0, may_control=may_control)
+    port = made.listener.getsockname()[1]
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    try:
+        yield Served(port=port, token=made.address.partition("#token=")[2])
+    finally:
+        made.server.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def running(root: Path, count: int = 2) -> Iterator[tuple[RunPaths, Ledger]]:
+    """A run directory as its supervisor holds it, with ``count`` jobs, of which the first runs on CPU 0."""
+    with run_directory.claim(root) as paths:
+        ledger = Ledger.create(paths.ledger)
+        ledger.put_jobs((number, make_job(f"j{number}-s0"), None) for number in range(count))
+        attempt = Attempt(
+            job_id="j0-s0", number=0, cpus=(0,), gpus=(), pid=1, pid_start=1.0, started_at=time.time() - 60
+        )
+        ledger.start_attempt(attempt, queue_s=0.0)
+        ledger.set_state("j0-s0", Running(attempt=attempt))
+        ledger.commit()
+        try:
+            yield paths, ledger
+        finally:
+            ledger.abandon()
+
+
+def report(paths: RunPaths, *, delay: float) -> None:
+    """What the supervisor says of its running job."""
+    holder = run_directory.holder(paths)
+    assert holder is not None
+    jobs = {"j0-s0": LiveJob(phase="training", cpu_share=0.5, run_delay_share=delay)}
+    paths.live.write_bytes(LiveFacts(holder=holder.key, jobs=jobs).to_line())
+
+
+class Viewer:
+    """A stream of events, as a page reads it."""
+
+    def __init__(self, port: int, path: str = "/api/this/events", **headers: str) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._connection.request("GET", path, headers=headers)
+        self._answer = self._connection.getresponse()
+        self.status = self._answer.status
+        self.pieces: dict[str, Any] = {}
+        self.lists: dict[str, list[Any]] = {}
+        self.sizes: list[int] = []
+        """Bytes of each message."""
+
+    def __enter__(self) -> Viewer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._connection.sock is not None:
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+    def event(self) -> Any:
+        """The data of the next event that is not the clock's."""
+        while True:
+            name, data = "message", None
+            while line := self._answer.readline().rstrip(b"\n"):
+                key, _, value = line.partition(b": ")
+                if key == b"event":
+                    name = value.decode()
+                elif key == b"data":
+                    data = value
+            if data is not None and name == "message":
+                self.sizes.append(len(data))
+                return json.loads(data)
+
+    def next(self) -> dict[str, Any]:
+        """Take in the next message, and return it."""
+        message: dict[str, Any] = self.event()
+        for name in message.get("drop", ()):
+            self.pieces.pop(name, None)
+            self.lists.pop(name, None)
+        for name in message.get("restart", ()):
+            self.lists[name] = []
+        self.pieces |= message["put"]
+        for name, items in message["grow"].items():
+            self.lists.setdefault(name, []).extend(items)
+        return message
+
+    def until(self, condition: Any) -> dict[str, Any]:
+        """Messages up to the first after which ``condition`` of this viewer holds; returns that."""
+        while True:
+            message = self.next()
+            if condition(self):
+                return message
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        return dict(zip(FIELDS, self.pieces[f"job:{job_id}"], strict=True))

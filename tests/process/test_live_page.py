@@ -1,0 +1,418 @@
+"""The live page as its server answers: what it shows, what it costs, and what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import shutil
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from command_helpers import invoke, wait_until
+from live_page_helpers import Served, Viewer, report, running, serving
+from report_helpers import Trained, make_run_dir
+from search_helpers import make_search_dir
+
+from orchestrator.core.job import Cancelled
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import control, run_directory
+from orchestrator.web.pages import ASSETS
+from orchestrator.web.run_source import RunSource
+
+PREVIEW = b"\x89PNG\r\n\x1a\n" + bytes(100)
+TRAINED = [
+    Trained(name="hopper", seed=0, preview=lambda: PREVIEW),
+    Trained(name="hopper", seed=1, attempts=2),
+    Trained(name="walker", state="FAILED", message="<b>the knee</b> \x1b[31mfell off"),
+    Trained(name="waits", state="PENDING"),
+]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config/orchestrator"
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory that no test changes."""
+    root = tmp_path_factory.mktemp("runs") / "ended"
+    paths = make_run_dir(root, TRAINED)
+    attempt = paths.job("j0-s0").attempt(0)
+    attempt.root.mkdir(parents=True, exist_ok=True)
+    attempt.worker_log.write_bytes(b"first line\nsecond \x1b[31m\xff line\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def served(ended: Path) -> Iterator[Served]:
+    with serving(ended) as server:
+        yield server
+
+
+# -- what it shows
+
+
+def test_the_page_is_our_own_files_and_small(served: Served) -> None:
+    status, headers, page = served.request("/")
+    assert status == 200
+    assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
+    parts = [served.request(f"/assets/{name}") for name in ASSETS]
+    assert [status for status, _, _ in parts] == [200] * len(ASSETS)
+    whole = b"".join([page, *(body for _, _, body in parts)])
+    assert b"https://" not in whole
+    assert whole.count(b"http://") == whole.count(b"http://www.w3.org/2000/svg")
+    assert len(whole) < 100 << 10
+
+
+def test_a_viewer_first_gets_everything(served: Served, ended: Path) -> None:
+    with Viewer(served.port) as viewer:
+        viewer.next()
+        rows = {row["job_id"]: row for row in control.status(ended).rows}
+        assert {name for name in viewer.pieces if name.startswith("job:")} == {f"job:{job_id}" for job_id in rows}
+        for job_id, row in rows.items():
+            job = viewer.job(job_id)
+            assert (job["state"], job["steps"], job["attempts"]) == (row["state"], row["env_steps"], row["attempts"])
+        assert viewer.pieces["head"]["condition"] == "ended"
+        assert viewer.pieces["head"]["counts"] == {"SUCCEEDED": 2, "FAILED": 1, "PENDING": 1}
+        assert [one["job"] for one in viewer.pieces["attempts"]] == ["j0-s1"]
+        assert viewer.job("j0-s0")["media"] == 1
+        assert viewer.job("j1-s0")["message"] == "<b>the knee</b> \\u001b[31mfell off"
+        assert len(viewer.lists["curve:j0-s0"]) == 5
+        assert "curve:j2-s0" not in viewer.lists
+
+
+def test_all_viewers_get_what_has_changed_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = []
+    read = RunSource.read
+    monkeypatch.setattr(RunSource, "read", lambda self: readings.append(1) or read(self))
+    with (
+        running(tmp_path / "run") as (paths, ledger),
+        serving(paths.root) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        viewers = [stack.enter_context(Viewer(server.port)) for _ in range(5)]
+        for viewer in viewers:
+            viewer.next()
+            assert viewer.pieces["head"]["condition"] == "running"
+            assert viewer.job("j0-s0")["state"] == "RUNNING"
+        before = len(readings)
+        ledger.set_progress([("j0-s0", 300, 7.5, 100.0, "fast")])
+        ledger.commit()
+        for viewer in viewers:
+            message = viewer.until(lambda one: one.job("j0-s0")["steps"] == 300)
+            assert "job:j1-s0" not in message["put"]
+            assert viewer.job("j0-s0")["ret"] == 7.5
+        assert len(readings) - before < 10, "one reading serves all"
+
+
+def test_learning_curves_grow_and_contention_is_told_when_it_arises(tmp_path: Path) -> None:
+    with running(tmp_path / "run") as (paths, ledger), serving(paths.root) as server, Viewer(server.port) as viewer:
+        viewer.next()
+        report(paths, delay=0.0)
+        progress = paths.job("j0-s0").progress_csv
+        progress.parent.mkdir(parents=True)
+        progress.write_text("time/total_timesteps,rollout/ep_rew_mean\n100,1.5\n")
+        ledger.set_progress([("j0-s0", 100, 1.5, 100.0, "fast")])
+        ledger.commit()
+        viewer.until(lambda one: one.lists.get("curve:j0-s0") == [[100, 1.5]])
+        assert viewer.pieces["findings"] == []
+        report(paths, delay=0.6)
+        viewer.until(lambda one: one.pieces["findings"])
+        [finding] = viewer.pieces["findings"]
+        assert (finding["kind"], finding["when"], finding["job_ids"]) == ("hog", "now", ["j0-s0"])
+        with progress.open("a") as file:
+            file.write("200,2.5\n")
+        ledger.set_progress([("j0-s0", 200, 2.5, 100.0, "fast")])
+        ledger.commit()
+        message = viewer.until(lambda one: len(one.lists["curve:j0-s0"]) == 2)
+        assert message["grow"] == {"curve:j0-s0": [[200, 2.5]]}, "what a viewer has is not sent again"
+
+
+def test_a_page_waits_for_its_run_and_survives_supervisor_and_directory(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    with serving(root) as server, Viewer(server.port) as viewer:
+        viewer.next()
+        assert viewer.pieces["head"]["condition"] == "missing"
+        with running(root):
+            viewer.until(lambda one: one.pieces["head"]["condition"] == "running")
+        viewer.until(lambda one: one.pieces["head"]["condition"] == "killed")
+        assert viewer.job("j0-s0")["state"] == "PENDING"
+        with run_directory.claim(root):
+            viewer.until(lambda one: one.pieces["head"]["condition"] == "running")
+        shutil.rmtree(root)
+        viewer.until(lambda one: one.pieces["head"]["condition"] == "missing")
+        assert "job:j0-s0" not in viewer.pieces
+        root.mkdir()
+        RunPaths(root).ledger.write_bytes(b"no database")
+        viewer.until(lambda one: one.pieces["head"]["condition"] == "unreadable")
+        assert "ledger" in viewer.pieces["head"]["problem"]
+
+
+def test_page_and_first_message_of_1000_jobs_are_small(tmp_path: Path) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(name=f"r{n % 250}", seed=n, iterations=1) for n in range(1000)])
+    with serving(paths.root) as server, Viewer(server.port) as viewer:
+        viewer.next()
+        assert sum(name.startswith("job:") for name in viewer.pieces) == 1000
+        page = [server.request(path)[2] for path in ("/", *(f"/assets/{name}" for name in ASSETS))]
+        assert sum(map(len, page)) + viewer.sizes[0] < 300 << 10
+
+
+def test_a_viewer_that_stops_reading_holds_up_no_other(tmp_path: Path) -> None:
+    with running(tmp_path / "run", 300) as (paths, ledger), serving(paths.root) as server:
+        stuck = socket.create_connection(("127.0.0.1", server.port))
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        stuck.sendall(b"GET /api/this/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with stuck, Viewer(server.port) as viewer:
+            viewer.next()
+            for steps in (100, 200, 300):
+                ledger.set_progress([(f"j{number}-s0", steps, 1.0, 1.0, "fast") for number in range(300)])
+                ledger.commit()
+                viewer.until(lambda one, steps=steps: one.job("j299-s0")["steps"] == steps)
+
+
+def test_a_search_has_its_leaderboard_and_rungs(tmp_path: Path) -> None:
+    paths = make_search_dir(tmp_path / "run", 30)
+    with serving(paths.root) as server, Viewer(server.port) as viewer:
+        viewer.next()
+        search = viewer.pieces["search"]
+        values = [one["values"][0] for one in search["best"]]
+        assert values == sorted(values, reverse=True)
+        assert search["best"][0]["jobs"][0] in {name[4:] for name in viewer.pieces}
+        assert [rung["env_steps"] for rung in search["rungs"]] == sorted(rung["env_steps"] for rung in search["rungs"])
+        assert search["rungs"][0]["reached"] >= search["rungs"][0]["went_on"] >= search["rungs"][1]["reached"]
+
+
+def test_a_folder_has_all_experiments_below_it_also_those_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.web.folder_source.SEARCH_EVERY_S", 1.0)
+    folder = tmp_path / "runs"
+    make_run_dir(folder / "one", [Trained()])
+    make_run_dir(folder / "deeper/two", [Trained(state="PENDING")])
+    with serving(folder) as server, Viewer(server.port, "/api/runs/events") as viewer:
+        viewer.next()
+        runs = {piece["name"]: piece for name, piece in viewer.pieces.items() if name.startswith("run:")}
+        assert {name: run["state"] for name, run in runs.items()} == {"one": "finished", "two": "interrupted"}
+        key = runs["two"]["key"]
+        status, _, page = server.request(f"/run/{key}")
+        assert (status, f'data-key="{key}"'.encode() in page) == (200, True)
+        with Viewer(server.port, f"/api/{key}/events") as other:
+            other.next()
+            assert other.pieces["head"]["root"].endswith("deeper/two")
+        make_run_dir(folder / "later", [Trained()])
+        viewer.until(lambda one: len([name for name in one.pieces if name.startswith("run:")]) == 3)
+
+
+def test_without_a_folder_it_has_the_experiments_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.experiment import run_index
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run_index.note(make_run_dir(tmp_path / "anywhere", [Trained()]).root, "noted")
+    with serving(None) as server, Viewer(server.port, "/api/runs/events") as viewer:
+        viewer.next()
+        assert [piece["name"] for name, piece in viewer.pieces.items() if name.startswith("run:")] == ["noted"]
+
+
+def test_a_job_has_its_facts_its_log_and_its_pictures(served: Served, ended: Path) -> None:
+    facts = served.json("/api/this/jobs/j0-s0")
+    assert len(facts["curve"]) == 5
+    assert len(facts["times"]) == 5
+    assert facts["facts"]["seed"] == 0
+    failed = served.json("/api/this/jobs/j1-s0")
+    assert "fell off" in failed["message"]
+    with Viewer(served.port, "/api/this/jobs/j0-s0/log") as log:
+        assert log.event() == "first line\nsecond \\u001b[31m\ufffd line\n"
+        with RunPaths(ended).job("j0-s0").attempt(0).worker_log.open("a") as file:
+            file.write("third line\n")
+        assert log.event() == "third line\n"
+    status, headers, body = served.request("/api/this/jobs/j0-s0/preview.png")
+    assert (status, headers["content-type"], body) == (200, "image/png", PREVIEW)
+    status, _, body = served.request("/api/this/jobs/j0-s0/preview.png", range="bytes=0-3")
+    assert (status, body) == (206, PREVIEW[:4])
+    for path in ("jobs/j0-s0/video.mp4", "jobs/j0-s0/thumbnail.jpg", "jobs/j9-s0", "jobs/j2-s0/log"):
+        assert served.request(f"/api/this/{path}")[0] == 404
+
+
+# -- what it refuses
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8711", "", None, "["]
+)
+def test_a_foreign_host_is_refused(served: Served, host: str | None) -> None:
+    for path in ("/", "/api/this/events", "/api/this/jobs/j0-s0"):
+        assert served.request(path, host=host)[0] in (400, 421)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1234", "127.0.0.1:9", "[::1]:8711"])
+def test_any_port_of_this_machine_may_be_forwarded_to_it(served: Served, host: str) -> None:
+    assert served.request("/api/this/jobs/j0-s0", host=host)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/assets/../pages.py",
+        "/assets/..%2fpages.py",
+        "/assets/%2e%2e/%2e%2e/cli.py",
+        "/api/this/jobs/../experiment.toml",
+        "/api/this/jobs/..%2f..%2fledger.sqlite3/preview.png",
+        "/api/this/jobs/j0-s0/..%2fspec.json",
+        "/api/this/jobs/j0-s0/spec.json",
+        "/api/this/jobs/j0-s0/worker.log",
+        "/api/..%2f..%2f/jobs/j0-s0",
+        "/api/other/jobs/j0-s0",
+        "/api/this/jobs/j0-s0/log?attempt=../../../etc",
+        "/api/this/jobs/j0-s0/log?attempt=2",
+        "/api/this/jobs/j0-s0/log?rank=-1",
+        "/api/this/jobs/j0*",
+        "//etc/passwd",
+    ],
+)
+def test_what_is_no_part_of_the_page_is_not_there(served: Served, path: str) -> None:
+    assert served.request(path)[0] in (400, 404)
+
+
+def test_a_link_out_of_the_run_directory_is_not_followed(tmp_path: Path) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained()])
+    (tmp_path / "secret").write_text("secret")
+    paths.job("j0-s0").preview.symlink_to(tmp_path / "secret")
+    with serving(paths.root) as server:
+        assert server.request("/api/this/jobs/j0-s0/preview.png")[0] == 404
+        assert server.request("/api/this/jobs/j0-s0/thumbnail.jpg")[0] == 404
+
+
+FORGED: dict[str, dict[str, str | None]] = {
+    "no token": {"authorization": None},
+    "a wrong token": {"authorization": "Bearer 0123456789abcdef0123456789abcdef"},
+    "not a bearer": {"authorization": "Basic eDp5"},
+    "another site": {"origin": "http://evil.example"},
+    "no site": {"origin": "null"},
+    "another port of this machine": {"origin": "http://127.0.0.1:1"},
+    "made by another site": {"origin": None, "sec_fetch_site": "cross-site"},
+    "a form": {"content_type": "application/x-www-form-urlencoded"},
+    "a foreign host": {"host": "evil.example"},
+}
+
+
+def test_a_forged_post_changes_nothing(tmp_path: Path) -> None:
+    with running(tmp_path / "run") as (paths, ledger), serving(paths.root, may_control=True) as server:
+        answers = {
+            name: server.post("/api/this/control", {"verb": "stop"}, **headers)[0] for name, headers in FORGED.items()
+        }
+        assert {name for name, status in answers.items() if status not in (403, 415, 421)} == set()
+        assert ledger.take_requests() == []
+
+
+def test_with_control_the_requests_are_those_of_the_commands(tmp_path: Path, home: Path) -> None:
+    with running(tmp_path / "run") as (paths, ledger), serving(paths.root, may_control=True) as server:
+        assert stat.S_IMODE((home / "serve-token").stat().st_mode) == 0o600
+        for verb, jobs in (("pause", ["j1-s0"]), ("cancel", ["j0-s0"]), ("stop", [])):
+            status, answer = server.post("/api/this/control", {"verb": verb, "jobs": jobs})
+            assert status == 200, answer
+            assert "asked its supervisor" in answer["message"]
+        requests = [(one.verb, one.job_id) for one in ledger.take_requests()]
+        assert requests[:2] == [("pause", "j1-s0"), ("cancel", "j0-s0")]
+        assert requests[2][0] == "stop"
+        status, answer = server.post("/api/this/control", {"verb": "retry", "jobs": ["j0-s0"]})
+        assert (status, "RUNNING" in answer["problem"]) == (409, True)
+        for wrong in ({"verb": "pause"}, {"verb": "rm", "jobs": ["j0-s0"]}, {"verb": "pause", "jobs": ["j*"]}, [], {}):
+            assert server.post("/api/this/control", wrong)[0] == 400
+        assert server.request("/api/this/control?verb=stop", authorization=f"Bearer {server.token}")[0] == 405
+        assert ledger.take_requests() == []
+
+
+def test_without_a_supervisor_jobs_are_moved_as_the_command_does(tmp_path: Path) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(state="PENDING")])
+    with serving(paths.root, may_control=True) as server:
+        status, answer = server.post("/api/this/control", {"verb": "cancel", "jobs": ["j0-s0"]})
+        assert (status, "cancelled" in answer["message"]) == (200, True)
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        assert isinstance(ledger.jobs()[0].state, Cancelled)
+
+
+def test_a_page_without_control_is_read_only(served: Served) -> None:
+    assert served.post("/api/this/control", {"verb": "stop"})[0] == 403
+    assert served.request("/api/this/control", method="DELETE")[0] == 405
+
+
+def test_only_this_machine_reaches_it(served: Served) -> None:
+    mine = [one for one in psutil.Process().net_connections("tcp") if one.laddr and one.laddr.port == served.port]
+    assert {one.laddr.ip for one in mine} == {"127.0.0.1"}
+    others = [
+        one.address
+        for interface in psutil.net_if_addrs().values()
+        for one in interface
+        if one.family == socket.AF_INET and not one.address.startswith("127.")
+    ]
+    for address in others:
+        with pytest.raises(OSError, match=r"refused|timed out"):
+            socket.create_connection((address, served.port), timeout=2)
+
+
+def test_beyond_this_machine_nothing_is_shown_without_the_token(ended: Path) -> None:
+    with serving(ended, host="0.0.0.0") as server:
+        assert server.request("/")[0] == 200, "the page itself holds no data"
+        for path in ("/api/this/events", "/api/this/jobs/j0-s0", "/api/this/jobs/j0-s0/preview.png"):
+            assert server.request(path)[0] == 401
+            assert server.request(path, host="evil.example")[0] == 421
+        bearer = f"Bearer {server.token}"
+        assert server.request("/api/this/jobs/j0-s0", authorization=bearer)[0] == 200
+        with Viewer(server.port, authorization=bearer) as viewer:
+            viewer.next()
+            assert viewer.pieces["head"]["name"] == "ended"
+        assert server.post("/api/this/control", {"verb": "stop"})[0] == 404, "it is read-only nevertheless"
+
+
+# -- the command
+
+
+def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find: Callable[..., Any] = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
+    done = invoke("serve", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "uvicorn" in done.stderr
+    assert '".[web]"' in done.stderr
+
+
+def test_wrong_usage_is_one_message(tmp_path: Path, home: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "expected a run directory" in invoke("serve", "file", cwd=tmp_path).stderr
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = invoke("serve", ".", "--port", str(taken.getsockname()[1]), cwd=tmp_path)
+        assert (done.returncode, "--port" in done.stderr) == (2, True)
+    assert invoke("serve", ".", "--host", "no.such.name.invalid", cwd=tmp_path).returncode == 2
+    home.mkdir(parents=True)
+    (home / "serve-token").write_text("0123456789abcdef0123456789abcdef")
+    (home / "serve-token").chmod(0o644)
+    done = invoke("serve", ".", "--control", "--port", "0", cwd=tmp_path)
+    assert (done.returncode, "others can read this token" in done.stderr) == (2, True)
+
+
+def test_it_keeps_nothing_open_and_writes_nothing(tmp_path: Path) -> None:
+    paths = make_run_dir(tmp_path / "run", TRAINED)
+    before = {path: path.stat().st_mtime_ns for path in paths.root.rglob("*")}
+    with serving(paths.root) as server, Viewer(server.port) as viewer:
+        viewer.next()
+        own = str(paths.root)
+        wait_until(
+            lambda: not [one.path for one in psutil.Process().open_files() if one.path.startswith(own)], "closed"
+        )
+    assert {path: path.stat().st_mtime_ns for path in paths.root.rglob("*")} == before
+
+
+def test_facts_of_the_page_are_json_that_browsers_read(tmp_path: Path) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained()])
+    paths.job("j0-s0").progress_csv.write_text("time/total_timesteps,rollout/ep_rew_mean\n1,nan\n2,inf\n9000,1.0\n")
+    with serving(paths.root) as server, Viewer(server.port) as viewer:
+        assert "NaN" not in json.dumps(viewer.next())
+        assert viewer.lists["curve:j0-s0"] == [[9000, 1.0]]
