@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from orchestrator.analysis import contention, job_metrics
 from orchestrator.analysis.contention import ContentionFinding
@@ -23,9 +24,14 @@ class LiveContention:
         self._paths = paths
         self._shares: dict[str, tuple[float, float]] = {}
         """CPU seconds and seconds of waiting for a CPU per second, by ``job_id``."""
+        self._holder = ""
+        self._limits = job_metrics.of_jobs([], paths)
+        """Of the machine, at the start of the run of that supervisor."""
 
     def update(self, rows: Sequence[SummaryRow], live: LiveFacts | None) -> None:
         """Take in one more report of every running job."""
+        if live is not None and live.holder != self._holder:
+            self._holder, self._limits = live.holder, job_metrics.of_jobs([], self._paths)
         jobs = live.jobs if live else {}
         self._shares = {
             row["job_id"]: self._mean(row["job_id"], job.cpu_share, job.run_delay_share)
@@ -42,7 +48,7 @@ class LiveContention:
 
     def find(self, rows: Sequence[SummaryRow]) -> list[ContentionFinding]:
         metrics = [_metrics(row, self._shares) for row in rows if row["job_id"] in self._shares]
-        return contention.diagnose(job_metrics.of_jobs(metrics, self._paths)) if metrics else []
+        return contention.diagnose(replace(self._limits, jobs=metrics)) if metrics else []
 
 
 def _metrics(row: SummaryRow, shares: Mapping[str, tuple[float, float]]) -> JobMetrics:

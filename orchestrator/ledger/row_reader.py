@@ -53,6 +53,6 @@ class RowReader:
 
 def _progressed(row: SummaryRow, values: tuple[Any, ...]) -> SummaryRow:
     try:
-        return cast(SummaryRow, checked(SummaryRow, {**row, **dict(zip(PROGRESS, values, strict=True))}))
+        return cast(SummaryRow, checked(SummaryRow, {**row, **dict(zip(PROGRESS, values, strict=True))}, PROGRESS))
     except ValueError as error:
         raise LedgerError(f"{row['job_id']}: its row in the ledger cannot be read ({error})") from error

@@ -126,13 +126,15 @@ PARENTS_SHOWN = 3
 LEAST: Mapping[str, int] = {"total_timesteps": 1, "ranks": 1, "attempts": 0, "number": 0}
 
 
-def checked(kind: Any, row: dict[str, Any]) -> dict[str, Any]:
+def checked(kind: Any, row: dict[str, Any], only: Iterable[str] = ()) -> dict[str, Any]:
     """``row`` with every value of the TypedDict ``kind`` of its type; numbers that count as infinite become None.
 
+    :param only: the keys that are looked at, where the others are known to be right.
     :raises ValueError: naming the first value that is wrong.
     """
-    for name, accepted in _types(kind).items():
-        value = row[name]
+    types = _types(kind)
+    for name in only or types:
+        accepted, value = types[name], row[name]
         found = type(value)
         if found is float and not abs(value) <= LARGEST and NoneType in accepted:
             row[name] = None

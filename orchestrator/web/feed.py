@@ -11,7 +11,7 @@ from orchestrator.web.board import Board, Changes
 
 LOOK_EVERY_S = 1.0
 LONGEST_S = 10.0
-READ_SHARE = 0.003
+READ_SHARE = 0.002
 """Largest share of a core for reading; where one reading takes long, they are further apart, up to LONGEST_S."""
 HEARTBEAT_S = 15.0
 """So often something is sent at least, so that a connection that is gone is noticed."""
