@@ -20,6 +20,8 @@ from orchestrator.web.run_source import LONGEST_TEXT
 
 SEARCH_EVERY_S = 10.0
 """How soon a new run directory is found."""
+ASKED_EVERY_S = 1.0
+"""How often an address that is not known may make it look for one."""
 SEARCH_SHARE = 0.001
 """Largest share of the time for looking for them."""
 
@@ -32,6 +34,7 @@ class FolderSource:
         self._lock = threading.Lock()
         self._entries: dict[str, RunEntry] = {}
         self._due = 0.0
+        self._searched_at = -ASKED_EVERY_S
         self._known: dict[str, tuple[tuple[object, ...], ListedRun]] = {}
         """What there was in each run directory when it was read, and what was found."""
         self._shown: set[str] = set()
@@ -39,7 +42,7 @@ class FolderSource:
     def find(self, key: str) -> RunEntry | None:
         """The experiment that a page names ``key``."""
         with self._lock:
-            if key not in self._entries:
+            if key not in self._entries and time.monotonic() - self._searched_at > ASKED_EVERY_S:
                 self._search()
             return self._entries.get(key)
 
@@ -62,6 +65,7 @@ class FolderSource:
 
     def _search(self) -> None:
         found: Iterable[RunEntry] = run_index.entries() if self.root is None else run_index.below(self.root)
+        self._searched_at = time.monotonic()
         self._entries = {key_of(entry.run_dir): entry for entry in found}
 
     def _standing(self, key: str, entry: RunEntry) -> ListedRun:

@@ -16,7 +16,7 @@ from orchestrator.search.history import Trial
 from orchestrator.search.trials import TrialReader
 from orchestrator.search.watch import status_line
 
-LEADERS = 20
+LEADERS = 10
 MOST_DRAWN = 600
 """Values that a figure of the search has; of more trials every second, third, … is drawn, and the best ones."""
 

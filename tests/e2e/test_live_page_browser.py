@@ -13,13 +13,14 @@ from urllib.parse import urlsplit
 
 import pytest
 from command_helpers import HOPPER, Run, wait_until, write_experiment
-from live_page_helpers import report, running, serving
 from report_helpers import Trained, make_run_dir
 
 from orchestrator.core.paths import RunPaths
 
 pytest.importorskip("selenium", reason="selenium is not installed")
+pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
+from live_page_helpers import report, running, serving
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service

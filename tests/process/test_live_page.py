@@ -14,6 +14,9 @@ from typing import Any
 
 import psutil
 import pytest
+
+pytest.importorskip("uvicorn", reason="the extra web is not installed")
+
 from command_helpers import invoke, wait_until
 from live_page_helpers import Served, Viewer, report, running, serving
 from report_helpers import Trained, make_run_dir
