@@ -20,7 +20,7 @@ FIELDS = (
 iteration. ``measure``, ``measured``: name and mean of the first measure of its evaluation. ``wall``: seconds of the
 attempts that have ended. ``cpu``, ``delay``: of a running job, seconds of computing and of waiting for a CPU a second.
 ``media``: 1 with a preview, 2 with a video, 3 with both."""
-DIGITS = 4
+DIGITS = 5
 LONGEST_MESSAGE = 300
 
 
