@@ -304,7 +304,14 @@ def supervise(count: int, make: Callable[[], Any], made: list[Supervisor] | None
         ledger.commit()
         executor = make()
         rows = [
-            JobRow(job=job, fingerprint=job.spec.fingerprint(), robot_hash=None, state=Pending(), attempts=0)
+            JobRow(
+                job_id=job.job_id,
+                declared=job,
+                fingerprint=job.spec.fingerprint(),
+                robot_hash=None,
+                state=Pending(),
+                attempts=0,
+            )
             for job in jobs
         ]
         here = topology.detect()

@@ -53,7 +53,7 @@ def read(run_dir: Path) -> Side:
     """:raises UsageError: not a run directory, nothing in it has succeeded, or several learners have trained in it."""
     paths = run_directory.existing(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
-        rows, jobs = ledger.summary(), {row.job.job_id: row for row in ledger.jobs()}
+        rows, jobs = ledger.summary(), {row.job_id: row for row in ledger.jobs()}
     robots: dict[str, list[Trained]] = {}
     learners, work, unfinished = set(), {}, []
     for row in rows:

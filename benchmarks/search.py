@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import orchestrator
-from benchmarks import search_learning, search_simulation
+from benchmarks import search_learning, search_ledger, search_simulation
 from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_table
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
@@ -155,6 +155,7 @@ def main() -> None:
         "inheritance": functools.partial(search_learning.inheritance, figures=chosen.figures),
         "samplers": functools.partial(search_learning.samplers, figures=chosen.figures),
         "together": functools.partial(search_learning.together, figures=chosen.figures),
+        "ledger": search_ledger.ledger,
     }
     print_table(__doc__, parts, options)
 

@@ -256,7 +256,7 @@ def _by_case(paths: RunPaths, cases: Collection[str]) -> dict[str, dict[str, Any
     if cases:
         with run_directory.reading_ledger(paths) as ledger:
             for row in ledger.jobs():
-                declared.setdefault(group_of(row.job.job_id, row.job.spec.seed), []).append(row)
+                declared.setdefault(group_of(row.job_id, row.job.spec.seed), []).append(row)
     return {case: _declared(declared[case]) for case in cases if case in declared}
 
 

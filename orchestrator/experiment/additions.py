@@ -70,4 +70,4 @@ def written(ledger: Ledger, paths: RunPaths, change: Callable[[Ledger], None]) -
 def reopened(ledger: Ledger, paths: RunPaths) -> Ledger:
     """Without what was not committed."""
     ledger.abandon()
-    return Ledger.open(paths.ledger)
+    return Ledger.open(paths.ledger, is_sound=True)

@@ -86,7 +86,7 @@ class CallbackReporter:
     def begin(self, rows: Sequence[JobRow], ledger: Ledger, request_stop: Callable[[str], None]) -> None:
         """The supervisor is about to run. :param rows: the jobs as it finds them."""
         self._ledger, self._request_stop = ledger, request_stop
-        self._ended.update((row.job.job_id, None) for row in rows if row.state.name in TERMINAL)
+        self._ended.update((row.job_id, None) for row in rows if row.state.name in TERMINAL)
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         self.inner.event(kind, message, **facts)

@@ -65,7 +65,7 @@ def clean(run_dir: Path, *, dry_run: bool) -> Cleaned:
             rows = ledger.jobs()
         leftovers = [*_former(paths), *_replaced(paths)]
         for row in rows:
-            leftovers += _of_job(paths.job(row.job.job_id), row)
+            leftovers += _of_job(paths.job(row.job_id), row)
         problems = [] if dry_run else [problem for problem in map(_remove, leftovers) if problem]
     return Cleaned(run_dir=run_dir, leftovers=leftovers, is_removed=not dry_run, problems=problems)
 

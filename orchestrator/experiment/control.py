@@ -327,7 +327,7 @@ def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> l
     moved = []
     try:
         for row in ledger.jobs():
-            job_id = row.job.job_id
+            job_id = row.job_id
             if (chosen is not None and job_id not in chosen) or row.state.name not in COMMANDS[verb].from_states:
                 continue
             if isinstance(row.state, Running):  # as its supervisor has left it when it died

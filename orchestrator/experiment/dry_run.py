@@ -67,7 +67,7 @@ def dry_run(
     paths, rows = RunPaths(options.run_dir), dict[str, JobRow]()
     if paths.ledger.exists() and not (options.fresh or options.rebuild_ledger):
         with run_directory.reading_ledger(paths) as ledger:
-            recorded = {row.job.job_id: row for row in ledger.jobs()}
+            recorded = {row.job_id: row for row in ledger.jobs()}
         rows = requeued(recorded, plan.jobs, plan.verdicts, paths)
     changed = changed_jobs(rows, plan.jobs, plan.verdicts)
     refused: Mapping[str, Sequence[str]] = changed if options.on_change == "refuse" else {}

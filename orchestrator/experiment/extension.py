@@ -67,7 +67,7 @@ def extend(row: JobRow, job: Job, position: int, paths: RunPaths, ledger: Ledger
     totals = (*before.extended_from, before.total_timesteps)
     ledger.update_declaration(position, _with_totals(job, before, totals))
     if isinstance(row.state, Succeeded):
-        ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, Pending()))
+        ledger.set_state(row.job_id, move(row.job_id, row.state, Pending()))
 
 
 def _with_totals(job: Job, before: WorkerSpec, totals: tuple[int, ...]) -> Job:

@@ -44,13 +44,21 @@ def reconcile(
     paths: RunPaths,
     ledger: Ledger,
     reporter: Reporter,
+    *,
+    recorded: Mapping[str, JobRow] | None = None,
 ) -> list[JobRow]:
     """Bring ledger and job directories in line with ``jobs``, and settle what an earlier supervisor left.
 
     :param jobs: in order of launch; the rows are returned in the same order.
+    :param position: place of each in the job file.
+    :param recorded: what the ledger has, if all of it is to stay, in its places: jobs that are not among ``jobs`` are
+        over, and their rows come last. None: such jobs are dropped or cancelled.
     :raises ChangedError: when jobs that have run are declared differently now, in a way that ``on_change`` refuses.
     """
-    recorded = {row.job.job_id: row for row in ledger.jobs()}
+    declared, kept = {job.job_id for job in jobs}, recorded or {}
+    others = [row for job_id, row in kept.items() if job_id not in declared]
+    position = {**position, **{job_id: row.position for job_id, row in kept.items()}}
+    recorded = {row.job_id: row for row in ledger.jobs(decoded=False)} if recorded is None else recorded
     rows = requeued(recorded, jobs, verdicts, paths)
     changed = changed_jobs(rows, jobs, verdicts)
     if changed:
@@ -89,8 +97,8 @@ def reconcile(
         sync_trees(copied)
         sync_directory(paths.jobs)
     _drop_undeclared(rows, position, paths, ledger, reporter)
-    rows = {row.job.job_id: row for row in ledger.jobs()}
-    settled = [recovery.settle(rows[job.job_id], paths, ledger, reporter) for job in jobs]
+    entered = [row for job in jobs if (row := ledger.job_row(job.job_id, decoded=False)) is not None]
+    settled = [*(recovery.settle(row, paths, ledger, reporter) for row in entered), *others]
     ledger.commit()
     _report_earlier(settled, paths, reporter)
     return settled
@@ -127,7 +135,7 @@ def _is_held(row: JobRow) -> bool:
 
 
 def _has_results(row: JobRow, paths: RunPaths) -> bool:
-    return paths.job(row.job.job_id).has_results(normalize=row.job.spec.normalize)
+    return paths.job(row.job_id).has_results(normalize=row.normalize)
 
 
 def _can_start(job: Job, verdict: JobVerdict) -> bool:
@@ -313,8 +321,8 @@ def _drop_undeclared(
 
 def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter) -> None:
     done = sum(row.state.name == "SUCCEEDED" for row in rows)
-    begun = [row.job.job_id for row in rows if isinstance(row.state, Pending) and row.attempts > 0]
-    dead = [row.job.job_id for row in rows if row.state.name in ("FAILED", "CANCELLED") and row.attempts > 0]
+    begun = [row.job_id for row in rows if isinstance(row.state, Pending) and row.attempts > 0]
+    dead = [row.job_id for row in rows if row.state.name in ("FAILED", "CANCELLED") and row.attempts > 0]
     if done or begun:
         steps = {job_id: job_directory.checkpointed_steps(paths.job(job_id)) for job_id in begun}
         parts = [f"{count(done, 'job was', 'jobs were')} finished before"] if done else []
@@ -326,7 +334,7 @@ def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter)
             verb = "starts at 0 env_steps, as it has" if len(unsaved) == 1 else "start at 0 env_steps, as they have"
             parts.append(f"{len(unsaved):,} {verb} no checkpoint ({listed(unsaved, SHOWN)})")
         reporter.event("resumed", ", ".join(parts), env_steps=steps)
-    if paused := [row.job.job_id for row in rows if isinstance(row.state, Paused) and not row.state.at_rung]:
+    if paused := [row.job_id for row in rows if isinstance(row.state, Paused) and not row.state.at_rung]:
         text = f"paused, and not run unless `resume` queues them: {listed(paused, SHOWN)}"
         reporter.event("warning", text, jobs=paused)
     if dead:

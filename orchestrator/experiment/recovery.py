@@ -108,7 +108,7 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
     """
     requests = ledger.take_requests()
     noted = ledger.noted()
-    rows = {row.job.job_id: row for row in ledger.jobs()} if requests or noted else {}
+    rows = {row.job_id: row for row in ledger.jobs(decoded=False)} if requests or noted else {}
     states = {job_id: row.state for job_id, row in rows.items()}
     # Their attempts ended otherwise, as the disk was full.
     late = [Request(verb=verb, job_id=id_) for id_, verb in noted.items() if isinstance(states.get(id_), Pending)]
@@ -130,7 +130,7 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
                 if (after := retry_policy.promoted(row.job, state, pause_at)) is None:
                     continue
                 job, new = after
-                rows[job_id] = dataclasses.replace(row, job=job)
+                rows[job_id] = dataclasses.replace(row, declared=job)
                 ledger.update_spec(job)
                 if new is state:
                     continue
@@ -172,10 +172,10 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
     """Kill the processes of a job whose supervisor died while it was RUNNING, and record how its attempt ended."""
     if not isinstance(row.state, Running):
         return row
-    attempt, directory = row.state.attempt, paths.job(row.job.job_id)
+    attempt, directory = row.state.attempt, paths.job(row.job_id)
     if attempt.node is None and attempt.pid is not None and attempt.pid_start is not None:
         kill_leftover(attempt.pid, attempt.pid_start)
-    warn = functools.partial(reporter.event, "warning", job_id=row.job.job_id)
+    warn = functools.partial(reporter.event, "warning", job_id=row.job_id)
     rank, record = decisive_record(directory.attempt(attempt.number), row.job.resources.ranks, warn)
     rung = row.job.spec.pause_at
     ends = [ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED]
@@ -191,9 +191,9 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
     _end_attempt(ledger, attempt, outcome, record, last_write)
     failures, max_retries = row.state.failures, row.job.max_retries
     new = retry_policy.next_state(outcome, failures=failures, max_retries=max_retries, now=time.monotonic())
-    if isinstance(new, Pending | Paused) and (verb := ledger.noted().get(row.job.job_id)):
+    if isinstance(new, Pending | Paused) and (verb := ledger.noted().get(row.job_id)):
         new = Paused(failures=new.failures) if verb == "pause" else Cancelled()
-    ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, new))
+    ledger.set_state(row.job_id, move(row.job_id, row.state, new))
     return dataclasses.replace(row, state=new)
 
 

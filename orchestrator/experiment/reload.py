@@ -57,7 +57,7 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lam
     with _alone(paths, holder), disk_full_explained(paths.root, "call `reload` again"):
         content = Path(experiment.source).read_bytes()
         with run_directory.reading_ledger(paths) as ledger:
-            rows = {row.job.job_id: row for row in ledger.jobs()}
+            rows = {row.job_id: row for row in ledger.jobs()}
         _refuse_changes(paths, experiment, rows)
         new = [job for job in experiment.jobs if job.job_id not in rows]
         declared = {job.job_id for job in experiment.jobs}

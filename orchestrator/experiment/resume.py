@@ -81,7 +81,14 @@ def declared_search(paths: RunPaths) -> Experiment:
 
 def verdicts(rows: Iterable[JobRow]) -> dict[str, JobVerdict]:
     """The verdict of every job as it was when it was entered: no robot is examined again."""
-    return {row.job.job_id: _verdict(row) for row in rows}
+    return {row.job_id: _verdict(row) for row in rows}
+
+
+def is_settled(row: JobRow, paths: RunPaths) -> bool:
+    """Whether a run without a job file has nothing to do with a job: it is over, and what it leaves is there."""
+    if isinstance(row.state, Succeeded):
+        return paths.job(row.job_id).has_results(normalize=row.normalize)
+    return isinstance(row.state, Failed | Cancelled) and row.state != Cancelled(is_undeclared=True)
 
 
 def how(paths: RunPaths) -> str:
@@ -96,7 +103,7 @@ def finished(rows: Sequence[JobRow], jobs: Sequence[Job], paths: RunPaths) -> di
 
     Any doubt leaves a job out: a task that is chosen from the robot, and a robot whose files lie otherwise.
     """
-    of_rows = {row.job.job_id: row for row in rows if isinstance(row.state, Succeeded)}
+    of_rows = {row.job_id: row for row in rows if isinstance(row.state, Succeeded)}
     pairs = ((job, of_rows[job.job_id]) for job in jobs if job.job_id in of_rows)
 
     @functools.cache  # jobs share robots

@@ -229,9 +229,12 @@ def reading_ledger(paths: RunPaths) -> Iterator[Ledger]:
 
 
 @contextlib.contextmanager
-def opened_ledger(paths: RunPaths, *, read_only: bool = False) -> Iterator[Ledger]:
-    """The ledger, whoever has the run directory locked; what is not committed within the block is dropped."""
-    ledger = Ledger.open(paths.ledger, read_only=read_only)
+def opened_ledger(paths: RunPaths, *, read_only: bool = False, is_sound: bool = False) -> Iterator[Ledger]:
+    """The ledger, whoever has the run directory locked; what is not committed within the block is dropped.
+
+    :param is_sound: as for :meth:`Ledger.open`.
+    """
+    ledger = Ledger.open(paths.ledger, read_only=read_only, is_sound=is_sound)
     try:
         yield ledger
     finally:

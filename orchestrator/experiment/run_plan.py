@@ -18,6 +18,7 @@ from orchestrator.experiment import preflight, training_time
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment
+from orchestrator.ledger import JobRow
 from orchestrator.machine import topology
 from orchestrator.machine.topology import Machine
 from orchestrator.supervisor import retry_policy
@@ -49,6 +50,9 @@ class RunOptions:
     """Whether `list` shows it: what people run, but no benchmark."""
     verdicts: Mapping[str, JobVerdict] | None = None
     """Of jobs whose robots need no examination, by ``job_id`` (:mod:`orchestrator.experiment.resume`)."""
+    recorded: Mapping[str, JobRow] | None = None
+    """Every job of the run directory, by ``job_id``, where that is resumed as it is: those that are not among the jobs
+    of the experiment are over, and stay as they are. None: what is not declared any more is dropped."""
     refuses_shared: bool = False
     """Whether a problem that no robot causes is raised if no job can be trained, also with ``skip_invalid``."""
 

@@ -20,7 +20,7 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.environment import worker_thread_settings
 from orchestrator.core.errors import ChangedError, LedgerError
-from orchestrator.core.job import Cause, State, move
+from orchestrator.core.job import TERMINAL, Cause, State, move
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, last_line, listed
 from orchestrator.executors.process import end_group, package_path, working_directory
@@ -141,7 +141,8 @@ class SearchProcess:
 def resumed(
     experiment: Experiment, options: RunOptions, ledger: Ledger | None, paths: RunPaths
 ) -> tuple[Experiment, RunOptions]:
-    """``experiment`` with the jobs that its search has made so far, and ``options`` with their verdicts.
+    """``experiment`` with the jobs that its search has made so far and that are not settled, and ``options`` with the
+    verdicts of these.
 
     Where the jobs of a matrix are compared, they pause at the first rung.
 
@@ -152,7 +153,7 @@ def resumed(
         experiment = _pausing(experiment)
     if ledger is None or not (is_compared or experiment.search is not None):
         return experiment, options
-    rows = ledger.jobs()
+    rows = ledger.jobs(decoded=False)
     if not search_events.is_search(ledger):
         if any(row.attempts for row in rows):
             what = "scheduler" if is_compared else "search"
@@ -168,8 +169,10 @@ def resumed(
         raise ChangedError("\n".join([text, *(f"    {line}" for line in lines), OTHERWISE]))
     if is_compared:
         return experiment, options
-    made = tuple(row.job for row in rows)
-    return dataclasses.replace(experiment, jobs=made), dataclasses.replace(options, verdicts=resume.verdicts(rows))
+    left = [row for row in rows if not resume.is_settled(row, paths)]
+    recorded = {row.job_id: row for row in rows}
+    options = dataclasses.replace(options, verdicts=resume.verdicts(left), recorded=recorded)
+    return dataclasses.replace(experiment, jobs=tuple(row.job for row in left)), options
 
 
 def _pausing(experiment: Experiment) -> Experiment:
@@ -185,9 +188,9 @@ def let_all_train_on(experiment: Experiment, ledger: Ledger, reporter: Reporter)
     if is_compared or search_events.standing(ledger) == "none":
         return
     declared, waiting = {job.job_id for job in experiment.jobs}, list[str]()
-    for row in ledger.jobs():
-        after = promoted(row.job, row.state, None) if row.job.job_id in declared else None
-        if after is not None:
+    for row in ledger.jobs(decoded=False):
+        is_left = row.job_id in declared and row.state.name not in TERMINAL
+        if is_left and (after := promoted(row.job, row.state, None)) is not None:
             job, state = after
             ledger.update_spec(job)
             if state is not row.state:

@@ -99,7 +99,16 @@ def run(
         ledger = ledger or _abandoned_with(stack, Ledger.create(paths.ledger))
         search_process.let_all_train_on(experiment, ledger, reporter)
         order = {job.job_id: index for index, job in enumerate(experiment.jobs)}
-        rows = reconcile(run_plan.jobs, run_plan.verdicts, order, options.on_change, paths, ledger, reporter)
+        rows = reconcile(
+            run_plan.jobs,
+            run_plan.verdicts,
+            order,
+            options.on_change,
+            paths,
+            ledger,
+            reporter,
+            recorded=options.recorded,
+        )
         if experiment.text is not None:
             write_whole(paths.experiment, experiment.text)
         _report_plan(run_plan, options, aside, reporter)
@@ -137,7 +146,7 @@ def run(
             states = _supervised(supervisor, ledger, rows, callbacks)
         if not supervisor.interrupted:
             is_stopped = functools.partial(_is_stopped, notifier, stops)
-            videos.make_missing(paths, supervisor.jobs, states, backend.local_slots, reporter, is_stopped)
+            videos.make_missing(paths, supervisor.with_video, states, backend.local_slots, reporter, is_stopped)
         summaries = ledger.summary()
         ledger.close()
         outcome.exit_code = searcher.exit_code(states, supervisor)
@@ -228,7 +237,7 @@ def _known(
     """``options`` with verdicts of the jobs that have finished already. Many robots may be read for that."""
     if ledger is None or options.verdicts is not None:
         return options
-    verdicts = resume.finished(ledger.jobs(), jobs, paths)
+    verdicts = resume.finished(ledger.jobs(decoded=False), jobs, paths)
     stops.check()
     return dataclasses.replace(options, verdicts=verdicts)
 

@@ -21,7 +21,7 @@ from typing import IO
 
 from orchestrator.core.environment import CHANNEL_VARIABLE, worker_thread_settings
 from orchestrator.core.errors import OrchestratorError, UsageError
-from orchestrator.core.job import Job, State, Succeeded
+from orchestrator.core.job import State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.robot_hash import altered_since_training
@@ -80,14 +80,17 @@ def robot_warning(job: JobPaths) -> str | None:
 
 def make_missing(
     paths: RunPaths,
-    jobs: Sequence[Job],
+    wanted: Sequence[str],
     states: Mapping[str, State],
     slots: SlotPool,
     reporter: Reporter,
     stopped: Callable[[], bool],
 ) -> None:
-    """Make the missing videos of jobs that have succeeded, each on its own CPU, until ``stopped`` says True."""
-    succeeded = [job.job_id for job in jobs if job.spec.video and isinstance(states[job.job_id], Succeeded)]
+    """Make the missing videos of jobs that have succeeded, each on its own CPU, until ``stopped`` says True.
+
+    :param wanted: ids of the jobs of which a video is wanted.
+    """
+    succeeded = [job_id for job_id in wanted if isinstance(states[job_id], Succeeded)]
     waiting = deque(job_id for job_id in succeeded if is_due(paths.job(job_id)))
     if waiting:
         with contextlib.suppress(OSError):  # it only makes other commands answer better

@@ -8,6 +8,7 @@ requests for it; those of other hosts are files (:mod:`orchestrator.ledger.reque
 from __future__ import annotations
 
 import contextlib
+import functools
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from orchestrator.core.decoding import decode
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import (
+    TERMINAL,
     Attempt,
     AttemptOutcome,
     Cancelled,
@@ -40,17 +42,6 @@ from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
 __all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
 
 STOPPING = "stopping"
-SUMMARY = """
-SELECT d.*, j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at, a.ended_at AS ended_at,
-    a.node AS node, a.pid AS pid, a.record AS record, a.max_rss_mib AS max_rss_mib,
-    (SELECT sum(wall_s) FROM attempts WHERE job_id = j.job_id) AS wall_s,
-    CASE WHEN j.state = 'PENDING' AND j.attempts = 0 AND NOT instr(d.spec, '"after": []') THEN
-        (SELECT group_concat(p.job_id) FROM json_each(d.spec, '$.after') JOIN jobs p ON p.job_id = value
-        WHERE p.state != 'SUCCEEDED') END AS waits_for
-FROM declared d JOIN jobs j ON j.job_id = d.job_id
-LEFT JOIN attempts a ON a.job_id = j.job_id AND a.number = j.attempts - 1
-"""
-"""What a row of the summary is made of; ends where conditions begin."""
 NOTES: Mapping[Verb, str] = {"pause": "pausing", "cancel": "cancelling"}
 NOT_REQUESTS = (STOPPING, *NOTES.values())
 """In the place of a verb: notes of the supervisor that it is stopping, or what it is doing to a running job."""
@@ -168,9 +159,8 @@ class Ledger:
     def update_declaration(self, position: int, job: Job) -> None:
         """Update the job of that id, but for its robot: limits, retries, position in the job file, env_steps."""
         self._execute(
-            "UPDATE declared SET position = :position, where_ = :where_, name = :name, spec = :spec,"
-            " resources = :resources, max_retries = :max_retries, point = :point,"
-            " fingerprint = :fingerprint WHERE job_id = :job_id",
+            "UPDATE declared SET position = :position, where_ = :where_, name = :name, spec = :spec, point = :point,"
+            " resources = :resources, max_retries = :max_retries, fingerprint = :fingerprint WHERE job_id = :job_id",
             rows.job_values(position, job, None),
         )
 
@@ -183,22 +173,39 @@ class Ledger:
             self._execute(f"DELETE FROM {name} WHERE job_id = ?", (job_id,))  # noqa: S608 - our own tables
         self.withdraw_notes(job_id)
 
-    def jobs(self) -> list[JobRow]:
-        """Every job in the order of the job file, a RUNNING one with its last attempt."""
+    def jobs(self, *, decoded: bool = True) -> list[JobRow]:
+        """Every job in the order of the job file, a RUNNING one with its last attempt.
+
+        :param decoded: False: declarations of jobs that are over are read when they are asked for, from this ledger.
+        """
         with translated(self._path), decoding(self._path):
-            return [
-                rows.job_row(row, self.last_attempt(row["job_id"]) if row["state"] == "RUNNING" else None)
-                for row in self._execute("SELECT * FROM declared JOIN jobs USING (job_id) ORDER BY position, job_id")
-            ]
+            selected = self._execute(f"{rows.JOBS} ORDER BY d.position, d.job_id")
+            return [self._job_row(row, decoded=decoded) for row in selected]
+
+    def job_row(self, job_id: str, *, decoded: bool = True) -> JobRow | None:
+        """The job of that id; None where there is none. :param decoded: as for :meth:`jobs`."""
+        with translated(self._path), decoding(self._path):
+            row = self._execute(f"{rows.JOBS} WHERE d.job_id = ?", (job_id,)).fetchone()
+            return None if row is None else self._job_row(row, decoded=decoded)
 
     def new_jobs(self, known: Collection[str]) -> list[JobRow]:
         """Jobs without attempts that are not ``known``, in the order of the job file."""
-        with translated(self._path), decoding(self._path):
+        with translated(self._path):
             selected = self._execute("SELECT job_id FROM jobs WHERE attempts = 0")
-            new = [job_id for (job_id,) in selected if job_id not in known]
-            sql = "SELECT * FROM declared JOIN jobs USING (job_id) WHERE job_id = ?"
-            found = [row for job_id in new for row in self._execute(sql, (job_id,))]
-            return [rows.job_row(row, None) for row in sorted(found, key=lambda row: row["position"])]
+            found = [self.job_row(job_id) for (job_id,) in selected if job_id not in known]
+        return sorted((row for row in found if row is not None), key=lambda row: row.position)
+
+    def _job_row(self, row: sqlite3.Row, *, decoded: bool = True) -> JobRow:
+        job_id, state = row["job_id"], row["state"]
+        declared = functools.cache(functools.partial(self._declared, job_id))
+        last_attempt = self.last_attempt(job_id) if state == "RUNNING" else None
+        return rows.job_row(row, declared() if decoded or state not in TERMINAL else declared, last_attempt)
+
+    def _declared(self, job_id: str) -> Job:
+        with translated(self._path), decoding(self._path):
+            # Without what is kept until the commit: that concerns no declaration that has not been read.
+            row = self._connection.execute("SELECT * FROM declared WHERE job_id = ?", (job_id,)).fetchone()
+            return rows.declared_job(row)
 
     def last_attempt(self, job_id: str) -> Attempt:
         """:raises LedgerError: when there is none."""
@@ -298,10 +305,7 @@ class Ledger:
         self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (STOPPING, holder))
 
     def note(self, verb: Verb, job_id: str) -> None:
-        """Let the next supervisor know what is to become of a running job, should this one end before its worker does.
-
-        :param verb: `pause` or `cancel`.
-        """
+        """Let the next supervisor `pause` or `cancel` a running job, should this one end before its worker does."""
         self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (NOTES[verb], job_id))
 
     def withdraw_notes(self, job_id: str) -> None:
@@ -350,7 +354,7 @@ class Ledger:
         while True:
             with translated(self._path), decoding(self._path):
                 after = "WHERE (d.position, d.job_id) > (?, ?) ORDER BY d.position, d.job_id LIMIT ?"
-                selected = self._execute(f"{SUMMARY} {after}", (*last, page_rows)).fetchall()
+                selected = self._execute(f"{rows.SUMMARY} {after}", (*last, page_rows)).fetchall()
                 page = [rows.summary_row(row, varied) for row in selected]
             if page:
                 yield page
@@ -361,7 +365,7 @@ class Ledger:
     def summary_of(self, job_id: str) -> SummaryRow:
         """The row of one job, without the keys that a matrix varies. :raises LedgerError: there is no such job."""
         with translated(self._path), decoding(self._path):
-            return rows.summary_row(self._execute(f"{SUMMARY} WHERE d.job_id = ?", (job_id,)).fetchone(), ())
+            return rows.summary_row(self._execute(f"{rows.SUMMARY} WHERE d.job_id = ?", (job_id,)).fetchone(), ())
 
     def measure_names(self) -> Collection[str]:
         """Names of the measures that the jobs have been evaluated by, in order of appearance."""
@@ -385,10 +389,8 @@ class Ledger:
 
     def attempts(self) -> list[AttemptRow]:
         with translated(self._path), decoding(self._path):
-            selected = self._execute(
-                "SELECT a.* FROM attempts a JOIN declared d USING (job_id) ORDER BY d.position, d.job_id, a.number"
-            )
-            return [rows.attempt_row(row) for row in selected]
+            sql = "SELECT a.* FROM attempts a JOIN declared d USING (job_id) ORDER BY d.position, d.job_id, a.number"
+            return [rows.attempt_row(row) for row in self._execute(sql)]
 
 
 def _bound(values: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any] | Mapping[str, Any]:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -35,7 +35,9 @@ from orchestrator.core.worker_spec import WorkerSpec
 class JobRow:
     """A job in the ledger."""
 
-    job: Job
+    job_id: str
+    declared: Job | Callable[[], Job]
+    """The job, or what reads and decodes it when it is asked for: of most jobs that are over it never is."""
     fingerprint: str
     robot_hash: str | None
     state: State
@@ -44,6 +46,15 @@ class JobRow:
     env_steps: int = 0
     position: int = 0
     """Its place in the job file."""
+    normalize: bool = False
+    """Whether its observations are normalised: :attr:`WorkerSpec.normalize`."""
+    video: bool = False
+    """Whether videos of its policy are made: :attr:`WorkerSpec.video`."""
+
+    @property
+    def job(self) -> Job:
+        """:raises LedgerError: it cannot be read, where that was left for later."""
+        return self.declared if isinstance(self.declared, Job) else self.declared()
 
 
 class SummaryRow(TypedDict):
@@ -115,11 +126,36 @@ class AttemptRow(TypedDict):
 
 
 DECLARED: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("job_id", "where_", "spec", "resources", "point", "fingerprint", "state"), (str,)),
-    **dict.fromkeys(("xml_source", "robot_hash", "cause", "message"), (str, NoneType)),
-    **dict.fromkeys(("max_retries", "failures", "attempts", "env_steps", "position"), (int,)),
+    **dict.fromkeys(("job_id", "where_", "spec", "resources", "point"), (str,)),
+    **dict.fromkeys(("xml_source",), (str, NoneType)),
+    **dict.fromkeys(("max_retries",), (int,)),
 }
-"""Types of what :func:`job_row` reads. SQLite itself stores anything in any column."""
+"""Types of what :func:`declared_job` reads. SQLite itself stores anything in any column."""
+KNOWN: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("job_id", "fingerprint", "state"), (str,)),
+    **dict.fromkeys(("robot_hash", "cause", "message"), (str, NoneType)),
+    **dict.fromkeys(("failures", "attempts", "env_steps", "position", "normalize", "video"), (int,)),
+}
+"""Types of what :func:`job_row` reads of :data:`JOBS`."""
+JOBS = """
+SELECT d.job_id, d.position, d.fingerprint, d.robot_hash,
+    instr(d.spec, char(10) || '  "normalize": true') > 0 AS normalize,
+    instr(d.spec, char(10) || '  "video": true') > 0 AS video,
+    j.state, j.failures, j.cause, j.message, j.attempts, j.env_steps
+FROM declared d JOIN jobs j ON j.job_id = d.job_id
+"""
+"""What :func:`job_row` reads; ends where conditions begin."""
+SUMMARY = """
+SELECT d.*, j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at, a.ended_at AS ended_at,
+    a.node AS node, a.pid AS pid, a.record AS record, a.max_rss_mib AS max_rss_mib,
+    (SELECT sum(wall_s) FROM attempts WHERE job_id = j.job_id) AS wall_s,
+    CASE WHEN j.state = 'PENDING' AND j.attempts = 0 AND NOT instr(d.spec, '"after": []') THEN
+        (SELECT group_concat(p.job_id) FROM json_each(d.spec, '$.after') JOIN jobs p ON p.job_id = value
+        WHERE p.state != 'SUCCEEDED') END AS waits_for
+FROM declared d JOIN jobs j ON j.job_id = d.job_id
+LEFT JOIN attempts a ON a.job_id = j.job_id AND a.number = j.attempts - 1
+"""
+"""What :func:`summary_row` reads; ends where conditions begin."""
 
 
 PARENTS_SHOWN = 3
@@ -161,8 +197,8 @@ def _types(kind: Any) -> Mapping[str, frozenset[type]]:
     return types
 
 
-def _check_declared(row: sqlite3.Row) -> None:
-    for name, accepted in DECLARED.items():
+def _check(row: sqlite3.Row, types: Mapping[str, tuple[type, ...]]) -> None:
+    for name, accepted in types.items():
         if type(row[name]) not in accepted:
             raise ValueError(f"{name} is {row[name]!r:.60}")
 
@@ -189,25 +225,37 @@ def _resources(text: str) -> Resources:
     return decode(Resources, text)
 
 
-def job_row(row: sqlite3.Row, last_attempt: Attempt | None) -> JobRow:
-    """:param last_attempt: that of a RUNNING job."""
-    _check_declared(row)
+def declared_job(row: sqlite3.Row) -> Job:
+    """The job of a row of the table ``declared``."""
+    _check(row, DECLARED)
+    return Job(
+        job_id=row["job_id"],
+        where=row["where_"],
+        spec=WorkerSpec.from_json(row["spec"]),
+        resources=_resources(row["resources"]),
+        max_retries=row["max_retries"],
+        xml_source=None if row["xml_source"] is None else Path(row["xml_source"]),
+        point=parsed_object(row["point"]),
+    )
+
+
+def job_row(row: sqlite3.Row, declared: Job | Callable[[], Job], last_attempt: Attempt | None) -> JobRow:
+    """:param row: of :data:`JOBS`.
+    :param declared: as :attr:`JobRow.declared`.
+    :param last_attempt: that of a RUNNING job.
+    """
+    _check(row, KNOWN)
     return JobRow(
-        job=Job(
-            job_id=row["job_id"],
-            where=row["where_"],
-            spec=WorkerSpec.from_json(row["spec"]),
-            resources=_resources(row["resources"]),
-            max_retries=row["max_retries"],
-            xml_source=None if row["xml_source"] is None else Path(row["xml_source"]),
-            point=parsed_object(row["point"]),
-        ),
+        job_id=row["job_id"],
+        declared=declared,
         fingerprint=row["fingerprint"],
         robot_hash=row["robot_hash"],
         state=_state(row, last_attempt),
         attempts=row["attempts"],
         env_steps=row["env_steps"],
         position=row["position"],
+        normalize=bool(row["normalize"]),
+        video=bool(row["video"]),
     )
 
 

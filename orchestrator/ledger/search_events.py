@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.job import Cause
-from orchestrator.ledger import JobRow, Ledger, Verb, rows
+from orchestrator.ledger import Ledger, Verb
 from orchestrator.ledger.database_file import decoding, translated
 
 SCHEMA = """
@@ -33,6 +33,7 @@ Kind: TypeAlias = Literal["began", "asked", "reached", "promoted", "over", "told
 ``reached``: all of its jobs are paused at a rung. ``promoted``: it goes on to a later rung. ``over``: its jobs have
 ended, with its values. ``told``: the sampler was told this outcome of it. ``ended``: the search is over."""
 
+KINDS = get_args(Kind)
 
 Standing: TypeAlias = Literal["none", "underway", "over"]
 """Of the search of a run directory: none, one that may still make jobs or promote them, or one that has come to its end
@@ -95,7 +96,8 @@ def events(ledger: Ledger, path: Path, *, after: int = 0) -> list[SearchEvent]:
         return []
     with translated(path), decoding(path):
         found = ledger.select("SELECT id, at, kind, trial, content FROM search WHERE id > ? ORDER BY id", (after,))
-        return [_event(path, row) for row in found]
+        contents = parsed_json(f"[{','.join(row['content'] for row in found)}]")
+        return [_event(path, row, content) for row, content in zip(found, contents, strict=True)]
 
 
 class Figures(NamedTuple):
@@ -127,15 +129,6 @@ def _of_jobs(ledger: Ledger, sql: str, job_ids: Sequence[str]) -> Iterator[Any]:
         yield from ledger.select(f"{sql} WHERE job_id IN ({', '.join('?' * len(some))})", some)
 
 
-def job_row(ledger: Ledger, path: Path, job_id: str) -> JobRow | None:
-    """The job of that id; None where there is none. :raises LedgerError: its row cannot be read."""
-    with translated(path), decoding(path):
-        sql = "SELECT * FROM declared JOIN jobs USING (job_id) WHERE job_id = ?"
-        for row in ledger.select(sql, [job_id]):
-            return rows.job_row(row, ledger.last_attempt(job_id) if row["state"] == "RUNNING" else None)
-    return None
-
-
 def env_steps(ledger: Ledger) -> int:
     """Of all jobs together."""
     return int(ledger.select("SELECT coalesce(sum(env_steps), 0) FROM jobs")[0][0])
@@ -156,10 +149,9 @@ def version(ledger: Ledger) -> int:
     return int(ledger.select("PRAGMA data_version")[0][0])
 
 
-def _event(path: Path, row: Any) -> SearchEvent:
-    if row["kind"] not in get_args(Kind):
+def _event(path: Path, row: Any, content: Any) -> SearchEvent:
+    if row["kind"] not in KINDS:
         raise LedgerError(f"{path}: the search of a newer program ({row['kind']}); use the program that made it")
-    content = parsed_json(row["content"])
     return SearchEvent(kind=row["kind"], trial=row["trial"], content=content, at=row["at"], id=row["id"])
 
 

@@ -197,7 +197,7 @@ class PoolJobs:
     def _arrive(self, submission: Submission) -> None:
         """What has been trained already has its result at once; everything else waits for its turn."""
         job_id = submission.job.job_id
-        row = None if job_id in self._open else search_events.job_row(self._ledger, self.paths.ledger, job_id)
+        row = None if job_id in self._open else self._ledger.job_row(job_id)
         if row is not None and resume.finished([row], [submission.job], self.paths):
             submission.finish(self._result(job_id, submission))
         else:
@@ -239,7 +239,7 @@ class PoolJobs:
         requests: list[Request] = []
         for submission in batch:
             job, verdict = submission.job, verdicts[submission.job.job_id]
-            row = search_events.job_row(self._ledger, self.paths.ledger, job.job_id)
+            row = self._ledger.job_row(job.job_id)
             if verdict.settings_problem:
                 submission.finish(UsageError(f"TrainingPool.submit: {verdict.settings_problem}"))
             elif row is None:

@@ -105,7 +105,7 @@ def _ledger(
     if running and not paths.ledger.exists():
         return [], {}, [], None
     with run_directory.reading_ledger(paths) as ledger:
-        rows, declared = ledger.summary(), {row.job.job_id: row for row in ledger.jobs()}
+        rows, declared = ledger.summary(), {row.job_id: row for row in ledger.jobs()}
         known = declared.keys() & {row["job_id"] for row in rows}  # a run that begins meanwhile may restart jobs
         rows = [row for row in rows if row["job_id"] in known]
         attempts = [row for row in ledger.attempts() if row["job_id"] in known]

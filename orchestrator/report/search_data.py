@@ -140,7 +140,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         "inherit": search is not None and search.inherit != "none",
         "is_over": reader.history.is_over,
         "elapsed_s": reader.history.elapsed_s,
-        "env_steps": reader.env_steps,
+        "env_steps": search_events.env_steps(ledger),
         "saved": reader.saved_share if reader.rungs else None,
         "rungs": reader.rungs,
         "trials": [_trial(trial, reader.state(trial), repeated.get(trial.number)) for trial in asked],

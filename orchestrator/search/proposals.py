@@ -7,7 +7,7 @@ import json
 import pickle
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ SAVE_SHARE = 0.01
 """Largest share of the time that is spent on saving the sampler."""
 RETURNS = ("eval_mean", "ep_rew_mean")
 """Objectives for which the return at a rung says something about the value at the end."""
+OF_SEED_AND_NUMBER = ("random", "sobol")
+"""Samplers that need to know neither what they were asked before nor what they were told."""
 OF_NETWORK = ("algo", "policy", "policy_kwargs", "normalize")
 """Keys of a job by which a policy can be the start of another one only if they are equal."""
 WINDOW = 2
@@ -41,6 +43,9 @@ class Proposals:
         """
         self._spec, self._file, self._bracket = spec, file, bracket
         self._sampler, self._space = samplers.make(spec, search_path), Space(spec.space)
+        self._learns = spec.sampler not in OF_SEED_AND_NUMBER
+        self._known = 0
+        """The last event that the sampler knows of from its file."""
         self._save_at = time.monotonic() + SAVE_EVERY_S
 
     @property
@@ -77,26 +82,31 @@ class Proposals:
             what = f'the sampler "{self._spec.sampler}" has failed in its method {method}'
             raise UsageError(f"{what}: {type(error).__name__}: {error}") from error
 
-    def restore(self, events: Sequence[SearchEvent]) -> None:
-        """Bring the sampler to the state after ``events``: from its file as far as that goes."""
-        known = 0
+    def restore(self, last_id: int) -> None:
+        """Read the saved sampler, unless it was told more than the ledger has.
+
+        :param last_id: of the events.
+        """
         with contextlib.suppress(Exception):  # missing, damaged, or of another version: everything is told again
             saved, sampler = pickle.loads(self._file.read_bytes())
-            if events and saved <= events[-1].id:  # else a power cut has taken what it was told
-                known, self._sampler = saved, sampler
-        history = History()
-        for event in events:
-            history.apply(event)
-            if event.id <= known:
-                continue
-            if event.kind == "asked" and event.content.get("reevaluates") is None:
-                self.ask(history.trials[-1].index)
-            elif event.kind == "told":
-                self.tell(event, history)
+            if saved <= last_id:  # else a power cut has taken what it was told
+                self._known, self._sampler = saved, sampler
+
+    def replay(self, event: SearchEvent, history: History) -> None:
+        """Ask and tell the sampler again what it has not been saved with.
+
+        :param history: after ``event``.
+        """
+        if event.id <= self._known or not self._learns:
+            return
+        if event.kind == "asked" and event.content.get("reevaluates") is None:
+            self.ask(history.trials[-1].index)
+        elif event.kind == "told":
+            self.tell(event, history)
 
     def save(self, last_id: int) -> None:
         """Save the sampler, if it is time for that and if it can be pickled."""
-        if time.monotonic() < self._save_at:
+        if time.monotonic() < self._save_at or not self._learns:
             return
         began = time.monotonic()
         with contextlib.suppress(Exception):  # of a user's sampler, or a full disk: it is told everything again

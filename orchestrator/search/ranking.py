@@ -13,7 +13,6 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.jobfile import safe_name
 from orchestrator.jobfile.search_spec import Direction
-from orchestrator.ledger import search_events
 from orchestrator.search import copied_trials, trials
 from orchestrator.search.history import Trial
 from orchestrator.search.trials import TrialReader
@@ -76,8 +75,8 @@ class Ranking:
             raise UsageError(f"{self.paths.root}: no trial has finished, so there is nothing to copy")
         ids = [job_id for trial in self.shown for job_id in trial.jobs]
         with run_directory.reading_ledger(self.paths) as ledger:
-            rows = [search_events.job_row(ledger, self.paths.ledger, job_id) for job_id in ids]
-        jobs = {row.job.job_id: row.job for row in rows if row is not None}
+            rows = [ledger.job_row(job_id) for job_id in ids]
+        jobs = {row.job_id: row.job for row in rows if row is not None}
         name = f"{safe_name(self.paths.root.absolute().name)}-best"
         about = [f"Trial {trial.number}: {self._described(trial)}" for trial in self.shown]
         return copied_trials.copy(self.paths, self.shown, jobs, about, target, name)

@@ -195,21 +195,25 @@ class MedianStopping:
 
     rungs: int
     direction: Direction
-    _scores: list[dict[int, float]] = field(init=False)
-    """Of each rung, by trial."""
+    _scores: list[list[float]] = field(init=False)
+    """Of each rung, rising."""
+    _reached: set[tuple[int, int]] = field(default_factory=set, init=False)
+    """Trials and rungs."""
     _promotions: dict[int, Promotion] = field(default_factory=dict, init=False)
     """Those that go on, by trial."""
 
     def __post_init__(self) -> None:
-        self._scores = [{} for _ in range(self.rungs)]
+        self._scores = [[] for _ in range(self.rungs)]
 
     def reached(self, trial: int, rung: int, value: float | None) -> None:
         scores, score = self._scores[rung], _score(value, self.direction)
-        if trial in scores:
+        if (trial, rung) in self._reached:
             return
-        if len(scores) < FIRST_GO_ON or score >= statistics.median(scores.values()):
+        middle = len(scores) // 2
+        if len(scores) < FIRST_GO_ON or score >= statistics.median(scores[middle - 1 : len(scores) - middle + 1]):
             self._promotions[trial] = Promotion(trial, rung + 1 if rung + 1 < self.rungs else None)
-        scores[trial] = score
+        self._reached.add((trial, rung))
+        insort(scores, score)
 
     def ended(self, trial: int) -> None:
         self._promotions.pop(trial, None)

@@ -68,7 +68,7 @@ class Searcher:
     _children: list[preflight.Child] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger.open(self.paths.ledger)
+        self.ledger = Ledger.open(self.paths.ledger, is_sound=True)
         search, scheduler = self.experiment.search, self.experiment.scheduler
         if scheduler is not None and scheduler.kind != "none":
             self._rungs = scheduler.rungs(max(job.spec.total_timesteps for job in self.experiment.jobs_to_examine))
@@ -78,10 +78,12 @@ class Searcher:
             bracket, base = factor ** len(self._rungs), self.experiment.base
             self._proposals = Proposals(search, self.paths.search_sampler, base, bracket)
         events = search_events.events(self.ledger, self.paths.ledger)
+        if self._proposals is not None and events:
+            self._proposals.restore(events[-1].id)
         for event in events:
             self._apply(event)
-        if self._proposals is not None:
-            self._proposals.restore(events)
+            if self._proposals is not None:
+                self._proposals.replay(event, self.history)
 
     def run(self) -> None:
         """Returns when the search is over, or when nothing but jobs that the user has paused is left.

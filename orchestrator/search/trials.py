@@ -35,7 +35,13 @@ class TrialReader:
     totals: dict[str, int] = field(default_factory=dict)
     """``total_timesteps`` of every job of a trial, by ``job_id``."""
     env_steps: int = 0
-    """Of all jobs, trained so far."""
+    """Of all jobs, trained so far, where the budget limits them; counted for that only."""
+    failed: int = 0
+    """Number of trials that have failed, without those that repeat one."""
+    _done_steps: int = 0
+    """``total_timesteps`` of all jobs of finished trials."""
+    _front: list[tuple[Sequence[float], int, Trial]] = field(default_factory=list)
+    """Costs and index of each trial of :attr:`front`, in any order."""
 
     @classmethod
     def of(cls, paths: RunPaths) -> TrialReader | None:
@@ -62,8 +68,36 @@ class TrialReader:
         for event in events:
             self.history.apply(event)
         self.totals |= search_events.totals(ledger, [id_ for one in self.history.trials[known:] for id_ in one.jobs])
-        self.env_steps = search_events.env_steps(ledger)
+        for event in events:
+            if event.kind == "over" and event.trial is not None:
+                self._end(self.history.trials[event.trial])
+        if self.search is not None and self.search.max_env_steps is not None:
+            self.env_steps = search_events.env_steps(ledger)
         return bool(events)
+
+    def _end(self, trial: Trial) -> None:
+        """Count ``trial``, which is over."""
+        if trial.values is not None:
+            self._done_steps += sum(self.totals[job_id] for job_id in trial.jobs)
+        if trial.reevaluates is not None:
+            return
+        self.failed += trial.values is None
+        if not trial.values or self.search is None:
+            return
+        mine = costs(trial, self.directions)
+        if not any(_surpasses(theirs, mine) for theirs, *_ in self._front):
+            kept = [one for one in self._front if not _surpasses(mine, one[0])]
+            self._front = [*kept, (mine, trial.index, trial)]
+            if len(self.directions) == 1:
+                self._front = [min(self._front)]
+
+    @property
+    def front(self) -> Sequence[Trial]:
+        """The best finished trial; of several objectives, the Pareto front as :func:`best` ranks it.
+
+        None where there is no search.
+        """
+        return [trial for *_, trial in sorted(self._front)]
 
     @property
     def objectives(self) -> Sequence[str]:
@@ -110,9 +144,8 @@ class TrialReader:
         None before one of them is there.
         """
         waiting = self.waiting
-        done = [trial for trial in self.history.trials if self.state(trial) == "finished"]
-        whole = sum(self.totals[job_id] for trial in (*waiting, *done) for job_id in trial.jobs)
-        left = sum(sum(self.totals[job_id] for job_id in trial.jobs) - trial.env_steps for trial in waiting)
+        of_waiting = sum(self.totals[job_id] for trial in waiting for job_id in trial.jobs)
+        left, whole = of_waiting - sum(trial.env_steps for trial in waiting), of_waiting + self._done_steps
         return left / whole if whole else None
 
 

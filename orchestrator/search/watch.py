@@ -32,7 +32,7 @@ class SearchWatch:
     _reader: TrialReader | None = field(default=None, init=False)
     _best: Trial | None = field(default=None, init=False)
     _front: int = field(default=0, init=False)
-    """Number of finished trials; of several objectives, of those of the Pareto front."""
+    """Number of trials of the Pareto front, of several objectives."""
 
     def look(self) -> str:
         """Read on. Returns a message if there is a new best trial since the last look; otherwise nothing.
@@ -44,13 +44,12 @@ class SearchWatch:
             self._reader = reader
         if self._reader is None or not self.paths.ledger.exists():
             return ""
-        with run_directory.opened_ledger(self.paths, read_only=True) as ledger:
+        with run_directory.opened_ledger(self.paths, read_only=True, is_sound=not is_first) as ledger:
             has_changed = self._reader.update(ledger)
         before = self._best
-        if has_changed:
-            ranked = self._reader.best()
-            self._best = ranked[0] if ranked else None
-            self._front = len(ranked)
+        if has_changed or not self.line:
+            front = self._reader.front
+            self._best, self._front = (front[0] if front else None), len(front)
         self.line = status_line(self._reader, self._best, self._front)
         is_new = self._best is not None and (before is None or before.number != self._best.number)
         is_new = is_new and len(self._reader.objectives) == 1
@@ -69,9 +68,11 @@ class WatchReporter:
     def tick(self, view: Callable[[], View]) -> None:
         began = time.monotonic()
         if began >= self._due:
+            is_first = not self._due
             self.look()
             now = time.monotonic()
-            self._due = now + max(LOOK_EVERY_S, (now - began) / LOOKING_SHARE)
+            # The first look reads everything, the others what is new.
+            self._due = now + max(LOOK_EVERY_S, 0.0 if is_first else (now - began) / LOOKING_SHARE)
         self._inner.tick(lambda: replace(view(), search=self._watch.line))
 
     def look(self) -> str:
@@ -100,7 +101,7 @@ def annotated(snapshots: Iterator[Snapshot]) -> Iterator[Snapshot]:
 def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
     """:param front: number of trials of the Pareto front, where there are several objectives."""
     search, asked = reader.search, len(reader.asked)
-    failed, waiting = sum(reader.state(trial) == "failed" for trial in reader.asked), len(reader.waiting)
+    failed, waiting = reader.failed, len(reader.waiting)
     saved, objectives = reader.saved_share, reader.objectives
     parts = [count(asked, "trial")]
     if search is not None:

@@ -33,13 +33,16 @@ class JobTable:
     queue: JobQueue = field(default_factory=JobQueue, init=False)
     steps_waiting: int = field(default=0, init=False)
     """env_steps that the waiting jobs have to go, each to its end or to the rung where it pauses."""
-    _jobs: dict[str, Job] = field(default_factory=dict, init=False)
+    _rows: dict[str, JobRow] = field(default_factory=dict, init=False)
+    """As they were loaded. Of those that are over, the job may have to be read yet."""
+    _changed: dict[str, Job] = field(default_factory=dict, init=False)
+    """Jobs that are not as in their rows any more."""
     _attempts: dict[str, int] = field(default_factory=dict, init=False)
     _losses: Counter[str] = field(default_factory=Counter, init=False)
     _steps_done: dict[str, int] = field(default_factory=dict, init=False)
     """env_steps at the end of the last attempt."""
     _children: dict[str, list[str]] = field(default_factory=dict, init=False)
-    """Job → the jobs that wait for it."""
+    """Job → the jobs that have waited for it."""
     _held: dict[str, set[str]] = field(default_factory=dict, init=False)
     """PENDING jobs that wait for others → those of them that have not succeeded."""
 
@@ -48,26 +51,30 @@ class JobTable:
         self._losses.update(losses)
         now, loaded = self.now(), list(rows)
         for row in loaded:
-            job_id = row.job.job_id
-            self._jobs[job_id] = row.job
+            job_id = row.job_id
+            self._rows[job_id] = row
             self._attempts[job_id] = row.attempts
             self._steps_done[job_id] = row.env_steps
             self.states[job_id] = row.state
             self.counts[row.state.name] += 1
-            for parent in row.job.spec.after:
-                self._children.setdefault(parent, []).append(job_id)
         for row in loaded:
             if isinstance(row.state, Pending):
-                self._enqueue(row.job.job_id, now)
+                self._enqueue(row.job_id, now)
 
     def job(self, job_id: str) -> Job:
-        return self._jobs[job_id]
+        """:raises LedgerError: it is read from the ledger only now, and that fails."""
+        return self._changed.get(job_id) or self._rows[job_id].job
+
+    @property
+    def with_video(self) -> list[str]:
+        """Ids of the jobs of which a video is wanted."""
+        return [job_id for job_id, row in self._rows.items() if row.video]
 
     def replace(self, job: Job) -> None:
         """``job`` in place of the one of the same id, which differs in no part of the fingerprint."""
         is_waiting = isinstance(self.states[job.job_id], Pending)
         self.steps_waiting -= is_waiting * self._steps_to_go(job.job_id)
-        self._jobs[job.job_id] = job
+        self._changed[job.job_id] = job
         self.steps_waiting += is_waiting * self._steps_to_go(job.job_id)
         self.recorder.ledger.update_spec(job)
 
@@ -119,7 +126,7 @@ class JobTable:
     def held(self, most: int) -> list[tuple[Job, str]]:
         """The first jobs that wait for others, each with the names of those that have not succeeded."""
         waiting = itertools.islice(self._held.items(), most)
-        return [(self._jobs[job_id], self._missing(job_id, missing)) for job_id, missing in waiting]
+        return [(self.job(job_id), self._missing(job_id, missing)) for job_id, missing in waiting]
 
     def report_held(self) -> None:
         """Say which jobs were not run because of those that they wait for. To be called when none runs any more."""
@@ -133,7 +140,7 @@ class JobTable:
         self.recorder.reporter.event("warning", f"{text}; {advice}", jobs=list(self._held))
 
     def _missing(self, job_id: str, missing: set[str]) -> str:
-        return listed([parent for parent in self._jobs[job_id].spec.after if parent in missing], SHOWN)
+        return listed([parent for parent in self.job(job_id).spec.after if parent in missing], SHOWN)
 
     def _enqueue(self, job_id: str, now: float) -> None:
         self.steps_waiting += self._steps_to_go(job_id)
@@ -141,7 +148,7 @@ class JobTable:
 
     def _queue(self, job_id: str, now: float, *, is_ahead: bool = False) -> None:
         """Let a PENDING job be launched, unless it has to wait for other jobs or for its policy."""
-        job, state = self._jobs[job_id], self.states[job_id]
+        job, state = self.job(job_id), self.states[job_id]
         assert isinstance(state, Pending)
         lacks_policy = job.spec.init_job is not None and self.policies.needs(job)
         if lacks_policy or not self._attempts[job_id]:  # what has begun goes on
@@ -149,6 +156,8 @@ class JobTable:
             missing = {parent for parent, of_it in states if not isinstance(of_it, Succeeded | None)}
             if missing:
                 self._held[job_id] = missing
+                for parent in missing:
+                    self._children.setdefault(parent, []).append(job_id)
                 return
         if lacks_policy:
             self.policies.request(job)
@@ -156,7 +165,7 @@ class JobTable:
             self.queue.add(job_id, job.resources, now=now, not_before=state.not_before, is_ahead=is_ahead)
 
     def _release_children(self, parent: str) -> None:
-        for job_id in self._children.get(parent, ()):
+        for job_id in self._children.pop(parent, ()):
             if (missing := self._held.get(job_id)) is not None:
                 missing.discard(parent)
                 if not missing:
@@ -164,7 +173,7 @@ class JobTable:
                     self._queue(job_id, self.now(), is_ahead=True)
 
     def _take_policy(self, fetched: FetchedPolicy) -> None:
-        job_id, job = fetched.job_id, self._jobs[fetched.job_id]
+        job_id, job = fetched.job_id, self.job(fetched.job_id)
         if fetched.sha256 is not None:
             self.replace(job.with_spec(init_sha256=fetched.sha256))
         if not isinstance(self.states[job_id], Pending):  # it was paused or cancelled meanwhile
@@ -175,4 +184,4 @@ class JobTable:
         self.fail(job_id, Cause.ERROR if self._attempts[job_id] else Cause.INVALID, fetched.problem)
 
     def _steps_to_go(self, job_id: str) -> int:
-        return max(0, self._jobs[job_id].spec.attempt_end - self._steps_done[job_id])
+        return max(0, self.job(job_id).spec.attempt_end - self._steps_done[job_id])

@@ -27,7 +27,7 @@ SUMMARY_SHARE = 0.005
 LIVE_SHARE = 0.005
 """At most this share goes into ``live.json``, which names every running job."""
 PAGE_ROWS = 1000
-"""Jobs added to ``summary.*`` in one turn: the loop continues to handle events while a hundred thousand are written."""
+"""Jobs added to ``summary.*`` at once. The next ones follow as their share of time allows; at the end, at once."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +55,6 @@ class Recorder:
     _next_summary: float = field(default=0.0, init=False)
     _next_live: float = field(default=0.0, init=False)
     _writing: Iterator[None] | None = field(default=None, init=False)
-    _writing_s: float = field(default=0.0, init=False)
 
     def moved(self, job_id: str, state: State) -> None:
         self.ledger.set_state(job_id, state)
@@ -163,15 +162,13 @@ class Recorder:
         if final:
             self._writing, self._is_behind, self._next_summary = None, True, now
         if self._writing is None and self._is_behind and now >= self._next_summary:
-            self._is_behind, self._writing_s = False, 0.0
+            self._is_behind = False
             pages = self.ledger.summaries(page_rows=PAGE_ROWS)
             self._writing = summary.writing(self.paths, pages, self.ledger.measure_names)
-        while self._writing is not None:
-            self._write_page(now)
-            if not final:
-                return
+        while self._writing is not None and now >= self._next_summary:
+            self._write_page(now, final=final)
 
-    def _write_page(self, now: float) -> None:
+    def _write_page(self, now: float, *, final: bool) -> None:
         assert self._writing is not None
         begun = time.monotonic()
         try:
@@ -182,10 +179,11 @@ class Recorder:
         except OSError as error:
             is_done = True
             self.reporter.event("warning", f"summary.json and summary.csv could not be written: {error}")
-        self._writing_s += time.monotonic() - begun
         if is_done:
             self._writing = None
-            self._next_summary = now + max(RECORD_EVERY_S, self._writing_s / SUMMARY_SHARE)
+        if not final:
+            least_s = RECORD_EVERY_S if is_done else 0.0
+            self._next_summary = now + max(least_s, (time.monotonic() - begun) / SUMMARY_SHARE)
 
     def _record_progress(self, attempts: Iterable[ActiveAttempt]) -> None:
         rows = [

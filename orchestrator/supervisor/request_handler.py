@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import LedgerError, OrchestratorError
 from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, Running
 from orchestrator.core.text import count, listed
 from orchestrator.ledger import Request, Verb
@@ -93,11 +93,11 @@ class RequestHandler:
         if rows is None:
             return
         answers, self._is_asked_by_user, self._is_reload_due = self._is_asked_by_user, False, False
-        self.robots.hashes.update({row.job.job_id: row.robot_hash for row in rows})
+        self.robots.hashes.update({row.job_id: row.robot_hash for row in rows})
         self.jobs.load(rows, {})
         if not answers:
             return
-        if queued := [row.job.job_id for row in rows if isinstance(row.state, Pending)]:
+        if queued := [row.job_id for row in rows if isinstance(row.state, Pending)]:
             text = f"{count(len(queued), 'new job')} queued, added by `reload`: {listed(queued, SHOWN)}"
             self.recorder.reporter.event("reloaded", text, jobs=queued)
         elif not rows:  # it was asked for while robots were examined: the job file was read before
@@ -118,7 +118,13 @@ class RequestHandler:
 
     def retry(self, job_id: str) -> None:
         """Queue a failed or cancelled job again."""
-        if isinstance(self.jobs.states[job_id], Failed | Cancelled):
+        if not isinstance(self.jobs.states[job_id], Failed | Cancelled):
+            return
+        try:
+            self.jobs.job(job_id)
+        except LedgerError as error:  # as it was over, nobody has read it before
+            self.recorder.reporter.event("warning", f"{job_id} cannot be queued again: {error}", job_id=job_id)
+        else:
             self.jobs.move(job_id, Pending())
             self.recorder.reporter.event("retrying", f"{job_id} is queued again, requested by `retry`", job_id=job_id)
 

@@ -93,7 +93,7 @@ class Supervisor:
             until=self.until,
             now=self.now,
         )
-        hashes = {row.job.job_id: row.robot_hash for row in self.rows}
+        hashes = {row.job_id: row.robot_hash for row in self.rows}
         robots = job_directory.RobotCopies(
             paths=self.paths, hashes=hashes, staged=self.staged_robots, reporter=self.reporter
         )
@@ -161,9 +161,9 @@ class Supervisor:
         self._termination.request_checkpoints()
 
     @property
-    def jobs(self) -> list[Job]:
-        """Those that it began with, and those that were added while it ran."""
-        return [self._jobs.job(job_id) for job_id in self._jobs.states]
+    def with_video(self) -> list[str]:
+        """Ids of the jobs of which a video is wanted, also of those that were added while it ran."""
+        return self._jobs.with_video
 
     @property
     def counts(self) -> Counter[str]:

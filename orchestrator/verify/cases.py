@@ -48,7 +48,7 @@ def of_run_dir(run_dir: Path, names: Sequence[str]) -> tuple[list[Case], LeftOut
     with run_directory.reading_ledger(paths) as ledger:
         rows = ledger.jobs()
     chosen, left_out = choose([row.job for row in rows], names, run_dir)
-    hashes = {row.job.job_id: row.robot_hash for row in rows}
+    hashes = {row.job_id: row.robot_hash for row in rows}
     cases = []
     for job in chosen:
         directory, xml = paths.job(job.job_id), job.spec.xml

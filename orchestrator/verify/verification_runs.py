@@ -168,7 +168,7 @@ def train(
         stops.check()
         states = supervisor.run()
         stops.check()
-        attempts = {row.job.job_id: row.attempts for row in ledger.jobs()}
+        attempts = {row.job_id: row.attempts for row in ledger.jobs()}
         ledger.close()
     finally:
         ledger.abandon()

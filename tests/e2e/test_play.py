@@ -443,7 +443,7 @@ def test_a_player_that_fails_or_takes_too_long_is_a_warning_and_the_next_one_goe
     states: dict[str, State] = {name: failed if name == "failed-s0" else Succeeded() for name in names}
     [cpu, *_] = os.sched_getaffinity(0)
     machine = dataclasses.replace(make_machine(1), cpus=(Cpu(index=cpu, core=0, package=0, numa_node=0),))
-    videos.make_missing(paths, jobs, states, SlotPool(machine), told, lambda: False)
+    videos.make_missing(paths, [name for name in names if names[name]], states, SlotPool(machine), told, lambda: False)
     assert told.kinds() == ["pictures", "warning", "warning"]
     assert [facts.get("job_id") for _, _, facts in told.events] == [None, "a-s0", "b-s0"]
     assert told.messages().count(why) == 2

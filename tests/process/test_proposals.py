@@ -71,6 +71,15 @@ def test_a_sampler_of_the_user_that_fails_is_named(tmp_path: Path, body: str, mo
         own.ask(0)
 
 
+def restored(sampler: Proposals, events: Sequence[SearchEvent]) -> None:
+    """As a searcher does when it is started."""
+    done = History()
+    sampler.restore(events[-1].id)
+    for event in events:
+        done.apply(event)
+        sampler.replay(event, done)
+
+
 def test_a_saved_sampler_that_knows_more_than_the_ledger_is_not_used(tmp_path: Path) -> None:
     spec = dataclasses.replace(SPEC, sampler="cmaes", space=SPEC.space[:1])
     pytest.importorskip("cmaes")
@@ -80,11 +89,11 @@ def test_a_saved_sampler_that_knows_more_than_the_ledger_is_not_used(tmp_path: P
     told.save(last_id=9)
     assert (tmp_path / "sampler.pickle").exists()
     again = proposals(tmp_path, spec)
-    again.restore(events)
+    restored(again, events)
     assert [again.ask(index) for index in range(3)] == asked
     longer = [SearchEvent(kind="asked", content={"point": each, "jobs": []}, id=2 + n) for n, each in enumerate(asked)]
     again = proposals(tmp_path, spec)
-    again.restore([*events, *longer, SearchEvent(kind="ended", content={}, id=9)])
+    restored(again, [*events, *longer, SearchEvent(kind="ended", content={}, id=9)])
     assert again.ask(3) == told.ask(3)
 
 

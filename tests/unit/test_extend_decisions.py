@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def reconciled(experiment: Experiment, now: Job, on_change: OnChange = "extend",
     verdicts = {"a": JobVerdict(robot_hash=robot)}
     paths, ledger, reporter = experiment.paths, experiment.ledger, experiment.reporter
     (row,) = reconcile([now], verdicts, {"a": 0}, on_change, paths, ledger, reporter)
-    assert ledger.jobs() == [row], "the ledger says the same"
+    assert ledger.jobs() == [dataclasses.replace(row, declared=row.job)], "the ledger says the same"
     return row
 
 

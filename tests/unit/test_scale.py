@@ -190,12 +190,15 @@ def of_35_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> recorder.Reco
     return recorder.Recorder(paths=paths, ledger=ledger, reporter=SilentReporter())
 
 
-def test_the_summary_of_many_jobs_is_written_a_page_a_turn(of_35_jobs: recorder.Recorder) -> None:
+def test_the_summary_of_many_jobs_is_written_page_by_page_as_its_share_of_time_allows(
+    of_35_jobs: recorder.Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, paths = of_35_jobs, of_35_jobs.paths
-    for turn in range(3):
-        one.end_turn(float(turn))
+    monkeypatch.setattr(recorder, "SUMMARY_SHARE", 1e-9)
+    for time_s in (0.0, 1e12, 1e12 + 1.0, 2e12):  # the second time 1 s is too early for the next page
+        one.end_turn(time_s)
         assert not paths.summary_json.exists()
-    one.end_turn(3.0)
+    one.end_turn(3e12)
     written = json.loads(paths.summary_json.read_text())
     assert [row["job_id"] for row in written] == [f"j{place:02}" for place in range(35)]
     assert len(paths.summary_csv.read_text().splitlines()) == 36

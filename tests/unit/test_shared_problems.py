@@ -83,7 +83,14 @@ def test_finished_jobs_stay_unexamined_while_their_robot_and_settings_are_the_sa
     digest = robot_hash("robot.xml", {"robot.xml": source})
 
     def known(declared: Job = job, state: State | None = None) -> bool:
-        row = JobRow(job=job, state=state or Succeeded(), attempts=1, fingerprint=spec.fingerprint(), robot_hash=digest)
+        row = JobRow(
+            job_id=job.job_id,
+            declared=job,
+            state=state or Succeeded(),
+            attempts=1,
+            fingerprint=spec.fingerprint(),
+            robot_hash=digest,
+        )
         verdict = resume.finished([row], [declared], paths).get("a")
         return verdict is not None and (verdict.xml, verdict.robot_hash) == ("robot.xml", digest)
 

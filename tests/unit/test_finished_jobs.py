@@ -1,0 +1,196 @@
+"""What is over is not read again: a run that is resumed with very many finished jobs looks at what is left of it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervisor_helpers import Experiment, RecordingReporter, ask, ledgers_closed, make_job, once  # noqa: F401 - a fixture
+from trial_helpers import Told, search_run
+
+from orchestrator.core.errors import LedgerError
+from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Paused, Pending, State, Succeeded
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import resume, run_directory, search_process
+from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.reconcile import reconcile
+from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.ledger import Ledger, search_events
+from orchestrator.ledger.search_events import SearchEvent
+from orchestrator.search.trials import TrialReader, best
+
+FAILED = Failed(cause=Cause.ERROR, message="it fell")
+
+
+def with_unreadable(root: Path, job_id: str) -> Ledger:
+    """The ledger below ``root`` after the declaration of a job was damaged."""
+    with contextlib.closing(sqlite3.connect(root / "ledger.sqlite3")) as connection:
+        connection.execute("UPDATE declared SET resources = '{' WHERE job_id = ?", (job_id,))
+        connection.commit()
+    return Ledger.open(root / "ledger.sqlite3")
+
+
+def begun(root: Path, states: dict[str, State], **settings: Any) -> Experiment:
+    """Jobs that have had an attempt each, and are in these states now."""
+    experiment = Experiment(root, [make_job(job_id, **settings.get(job_id, {})) for job_id in states])
+    for job_id, state in states.items():
+        attempt = Attempt(job_id=job_id, number=0, cpus=(0,), gpus=(), started_at=0.0)
+        experiment.ledger.start_attempt(attempt, queue_s=0.0)
+        experiment.ledger.set_state(job_id, state)
+    experiment.ledger.commit()
+    return experiment
+
+
+def test_declarations_of_jobs_that_are_over_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
+    begun(tmp_path, {"done": Succeeded(), "failed": FAILED, "left": Pending()}).ledger.close()
+    ledger = with_unreadable(tmp_path, "done")
+    done, failed, left = ledger.jobs(decoded=False)
+    assert (done.job_id, done.state, left.job) == ("done", Succeeded(), make_job("left"))
+    assert failed.job == make_job("failed")
+    with pytest.raises(LedgerError, match="rebuild-ledger"):
+        _ = done.job
+    with pytest.raises(LedgerError, match="rebuild-ledger"):
+        ledger.jobs()
+
+
+def test_without_a_look_for_damage_a_ledger_of_another_kind_is_still_refused(tmp_path: Path) -> None:
+    Experiment(tmp_path, [make_job("a")]).ledger.close()
+    path = tmp_path / "ledger.sqlite3"
+    with path.open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(LedgerError, match="truncated"):
+        Ledger.open(path)
+    assert Ledger.open(path, is_sound=True).counts() == {"PENDING": 1}
+    other = shutil.copy(path, tmp_path / "other")
+    with contextlib.closing(sqlite3.connect(other)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(LedgerError, match="version 99"):
+        Ledger.open(Path(other), is_sound=True)
+
+
+def unread(experiment: Experiment) -> Experiment:
+    """Its supervisor begins with the jobs that are over as they are at the start of a run: not read."""
+    experiment.supervisor.rows = experiment.ledger.jobs(decoded=False)
+    return experiment
+
+
+def test_a_finished_job_is_retried_as_it_was_declared(tmp_path: Path) -> None:
+    waits = {"spec": {"after": ("left",)}}
+    experiment = unread(begun(tmp_path, {"failed": FAILED, "child": Cancelled(), "left": Pending()}, child=waits))
+    experiment.reporter.each_turn = once(lambda _: True, lambda: ask(tmp_path, ("retry", "failed"), ("retry", "child")))
+    assert experiment.run() == dict.fromkeys(["failed", "child", "left"], "SUCCEEDED")
+
+
+def test_a_job_that_is_retried_waits_for_others_if_it_never_began(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("child", spec={"after": ("left",)}), make_job("left")])
+    experiment.ledger.set_state("child", Cancelled())
+    unread(experiment)
+    experiment.reporter.each_turn = once(lambda _: True, lambda: ask(tmp_path, ("retry", "child")))
+    assert experiment.run() == {"child": "SUCCEEDED", "left": "SUCCEEDED"}
+    assert experiment.order == ["left", "child"]
+
+
+def test_a_finished_job_that_cannot_be_read_ends_no_run(tmp_path: Path) -> None:
+    experiment = unread(begun(tmp_path, {"failed": FAILED, "left": Pending()}))
+
+    def retry() -> None:
+        with_unreadable(tmp_path, "failed").abandon()
+        ask(tmp_path, ("retry", "failed"))
+
+    experiment.reporter.each_turn = once(lambda _: True, retry)
+    assert experiment.run() == {"failed": "FAILED", "left": "SUCCEEDED"}
+    assert "failed cannot be queued again" in experiment.reporter.messages()
+
+
+def test_jobs_that_are_over_stay_as_they_are_when_the_others_are_reconciled(tmp_path: Path) -> None:
+    begun(tmp_path, {"done": Succeeded(), "left": Pending(), "failed": FAILED}).ledger.close()
+    ledger, reporter = with_unreadable(tmp_path, "done"), RecordingReporter()
+    recorded, verdicts = {row.job_id: row for row in ledger.jobs(decoded=False)}, {"left": JobVerdict()}
+    paths = RunPaths(tmp_path)
+    paths.job("left").root.mkdir(parents=True)
+    rows = reconcile([make_job("left")], verdicts, {"left": 0}, "refuse", paths, ledger, reporter, recorded=recorded)
+    assert [(row.job_id, row.state.name, row.position) for row in rows] == [
+        ("left", "PENDING", 1),
+        ("done", "SUCCEEDED", 0),
+        ("failed", "FAILED", 2),
+    ]
+    assert ledger.counts() == {"SUCCEEDED": 1, "PENDING": 1, "FAILED": 1}
+    assert "1 job was finished before" in reporter.messages()
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "has_model", "expected"),
+    [
+        (Succeeded(), True, True),
+        (Succeeded(), False, False),
+        (FAILED, False, True),
+        (Cancelled(), False, True),
+        (Cancelled(is_undeclared=True), True, False),
+        (Pending(), False, False),
+        (Paused(at_rung=True), True, False),
+    ],
+)
+def test_settled_is_what_is_over_and_has_what_it_leaves(
+    state: State, has_model: bool, expected: bool, tmp_path: Path
+) -> None:
+    experiment = begun(tmp_path, {"a": state})
+    directory = experiment.paths.job("a")
+    directory.root.mkdir(parents=True)
+    if has_model:
+        directory.model.touch()
+    (row,) = experiment.ledger.jobs(decoded=False)
+    assert resume.is_settled(row, experiment.paths) is expected
+
+
+def test_a_resumed_search_has_the_jobs_that_are_left_and_the_places_of_all(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[3.0]), Told(values=[4.0]), Told(reached=[1.0]), Told()])
+    done, gone, waiting, queued = (f"hopper-t{number:05d}-s0" for number in range(4))
+    directory = paths.job(done)
+    directory.root.mkdir(parents=True)
+    for file in (directory.model, directory.vecnormalize):
+        file.touch()
+    with run_directory.opened_ledger(paths) as ledger:
+        declared = resume.declared_search(paths)
+        found, options = search_process.resumed(declared, RunOptions(run_dir=paths.root), ledger, paths)
+    assert [job.job_id for job in found.jobs] == [gone, waiting, queued], "the results of one are gone"
+    assert options.verdicts is not None
+    assert list(options.verdicts) == [gone, waiting, queued]
+    assert options.recorded is not None
+    assert [(job_id, row.position) for job_id, row in options.recorded.items()] == [
+        (done, 0),
+        (gone, 1),
+        (waiting, 2),
+        (queued, 3),
+    ]
+
+
+@pytest.mark.parametrize("directions", [("maximize",), ("minimize",), ("maximize", "minimize")])
+def test_the_best_are_known_as_soon_as_trials_end(directions: Sequence[str], tmp_path: Path) -> None:
+    chance, several = random.Random(0), len(directions) > 1
+    names = ["eval_mean", "env_steps"][: len(directions)]
+    settings = {"objective": names, "direction": list(directions)} if several else {"direction": directions[0]}
+    sampler = {"sampler": "nsga2"} if several else {}
+    trials = [Told() for _ in range(40)]
+    paths = search_run(
+        tmp_path / "run", trials, is_over=False, scheduler={"kind": "none"}, reevaluate=1, **settings, **sampler
+    )
+    reader = TrialReader.of(paths)
+    assert reader is not None
+    with run_directory.opened_ledger(paths) as ledger:
+        for number in chance.sample(range(40), 40):
+            values = [float(chance.randrange(6)) for _ in names] if chance.random() < 0.8 else None
+            content = {"values": values, "measures": None, "env_steps": 1000, "why": "" if values else "it fell"}
+            search_events.add(ledger, [SearchEvent(kind="over", trial=number, content=content)])
+            reader.update(ledger)
+            expected = best(reader.asked, reader.directions)
+            assert list(reader.front) == (expected if several else expected[:1])
+    states = [reader.state(trial) for trial in reader.asked]
+    assert reader.failed == states.count("failed") > 0
+    assert reader.saved_share == 0.0
