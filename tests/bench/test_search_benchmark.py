@@ -28,9 +28,10 @@ def test_rungs_choose_among_fully_trained_points_for_fewer_env_steps() -> None:
     assert 0 < grid.spent < grid.whole
     assert len(grid.values) == 4
     assert grid.chosen in grid.values
-    share, choices, ratio = search_learning.asha(1)
+    share, choices, ratio, _, ratio_of_all = search_learning.asha(1)
     assert share.values == [grid.spent / grid.whole]
     assert choices.good == (ratio.values == [1])
+    assert ratio_of_all.values == [1]
     (together,) = search_learning.together(1, figures=None)
     assert together.values[0] >= 0
     search_learning.grid.cache_clear()
