@@ -20,6 +20,7 @@ from orchestrator.core.text import plain
 
 if TYPE_CHECKING:
     from orchestrator.experiment.control import Snapshot
+    from orchestrator.experiment.policy_process import ExportRequest, PlayRequest
 
 WATCH_EVERY_S = 1.0
 MOST_JOBS = 1_000_000
@@ -246,15 +247,28 @@ def play(
     stochastic: Annotated[
         bool, Option("--stochastic", help="Sample actions, as in training, instead of taking their mean.")
     ] = False,
+    policy: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE.onnx|.pt|.npz",
+            help="Play a policy that `export` has written.",
+            show_default="the job's own policy",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, Option(help="Directory for the video and the preview.", show_default="the job's directory")
     ] = None,
 ) -> None:
     """Show a trained policy: in a window where there is a display, otherwise as video and preview image."""
-    from orchestrator.experiment import control, videos
+    from orchestrator.experiment.policy_process import PlayRequest
 
-    request = videos.PlayRequest(
+    if policy is not None and (checkpoint is not None or stochastic):
+        raise UsageError(
+            "play: an exported policy has no checkpoints and no noise; leave out --checkpoint, --stochastic"
+        )
+    request = PlayRequest(
         checkpoint=checkpoint,
+        policy=policy,
         interactive=not video,
         seconds=seconds,
         episodes=episodes,
@@ -262,8 +276,43 @@ def play(
         stochastic=stochastic,
         output=output,
     )
+    _use_policy(run_dir, job, request)
+
+
+@app.command()
+def export(
+    run_dir: RunDir,
+    job: JobName,
+    to: Annotated[
+        Path,
+        Option(
+            metavar="FILE.onnx|.pt|.npz|.h",
+            help="The file to write: ONNX, TorchScript, NumPy or a C header. An earlier file is replaced.",
+        ),
+    ],
+    checkpoint: Annotated[
+        str | None,
+        Option(
+            metavar="N|latest|PATH",
+            help="Checkpoint to export: its env_steps, the latest, or a file.",
+            show_default="the trained policy",
+        ),
+    ] = None,
+) -> None:
+    """Write a trained policy for other programs, such as a robot's controller: observations in, actions and ctrl out.
+
+    Normalisation of observations is part of the file, and so are names, units and the control period.
+    """
+    from orchestrator.experiment.policy_process import ExportRequest
+
+    _use_policy(run_dir, job, ExportRequest(to=to, checkpoint=checkpoint))
+
+
+def _use_policy(run_dir: Path, job: str, request: PlayRequest | ExportRequest) -> None:
+    from orchestrator.experiment import control, policy_process
+
     with shared.interruptible("stopped"):
         paths = control.find(run_dir, job)
-        if (warning := videos.robot_warning(paths)) is not None:
+        if (warning := policy_process.robot_warning(paths)) is not None:
             shared.print_progress(f"warning: {warning}")
-        videos.play(paths, request)
+        policy_process.use(paths, request)

@@ -15,6 +15,7 @@ and lone surrogates."""
 
 INSTALL_RAY = 'pip install -c constraints.txt ".[ray]" in a clone of this project'
 INSTALL_WEB = 'pip install -c constraints.txt ".[web]" in a clone of this project'
+INSTALL_EXPORT = 'pip install -c constraints.txt ".[export]" in a clone of this project'
 INSTALL_SEARCH = 'pip install -c constraints.txt ".[search]" in a clone of this project'
 
 

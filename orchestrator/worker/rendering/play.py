@@ -2,28 +2,24 @@
 a film strip.
 
 Everything is read from the job's directory: spec, robot and policy. Every file written is a line on standard output.
-On failure the last line of standard error says why; the exit code is 2 for what another command line would avoid,
-otherwise 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.export import policy_files
 from orchestrator.worker.rendering import live_view, offscreen, scenes, video_encoding
 from orchestrator.worker.rendering.scenes import Scene
-from orchestrator.worker.rendering.trained_policy import Policy, PolicyError, load_policy, read_checkpoint
-from orchestrator.worker.runtime import failures, lifeline
+from orchestrator.worker.rendering.trained_policy import Policy, exported_policy, load_policy, read_checkpoint
+from orchestrator.worker.runtime import child_command
 
 DEFAULT_S = 10.0
 """Length of a video when neither ``--seconds`` nor ``--episodes`` is given."""
@@ -31,30 +27,11 @@ MAX_S = 600.0
 """Limit for ``--episodes`` alone: some episodes never end."""
 
 
-def main(arguments: list[str]) -> NoReturn:
-    lifeline.attach()
-    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
-    code, message = 0, ""
-    try:
-        play(_parser().parse_args(arguments))
-    except (PolicyError, offscreen.CannotRender) as error:
-        code, message = (2 if isinstance(error, PolicyError) else 1), str(error)
-    except OSError as error:
-        code, message = 1, f"{error.filename or 'the system'}: {error.strerror or error}"
-    except Exception as error:  # from robot, policy or the user's environment: one message, no traceback
-        code, message = 1, failures.describe(error)
-    if message:
-        print(" ".join(message.split()), file=sys.stderr)
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)  # a normal exit would wait for the threads of the user's code and of the window
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m orchestrator.worker.rendering.play", allow_abbrev=False)
     parser.add_argument("job_dir", type=Path)
     parser.add_argument("--checkpoint")
+    parser.add_argument("--policy", type=Path)
     parser.add_argument("--interactive", action="store_true")
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--episodes", type=int)
@@ -69,7 +46,8 @@ def play(options: argparse.Namespace) -> None:
     paths = JobPaths(options.job_dir)
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
     spec = dataclasses.replace(spec, device="cpu", n_envs=1)
-    trained = read_checkpoint(paths, options.checkpoint)
+    exported = None if options.policy is None else policy_files.read(options.policy)
+    trained = None if exported is not None else read_checkpoint(paths, options.checkpoint)
     in_window = options.interactive and _has_display()
     if not in_window:
         offscreen.choose_gl()
@@ -82,11 +60,15 @@ def play(options: argparse.Namespace) -> None:
         print("this environment renders itself and cannot be shown in a window: writing video and film strip instead")
         offscreen.choose_gl()
         in_window = False
-    act = load_policy(spec, paths, scene.venv, trained, deterministic=not options.stochastic)
+    label = "" if trained is None else f"-{trained.label}"
+    if exported is None:
+        act = load_policy(spec, paths, scene.venv, trained, deterministic=not options.stochastic)
+    else:
+        act, label = exported_policy(exported, scene.venv), f"-{options.policy.name.replace('.', '-')}"
     if in_window:
         _show(scene, act, options)
     else:
-        _write(scene, act, options, paths, label="" if trained is None else f"-{trained.label}")
+        _write(scene, act, options, paths, label=label)
 
 
 def _has_display() -> bool:
@@ -157,4 +139,4 @@ def _show(scene: Scene, act: Policy, options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    child_command.run(lambda: play(_parser().parse_args()))

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
@@ -17,6 +19,7 @@ from orchestrator.worker.runtime import failures
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
+    from orchestrator.worker.export.policy_files import Act
     from orchestrator.worker.training.algorithms import Model
 
 LATEST = "latest"
@@ -108,6 +111,26 @@ def load_policy(
         if not deterministic:
             actions = algorithms.add_action_noise(model, actions)
         observation, _, dones, _ = wrapped.step(actions)
+        return observation, bool(dones[0])
+
+    return act
+
+
+def exported_policy(exported: Act, venv: VecEnv) -> Policy:
+    """A policy that was read from an exported file, in ``venv`` without normalisation.
+
+    :raises PolicyError: it was exported from a job with other observations or actions.
+    """
+    sizes = [int(np.prod(space.shape or ())) for space in (venv.observation_space, venv.action_space)]
+    own = [exported.observations, exported.actions]
+    if own != sizes:
+        takes, has = (f"{observations} observations and {actions} actions" for observations, actions in (own, sizes))
+        raise PolicyError(f"the exported policy has {takes}, and this job {has}; name a file that was exported from it")
+
+    def act(observation: Any) -> tuple[Any, bool]:
+        if observation is None:
+            return venv.reset(), False
+        observation, _, dones, _ = venv.step(exported(observation)["action"])
         return observation, bool(dones[0])
 
     return act

@@ -1,0 +1,139 @@
+"""Child processes in which a trained policy is played or exported: they alone load torch, MuJoCo and the policy."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, ClassVar
+
+from orchestrator.core.environment import CHANNEL_VARIABLE, worker_thread_settings
+from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.regular_files import read_regular
+from orchestrator.core.robot_hash import altered_since_training
+from orchestrator.core.text import last_line
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.executors.process import end_group, package_path, working_directory
+
+SOFTWARE_RENDERER = {"LP_NUM_THREADS": "0"}
+"""Mesa's setting for rendering in the process's own thread, beside other processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayRequest:
+    """Which policy to play, and how."""
+
+    module: ClassVar[str] = "orchestrator.worker.rendering.play"
+    checkpoint: str | None = None
+    """env_steps of one of the job's checkpoints, ``latest``, or a file; None for the finished policy."""
+    policy: Path | None = None
+    """A file that `export` has written; its policy is played instead of the job's own."""
+    interactive: bool = False
+    """In a window if there is a display, otherwise as video and film strip."""
+    seconds: float | None = None
+    episodes: int | None = None
+    seed: int = 0
+    stochastic: bool = False
+    output: Path | None = None
+    """Folder for video and film strip; None for the job's own."""
+
+    def arguments(self) -> list[str]:
+        """The command line arguments of :attr:`module`."""
+        flags = [f"--{name}" for name in ("interactive", "stochastic") if getattr(self, name)]
+        valued = ("checkpoint", "policy", "seconds", "episodes", "seed", "output")
+        return flags + [f"--{name}={getattr(self, name)}" for name in valued if getattr(self, name) is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRequest:
+    """Which policy to export, and to which file."""
+
+    module: ClassVar[str] = "orchestrator.worker.policies.job_export"
+    to: Path
+    checkpoint: str | None = None
+    """As for :class:`PlayRequest`."""
+
+    def arguments(self) -> list[str]:
+        """The command line arguments of :attr:`module`."""
+        return [f"--to={self.to}", *([] if self.checkpoint is None else [f"--checkpoint={self.checkpoint}"])]
+
+
+def use(job: JobPaths, request: PlayRequest | ExportRequest) -> None:
+    """Play or export the policy of ``job``; the child prints the files it writes.
+
+    :raises UsageError, OrchestratorError:
+    """
+    with PolicyProcess(job, request) as process:
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        code, message = process.end()
+    if code == 2:
+        raise UsageError(message)
+    if code != 0:
+        raise OrchestratorError(f"{job.root.name}: {message}")
+
+
+def robot_warning(job: JobPaths) -> str | None:
+    """Says so if the robot in the job directory is not the one that the policy was trained with."""
+    with contextlib.suppress(OSError, ValueError, TypeError):  # whoever plays it reports what cannot be read
+        return altered_since_training(job, WorkerSpec.from_json(read_regular(job.spec)).xml)
+    return None
+
+
+class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
+    """A child process that plays or exports a policy, in its own session.
+
+    It ends with this process and with the ``with`` block.
+
+    :param cpus: the CPUs it is bound to, with its output discarded; None for all, with its output passed on.
+    """
+
+    def __init__(
+        self, job: JobPaths, request: PlayRequest | ExportRequest, cpus: tuple[int, ...] | None = None
+    ) -> None:
+        self.started = time.monotonic()
+        environment = {**os.environ, **worker_thread_settings(1), **package_path()}
+        environment |= {"CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0"}
+        if cpus is not None:
+            environment |= SOFTWARE_RENDERER
+        with contextlib.ExitStack() as undo:
+            self._errors: IO[bytes] = undo.enter_context(tempfile.TemporaryFile())
+            self._channel, theirs = socket.socketpair()
+            undo.callback(self._channel.close)
+            with theirs:
+                self._popen = subprocess.Popen(
+                    [sys.executable, "-m", request.module, str(job.root), *request.arguments()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=None if cpus is None else subprocess.DEVNULL,
+                    stderr=self._errors,
+                    cwd=working_directory(job.root),
+                    start_new_session=True,
+                    pass_fds=[theirs.fileno()],
+                    env=environment | {CHANNEL_VARIABLE: str(theirs.fileno())},
+                )
+            self.pid = self._popen.pid
+            if cpus is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(self.pid, cpus)
+            undo.pop_all()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> tuple[int, str]:
+        """Kill what still runs of it; returns exit code and last line of its errors. May be called again."""
+        code = end_group(self._popen)
+        self._channel.close()
+        if self._errors.closed:
+            return code, ""
+        with self._errors:
+            self._errors.seek(0)
+            text = self._errors.read().decode(errors="replace")
+        return code, f"ended with signal {-code}" if code < 0 else last_line(text, f"ended with exit code {code}")

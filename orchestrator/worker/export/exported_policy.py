@@ -1,0 +1,113 @@
+"""What is exported of a policy: plain arrays, from which each format is written.
+
+For an observation x, ``(n,)``, as the environment gives it:
+
+    x = clip((x - mean) / std, -clip, clip)          in float64, then rounded to float32, as in training
+    x = activation(weight · x + bias)                for each layer; the last one has no activation
+    x = clip(x, -mean_limit, mean_limit)
+    x = low + (tanh(x) + 1) · (high - low) / 2       where actions are squashed
+    action = clip(x, low, high)
+    ctrl = clip(middle + half · action, ctrl_low, ctrl_high)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.core.decoding import field_values
+from orchestrator.core.errors import UsageError
+
+Floats = NDArray[np.float32]
+INPUT, ACTION, CTRL = "observation", "action", "ctrl"
+"""Names of the input and the outputs, in every format."""
+LEAKY_SLOPE = 0.01
+"""Of ``leaky_relu``, as torch has it."""
+
+
+class ExportError(UsageError):
+    """A policy cannot be exported, or an exported file not be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """What a robot's controller must know besides the numbers of the policy. Every format holds it."""
+
+    job: str
+    algo: str
+    task: str
+    """The task, gymnasium id or entry point of the job."""
+    env_steps: int
+    """How long the policy was trained."""
+    robot_sha256: str
+    """Of the robot that it was trained with, as the job's ``robot.sha256`` has it; empty without a robot."""
+    control_period_s: float | None
+    """Seconds between two actions; None where the environment does not tell."""
+    observation_names: Sequence[str]
+    observation_units: Sequence[str]
+    """Empty where a unit is not known; ``1`` for plain numbers."""
+    action_names: Sequence[str]
+    """Of the actuators, in the order of ``action`` and ``ctrl``."""
+    ctrl_units: Sequence[str]
+    """What a ``ctrl`` of 1 means: ``18 N m``, ``rad``; empty where that is not known."""
+
+    def as_text(self) -> dict[str, str]:
+        """Each field as text: numbers and lists as JSON."""
+        values = field_values(self).items()
+        return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalization:
+    mean: NDArray[np.float64]
+    """``(n,)``"""
+    std: NDArray[np.float64]
+    """``(n,)``, never 0"""
+    clip: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseLayer:
+    weight: Floats
+    """``(outputs, inputs)``"""
+    bias: Floats
+    """``(outputs,)``"""
+    activation: str
+    """A value of :data:`orchestrator.core.worker_spec.Activation`; empty for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controls:
+    """How actions become controls; ``(actions,)`` float64 each."""
+
+    middle: NDArray[np.float64]
+    half: NDArray[np.float64]
+    low: NDArray[np.float64]
+    """-inf where the actuator has no limit."""
+    high: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedPolicy:
+    metadata: Metadata
+    normalization: Normalization | None
+    layers: Sequence[DenseLayer]
+    mean_limit: float = math.inf
+    """Bound of the last layer's output: SAC has one with gSDE."""
+    squash: bool
+    low: Floats
+    """``(actions,)`` bounds of actions."""
+    high: Floats
+    controls: Controls | None
+    """None where only the environment knows how actions become controls."""
+
+    @property
+    def half_range(self) -> Floats:
+        """``(actions,)`` half the distance of the bounds of actions."""
+        half: Floats = np.float32(0.5) * (self.high - self.low)
+        return half

@@ -1,0 +1,37 @@
+"""The process of a command that needs a job's policy: ``play`` and ``export`` run in one.
+
+On failure the last line of standard error says why; the exit code is 2 for what another command line would avoid,
+otherwise 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.worker.runtime import failures, lifeline
+
+
+def run(command: Callable[[], None]) -> NoReturn:
+    """Run ``command`` and end the process, together with the one that started it at the latest."""
+    lifeline.attach()
+    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    code, message = 0, ""
+    try:
+        command()
+    except OrchestratorError as error:
+        code, message = (2 if isinstance(error, UsageError) else 1), str(error)
+    except OSError as error:
+        code, message = 1, f"{error.filename or 'the system'}: {error.strerror or error}"
+    except Exception as error:  # from robot, policy or the user's environment: one message, no traceback
+        code, message = 1, failures.describe(error)
+    if message:
+        print(" ".join(message.split()), file=sys.stderr)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)  # a normal exit would wait for the threads of the user's code and of a window

@@ -1,0 +1,78 @@
+"""Units of what a policy observes and controls, found by the names of :mod:`orchestrator.worker.tasks.input_names`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+
+from orchestrator.worker.tasks import input_names
+from orchestrator.worker.tasks.actions import position_servos
+from orchestrator.worker.tasks.base import joint_type
+from orchestrator.worker.tasks.root import FREE, HINGE, SLIDE
+
+UNKNOWN, NUMBER = "", "1"
+_FREE = ("m", "m", "m", NUMBER, NUMBER, NUMBER, NUMBER), ("m/s", "m/s", "m/s", "rad/s", "rad/s", "rad/s")
+_BALL = (NUMBER,) * 4, ("rad/s",) * 3
+_OF_JOINT = {FREE: _FREE, HINGE: (("rad",), ("rad/s",)), SLIDE: (("m",), ("m/s",))}
+_OF_FORCE = {"m/s": "N", "rad/s": "N m"}
+_AXES = {"up": NUMBER, "velocity": "m/s", "spin": "rad/s", "end": "m", "target": "m"}
+_OTHERS = {
+    **{f"{quantity} {axis}": unit for quantity, unit in _AXES.items() for axis in "xyz"},
+    **{"height": "m", "command forward": "m/s", "command left": "m/s", "command turn": "rad/s"},
+    "constraint force": "N",
+}
+_PREFIXES = {"sin ": NUMBER, "cos ": NUMBER, "last action ": NUMBER}
+
+
+def of_observations(model: mujoco.MjModel, names: Sequence[str]) -> list[str]:
+    """The unit of each observation: ``rad``, ``m/s`` … , ``1`` for plain numbers, empty where it is not known."""
+    joints = [_OF_JOINT.get(joint_type(model, joint), _BALL) for joint in range(model.njnt)]
+    velocities = input_names.velocities(model)
+    known = dict(
+        zip(input_names.positions(model), (unit for positions, _ in joints for unit in positions), strict=True)
+    )
+    known |= {f"offset of {name}": unit for name, unit in known.items()}
+    known |= dict(zip(velocities, (unit for _, of_velocities in joints for unit in of_velocities), strict=True))
+    known |= {f"force for {name}": _OF_FORCE[known[name]] for name in velocities}
+    known |= dict.fromkeys(input_names.activations(model), NUMBER)
+    prefixed = {name: unit for name in names for prefix, unit in _PREFIXES.items() if name.startswith(prefix)}
+    return [known.get(name) or prefixed.get(name) or _OTHERS.get(name, UNKNOWN) for name in names]
+
+
+def of_controls(model: mujoco.MjModel) -> list[str]:
+    """What a control of 1 means at its joint: ``18 N m``, ``rad``, ``0.5 rad/s``; empty where that is not known.
+
+    ``1`` is the activation of a muscle.
+    """
+    servos, actuators = position_servos(model), np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)
+    return [_of_actuator(model, int(actuator), is_position=bool(servos[actuator])) for actuator in actuators]
+
+
+def _of_actuator(model: mujoco.MjModel, actuator: int, *, is_position: bool) -> str:
+    dynamics = mujoco.mjtDyn(int(model.actuator_dyntype[actuator]))
+    if dynamics == mujoco.mjtDyn.mjDYN_MUSCLE:
+        return NUMBER
+    joint, gear = int(model.actuator_trnid[actuator, 0]), float(model.actuator_gear[actuator, 0])
+    kind = mujoco.mjtTrn(int(model.actuator_trntype[actuator]))
+    if kind != mujoco.mjtTrn.mjTRN_JOINT or joint_type(model, joint) not in (HINGE, SLIDE) or not gear:
+        return UNKNOWN
+    (position,), (velocity,) = _OF_JOINT[joint_type(model, joint)]
+    fixed = model.actuator_gaintype[actuator] == int(mujoco.mjtGain.mjGAIN_FIXED)
+    gain, bias = float(model.actuator_gainprm[actuator, 0]), model.actuator_biasprm[actuator]
+    has_bias = model.actuator_biastype[actuator] == int(mujoco.mjtBias.mjBIAS_AFFINE)
+    if is_position:
+        return _scaled(1 / gear, position)
+    if not fixed or model.actuator_ctrlnum[actuator] != 1:
+        return UNKNOWN
+    if has_bias and gain and bias[1] == 0 and np.isclose(bias[2], -gain):
+        return _scaled(1 / gear, velocity)
+    if has_bias and dynamics == mujoco.mjtDyn.mjDYN_INTEGRATOR:
+        return _scaled(1 / gear, velocity)
+    simple = dynamics in (mujoco.mjtDyn.mjDYN_NONE, mujoco.mjtDyn.mjDYN_FILTER, mujoco.mjtDyn.mjDYN_FILTEREXACT)
+    return _scaled(gain * gear, _OF_FORCE[velocity]) if simple and not has_bias else UNKNOWN
+
+
+def _scaled(factor: float, unit: str) -> str:
+    return unit if factor == 1 else f"{factor:g} {unit}"

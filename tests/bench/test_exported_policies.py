@@ -1,0 +1,19 @@
+"""``benchmarks.exported_policies`` on a finished experiment."""
+
+from __future__ import annotations
+
+from command_helpers import Experiment
+
+from benchmarks import exported_policies
+
+
+def test_every_format_of_an_evaluated_job_is_compared_with_it(finished_once: Experiment) -> None:
+    rows = list(exported_policies.compare(finished_once.run_dir, observations=100))
+    assert {row.job for row in rows} == {"balancer-s0"}, "the hopper has no evaluation"
+    assert {"onnx", "pt", "npz"} <= {row.format for row in rows}
+    assert all(row.observations >= 100 and row.difference <= 1e-6 for row in rows)
+    [exact] = [row for row in rows if row.format == "pt"]
+    assert (exact.difference, exact.returns) == (0.0, exact.expected)
+    text = exported_policies.table(rows)
+    assert text.startswith("| policy | algorithm | `.onnx` |")
+    assert "| balancer-s0 | PPO |" in text
