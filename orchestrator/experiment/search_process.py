@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,20 +24,23 @@ from orchestrator.core.errors import ChangedError, LedgerError
 from orchestrator.core.job import TERMINAL, Cause, State, move
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, last_line, listed
-from orchestrator.executors.process import end_group, package_path, working_directory
+from orchestrator.executors.process import end_group, has_ended, package_path, working_directory
 from orchestrator.experiment import control, resume, run_end
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger, search_events
+from orchestrator.machine.slots import Slots
 from orchestrator.supervisor.events import Reporter
 from orchestrator.supervisor.retry_policy import exit_code, promoted
 from orchestrator.supervisor.supervisor import Supervisor
 
 MOST_STARTS = 5
-ENDED, WAITS_FOR_USER = 0, 3
-"""Exit codes of a searcher: the search is over; what is left is jobs that the user has paused."""
+ENDED, WAITS_FOR_USER, CANNOT_GO_ON = 10, 3, 2
+"""Exit codes of a searcher: the search is over; what is left is jobs that the user has paused; something has to be
+corrected first."""
 OTHERWISE = "`run --fresh` starts over and keeps what is here under another name; another --run-dir leaves it as it is"
+AGAIN = "Correct the cause, and run the same command again: the search resumes"
 LOG_BYTES = 4_000
 """So much of the end of its log is read to say why it has ended."""
 SHOWN = 10
@@ -52,7 +56,7 @@ class SearchProcess:
 
     paths: RunPaths
     holder: str
-    lanes: int
+    slots: Slots
     reporter: Reporter
     has_finished: bool = field(default=False, init=False)
     """Whether the search has come to its end."""
@@ -62,22 +66,25 @@ class SearchProcess:
     _is_search: bool = field(default=False, init=False)
     _popen: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _starts: int = field(default=0, init=False)
+    _told_lanes: int = field(default=0, init=False)
+    """The number of jobs at once that the searcher knows."""
 
     def is_running(self) -> bool:
         """Whether it may still add jobs, or let paused ones go on. To be called often."""
         if not self._is_needed or self.has_finished or self.problem:
             return False
-        code = None if self._popen is None else self._popen.poll()
-        if self._popen is not None and code is None:
+        if self._popen is not None and not has_ended(self._popen.pid):
+            self._tell_lanes(self._popen)
             return True
+        code = None if self._popen is None else end_group(self._popen)  # with whatever its sampler has started
         self.has_finished = code == ENDED
         if code in (ENDED, WAITS_FOR_USER):
             self.problem = "" if self.has_finished else "jobs are paused"
             return False
         try:
-            if code is not None and (code == 2 or self._starts == MOST_STARTS):
+            if code is not None and (code in (CANNOT_GO_ON, -signal.SIGPROF) or self._starts == MOST_STARTS):
                 self.problem = self._why(code)
-                text = f"the search has stopped: {self.problem}. The jobs that it has made are trained"
+                text = f"the search has stopped: {self.problem}. The jobs that it has made are trained. {AGAIN}"
                 self.reporter.event("warning", text)
                 return False
             if code is not None:
@@ -90,19 +97,28 @@ class SearchProcess:
             return False
         return True
 
+    def _tell_lanes(self, popen: subprocess.Popen[bytes]) -> None:
+        if self.slots.lanes != self._told_lanes:
+            self._told_lanes = self.slots.lanes
+            assert popen.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # it has just ended
+                os.write(popen.stdin.fileno(), f"{self._told_lanes}\n".encode())
+
     def _why(self, code: int) -> str:
+        if code == -signal.SIGPROF:
+            return "a call of its sampler has not returned, and has kept all else in its process from running"
         with self.paths.search_log.open("rb") as log:
             log.seek(max(0, self.paths.search_log.stat().st_size - LOG_BYTES))
             said = log.read().decode(errors="replace")
         return last_line(said, f"its process ended with exit code {code}").removeprefix("search: ")
 
     def _start(self) -> None:
-        self._starts += 1
+        self._starts, self._told_lanes = self._starts + 1, self.slots.lanes
         self.paths.search_log.parent.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "orchestrator.search.searcher", str(self.paths.root.absolute())]
         with self.paths.search_log.open("ab") as log:
             self._popen = subprocess.Popen(
-                [*command, self.holder, str(self.lanes)],
+                [*command, self.holder, str(self._told_lanes)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -112,7 +112,7 @@ def run(
         if experiment.text is not None:
             write_whole(paths.experiment, experiment.text)
         _report_plan(run_plan, options, aside, reporter)
-        searcher = SearchProcess(paths=paths, holder=holder, lanes=backend.slots.lanes, reporter=reporter)
+        searcher = SearchProcess(paths=paths, holder=holder, slots=backend.slots, reporter=reporter)
         supervisor = Supervisor(
             paths=paths,
             rows=rows,

@@ -18,6 +18,7 @@ from orchestrator.ledger.search_events import SearchEvent
 from orchestrator.search import samplers
 from orchestrator.search.history import History, Trial, ranked
 from orchestrator.search.space import Space
+from orchestrator.search.watchdog import Watchdog
 
 SAVE_EVERY_S = 5.0
 SAVE_SHARE = 0.01
@@ -36,13 +37,15 @@ once when the search first began."""
 class Proposals:
     """A sampler, and where it is saved. Told and asked in the order of the events, it always proposes the same."""
 
-    def __init__(self, spec: SearchSpec, file: Path, search_path: Path, bracket: int) -> None:
+    def __init__(self, spec: SearchSpec, file: Path, search_path: Path, bracket: int, watchdog: Watchdog) -> None:
         """:param file: where the sampler is saved.
         :param search_path: folder of the user's modules.
         :param bracket: number of trials that are compared with each other; 1 without rungs.
         """
-        self._spec, self._file, self._bracket = spec, file, bracket
-        self._sampler, self._space = samplers.make(spec, search_path), Space(spec.space)
+        self._spec, self._file, self._bracket, self._watchdog = spec, file, bracket, watchdog
+        with watchdog.limited(spec.sampler, "constructor"):
+            self._sampler = samplers.make(spec, search_path)
+        self._space = Space(spec.space)
         self._learns = spec.sampler not in OF_SEED_AND_NUMBER
         self._known = 0
         """The last event that the sampler knows of from its file."""
@@ -76,7 +79,8 @@ class Proposals:
     @contextlib.contextmanager
     def _explaining(self, method: str) -> Iterator[None]:
         try:
-            yield
+            with self._watchdog.limited(self._spec.sampler, f"method {method}"):
+                yield
         except (Exception, SystemExit) as error:
             traceback.print_exc()
             what = f'the sampler "{self._spec.sampler}" has failed in its method {method}'
@@ -88,7 +92,8 @@ class Proposals:
         :param last_id: of the events.
         """
         with contextlib.suppress(Exception):  # missing, damaged, or of another version: everything is told again
-            saved, sampler = pickle.loads(self._file.read_bytes())
+            with self._watchdog.limited(self._spec.sampler, "unpickling"):
+                saved, sampler = pickle.loads(self._file.read_bytes())
             if saved <= last_id:  # else a power cut has taken what it was told
                 self._known, self._sampler = saved, sampler
 
@@ -110,7 +115,8 @@ class Proposals:
             return
         began = time.monotonic()
         with contextlib.suppress(Exception):  # of a user's sampler, or a full disk: it is told everything again
-            content = pickle.dumps((last_id, self._sampler))
+            with self._watchdog.limited(self._spec.sampler, "pickling"):
+                content = pickle.dumps((last_id, self._sampler))
             self._file.parent.mkdir(exist_ok=True)
             write_whole(self._file, content, durable=False)
         now = time.monotonic()

@@ -54,7 +54,7 @@ def _users(spec: SearchSpec, search_path: Path | None) -> Sampler:
     try:
         kind = getattr(importlib.import_module(module), name)
         sampler = kind(space=Space(spec.space), seed=spec.seed, directions=spec.directions, **spec.sampler_options)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{where} cannot be made: {type(error).__name__}: {error}") from error
     missing = [method for method in ("ask", "tell") if not callable(getattr(sampler, method, None))]
     if missing:

@@ -5,6 +5,7 @@
 It acts on the experiment through the ledger alone, as the command ``reload`` does: new jobs and promotions are entered
 together with the event that says so, in one transaction. Killed at any moment, another searcher rebuilds from the
 events what it knew, and goes on with the same next point. It ends when its standard input does: with the supervisor.
+LANES is the number of jobs at once; a line on the standard input says that it has changed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import os
 import re
 import shutil
 import sys
-import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from orchestrator.core.job import TERMINAL, Cause, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import shortened
 from orchestrator.experiment import additions, preflight, resume
-from orchestrator.experiment.search_process import ENDED, WAITS_FOR_USER
+from orchestrator.experiment.search_process import CANNOT_GO_ON, ENDED, WAITS_FOR_USER
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
 from orchestrator.ledger import Ledger, Request, search_events
@@ -35,6 +36,7 @@ from orchestrator.ledger.search_events import Figures, SearchEvent
 from orchestrator.search import outcomes, schedulers
 from orchestrator.search.history import History, Trial, ranked
 from orchestrator.search.proposals import RETURNS, Proposals
+from orchestrator.search.watchdog import Watchdog, tell
 
 LOOK_EVERY_S = 0.05
 FAILURES_IN_A_ROW = 20
@@ -52,8 +54,7 @@ class Searcher:
     experiment: Experiment
     holder: str
     """The supervisor that requests are meant for."""
-    lanes: int
-    """Jobs that run at once: so many are kept waiting for their slot."""
+    watchdog: Watchdog
     ledger: Ledger = field(init=False)
     history: History = field(default_factory=History, init=False)
     _proposals: Proposals | None = field(default=None, init=False)
@@ -76,7 +77,7 @@ class Searcher:
         if search is not None:
             factor = 2 if scheduler is None or scheduler.kind == "median" else scheduler.factor
             bracket, base = factor ** len(self._rungs), self.experiment.base
-            self._proposals = Proposals(search, self.paths.search_sampler, base, bracket)
+            self._proposals = Proposals(search, self.paths.search_sampler, base, bracket, self.watchdog)
         events = search_events.events(self.ledger, self.paths.ledger)
         if self._proposals is not None and events:
             self._proposals.restore(events[-1].id)
@@ -90,18 +91,18 @@ class Searcher:
 
         :raises UsageError: nothing can come of the search, with the reason.
         """
-        began = SearchEvent(kind="began", content={"lanes": max(1, self.lanes)})
+        began = SearchEvent(kind="began", content={"lanes": max(1, self.watchdog.lanes)})
         # A searcher before may have added jobs for a supervisor that had ended.
         self._record([began], [Request(verb="add", job_id=self.holder)])
         if self._proposals is None and not self.history.trials:
             self._take_declared_jobs()
         try:
-            seen, is_done = None, False
+            seen, is_done = (0, 0), False
             while not (self.history.is_over or (is_done and self._waits_for_user())):
                 try:
-                    version = search_events.version(self.ledger)
-                    if version != seen or not is_done:
-                        seen, is_done = version, not self._turn()
+                    now = search_events.version(self.ledger), self.watchdog.lanes
+                    if now != seen or not is_done:
+                        seen, is_done = now, not self._turn()
                         continue
                 except LedgerBusyError:
                     self.ledger = additions.reopened(self.ledger, self.paths)
@@ -183,8 +184,7 @@ class Searcher:
             alike = [re.sub(r"[\d.]+", "0", why) for why in whys]  # but for numbers, such as those of the point
             commonest, number = Counter(alike).most_common(1)[0]
             why = whys[alike.index(commonest)]
-            advice = "Correct what causes it, and run the same command again; `run --fresh` starts over"
-            raise UsageError(f"the first {len(whys)} trials have failed, {number} of them as this one: {why}. {advice}")
+            raise UsageError(f"the first {len(whys)} trials have failed, {number} of them as this one: {why}")
 
     def _waits_for_user(self) -> bool:
         """Whether nothing can go on before the user resumes jobs that they have paused."""
@@ -222,7 +222,7 @@ class Searcher:
 
     def _has_room(self) -> bool:
         """Whether fewer jobs wait than can run at once."""
-        return sum(one.state == "PENDING" for one in self._figures.values()) < max(1, self.lanes)
+        return sum(one.state == "PENDING" for one in self._figures.values()) < max(1, self.watchdog.lanes)
 
     def _is_spent(self) -> bool:
         search = self.experiment.search
@@ -341,25 +341,30 @@ def _scheduler(spec: SchedulerSpec, search: SearchSpec | None, rungs: Sequence[i
     return schedulers.make(spec, search.order, len(rungs), direction)
 
 
-def _end_with_supervisor() -> None:
-    os.read(0, 1)
-    os._exit(0)
-
-
 def main(run_dir: str, holder: str, lanes: str) -> int:
-    threading.Thread(target=_end_with_supervisor, daemon=True).start()
+    watchdog = Watchdog(lanes=int(lanes))
+    watchdog.start(os.dup(0))
+    with Path(os.devnull).open() as nothing:  # for a sampler that reads its standard input
+        os.dup2(nothing.fileno(), 0)
     paths = RunPaths(Path(run_dir))
     try:
-        searcher = Searcher(paths=paths, experiment=resume.declared_search(paths), holder=holder, lanes=int(lanes))
+        experiment = resume.declared_search(paths)
+        searcher = Searcher(paths=paths, experiment=experiment, holder=holder, watchdog=watchdog)
         searcher.run()
         return ENDED if searcher.history.is_over else WAITS_FOR_USER
     except OrchestratorError as error:
-        print(f"search: {error}", flush=True)
-        return 2 if isinstance(error, UsageError) and not isinstance(error, LedgerError) else 1
+        tell(str(error))
+        return CANNOT_GO_ON if isinstance(error, UsageError) and not isinstance(error, LedgerError) else 1
     finally:
         with contextlib.suppress(OSError):
             shutil.rmtree(paths.searching)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    code = 1
+    try:
+        code = main(*sys.argv[1:])
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    os._exit(code)  # whatever threads a sampler has begun

@@ -31,23 +31,28 @@ Demand: TypeAlias = tuple[int, float, int, int]
 class _QueuedJob:
     job_id: str
     demand: Demand
-    position: int
+    has_begun: bool
+    position: tuple[int, int]
     since: float
     overtaken: int = 0
 
 
 class JobQueue:
-    """Waiting jobs in order of arrival; jobs whose back-off is over, and those that waited for others, come first."""
+    """Waiting jobs in order of arrival, those that have begun before the others.
+
+    Jobs whose back-off is over, and those that waited for others, come first.
+    """
 
     def __init__(self) -> None:
         # An OrderedDict: a dict from whose front thousands of keys were removed takes long to find its first.
         self._entries: OrderedDict[str, _QueuedJob] = OrderedDict()
-        self._queues: dict[Demand, deque[_QueuedJob]] = {}
+        self._queues: dict[tuple[Demand, bool], deque[_QueuedJob]] = {}
+        """By demand and by whether they have begun; each in order of position."""
         self.free_disk_mib: Counter[int] = Counter()
         """MiB of free disk space → the number of waiting jobs that ask for so much, never 0."""
         self._delayed: list[tuple[float, int, _QueuedJob]] = []
         self._ahead = itertools.count(-1, -1)
-        self._behind = itertools.count()
+        self._arrivals = itertools.count()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -75,13 +80,16 @@ class JobQueue:
         now: float,
         not_before: float | None = None,
         is_ahead: bool = False,
+        has_begun: bool = False,
     ) -> None:
         """Let ``job_id`` wait from ``now`` on, at least until ``not_before`` where that is given.
 
         :param is_ahead: whether it comes before those that wait already, as its turn would have come earlier.
+        :param has_begun: whether it comes before those that have not begun, such as when a search promotes it.
         """
         demand = resources.all_cores, resources.all_gpus, resources.all_memory_mib, resources.min_free_disk_mib
-        entry = _QueuedJob(job_id=job_id, demand=demand, position=next(self._behind), since=now)
+        position = 1 if has_begun else 2, next(self._arrivals)
+        entry = _QueuedJob(job_id=job_id, demand=demand, has_begun=has_begun, position=position, since=now)
         self._entries[job_id] = entry
         self.free_disk_mib[resources.min_free_disk_mib] += 1
         if not_before is not None and not_before > now:
@@ -89,7 +97,7 @@ class JobQueue:
         elif is_ahead:
             self._put_ahead(entry)
         else:
-            self._queues.setdefault(demand, deque()).append(entry)
+            self._queues.setdefault((demand, has_begun), deque()).append(entry)
 
     def remove(self, job_id: str) -> None:
         """``job_id`` no longer waits. Its entry is dropped when a pass reaches it."""
@@ -109,8 +117,8 @@ class JobQueue:
         return Offers(self, at_most)
 
     def _put_ahead(self, entry: _QueuedJob) -> None:
-        entry.position = next(self._ahead)
-        self._queues.setdefault(entry.demand, deque()).appendleft(entry)
+        entry.position = 0, next(self._ahead)
+        self._queues.setdefault((entry.demand, entry.has_begun), deque()).appendleft(entry)
 
     def _waits(self, entry: _QueuedJob) -> bool:
         return self._entries.get(entry.job_id) is entry
@@ -134,14 +142,14 @@ class Offers:
 
     def __iter__(self) -> Iterator[str]:
         queue = self._queue
-        heads = [(waiting[0].position, demand) for demand, waiting in queue._queues.items()]
+        heads = [(waiting[0].position, key) for key, waiting in queue._queues.items()]
         heapq.heapify(heads)
         while heads and self._left and len(self._refused) < LOOKAHEAD:
-            demand = heapq.heappop(heads)[1]
-            waiting = queue._queues[demand]
+            key = heapq.heappop(heads)[1]
+            waiting = queue._queues[key]
             entry = waiting.popleft()
             if queue._waits(entry):
-                if self._is_held_up(demand):
+                if self._is_held_up(entry.demand):
                     waiting.appendleft(entry)
                     continue
                 yield entry.job_id
@@ -152,8 +160,8 @@ class Offers:
                     continue
                 self._accepted(entry)
             if waiting:
-                heapq.heappush(heads, (waiting[0].position, demand))
-        queue._queues = {demand: waiting for demand, waiting in queue._queues.items() if waiting}
+                heapq.heappush(heads, (waiting[0].position, key))
+        queue._queues = {key: waiting for key, waiting in queue._queues.items() if waiting}
 
     def _is_held_up(self, demand: Demand) -> bool:
         """Whether a job that was overtaken often enough waits for what a job of this demand would take."""

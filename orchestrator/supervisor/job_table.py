@@ -162,7 +162,8 @@ class JobTable:
         if lacks_policy:
             self.policies.request(job)
         else:
-            self.queue.add(job_id, job.resources, now=now, not_before=state.not_before, is_ahead=is_ahead)
+            begun, due = self._attempts[job_id] > 0, state.not_before
+            self.queue.add(job_id, job.resources, now=now, not_before=due, is_ahead=is_ahead, has_begun=begun)
 
     def _release_children(self, parent: str) -> None:
         for job_id in self._children.pop(parent, ()):

@@ -14,6 +14,7 @@ from orchestrator.jobfile.search_spec import Dimension, SearchSpec
 from orchestrator.ledger.search_events import SearchEvent
 from orchestrator.search.history import History
 from orchestrator.search.proposals import Proposals
+from orchestrator.search.watchdog import Watchdog
 
 SPEC = SearchSpec(
     space=(
@@ -29,7 +30,7 @@ SPEC = SearchSpec(
 
 
 def proposals(folder: Path, spec: SearchSpec = SPEC, bracket: int = 1) -> Proposals:
-    return Proposals(spec, folder / "sampler.pickle", folder, bracket)
+    return Proposals(spec, folder / "sampler.pickle", folder, bracket, Watchdog())
 
 
 def history(points: Sequence[Mapping[str, Any]], values: Sequence[float | None], lanes: int = 2) -> History:

@@ -86,6 +86,30 @@ def test_promoted_while_it_is_queued_a_job_is_launched_to_the_later_rung(tmp_pat
     assert (spec_of(tmp_path).pause_at, experiment.order) == (600, ["first", "a"])
 
 
+def test_promoted_jobs_are_launched_before_those_that_have_not_begun(tmp_path: Path) -> None:
+    jobs = [rung_job("a"), rung_job("b"), *(make_job(name) for name in "cde")]
+    experiment = Experiment(tmp_path, jobs, to_rungs, cpus=1)
+    experiment.reporter.each_turn = once(
+        lambda view: view.elapsed_s > 25, lambda: ask(tmp_path, ("promote", "b=end"), ("promote", "a=600"))
+    )
+    experiment.run()
+    assert experiment.order == ["a", "b", "c", "b", "a", "d", "e"]
+
+
+def test_the_next_supervisor_launches_promoted_jobs_before_those_that_have_not_begun(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("new"), rung_job()])
+    attempt = Attempt(job_id="a", number=0, cpus=(0,), gpus=(), started_at=0.0)
+    experiment.ledger.start_attempt(attempt, queue_s=0.0)
+    experiment.ledger.set_state("a", AT_RUNG)
+    experiment.ledger.commit()
+    ask(tmp_path, ("promote", "a=end"))
+    recovery.apply_late_requests(experiment.ledger, "")
+    experiment.ledger.close()
+    again = Experiment(tmp_path, [], to_rungs, cpus=1)
+    again.run()
+    assert again.order == ["a", "new"]
+
+
 def test_promotions_that_are_late_or_make_no_sense_do_nothing(tmp_path: Path) -> None:
     texts = ["a=200", "a=100", "a=0", "a=", "a", "=end", "nobody=600", "a=-1", "a=6e2", f"a={'9' * 30}", None]
     Experiment(tmp_path, [rung_job()], to_rungs).run()

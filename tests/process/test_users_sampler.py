@@ -1,0 +1,119 @@
+"""A searcher with a sampler of the user's own: whatever it does, the searcher ends, and its last line says why."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import command_helpers as commands
+import pytest
+from command_helpers import wait_until
+from trial_helpers import Told, search_run
+
+from orchestrator.core.paths import RunPaths
+from orchestrator.executors.process import end_group
+from orchestrator.experiment.search_process import CANNOT_GO_ON, ENDED
+from orchestrator.ledger import Ledger, search_events
+
+OWN = """
+import atexit, os, re, sys, threading, time
+from orchestrator.search import watchdog
+
+watchdog.LIMIT_S = 0.5
+DEEDS = {{"constructor": "", "ask": "", "tell": "", {deed!r}: {code!r}}}
+atexit.register(print, "bye")
+
+class Own:
+    def __init__(self, **_):
+        exec(DEEDS["constructor"])
+
+    def ask(self, number):
+        exec(DEEDS["ask"])
+        return {{}}
+
+    def tell(self, number, point, outcome):
+        exec(DEEDS["tell"])
+"""
+
+
+def own_search(folder: Path, deed: str, code: str) -> RunPaths:
+    (folder / "own.py").write_text(OWN.format(deed=deed, code=code))
+    trials = [Told(values=[1.0]), Told(values=[2.0])]
+    return search_run(folder / "run", trials, is_over=False, sampler="own:Own", scheduler={"kind": "none"})
+
+
+@contextlib.contextmanager
+def searcher(paths: RunPaths) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "orchestrator.search.searcher", str(paths.root), "1:1.0:none", "2"]
+    env = commands.environment()
+    with (
+        paths.search_log.open("ab") as log,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=env, start_new_session=True
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            end_group(process)
+
+
+@pytest.mark.parametrize(
+    ("deed", "code", "message"),
+    [
+        ("ask", "time.sleep(600)", 'the sampler "own:Own" has not returned within 1 s from its method ask'),
+        ("ask", "print(1, end=''); raise ValueError('two\\nlines')", "its method ask: ValueError: two lines"),
+        *(
+            pytest.param(*rest, marks=pytest.mark.slow)
+            for rest in (
+                ("constructor", "exit(0)", 'the sampler "own:Own" cannot be made: SystemExit: 0'),
+                ("constructor", "time.sleep(600)", "has not returned within 1 s from its constructor"),
+                ("tell", "threading.Event().wait()", "has not returned within 1 s from its method tell"),
+                ("tell", "input()", "has failed in its method tell: EOFError"),
+            )
+        ),
+    ],
+)
+def test_a_sampler_that_hangs_or_fails_is_named_in_the_last_line(
+    deed: str, code: str, message: str, tmp_path: Path
+) -> None:
+    paths = own_search(tmp_path, deed, code)
+    with searcher(paths) as process:
+        assert process.wait(commands.PATIENCE_S) == CANNOT_GO_ON
+    last = paths.search_log.read_text().splitlines()[-1]
+    assert last.startswith("search: ")
+    assert message in last
+
+
+@pytest.mark.slow
+def test_compiled_code_that_lets_no_thread_run_is_ended_by_the_kernel(tmp_path: Path) -> None:
+    code = "watchdog.LIMIT_S = 2; time.sleep(1); re.match('(a+)+$', 60 * 'a' + 'b')"
+    with searcher(own_search(tmp_path, "ask", code)) as process:
+        assert process.wait(commands.PATIENCE_S) == -signal.SIGPROF
+
+
+def test_children_and_threads_of_a_sampler_do_not_search_nor_keep_the_searcher_from_ending(tmp_path: Path) -> None:
+    code = "print('asked', end=''); os.fork(); threading.Thread(target=time.sleep, args=[600]).start()"
+    paths = own_search(tmp_path, "ask", code)
+    with searcher(paths) as process:
+        assert process.wait(commands.PATIENCE_S) == ENDED
+    ledger = Ledger.open(paths.ledger)
+    kinds = [event.kind for event in search_events.events(ledger, paths.ledger)]
+    ledger.close()
+    assert [kinds.count(kind) for kind in ("began", "told", "ended")] == [2, 2, 1]
+
+
+def test_what_a_sampler_has_started_ends_with_the_supervisor(tmp_path: Path) -> None:
+    code = "import subprocess; open('pid', 'w').write(str(subprocess.Popen(['sleep', '600']).pid)); time.sleep(600)"
+    paths = own_search(tmp_path, "ask", f"watchdog.LIMIT_S = 600; {code.replace('pid', str(tmp_path / 'pid'), 1)}")
+    with searcher(paths) as process:
+        wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "", "a child")
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(commands.PATIENCE_S) == -signal.SIGKILL
+    child = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
+    wait_until(lambda: not child.exists() or child.read_text().split()[2] == "Z", "the end of the child")
