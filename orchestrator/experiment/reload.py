@@ -2,7 +2,7 @@
 
 The command examines the new robots, puts them into the directories of their jobs, and enters the jobs into the ledger
 together with a request, in one transaction; the supervisor then takes them from the ledger. Whatever is done before
-that, the next ``run`` does again.
+that, the next ``run`` does again. Of a search it takes over the budget: the jobs are made by the search itself.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from orchestrator.core.job import Cancelled, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
-from orchestrator.experiment import additions, control, preflight, run_directory
+from orchestrator.experiment import additions, control, preflight, run_directory, search_process
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import by_difference, changed_keys
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.experiment.run_plan import SKIP_ADVICE
 from orchestrator.jobfile import Experiment, load
-from orchestrator.ledger import JobRow, Request
+from orchestrator.ledger import JobRow, Request, search_events
 from orchestrator.machine import provenance, topology
 
 SHOWN = 10
@@ -37,7 +37,9 @@ CPU_SHARE = 4
 
 
 def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lambda *_: None) -> str:
-    """Add the jobs of the job file that are new to the running experiment. Returns a message saying what was done.
+    """Add the jobs of the job file that are new to the running experiment, or take over the budget of its search.
+
+    Returns a message saying what was done.
 
     :param job_file: None for the one that the run was started with.
     :raises ChangedError: jobs that exist are declared differently now; nothing was done.
@@ -58,6 +60,12 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lam
         content = Path(experiment.source).read_bytes()
         with run_directory.reading_ledger(paths) as ledger:
             rows = {row.job_id: row for row in ledger.jobs()}
+            is_search = search_events.standing(ledger) != "none"
+        if is_search:
+            if not (differences := search_process.take_over(experiment, paths)):
+                return f"{run_dir}: {experiment.source} declares the same search"
+            write_whole(paths.experiment, content)
+            return f"{run_dir}: the search goes on with {'; '.join(differences)} (now, or with the next `run`)"
         _refuse_changes(paths, experiment, rows)
         new = [job for job in experiment.jobs if job.job_id not in rows]
         declared = {job.job_id for job in experiment.jobs}

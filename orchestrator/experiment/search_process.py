@@ -68,15 +68,21 @@ class SearchProcess:
     _starts: int = field(default=0, init=False)
     _told_lanes: int = field(default=0, init=False)
     """The number of jobs at once that the searcher knows."""
+    _declared_at: int = field(default=0, init=False)
+    """When the declaration was written that it has read."""
 
     def is_running(self) -> bool:
         """Whether it may still add jobs, or let paused ones go on. To be called often."""
-        if not self._is_needed or self.has_finished or self.problem:
+        is_redeclared = self._popen is not None and self._declared_at != _written_at(self.paths)
+        if not self._is_needed or ((self.has_finished or self.problem) and not is_redeclared):
             return False
-        if self._popen is not None and not has_ended(self._popen.pid):
+        if self._popen is not None and not is_redeclared and not has_ended(self._popen.pid):
             self._tell_lanes(self._popen)
             return True
         code = None if self._popen is None else end_group(self._popen)  # with whatever its sampler has started
+        if is_redeclared:
+            code, self._starts, self.problem = None, 0, ""
+            self.reporter.event("reloaded", "the search goes on as it is declared now, taken over by `reload`")
         self.has_finished = code == ENDED
         if code in (ENDED, WAITS_FOR_USER):
             self.problem = "" if self.has_finished else "jobs are paused"
@@ -114,6 +120,7 @@ class SearchProcess:
 
     def _start(self) -> None:
         self._starts, self._told_lanes = self._starts + 1, self.slots.lanes
+        self._declared_at = _written_at(self.paths)
         self.paths.search_log.parent.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "orchestrator.search.searcher", str(self.paths.root.absolute())]
         with self.paths.search_log.open("ab") as log:
@@ -144,7 +151,7 @@ class SearchProcess:
         self._is_needed = self._is_search or experiment.scheduler is not None
         if self._is_needed:
             self.paths.search_declared.parent.mkdir(exist_ok=True)
-            write_whole(self.paths.search_declared, json.dumps(experiment.declaration, indent=1) + "\n")
+            _declare(self.paths, experiment)
         try:
             yield
         finally:
@@ -175,20 +182,49 @@ def resumed(
             what = "scheduler" if is_compared else "search"
             raise ChangedError(f"{paths.root}: its jobs were begun without [{what}]; {OTHERWISE}")
         return experiment, options
-    try:
-        before = parsed_json(paths.search_declared.read_bytes())
-    except (OSError, ValueError) as error:
-        raise LedgerError(f"{paths.search_declared}: cannot be read ({error}); {OTHERWISE}") from error
-    lines = list(_differences(_decisive(before), _decisive(experiment.declaration)))
-    if lines:
-        text = f"{paths.root}: the search that has begun here is declared differently now:"
-        raise ChangedError("\n".join([text, *(f"    {line}" for line in lines), OTHERWISE]))
+    _refuse_another(experiment, paths)
     if is_compared:
         return experiment, options
     left = [row for row in rows if not resume.is_settled(row, paths)]
     recorded = {row.job_id: row for row in rows}
     options = dataclasses.replace(options, verdicts=resume.verdicts(left), recorded=recorded)
     return dataclasses.replace(experiment, jobs=tuple(row.job for row in left)), options
+
+
+def take_over(experiment: Experiment, paths: RunPaths) -> list[str]:
+    """Let the search that runs go on as ``experiment`` declares it. Returns what differs: keys of its budget.
+
+    :raises ChangedError: another search has begun here.
+    """
+    tables = (each["data"].get("search", {}) for each in (_refuse_another(experiment, paths), experiment.declaration))
+    before, now = ({key: table[key] for key in BUDGET if key in table} for table in tables)
+    lines = list(_differences(before, now))
+    if lines:
+        _declare(paths, experiment)
+    return lines
+
+
+def _declare(paths: RunPaths, experiment: Experiment) -> None:
+    write_whole(paths.search_declared, json.dumps(experiment.declaration, indent=1) + "\n")
+
+
+def _written_at(paths: RunPaths) -> int:
+    with contextlib.suppress(OSError):
+        return paths.search_declared.stat().st_mtime_ns
+    return 0
+
+
+def _refuse_another(experiment: Experiment, paths: RunPaths) -> Mapping[str, Any]:
+    """The declaration of the search that has begun here. :raises ChangedError: that of ``experiment`` is another."""
+    try:
+        before: Mapping[str, Any] = parsed_json(paths.search_declared.read_bytes())
+    except (OSError, ValueError) as error:
+        raise LedgerError(f"{paths.search_declared}: cannot be read ({error}); {OTHERWISE}") from error
+    lines = list(_differences(_decisive(before), _decisive(experiment.declaration)))
+    if lines:
+        text = f"{paths.root}: the search that has begun here is declared differently now:"
+        raise ChangedError("\n".join([text, *(f"    {line}" for line in lines), OTHERWISE]))
+    return before
 
 
 def _pausing(experiment: Experiment) -> Experiment:

@@ -67,6 +67,9 @@ class TrialReader:
         known = len(self.history.trials)
         for event in events:
             self.history.apply(event)
+        is_begun_again = any(event.kind == "began" for event in events)  # perhaps with another budget
+        if is_begun_again and (declared := TrialReader.of(self.paths)) is not None:
+            self.search = declared.search
         self.totals |= search_events.totals(ledger, [id_ for one in self.history.trials[known:] for id_ in one.jobs])
         for event in events:
             if event.kind == "over" and event.trial is not None:

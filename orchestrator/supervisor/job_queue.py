@@ -50,7 +50,7 @@ class JobQueue:
         """By demand and by whether they have begun; each in order of position."""
         self.free_disk_mib: Counter[int] = Counter()
         """MiB of free disk space → the number of waiting jobs that ask for so much, never 0."""
-        self._delayed: list[tuple[float, int, _QueuedJob]] = []
+        self._delayed: list[tuple[float, tuple[int, int], _QueuedJob]] = []
         self._ahead = itertools.count(-1, -1)
         self._arrivals = itertools.count()
 

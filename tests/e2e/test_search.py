@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ import command_helpers as commands
 import pytest
 from command_helpers import HOPPER, TINY, give, wait_until
 
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment import run_directory
@@ -91,6 +93,37 @@ def test_more_trials_are_taken_over_and_another_space_is_refused(tmp_path: Path)
     assert refused.returncode == 2
     assert '"ppo.learning_rate".high: 0.01 → 0.001' in refused.stderr
     assert weights(tmp_path / "run") == after
+
+
+@pytest.mark.slow
+def test_a_search_that_runs_follows_set_and_reload(tmp_path: Path) -> None:
+    table = 'sampler = "random"\ntrials = 2\nobjective = "ep_rew_mean"'
+    jobs = search_file(tmp_path, table, settings="total_timesteps = 100_000_000\n")
+    jobs.write_text(jobs.read_text().replace("max_parallel = 2", "max_parallel = 1"))
+
+    def states() -> Counter[str]:
+        paths = RunPaths(tmp_path / "run")
+        with contextlib.suppress(OrchestratorError), run_directory.opened_ledger(paths, read_only=True) as ledger:
+            return Counter(row.state.name for row in ledger.jobs())
+        return Counter()
+
+    with commands.Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
+        wait_until(lambda: states() == {"RUNNING": 1, "PENDING": 1}, "as many wait as run")
+        assert "declares the same search" in commands.invoke("reload", "run", cwd=tmp_path).stdout
+        jobs.write_text(jobs.read_text().replace("trials = 2", "trials = 9").replace("_parallel = 1", "_parallel = 7"))
+        told = commands.invoke("reload", "run", cwd=tmp_path)
+        assert (told.returncode, told.stderr) == (0, "")
+        assert "the search goes on with trials: 2 → 9" in told.stdout
+        run.until("reloaded")
+        assert commands.invoke("set", "run", "max_parallel=2", cwd=tmp_path).returncode == 0
+        wait_until(lambda: states() == {"RUNNING": 2, "PENDING": 2}, "as many wait as run")
+        jobs.write_text(jobs.read_text().replace("high = 1e-2", "high = 1e-3"))
+        refused = commands.invoke("reload", "run", cwd=tmp_path)
+        assert refused.returncode == 2
+        assert '"ppo.learning_rate".high: 0.01 → 0.001' in refused.stderr
+        run.popen.send_signal(signal.SIGINT)
+        assert run.end() == 130
+    assert Counter(event.kind for event in events(tmp_path / "run"))["asked"] == 4
 
 
 RUNGS = """sampler = "random"
