@@ -45,8 +45,8 @@ def events(run_dir: Path) -> list[SearchEvent]:
         return search_events.events(ledger, paths.ledger)
 
 
-def finish(jobs: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    done = give("run", jobs, "--run-dir", "run", *options, cwd=jobs.parent)
+def finish(jobs: Path, patience_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+    done = give("run", jobs, "--run-dir", "run", cwd=jobs.parent, patience_s=patience_s)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -188,42 +188,84 @@ def killable(folder: Path) -> dict[str, int]:
     return found
 
 
-@pytest.mark.slow
-def test_killed_at_random_a_search_in_fixed_order_has_the_same_trials_and_weights(tmp_path: Path) -> None:
-    table = RUNGS.replace("trials = 6", 'trials = 6\norder = "fixed"')
-    quiet, rough = tmp_path / "quiet", tmp_path / "rough"
-    for folder in (quiet, rough):
-        folder.mkdir()
-    finish(search_file(quiet, table))
-    jobs, chance = search_file(rough, table), random.Random(18)
-    kills = 0
-    for _ in range(12):
+KILLS, KILLED_TRIALS = 20, 20
+LONG_S = 900.0
+"""Patience with a search of so many trials."""
+
+
+def kill_and_finish(jobs: Path) -> None:
+    """Run a search that is killed at random, :data:`KILLS` times: its supervisor, its searcher or a worker."""
+    folder, chance = jobs.parent, random.Random(18)
+    for _ in range(KILLS):
+        before, new = known_events(folder / "run"), chance.randrange(5)
         with subprocess.Popen(
-            commands.command("run", jobs, "--run-dir", rough / "run"),
-            cwd=rough,
+            commands.command("run", jobs, "--run-dir", folder / "run"),
+            cwd=folder,
             env=commands.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         ) as process:
-            until = time.monotonic() + chance.uniform(1.0, 4.0)
-            while process.poll() is None and time.monotonic() < until:
-                time.sleep(0.02)
-            if process.poll() is not None:
-                break
-            kind = chance.choice(["supervisor", "searcher", "worker"])
-            if kind in (alive := killable(rough)):
-                os.kill(alive[kind], signal.SIGKILL)
-                kills += 1
-            if kind != "supervisor":
-                time.sleep(chance.uniform(0.0, 1.0))
+            try:
+                if new:
+                    wait_until(
+                        lambda: known_events(folder / "run") >= before + new or process.poll() is not None,  # noqa: B023
+                        "events",
+                        LONG_S,
+                    )
+                time.sleep(chance.uniform(0.0, 0.3 if new else 2.0))
+                assert process.poll() is None, "killed while it runs"
+                alive = killable(folder)
+                kind = chance.choice(sorted(alive))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(alive[kind], signal.SIGKILL)
+                if kind != "supervisor":
+                    time.sleep(chance.uniform(0.0, 1.0))
+            finally:
                 process.kill()
-            process.wait()
-        wait_until(lambda: "worker" not in killable(rough), "no worker is left")
-    finish(jobs)
-    assert kills >= 3
+        wait_until(lambda: "worker" not in killable(folder), "no worker is left")
+    finish(jobs, LONG_S)
+
+
+def known_events(run_dir: Path) -> int:
+    with contextlib.suppress(OrchestratorError):
+        return len(events(run_dir)) if (run_dir / "ledger.sqlite3").exists() else 0
+    return 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * LONG_S)
+def test_killed_twenty_times_a_search_in_fixed_order_has_the_same_trials_and_weights(tmp_path: Path) -> None:
+    table = RUNGS.replace("trials = 6", f'trials = {KILLED_TRIALS}\norder = "fixed"')
+    quiet, rough = tmp_path / "quiet", tmp_path / "rough"
+    for folder in (quiet, rough):
+        folder.mkdir()
+    finish(search_file(quiet, table), LONG_S)
+    kill_and_finish(search_file(rough, table))
     assert points(rough / "run") == points(quiet / "run")
     assert weights(rough / "run") == weights(quiet / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * LONG_S)
+def test_killed_twenty_times_an_asynchronous_search_loses_and_doubles_no_trial(tmp_path: Path) -> None:
+    """Points are those of random search, so that each job has the weights of one that nothing has paused or killed."""
+    table = RUNGS.replace("trials = 6", f"trials = {KILLED_TRIALS}")
+    quiet, rough = tmp_path / "quiet", tmp_path / "rough"
+    for folder in (quiet, rough):
+        folder.mkdir()
+    finish(search_file(quiet, table.partition("[search.scheduler]")[0]), LONG_S)
+    kill_and_finish(search_file(rough, table))
+    assert points(rough / "run") == points(quiet / "run")
+    ids = [event.content["jobs"] for event in events(rough / "run") if event.kind == "asked"]
+    assert ids == [[f"hopper-t{number:05d}-s0"] for number in range(KILLED_TRIALS)]
+    told = Counter(event.trial for event in events(rough / "run") if event.kind == "told")
+    assert told == dict.fromkeys(range(KILLED_TRIALS), 1)
+    trained, whole = commands.summary(rough / "run"), weights(quiet / "run")
+    assert list(trained) == [job_id for (job_id,) in ids]
+    assert {row["state"] for row in trained.values()} == {"SUCCEEDED", "PAUSED"}
+    ended = {job_id: row["weights_sha256"] for job_id, row in trained.items() if row["state"] == "SUCCEEDED"}
+    assert ended == {job_id: whole[job_id] for job_id in ended}
 
 
 @pytest.mark.slow
