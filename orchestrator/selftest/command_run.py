@@ -33,7 +33,7 @@ LIMIT_S = 300.0
 LOG = "output.log"
 COMMAND = (sys.executable, "-m", "orchestrator")
 
-Role: TypeAlias = Literal["supervisor", "worker", "rank", "orphan reaper"]
+Role: TypeAlias = Literal["supervisor", "worker", "rank", "orphan reaper", "template process"]
 Output: TypeAlias = Literal["log", "terminal", "pipe"]
 
 
@@ -153,7 +153,7 @@ class CommandRun:
         for pid in with_descendants(self.popen.pid)[1:]:
             # Behind the token of the supervisor: job, number of the attempt, and the rank where there are several.
             _, *attempt = _variables(pid).get(TOKEN_VARIABLE, "").split("/")
-            kind = {2: "worker", 3: "rank"}.get(len(attempt))
+            kind = {1: "template process", 2: "worker", 3: "rank"}.get(len(attempt))
             if not attempt and "orphan_reaper" in _content(pid, "cmdline"):
                 kind = "orphan reaper"
             if kind == role:

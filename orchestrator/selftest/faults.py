@@ -147,7 +147,7 @@ def _damage(
 
 
 def _signals() -> Iterator[Fault]:
-    roles: Sequence[Role] = ("supervisor", "worker", "rank", "orphan reaper")
+    roles: Sequence[Role] = ("supervisor", "worker", "rank", "orphan reaper", "template process")
     for role in roles:
         for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM):
             yield Fault(

@@ -46,6 +46,7 @@ xml = "pole.xml"
 algo = "sac"
 sac = { buffer_size = 5_000, learning_starts = 512, batch_size = 32, train_freq = 8, gradient_steps = 1 }
 policy_kwargs = { net_arch = [32, 32] }
+resources.start = "fork"
 """
 JOB_OF_RANKS = f"""
 [[jobs]]
