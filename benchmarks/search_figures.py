@@ -53,7 +53,7 @@ def beside_grids(searches: Sequence[Curve], grids: Sequence[tuple[float, int]]) 
 
     :param grids: ``(best value, env_steps)``, one for each search.
     """
-    drawn, (axes,) = drawing.panels(1, columns=1, height_in=2.2, legend_in=ABOVE_IN)
+    drawn, (axes,) = drawing.panels(1, columns=1, height_in=2.2)
     for seed, (one, (value, whole)) in enumerate(zip(searches, grids, strict=True)):
         colour = drawing.SERIES[seed % len(drawing.SERIES)]
         axes.step([*one.env_steps, one.whole], [*one.values, one.values[-1]], where="post", color=colour, linewidth=1.2)
