@@ -12,14 +12,14 @@ from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.terminal.screen import of_rows
 
 FIELDS = (
-    *("id", "position", "name", "seed", "task", "state", "activity", "share", "steps", "total", "goal", "rate"),
+    *("position", "name", "seed", "task", "state", "activity", "share", "steps", "total", "goal", "rate"),
     *("first", "ret", "evaluated", "measure", "measured", "wall", "started", "ended", "cpu", "delay", "attempts"),
     *("ranks", "cpus", "node", "cause", "message", "media"),
 )
-"""``goal``: env_steps at which it pauses at a rung. ``first``, ``ret``: mean return of the first and the last
-iteration. ``measure``, ``measured``: name and mean of the first measure of its evaluation. ``wall``: seconds of the
-attempts that have ended. ``cpu``, ``delay``: of a running job, seconds of computing and of waiting for a CPU a second.
-``media``: 1 with a preview, 2 with a video, 3 with both."""
+"""``activity``: what it does, if that is more than its state. ``goal``: env_steps at which it pauses at a rung.
+``first``, ``ret``: mean return of the first and the last iteration. ``measure``, ``measured``: name and mean of the
+first measure of its evaluation. ``wall``: seconds of the attempts that have ended. ``cpu``, ``delay``: of a running job,
+seconds of computing and of waiting for a CPU a second. ``media``: 1 with a preview, 2 with a video, 3 with both."""
 DIGITS = 5
 LONGEST_MESSAGE = 300
 
@@ -29,10 +29,12 @@ def values(row: SummaryRow, position: int, live: LiveFacts | None, goals: Mappin
     (line,) = of_rows([row], live, goals)
     is_running = row["state"] == "RUNNING"
     measure, measured = next(iter((row["measures"] or {}).items()), (None, None))
-    message = row["message"] if row["state"] in ("FAILED", "PAUSED") else None
+    message = row["message"] if row["state"] == "FAILED" else None
+    activity = None if line.activity == row["state"] else line.activity
+    steps = line.env_steps or row["env_steps"]
     return [
-        *(row["job_id"], position, row["name"], row["seed"], row["task"]),
-        *(row["state"], line.activity, brief(line.share), line.env_steps or row["env_steps"], row["total_timesteps"]),
+        *(position, row["name"], row["seed"], row["task"]),
+        *(row["state"], activity, brief(line.share), steps, row["total_timesteps"]),
         goals.get(row["job_id"]),
         brief(line.env_steps_per_s),
         *(brief(row["ep_rew_mean_first"]), brief(row["ep_rew_mean"]), brief(row["eval_mean"]), measure),

@@ -21,6 +21,7 @@ from orchestrator.experiment import resume, run_directory
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_follower import RunFollower, RunLook
 from orchestrator.ledger import AttemptRow, SummaryRow
+from orchestrator.report.experiment_facts import ReportedAttempt, attempt_outcome
 from orchestrator.terminal import screen
 from orchestrator.web.board import Changes
 from orchestrator.web.job_row import brief, shown, tenths, values
@@ -218,6 +219,8 @@ def latest(rows: Sequence[SummaryRow], most: int) -> list[SummaryRow]:
 
 
 def attempt_values(row: AttemptRow) -> dict[str, Any]:
+    """As JSON types. An attempt without an end counts as interrupted: who asks knows whether it runs."""
+    reported: ReportedAttempt = {**row, "at_work": False, "until": row["ended_at"] or row["started_at"]}
     return {
         "job": row["job_id"],
         "number": row["number"] + 1,
@@ -225,6 +228,7 @@ def attempt_values(row: AttemptRow) -> dict[str, Any]:
         "node": row["node"],
         "started": tenths(row["started_at"]),
         "ended": tenths(row["ended_at"]),
+        "outcome": attempt_outcome(reported),
         "cause": row["cause"],
         "message": None if row["message"] is None else shown(row["message"], LONGEST_TEXT),
     }

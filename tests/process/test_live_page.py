@@ -85,7 +85,7 @@ def test_a_viewer_first_gets_everything(served: Served, ended: Path) -> None:
             assert (job["state"], job["steps"], job["attempts"]) == (row["state"], row["env_steps"], row["attempts"])
         assert viewer.pieces["head"]["condition"] == "ended"
         assert viewer.pieces["head"]["counts"] == {"SUCCEEDED": 2, "FAILED": 1, "PENDING": 1}
-        assert [one["job"] for one in viewer.pieces["attempts"]] == ["j0-s1"]
+        assert [(one["job"], one["outcome"]) for one in viewer.pieces["attempts"]] == [("j0-s1", "failed")]
         assert viewer.job("j0-s0")["media"] == 1
         assert viewer.job("j1-s0")["message"] == "<b>the knee</b> \\u001b[31mfell off"
         assert len(viewer.lists["curve:j0-s0"]) == 5

@@ -73,7 +73,7 @@ export function lineChart({ label, series, width, height = 130, xLabel = "", yLa
   const end = Math.max(xEnd, ...all.map((one) => one[0])) || 1;
   const x = (value) => left + (value / end) * (width - left - right);
   const y = (value) => above + (1 - (value - low) / (high - low)) * (height - above - below);
-  for (const at of ticks(low, high, Math.max(2, Math.floor(height / 45)))) {
+  for (const at of ticks(low, high, Math.max(2, Math.floor(height / 40)))) {
     figure.append(svg("path", { class: "axis", d: `M${left} ${y(at).toFixed(1)}H${width - right}` }));
     figure.append(svg("text", { x: left - 5, y: (y(at) + 4).toFixed(1), "text-anchor": "end" }, short(at)));
   }
@@ -104,6 +104,8 @@ export function lineChart({ label, series, width, height = 130, xLabel = "", yLa
 // Colour and dashes of the curve with that number.
 export const lineStyle = (place) => `s${place % 8} d${place % 4}`;
 
+const PATTERNS = { FAILED: "failed", PAUSED: "stopped", CANCELLED: "stopped" };
+
 // Attempts on their CPUs over time. `bars`: [{ name, lanes, begin, end, state, delay, title, href }], seconds.
 export function gantt({ label, bars, width, now }) {
   const begin = Math.min(...bars.map((bar) => bar.begin)), end = Math.max(begin + 1, ...bars.map((bar) => bar.end ?? now));
@@ -113,6 +115,7 @@ export function gantt({ label, bars, width, now }) {
   const figure = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": label });
   figure.append(svg("defs", {},
     svg("pattern", { id: "failed", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, svg("path", { class: "stripe", d: "M0 0V6" })),
+    svg("pattern", { id: "stopped", width: 5, height: 5, patternUnits: "userSpaceOnUse" }, svg("path", { class: "stripe thin", d: "M0 4.5H5" })),
     svg("pattern", { id: "waiting", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(-45)" }, svg("path", { class: "waiting", d: "M0 0V5" }))));
   const x = (at) => left + ((at - begin) / (end - begin)) * (width - left - right);
   const [unit, unitName] = end - begin > 3 * 3600 ? [3600, "hours"] : end - begin > 180 ? [60, "minutes"] : [1, "seconds"];
@@ -131,7 +134,7 @@ export function gantt({ label, bars, width, now }) {
       const top = names.indexOf(name) * lane + 1, from = x(bar.begin), wide = Math.max(1.5, x(bar.end ?? now) - from);
       const box = { x: from.toFixed(1), y: top.toFixed(1), width: wide.toFixed(1), height: (lane - 2).toFixed(1), rx: 2 };
       const drawn = svg("a", { href: bar.href, class: `is-${bar.state}`, "aria-label": bar.title }, svg("title", {}, bar.title), svg("rect", { class: "bar", ...box }));
-      if (bar.state === "FAILED") drawn.append(svg("rect", { ...box, fill: "url(#failed)" }));
+      if (PATTERNS[bar.state]) drawn.append(svg("rect", { ...box, fill: `url(#${PATTERNS[bar.state]})` }));
       if (bar.delay > 0.05) drawn.append(svg("rect", { class: "wait", ...box, y: (top + (lane - 2) * (1 - Math.min(1, bar.delay))).toFixed(1), height: ((lane - 2) * Math.min(1, bar.delay)).toFixed(1) }));
       const letters = Math.floor((wide - 8) / 6.2);
       if (lane >= 13 && letters >= 4) drawn.append(svg("text", { class: "bar-name", x: (from + 5).toFixed(1), y: (top + lane / 2 + 2.5).toFixed(1) }, bar.name.length > letters ? `${bar.name.slice(0, letters - 1)}…` : bar.name));

@@ -8,9 +8,10 @@ const SHOWN_AT_FIRST = 30, MORE = 500, SORT_EVERY_MS = 3000;
 
 const fields = document.body.dataset.fields.split(" ");
 
-export function jobOf(values) {
-  const job = {};
+export function jobOf(id, values) {
+  const job = { id };
   fields.forEach((field, place) => { job[field] = values[place]; });
+  job.activity ??= job.state;
   return job;
 }
 
@@ -147,7 +148,7 @@ export class JobsTable {
         this.jobs.delete(id);
         this.rows.get(id)?.tr.remove();
         this.rows.delete(id);
-      } else this.jobs.set(id, jobOf(values));
+      } else this.jobs.set(id, jobOf(id, values));
     }
     this.arrange(Date.now() - this.sortedAt > SORT_EVERY_MS || this.order.length !== this.jobs.size);
     return this.jobs.size > 0;

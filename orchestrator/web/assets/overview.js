@@ -6,6 +6,7 @@ import { setSource } from "./stream.js";
 
 const MOST_PANELS = 24, ROBOTS = 24;
 const BAR_STATES = { SUCCEEDED: "succeeded", RUNNING: "running", PAUSED: "paused or interrupted", FAILED: "failed", CANCELLED: "cancelled" };
+const OUTCOMES = { succeeded: "SUCCEEDED", failed: "FAILED", interrupted: "PAUSED" };
 const byId = (id) => document.getElementById(id);
 
 export function meter(box, counts) {
@@ -174,7 +175,8 @@ export class Curves {
 
   drawPanel(panel, group, jobs) {
     const last = jobs.map((job) => job.ret).filter((value) => value !== null).sort((a, b) => a - b);
-    const middle = last.length ? decimal(last[Math.floor((last.length - 1) / 2)]) : "–";
+    const half = last.length >> 1;
+    const middle = last.length ? decimal(last.length % 2 ? last[half] : (last[half - 1] + last[half]) / 2) : "–";
     const seeds = jobs.length > 1 ? ` · ${jobs.length} seeds` : "";
     panel.replaceChildren(
       element("figcaption", {}, element("a", { href: jobHref(jobs[0].id) }, group), element("span", {}, `${middle}${seeds}`)),
@@ -191,7 +193,7 @@ export function drawSchedule(jobs, earlier, now) {
   const bars = [];
   const lanesOf = (node, cpus) => (cpus?.length ? cpus.map((cpu) => `${node ? `${node} ` : ""}CPU ${cpu}`) : [node || "somewhere"]);
   for (const one of earlier ?? []) {
-    bars.push({ name: one.job, lanes: lanesOf(one.node, one.cpus), begin: one.started, end: one.ended ?? one.started, state: one.cause ? "FAILED" : "PAUSED", delay: 0, href: jobHref(one.job), title: `${one.job}, attempt ${one.number}: ${one.cause ?? "ended"}` });
+    bars.push({ name: one.job, lanes: lanesOf(one.node, one.cpus), begin: one.started, end: one.ended ?? one.started, state: OUTCOMES[one.outcome], delay: 0, href: jobHref(one.job), title: `${one.job}, attempt ${one.number}: ${one.outcome}${one.cause ? ` (${one.cause})` : ""}` });
   }
   for (const job of jobs.values()) {
     if (!job.attempts || job.started === null) continue;
@@ -205,7 +207,7 @@ export function drawSchedule(jobs, earlier, now) {
   box.replaceChildren(gantt({ label: "Which job ran on which CPU, and when", bars, width: box.clientWidth || 900, now }));
   const used = Object.keys(BAR_STATES).filter((state) => bars.some((bar) => bar.state === state));
   const hatch = bars.some((bar) => bar.delay > 0.05) ? [element("span", { class: "hatch" }, "share of time spent waiting for a CPU")] : [];
-  byId("schedule-legend").replaceChildren(...used.map((state) => element("span", { class: `is-${state}` }, `${BAR_STATES[state]}${state === "FAILED" ? " (striped)" : ""}`)), ...hatch);
+  byId("schedule-legend").replaceChildren(...used.map((state) => element("span", { class: `is-${state}` }, `${BAR_STATES[state]}${{ FAILED: " (striped)", PAUSED: " (lined)", CANCELLED: " (lined)" }[state] ?? ""}`)), ...hatch);
 }
 
 // -- robots

@@ -149,8 +149,8 @@ export class Panel {
     const named = { ...facts.facts, ...Object.fromEntries(Object.entries(facts.measures).map(([name, value]) => [`measure ${name}`, value])) };
     for (const [name, value] of Object.entries(named)) list.append(element("dt", {}, name), element("dd", {}, typeof value === "number" ? number(value) : value ?? "–"));
     this.facts.replaceChildren(list);
-    const ended = facts.ended.filter((one) => one.cause || one.message);
-    this.attempts.replaceChildren(...(ended.length ? [element("h3", {}, "Attempts that did not succeed"), element("ul", {}, ...ended.map((one) => element("li", {}, `attempt ${one.number}: ${one.cause ?? ""} ${one.message ?? ""}`)))] : []));
+    const ended = facts.ended.filter((one) => one.ended !== null && one.outcome !== "succeeded");
+    this.attempts.replaceChildren(...(ended.length ? [element("h3", {}, "Attempts that did not succeed"), element("ul", {}, ...ended.map((one) => element("li", {}, `attempt ${one.number}: ${one.outcome}, ${one.message ?? one.cause}`)))] : []));
   }
 
   followLog() {
