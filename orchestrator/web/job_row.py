@@ -18,8 +18,9 @@ FIELDS = (
 )
 """``activity``: what it does, if that is more than its state. ``goal``: env_steps at which it pauses at a rung.
 ``first``, ``ret``: mean return of the first and the last iteration. ``measure``, ``measured``: name and mean of the
-first measure of its evaluation. ``wall``: seconds of the attempts that have ended. ``cpu``, ``delay``: of a running job,
-seconds of computing and of waiting for a CPU a second. ``media``: 1 with a preview, 2 with a video, 3 with both."""
+first measure of its evaluation. ``wall``: seconds of the attempts that have ended. ``cpu``, ``delay``: of a running
+job, seconds of computing and of waiting for a CPU a second. ``media``: 1 with a preview, 2 with a video,
+3 with both."""
 DIGITS = 5
 LONGEST_MESSAGE = 300
 
