@@ -39,8 +39,8 @@ n_envs = 8
 normalize = true
 eval_episodes = 10
 [defaults.sac]
-learning_starts = 1_000
-gradient_steps = 2
+learning_starts = 512
+gradient_steps = 1
 buffer_size = {steps}
 """
 Actions = NDArray[np.float32]
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("run_dirs", type=Path, nargs="*", metavar="RUN_DIR")
     parser.add_argument("--train", type=Path, metavar="FOLDER", help="train PPO and SAC there first")
     parser.add_argument("--ppo-steps", type=int, default=40_960, metavar="N", help="env_steps of each (40,960)")
-    parser.add_argument("--sac-steps", type=int, default=6_144, metavar="N", help="env_steps of each (6,144)")
+    parser.add_argument("--sac-steps", type=int, default=2_048, metavar="N", help="env_steps of each (2,048)")
     parser.add_argument("--observations", type=int, default=10_000, metavar="N", help="of each job (10,000)")
     parser.add_argument("--output", type=Path, metavar="FILE.md", help="write the table there, too")
     options = parser.parse_args()
@@ -194,7 +194,10 @@ def _identifier(name: str) -> str:
 
 
 def table(rows: list[Compared]) -> str:
-    """Largest difference of actions by format, and the mean returns of the evaluation."""
+    """Largest difference of actions by format, and the mean returns of the evaluation.
+
+    Means with = are of returns that are equal to the bit, each of them.
+    """
     kinds = [kind for kind in FORMATS if any(row.format == kind for row in rows)]
     heads = ["policy", "algorithm", *(f"`.{kind}`" for kind in kinds), "return", *(f"by `.{kind}`" for kind in kinds)]
     lines = [heads, ["---"] * len(heads)]

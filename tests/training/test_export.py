@@ -13,7 +13,6 @@ from typing import Any
 
 import mujoco
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 import worker_helpers as helpers
@@ -42,6 +41,7 @@ KINDS: dict[str, dict[str, Any]] = {
     **{name: {"policy_kwargs": {"net_arch": [8], "activation_fn": name}} for name in ("gelu", *MORE_ACTIVATIONS)},
 }
 ROWS = 64
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra export")
 
 
 def job(directory: Path, robot: str = "arm", scale: float = 0.2, **changes: Any) -> JobPaths:

@@ -17,7 +17,7 @@ from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
-from orchestrator.experiment import run_directory, videos
+from orchestrator.experiment import policy_process, run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.ledger import Ledger
@@ -196,7 +196,7 @@ def test_an_altered_robot_is_not_verified_and_its_policy_is_played_with_a_warnin
     root, staged = tmp_path / "run", staged_robot(tmp_path / "staged")
     experiment = with_robots(root, staged, "altered", "intact")
     played: list[str] = []
-    monkeypatch.setattr(videos, "play", lambda job, request: played.append(job.root.name))
+    monkeypatch.setattr(policy_process, "use", lambda job, request: played.append(job.root.name))
     for job in experiment.jobs:
         job_directory.prepare(experiment.paths.job(job.job_id), 0, job.spec)
         experiment.paths.job(job.job_id).robot_hash.write_text(hash_of_copy(staged, "hopper.xml") or "")
