@@ -222,7 +222,17 @@ def set_(
 @app.command()
 def play(
     run_dir: RunDir,
-    job: JobName,
+    job: Annotated[
+        str | None,
+        Argument(
+            metavar="[JOB]",
+            help="A job, the beginning of its name, or a pattern that it alone matches.",
+            show_default="--all",
+        ),
+    ] = None,
+    all_robots: Annotated[
+        bool, Option("--all", help="Write mosaic.mp4: all robots side by side, each with its name and return.")
+    ] = False,
     checkpoint: Annotated[
         str | None,
         Option(
@@ -234,6 +244,7 @@ def play(
     video: Annotated[
         bool, Option("--video", help="Write video.mp4 and preview.png, even where a window could be opened.")
     ] = False,
+    gif: Annotated[bool, Option("--gif", help="Also write an animated GIF beside the video.")] = False,
     seconds: Annotated[
         float | None,
         Option(
@@ -260,23 +271,36 @@ def play(
     ] = None,
 ) -> None:
     """Show a trained policy: in a window where there is a display, otherwise as video and preview image."""
+    from orchestrator.experiment import control
     from orchestrator.experiment.policy_process import PlayRequest
 
     if policy is not None and (checkpoint is not None or stochastic):
         raise UsageError(
             "play: an exported policy has no checkpoints and no noise; leave out --checkpoint, --stochastic"
         )
+    if all_robots == (job is not None) or (all_robots and (checkpoint is not None or policy is not None)):
+        raise UsageError("play: name a job, or give --all, which shows the trained policies of all robots")
     request = PlayRequest(
         checkpoint=checkpoint,
         policy=policy,
-        interactive=not video,
+        interactive=not (video or gif or all_robots),
         seconds=seconds,
         episodes=episodes,
         seed=seed,
         stochastic=stochastic,
         output=output,
     )
-    _use_policy(run_dir, job, request)
+    if job is not None:
+        _use_policy(run_dir, job, request)
+    if job is None or gif:
+        from orchestrator.experiment import mosaic
+
+        with shared.interruptible("stopped"):
+            if job is None:
+                written = mosaic.make(run_dir, request, as_gif=gif, report=shared.print_progress)
+            else:
+                written = [mosaic.write_gif(control.find(run_dir, job), request)]
+            shared.print_text("\n".join(f"wrote {path}" for path in written))
 
 
 @app.command()

@@ -71,9 +71,7 @@ def use(job: JobPaths, request: PlayRequest | ExportRequest) -> None:
     :raises UsageError, OrchestratorError:
     """
     with PolicyProcess(job, request) as process:
-        with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        code, message = process.end()
+        code, message = process.wait()
     if code == 2:
         raise UsageError(message)
     if code != 0:
@@ -92,16 +90,23 @@ class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
 
     It ends with this process and with the ``with`` block.
 
-    :param cpus: the CPUs it is bound to, with its output discarded; None for all, with its output passed on.
+    :param cpus: the CPUs it is bound to, with its output discarded; None for all.
+    :param is_quiet: whether its output is discarded; otherwise it is passed on.
     """
 
     def __init__(
-        self, job: JobPaths, request: PlayRequest | ExportRequest, cpus: tuple[int, ...] | None = None
+        self,
+        job: JobPaths,
+        request: PlayRequest | ExportRequest,
+        cpus: tuple[int, ...] | None = None,
+        *,
+        is_quiet: bool = False,
     ) -> None:
         self.started = time.monotonic()
         environment = {**os.environ, **worker_thread_settings(1), **package_path()}
         environment |= {"CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0"}
-        if cpus is not None:
+        is_quiet = is_quiet or cpus is not None
+        if is_quiet:
             environment |= SOFTWARE_RENDERER
         with contextlib.ExitStack() as undo:
             self._errors: IO[bytes] = undo.enter_context(tempfile.TemporaryFile())
@@ -111,7 +116,7 @@ class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
                 self._popen = subprocess.Popen(
                     [sys.executable, "-m", request.module, str(job.root), *request.arguments()],
                     stdin=subprocess.DEVNULL,
-                    stdout=None if cpus is None else subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL if is_quiet else None,
                     stderr=self._errors,
                     cwd=working_directory(job.root),
                     start_new_session=True,
@@ -126,6 +131,12 @@ class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
 
     def __exit__(self, *_: object) -> None:
         self.end()
+
+    def wait(self) -> tuple[int, str]:
+        """Wait for its end; returns what :meth:`end` returns."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        return self.end()
 
     def end(self) -> tuple[int, str]:
         """Kill what still runs of it; returns exit code and last line of its errors. May be called again."""

@@ -141,6 +141,19 @@ def test_the_same_seed_shows_the_same_episodes_and_another_one_others(finished_o
     assert not {*starts(0)} & {*starts(1)}
 
 
+@pytest.mark.usefixtures("opengl")
+@pytest.mark.slow
+def test_all_robots_are_in_one_video_and_in_a_gif(finished_once: Experiment, tmp_path: Path) -> None:
+    done = play_here(finished_once, "--all", "--gif", "--seconds", "0.3", "--output", tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown, rate = frames(tmp_path / "mosaic.mp4")
+    assert len(shown) / rate == pytest.approx(0.3, abs=2 / float(rate))
+    assert {picture.shape for picture in shown} == {(360, 960, 3)}
+    for half in (shown[0][:, :480], shown[0][:, 480:]):
+        assert np.ptp(half) > 100, "something is to be seen in each"
+    assert size(tmp_path / "mosaic.gif") == (960, 360)
+
+
 def pixels(video: Path) -> bytes:
     return b"".join(picture.tobytes() for picture in frames(video)[0])
 
@@ -151,6 +164,8 @@ def pixels(video: Path) -> bytes:
         (("nobody",), "nobody: no such job; jobs here: "),
         (("hopper", "--checkpoint", "5"), "hopper-s0 has no checkpoint at 5 env_steps; existing checkpoints: 384, 512"),
         (("hopper", "--seconds", "0"), "--seconds"),
+        (("hopper", "--all"), "name a job, or give --all"),
+        ((), "name a job, or give --all"),
     ],
 )
 def test_what_cannot_be_played_is_told(finished_once: Experiment, arguments: tuple[str, ...], expected: str) -> None:

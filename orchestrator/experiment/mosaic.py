@@ -1,0 +1,149 @@
+"""All robots of a run directory side by side in one video, each with its name and return."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.text import count
+from orchestrator.experiment import control
+from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess
+from orchestrator.experiment.video_file import encoded, frames, video_as_gif
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+FPS = 30
+WIDEST = 1920
+"""Pixels of the whole picture."""
+TILE = (480, 360)
+"""Largest width and height of one robot's picture."""
+MOST_ROBOTS = 64
+GIF_WIDTH, GIF_WIDTH_OF_ONE, GIF_FPS = 960, 480, 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedRobot:
+    """A robot in the mosaic."""
+
+    name: str
+    episode_return: float | None
+    """Mean return of its evaluation, or that of training where there was none."""
+    video: Path
+
+    @property
+    def label(self) -> str:
+        return self.name if self.episode_return is None else f"{self.name}   {self.episode_return:,.0f}"
+
+
+def make(run_dir: Path, request: PlayRequest, *, as_gif: bool, report: Callable[[str], object]) -> list[Path]:
+    """Write ``mosaic.mp4``, and ``mosaic.gif`` if asked to, into the run directory or the folder of ``request``.
+
+    Of jobs that differ in their seed alone, the one with the highest return is shown.
+
+    :param report: takes a message for each robot that cannot be shown.
+    :raises UsageError: no job has a policy.
+    :raises OrchestratorError: none of them could be played.
+    """
+    snapshot = control.status(run_dir)
+    chosen = _chosen(snapshot.rows, snapshot.paths)
+    if not chosen:
+        raise UsageError(f"{run_dir}: no job has a model.zip, which is written when it succeeds")
+    if len(chosen) > MOST_ROBOTS:
+        report(f"{count(len(chosen), 'robot')}: the {MOST_ROBOTS} with the highest returns are shown")
+        chosen = sorted(chosen, key=lambda row: -_return(row, -math.inf))[:MOST_ROBOTS]
+    with tempfile.TemporaryDirectory() as folder:
+
+        def play(row: Any) -> PlayedRobot | str:
+            output = Path(folder) / row["job_id"]
+            job = snapshot.paths.job(row["job_id"])
+            with PolicyProcess(job, replace(request, output=output), is_quiet=True) as process:
+                code, message = process.wait()
+            if code != 0:
+                return f"{row['job_id']}: {message}"
+            return PlayedRobot(name=row["name"], episode_return=_return(row, None), video=output / "video.mp4")
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            played = list(pool.map(play, chosen))
+        robots = [one for one in played if isinstance(one, PlayedRobot)]
+        problems = [one for one in played if isinstance(one, str)]
+        if not robots:
+            raise OrchestratorError(f"{run_dir}: {problems[0]}")
+        for problem in problems:
+            report(f"left out: {problem}")
+        return _write(robots, request.output or snapshot.paths.root, as_gif=as_gif)
+
+
+def write_gif(job: JobPaths, request: PlayRequest) -> Path:
+    """Write the video of a job that was made last as an animated GIF beside it. :raises OSError:"""
+    videos = (request.output or job.root).glob(f"{job.video.stem}*{job.video.suffix}")
+    video = max(videos, key=lambda path: path.stat().st_mtime_ns)
+    animated = video.with_suffix(".gif")
+    write_whole(animated, video_as_gif(video, width=GIF_WIDTH_OF_ONE, fps=GIF_FPS))
+    return animated
+
+
+def _chosen(rows: Sequence[Any], paths: RunPaths) -> list[Any]:
+    best: dict[tuple[str, str], Any] = {}
+    for row in rows:
+        work = (row["name"], row["job_id"].removesuffix(f"-s{row['seed']}"))
+        is_better = work not in best or _return(row, -math.inf) > _return(best[work], -math.inf)
+        if is_better and paths.job(row["job_id"]).model.exists():
+            best[work] = row
+    return list(best.values())
+
+
+def _return(row: Any, otherwise: Any) -> Any:
+    known = [row[name] for name in ("eval_mean", "ep_rew_mean") if row[name] is not None]
+    return known[0] if known else otherwise
+
+
+def _write(robots: Sequence[PlayedRobot], folder: Path, *, as_gif: bool) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    video, animated = folder / "mosaic.mp4", folder / "mosaic.gif"
+    write_whole(video, encoded(pictures(robots), FPS))
+    if not as_gif:
+        return [video]
+    write_whole(animated, video_as_gif(video, width=GIF_WIDTH, fps=GIF_FPS))
+    return [video, animated]
+
+
+def pictures(robots: Sequence[PlayedRobot]) -> Iterator[Image.Image]:
+    """The pictures of the mosaic, in real time; a robot whose video is over stands still."""
+    from PIL import Image
+
+    columns = math.ceil(math.sqrt(len(robots)))
+    width = min(TILE[0], WIDEST // columns) // 2 * 2
+    height = width * TILE[1] // TILE[0] // 2 * 2
+    tiles = [_tiles(robot, width, height) for robot in robots]
+    shown: list[Image.Image | None] = [None] * len(robots)
+    while True:
+        new = [next(iter(islice(one, 1)), None) for one in tiles]
+        if not any(new):
+            return
+        shown = [fresh or before for fresh, before in zip(new, shown, strict=True)]
+        whole = Image.new("RGB", (columns * width, math.ceil(len(robots) / columns) * height), "white")
+        for index, tile in enumerate(shown):
+            if tile is not None:
+                whole.paste(tile, (index % columns * width, index // columns * height))
+        yield whole
+
+
+def _tiles(robot: PlayedRobot, width: int, height: int) -> Iterator[Image.Image]:
+    from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+    font = ImageFont.load_default(size=max(12, height // 15))
+    for picture in frames(robot.video, FPS):
+        tile = ImageOps.pad(picture, (width, height), Image.Resampling.BILINEAR, color="white")
+        ImageDraw.Draw(tile).text((8, 5), robot.label, fill="white", font=font, stroke_width=2, stroke_fill="black")
+        yield tile

@@ -1,0 +1,65 @@
+"""Videos read picture by picture, and pictures as a video or an animated GIF."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+COLOURS = 128
+
+
+def video_as_gif(video: Path, *, width: int, fps: int) -> bytes:
+    """An endless GIF of ``video`` in real time, at most ``width`` pixels wide. :raises OSError: it cannot be read."""
+    from PIL import Image
+
+    first, *others = (_scaled(picture, width) for picture in frames(video, fps))
+    palette = first.quantize(COLOURS)
+    # Without dithering, which would make each picture new noise, and the file several times as large.
+    quantized = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in (first, *others)]
+    content = io.BytesIO()
+    rest, pause_ms = quantized[1:], round(1000 / fps)
+    quantized[0].save(content, "GIF", save_all=True, append_images=rest, duration=pause_ms, loop=0)
+    return content.getvalue()
+
+
+def frames(video: Path, fps: int) -> Iterator[Image.Image]:
+    """The pictures of a video at ``fps`` pictures a second. :raises OSError: it cannot be read."""
+    import av
+    from PIL import Image
+
+    try:
+        with av.open(video) as container:
+            due = 0.0
+            for frame in container.decode(video=0):
+                while frame.time is not None and frame.time >= due - 1e-6:
+                    due += 1 / fps
+                    yield Image.fromarray(frame.to_ndarray(format="rgb24"))
+    except av.FFmpegError as error:
+        raise OSError(error.errno, error.strerror, str(video)) from error
+
+
+def encoded(pictures: Iterable[Image.Image], fps: int) -> bytes:
+    """An MP4 (H.264) of ``pictures``, all of one size with even sides."""
+    import av
+    import numpy as np
+
+    content = io.BytesIO()
+    with av.open(content, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=fps, options={"crf": "23", "preset": "fast"})
+        stream.pix_fmt = "yuv420p"
+        for picture in pictures:
+            if not stream.codec_context.is_open:
+                stream.width, stream.height = picture.size
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.asarray(picture), format="rgb24")))
+        container.mux(stream.encode(None))
+    return content.getvalue()
+
+
+def _scaled(picture: Image.Image, width: int) -> Image.Image:
+    width = min(width, picture.width)
+    return picture.resize((width, round(picture.height * width / picture.width)))
