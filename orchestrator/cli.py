@@ -22,6 +22,7 @@ from orchestrator.commands import (
     measurement_commands,
     run_command,
     search_commands,
+    track_commands,
     web_commands,
 )
 from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
@@ -32,7 +33,7 @@ PROGRAM = "orchestrator"
 DISTRIBUTION = "mujoco-orchestrator"
 COMMANDS = (
     *(authoring_commands, run_command, control_commands),
-    *(search_commands, experiment_commands, web_commands, inspection_commands, measurement_commands),
+    *(search_commands, track_commands, experiment_commands, web_commands, inspection_commands, measurement_commands),
 )
 
 app = typer.Typer(

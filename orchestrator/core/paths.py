@@ -97,6 +97,10 @@ class JobPaths:
     preview = Below("preview.png")
     """A film strip: a few moments of one episode side by side."""
 
+    def tracked(self, backend: str) -> Path:
+        """What a tracker has been told of the job."""
+        return self.root / "track" / f"{backend}.json"
+
     def has_results(self, *, normalize: bool) -> bool:
         """Whether what a finished training leaves is there: the policy, and the statistics that it needs.
 
@@ -154,6 +158,12 @@ class RunPaths:
     """The trials for Optuna's own tools; written by `search export`."""
     search_log = Below("search/search.log")
     """Output of the searcher, and of a sampler of the user's own."""
+    track_declared = Below("track/declared.json")
+    """The trackers of the last run with their options."""
+    track_log = Below("track/track.log")
+    """Output of the process that tells trackers of the jobs, and of their packages."""
+    tensorboard = Below("tensorboard")
+    """TensorBoard's event files, a folder for each job."""
     replaced = Below("replaced")
     """Job directories that ``--on-change=restart`` moved away."""
     summary_json = Below("summary.json")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+from pathlib import Path
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that request a stop."""
@@ -20,6 +22,14 @@ def set_up_process() -> None:
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115
+
+
+def give_way() -> None:
+    """Use only CPU time that no other process wants, as far as the kernel lets this process ask for that."""
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with contextlib.suppress(OSError):  # sessions are groups of their own where there are autogroups (sched(7))
+        Path("/proc/self/autogroup").write_text("19")
 
 
 def block_checkpoint_signal() -> None:

@@ -13,10 +13,14 @@ _HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udff
 """Control characters (escape sequences begin with one), separators of lines, marks that turn the direction of writing,
 and lone surrogates."""
 
-INSTALL_RAY = 'pip install -c constraints.txt ".[ray]" in a clone of this project'
-INSTALL_WEB = 'pip install -c constraints.txt ".[web]" in a clone of this project'
-INSTALL_EXPORT = 'pip install -c constraints.txt ".[export]" in a clone of this project'
-INSTALL_SEARCH = 'pip install -c constraints.txt ".[search]" in a clone of this project'
+
+def install_extra(extra: str, *, pinned: bool = True) -> str:
+    """How to install an extra. :param pinned: whether its packages are those of ``constraints.txt``."""
+    return f'pip install {"-c constraints.txt " if pinned else ""}".[{extra}]" in a clone of this project'
+
+
+INSTALL_RAY, INSTALL_SEARCH = install_extra("ray"), install_extra("search")
+INSTALL_WEB, INSTALL_EXPORT = install_extra("web"), install_extra("export")
 
 
 def storable(text: str) -> str:

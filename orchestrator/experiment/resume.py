@@ -16,7 +16,7 @@ from typing import get_args
 from pydantic import TypeAdapter
 
 from orchestrator.core.decoding import parsed_json
-from orchestrator.core.errors import LedgerError, Problem, RunDirError
+from orchestrator.core.errors import LedgerError, Problem, RunDirError, SpecError
 from orchestrator.core.job import Cancelled, Failed, Job, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
@@ -25,6 +25,9 @@ from orchestrator.experiment import run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.jobfile import Experiment, Notify, Order, from_mapping
 from orchestrator.jobfile.toml_models import NotifyTable
+from orchestrator.jobfile.track_tables import TrackTable
+from orchestrator.jobfile.tracker_rules import read_trackers
+from orchestrator.jobfile.validation_errors import Problems
 from orchestrator.jobfile.value_types import MaxParallel
 from orchestrator.ledger import JobRow, search_events
 
@@ -45,6 +48,7 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
     try:
         top = tomllib.loads(read_regular(paths.experiment).decode("utf-8-sig"))
         notify = NotifyTable.model_validate(top.get("notify", {})).model_dump(exclude_unset=True)
+        track = TrackTable.model_validate(top.get("track", {})).model_dump(exclude_unset=True)
         max_parallel = TypeAdapter(MaxParallel).validate_python(top.get("max_parallel", "auto"), strict=True)
         name, order = top.get("name"), top.get("order", "longest-first")
         if not (isinstance(name, str) and order in get_args(Order)):
@@ -52,12 +56,17 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
     except (OSError, ValueError, RecursionError) as error:
         advice = "run the job file, which replaces it"
         raise RunDirError(f"{paths.experiment}: cannot be read ({error}); {advice}") from error
+    problems = Problems()
+    trackers = read_trackers(track, problems)
+    if problems:
+        raise SpecError(str(paths.experiment), problems.in_order())
     experiment = Experiment(
         name=name,
         max_parallel=None if max_parallel == "auto" else max_parallel,
         order=order,
         skip_invalid=True,
         notify=Notify.from_table(notify),
+        trackers=trackers,
         jobs=tuple(row.job for row in rows),
         source=str(run_dir),
         base=paths.root.absolute(),

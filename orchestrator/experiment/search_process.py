@@ -12,20 +12,18 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import parsed_json
-from orchestrator.core.environment import worker_thread_settings
 from orchestrator.core.errors import ChangedError, LedgerError
 from orchestrator.core.job import TERMINAL, Cause, State, move
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import count, last_line, listed
-from orchestrator.executors.process import end_group, has_ended, package_path, working_directory
-from orchestrator.experiment import control, resume, run_end
+from orchestrator.core.text import count, listed
+from orchestrator.executors.process import end_group, has_ended
+from orchestrator.experiment import control, resume, run_end, side_process
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
@@ -41,10 +39,8 @@ ENDED, WAITS_FOR_USER, CANNOT_GO_ON = 10, 3, 2
 corrected first."""
 OTHERWISE = "`run --fresh` starts over and keeps what is here under another name; another --run-dir leaves it as it is"
 AGAIN = "Correct the cause, and run the same command again: the search resumes"
-LOG_BYTES = 4_000
-"""So much of the end of its log is read to say why it has ended."""
 SHOWN = 10
-OF_THE_RUN = ("name", "max_parallel", "order", "on_invalid", "notify")
+OF_THE_RUN = ("name", "max_parallel", "order", "on_invalid", "notify", "track")
 BUDGET = ("trials", "max_env_steps", "max_time", "reevaluate")
 """Keys of a job file, and of its table ``[search]``, that a resumed search takes over: no trial so far depends on
 them."""
@@ -113,26 +109,14 @@ class SearchProcess:
     def _why(self, code: int) -> str:
         if code == -signal.SIGPROF:
             return "a call of its sampler has not returned, and has kept all else in its process from running"
-        with self.paths.search_log.open("rb") as log:
-            log.seek(max(0, self.paths.search_log.stat().st_size - LOG_BYTES))
-            said = log.read().decode(errors="replace")
-        return last_line(said, f"its process ended with exit code {code}").removeprefix("search: ")
+        return side_process.last_words(self.paths.search_log, code).removeprefix("search: ")
 
     def _start(self) -> None:
         self._starts, self._told_lanes = self._starts + 1, self.slots.lanes
         self._declared_at = _written_at(self.paths)
-        self.paths.search_log.parent.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "orchestrator.search.searcher", str(self.paths.root.absolute())]
-        with self.paths.search_log.open("ab") as log:
-            self._popen = subprocess.Popen(
-                [*command, self.holder, str(self._told_lanes)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                cwd=working_directory(self.paths.root),
-                env={**os.environ, **worker_thread_settings(1), **package_path(), "PYTHONHASHSEED": "0"},
-                start_new_session=True,
-            )
+        module, root = "orchestrator.search.searcher", str(self.paths.root.absolute())
+        arguments = [module, root, self.holder, str(self._told_lanes)]
+        self._popen = side_process.started(arguments, self.paths.root, self.paths.search_log)
 
     def exit_code(self, states: Mapping[str, State], supervisor: Supervisor) -> int:
         """Of the command. Failed and paused trials are part of a search: it has succeeded when it has ended."""

@@ -17,6 +17,7 @@ from orchestrator.core.job import TERMINAL, Job, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count
+from orchestrator.executors.base import Backend
 from orchestrator.experiment import preflight, resume, run_directory, run_end, run_index, search_process, videos
 from orchestrator.experiment.callbacks import CallbackReporter
 from orchestrator.experiment.notifications import NotifyingReporter
@@ -25,6 +26,7 @@ from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
 from orchestrator.experiment.run_plan import Plan, RunOptions, plan
 from orchestrator.experiment.search_process import SearchProcess
+from orchestrator.experiment.track_process import TrackProcess
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow, Ledger, Request, SummaryRow, live_facts
 from orchestrator.ledger.requests import RequestFiles
@@ -113,6 +115,7 @@ def run(
             write_whole(paths.experiment, experiment.text)
         _report_plan(run_plan, options, aside, reporter)
         searcher = SearchProcess(paths=paths, holder=holder, slots=backend.slots, reporter=reporter)
+        tracker = stack.enter_context(TrackProcess(experiment=experiment, paths=paths, reporter=reporter).running())
         supervisor = Supervisor(
             paths=paths,
             rows=rows,
@@ -126,7 +129,7 @@ def run(
             until=options.until,
             holder=holder,
             available_memory_mib=backend.available_memory_mib,
-            is_awaiting_jobs=lambda: searcher.is_running() or is_awaiting_jobs(),
+            is_awaiting_jobs=_awaits_jobs(tracker, searcher, is_awaiting_jobs),
         )
         backend.report_to(DetachableReporter(reporter).event)
         changed = provenance.record(
@@ -145,8 +148,7 @@ def run(
         with searcher.declared(experiment):
             states = _supervised(supervisor, ledger, rows, callbacks)
         if not supervisor.interrupted:
-            is_stopped = functools.partial(_is_stopped, notifier, stops)
-            videos.make_missing(paths, supervisor.with_video, states, backend.local_slots, reporter, is_stopped)
+            _after_training(supervisor, states, backend, tracker, functools.partial(_is_stopped, notifier, stops))
         summaries = ledger.summary()
         ledger.close()
         outcome.exit_code = searcher.exit_code(states, supervisor)
@@ -172,6 +174,28 @@ def _supervised(
         ledger.close()
         raise callbacks.error
     return states
+
+
+def _awaits_jobs(tracker: TrackProcess, searcher: SearchProcess, others: Callable[[], bool]) -> Callable[[], bool]:
+    """Looks after both processes, and says whether somebody may still add jobs."""
+
+    def awaits_jobs() -> bool:
+        tracker.look_after()
+        return searcher.is_running() or others()
+
+    return awaits_jobs
+
+
+def _after_training(
+    supervisor: Supervisor,
+    states: Mapping[str, State],
+    backend: Backend,
+    tracker: TrackProcess,
+    is_stopped: Callable[[], bool],
+) -> None:
+    slots, reporter = backend.local_slots, supervisor.reporter
+    videos.make_missing(supervisor.paths, supervisor.with_video, states, slots, reporter, is_stopped)
+    tracker.finish(is_stopped)
 
 
 def _is_stopped(notifier: NotifyingReporter, stops: StopRequests) -> bool:

@@ -31,6 +31,7 @@ from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.jobfile.search_rules import check_rungs, read_scheduler, read_search
 from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
 from orchestrator.jobfile.search_summary import SearchLimits, limits, sentences
+from orchestrator.jobfile.tracker_rules import Trackers, read_trackers
 from orchestrator.jobfile.validation import check
 from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
 
@@ -68,6 +69,8 @@ class Experiment:
     skip_invalid: bool = False
     """Whether invalid robots and environments fail their own jobs only; otherwise nothing is launched."""
     notify: Notify = Notify()
+    trackers: Trackers = field(default_factory=dict)
+    """Experiment trackers that are told of the jobs."""
     warnings: Sequence[str] = ()
     """Settings without effect, and trainings that are too short to learn."""
     jobs: tuple[Job, ...]
@@ -215,6 +218,7 @@ def from_mapping(
         checked, base=base, overrides=overrides, skip_invalid=skip_invalid, problems=problems, search=search
     )
     scheduler = read_scheduler(checked.top, problems)
+    trackers = read_trackers(checked.top.get("track", {}), problems)
     warnings = list(expansion.warnings)
     if scheduler is not None:
         lengths = set[int]() if expansion.trial is None else expansion.trial.lengths
@@ -227,6 +231,7 @@ def from_mapping(
         order=checked.top.get("order", "longest-first"),
         skip_invalid=skip_invalid,
         notify=Notify.from_table(checked.top.get("notify", {})),
+        trackers=trackers,
         warnings=tuple(warnings),
         jobs=tuple(expansion.jobs) if search is None else (),
         search=search,

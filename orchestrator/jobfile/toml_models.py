@@ -13,6 +13,7 @@ from orchestrator.jobfile.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td
 from orchestrator.jobfile.model_edit_keys import nested
 from orchestrator.jobfile.presets import PresetName
 from orchestrator.jobfile.search_tables import SchedulerTable, SearchTable
+from orchestrator.jobfile.track_tables import TrackTable
 from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Name, TomlTable, Whole, key
 
 ModelEdits = Annotated[dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"})]
@@ -208,6 +209,9 @@ class JobFile(TomlTable):
         "skip",
     )
     notify: NotifyTable = key(NotifyTable(), "Programs to start at the end and when a job fails.", shown={})
+    track: TrackTable = key(
+        TrackTable(), "Experiment trackers that are told of every job: TensorBoard, W&B, MLflow, Trackio.", shown={}
+    )
     search: SearchTable | None = key(None, "A search over the keys of one job.", shown={})
     scheduler: SchedulerTable | None = key(
         None, "When the jobs are compared, and which of them go on; in a search: [search.scheduler].", shown={}

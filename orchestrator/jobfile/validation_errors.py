@@ -20,6 +20,7 @@ from orchestrator.core.text import LONGEST_LINE
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
 from orchestrator.jobfile.search_tables import DimensionTable, MeasureTable, SchedulerTable, SearchTable
 from orchestrator.jobfile.toml_models import Distributed, Entry, JobFile, NotifyTable, ResourcesTable, Retry, Settings
+from orchestrator.jobfile.track_tables import MlflowTable, TrackioTable, TrackTable, WandbTable
 from orchestrator.jobfile.value_types import ExpectedError
 
 Location = tuple[int | str, ...]
@@ -210,6 +211,7 @@ def _model_at(location: Location) -> type[BaseModel]:
     """The model of the table at ``location``."""
     tables: dict[str, type[BaseModel]] = {"defaults": Settings, "jobs": Entry, "notify": NotifyTable, **TABLES}
     tables |= {"search": SearchTable, "scheduler": SchedulerTable, "space": DimensionTable, "measures": MeasureTable}
+    tables |= {"track": TrackTable, "wandb": WandbTable, "mlflow": MlflowTable, "trackio": TrackioTable}
     return next((tables[part] for part in reversed(location) if isinstance(part, str) and part in tables), JobFile)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from rich.text import Text
 
 from orchestrator.core.job import Job
-from orchestrator.core.text import count, cpu_text, duration, listed
+from orchestrator.core.text import count, cpu_text, duration, joined, listed
 from orchestrator.experiment.dry_run import DryRun, Prospect
 from orchestrator.experiment.reconcile import by_difference
 from orchestrator.jobfile import Experiment
@@ -43,6 +43,7 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     order = "" if experiment.search else "in this order, "
     heading = f"{experiment.name}: {what}, {plan.backend.slots.lanes} at once on {where}, {order}into {run_dir}"
     notify = [f"notify.{key}: {shlex.join(command)}" for key, command in asdict(experiment.notify).items() if command]
+    notify += [f"track: {joined(experiment.trackers)}"] if experiment.trackers else []
     warnings = [Text(f"warning: {warning}", style="yellow") for warning in (*plan.warnings, *refusals)]
     restriction = [plan.restriction] if plan.restriction else []
     below = [*_hyperparameters(jobs), *_model_edits(jobs), *_changes(dry)]
@@ -179,6 +180,7 @@ def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
         "restriction": plan.restriction or None,
         "choices": list(plan.choices),
         "notify": {key: list(command) for key, command in asdict(experiment.notify).items() if command},
+        "track": {name: dict(options) for name, options in experiment.trackers.items()},
         "search": None if experiment.search is None else _search_facts(experiment),
         "scheduler": None if experiment.scheduler is None else asdict(experiment.scheduler),
         "jobs": [_job_facts(job, dry.prospects[job.job_id]) for job in plan.jobs],

@@ -1,0 +1,45 @@
+"""The format of ``[track]``, key by key; ``tracker_rules.py`` has what it means."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from annotated_types import MinLen
+
+from orchestrator.jobfile.value_types import TomlTable, key
+
+_Text = Annotated[str, MinLen(1)]
+
+
+class WandbTable(TomlTable):
+    """Weights & Biases."""
+
+    project: _Text | None = key(None, "Project; unset: the name of the experiment.", "robots")
+    entity: _Text | None = key(None, "User or team; unset: your own.", "my-team")
+    mode: Literal["online", "offline"] = key(
+        "online", "online, or offline: into the run directory, from which `wandb sync` uploads.", "offline"
+    )
+
+
+class MlflowTable(TomlTable):
+    """MLflow."""
+
+    uri: _Text | None = key(
+        None, "Tracking URI; unset: mlflow.db in the run directory.", "sqlite:////home/me/experiments.db"
+    )
+    experiment: _Text | None = key(None, "MLflow's experiment; unset: the name of the experiment.", "robots")
+
+
+class TrackioTable(TomlTable):
+    """Trackio."""
+
+    project: _Text | None = key(None, "Project; unset: the name of the experiment.", "robots")
+
+
+class TrackTable(TomlTable):
+    """Trackers that get learning curves, hyperparameters and results of every job, read from the run directory."""
+
+    tensorboard: bool = key(False, "Write event files into the folder tensorboard of the run directory.", True)
+    wandb: WandbTable | None = key(None, "Send to Weights & Biases.", shown={})
+    mlflow: MlflowTable | None = key(None, "Send to MLflow.", shown={})
+    trackio: TrackioTable | None = key(None, "Send to Trackio.", shown={})

@@ -1,0 +1,36 @@
+"""What ``[track]`` names: trackers with their options, and the packages that they need."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from orchestrator.core.text import install_extra
+from orchestrator.jobfile.validation_errors import Problems
+
+Backend: TypeAlias = Literal["tensorboard", "wandb", "mlflow", "trackio"]
+Trackers: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""The options of each tracker, by its name; only keys that were set."""
+WITHOUT_PINS = ("trackio",)
+"""Extras with packages that do not agree with ``constraints.txt``."""
+
+
+def read_trackers(table: Mapping[str, Any], problems: Problems) -> Trackers:
+    """The trackers that ``[track]`` names; a missing package is a problem.
+
+    :param table: the keys that the user has written, each valid by itself.
+    """
+    chosen = {name: {} if options is True else dict(options) for name, options in table.items() if options is not False}
+    for name in chosen:
+        if (missing := missing_package(name)) is not None:
+            problems.add(f"track.{name}", missing)
+    return chosen
+
+
+def missing_package(backend: str) -> str | None:
+    """Says what to install if the package of a tracker is not installed."""
+    if importlib.util.find_spec(backend) is not None:
+        return None
+    advice = install_extra(backend, pinned=backend not in WITHOUT_PINS)
+    return f"needs the package {backend}, which is not installed here: {advice}"

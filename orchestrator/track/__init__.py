@@ -1,0 +1,1 @@
+"""Experiment trackers (TensorBoard, W&B, MLflow, Trackio), told from the run directory alone."""

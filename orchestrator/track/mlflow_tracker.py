@@ -1,0 +1,105 @@
+"""MLflow: one run for each job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlflow.entities
+import mlflow.tracking
+
+from orchestrator.core.paths import RunPaths
+from orchestrator.track.tracked_job import ELAPSED, JobResults, Point
+from orchestrator.track.tracker_protocol import Position, TrackedJob
+
+PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+"""Environment variables of MLflow: it gives up soon, as who calls tries again later."""
+AT_ONCE = 1000
+"""Values that MLflow takes in one request, which it stores as a whole."""
+PARAMS_AT_ONCE = 100
+LONGEST = 5000
+"""Characters of a parameter."""
+STEP = "env_steps"
+"""Metric that every point has: its value is that of the last one."""
+
+
+class MlflowTracker:
+    """:param options: those of ``track.mlflow``."""
+
+    def __init__(self, paths: RunPaths, experiment: str, options: Mapping[str, Any]) -> None:
+        for variable, value in PATIENCE.items():
+            os.environ.setdefault(variable, value)
+        uri = options.get("uri") or f"sqlite:///{paths.root.absolute() / 'mlflow.db'}"
+        self._client = mlflow.tracking.MlflowClient(tracking_uri=uri)
+        name = options.get("experiment") or experiment
+        known = self._client.get_experiment_by_name(name)
+        # MLflow's default is a folder of the current directory.
+        artifacts = _beside(uri, name) if uri.startswith("sqlite:///") else None
+        self._experiment = known.experiment_id if known else self._client.create_experiment(name, artifacts)
+        place = uri.rpartition("@")[2]  # without a password
+        self.destination = f"{place}#{name}"
+        self.shown = f"MLflow, experiment {name}, at {place}"
+
+    def begin(self, job: TrackedJob) -> str:
+        tags = {"experiment": job.experiment}
+        began = int(1000 * job.position.began)
+        run = self._client.create_run(self._experiment, start_time=began, tags=tags, run_name=job.job_id)
+        return str(run.info.run_id)
+
+    def open(self, job: TrackedJob) -> MlflowRun:
+        return MlflowRun(self._client, job)
+
+
+def _beside(uri: str, name: str) -> str:
+    """Folder for the files of an experiment in a database file."""
+    return (Path(uri.removeprefix("sqlite:///")).absolute().parent / "mlartifacts" / name).as_uri()
+
+
+class MlflowRun:
+    """MLflow's own run of a job."""
+
+    def __init__(self, client: Any, job: TrackedJob) -> None:
+        self._client = client
+        run = client.get_run(job.position.run)
+        done = int(run.data.metrics.get(STEP, 0))  # it knows best what it has
+        self.position = replace(job.position, env_steps=done)
+        # A parameter never changes: of a training that was extended later it is the first value.
+        new = [(name, value) for name, value in job.settings.items() if name not in run.data.params]
+        params = [mlflow.entities.Param(name, str(value)[:LONGEST]) for name, value in new]
+        for first in range(0, len(params), PARAMS_AT_ONCE):
+            client.log_batch(job.position.run, params=params[first : first + PARAMS_AT_ONCE])
+
+    def send(self, points: Sequence[Point]) -> Position:
+        batch: list[Any] = []
+        for point in points:
+            at = int(1000 * (self.position.began + point.values.get(ELAPSED, 0.0)))
+            values = {**point.values, STEP: point.env_steps}
+            if len(batch) + len(values) > AT_ONCE:
+                self._client.log_batch(self.position.run, metrics=batch)
+                batch = []
+            batch += [mlflow.entities.Metric(name, value, at, point.env_steps) for name, value in values.items()]
+        self._client.log_batch(self.position.run, metrics=batch)
+        self.position = replace(self.position, env_steps=points[-1].env_steps)
+        return self.position
+
+    def finish(self, results: JobResults) -> Position:
+        run, steps = self.position.run, self.position.env_steps
+        numbers = {f"summary/{name}": x for name, x in results.summary.items() if type(x) in (int, float)}
+        at = int(1000 * float(results.summary.get("ended_at", self.position.began)))
+        metrics = {**numbers, **results.evaluation}
+        self._client.log_batch(run, metrics=[mlflow.entities.Metric(name, x, at, steps) for name, x in metrics.items()])
+        for name, value in results.summary.items():
+            if name not in numbers:
+                self._client.set_tag(run, f"summary.{name}", str(value)[:LONGEST])
+        for path in (results.eval_file, results.video, results.preview):
+            if path is not None:
+                self._client.log_artifact(run, str(path))
+        status = "FINISHED" if results.state == "SUCCEEDED" else "FAILED"
+        self._client.set_terminated(run, status, end_time=at)
+        return self.position
+
+    def close(self) -> None:
+        """Nothing is open between calls."""

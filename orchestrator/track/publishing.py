@@ -1,0 +1,55 @@
+"""The command ``publish``: sends what a run directory has to a tracker."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.analysis.run_reader import read_json_object
+from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.job import TERMINAL
+from orchestrator.experiment import control, run_directory
+from orchestrator.jobfile.tracker_rules import missing_package
+from orchestrator.track.publisher import CLASSES, Publisher, locked
+
+OPTIONS = {"project": ("wandb", "trackio"), "mode": ("wandb",), "uri": ("mlflow",)}
+"""Options of the command, and the trackers that have them."""
+
+
+def publish(run_dir: Path, backend: str, chosen: Mapping[str, Any]) -> str:
+    """Returns what was sent, in a sentence.
+
+    :param chosen: options that are given on the command line, in place of those of the job file.
+    :raises UsageError: the tracker is unknown, has no such option, is not installed, or is being told already.
+    :raises OrchestratorError: it did not take everything.
+    """
+    if backend not in CLASSES:
+        raise UsageError(f"publish: --to {backend}: unknown tracker; expected one of {', '.join(CLASSES)}")
+    for name in chosen:
+        if backend not in OPTIONS[name]:
+            raise UsageError(f"publish: --{name}: {backend} has no such option")
+    if (missing := missing_package(backend)) is not None:
+        raise UsageError(f"publish: {backend} {missing}")
+    paths = run_directory.existing(run_dir)
+    control.refuse_benchmark(paths)
+    declared = read_json_object(paths.track_declared) or {}
+    options = {**dict(declared.get("trackers", {}).get(backend, {})), **chosen}
+    name = declared.get("name") or paths.root.absolute().name
+    failures: list[str] = []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(locked(paths, backend))
+        ledger = stack.enter_context(run_directory.opened_ledger(paths, read_only=True))
+        publisher = Publisher(paths=paths, experiment=name, backend=backend, options=options, report=failures.append)
+        stack.enter_context(contextlib.closing(publisher))
+        is_complete = publisher.turn(ledger, is_last=True)
+        states = [row["state"] for row in ledger.summary()]
+        destination = publisher.destination
+    if failures:
+        raise OrchestratorError(f"{run_dir}: {failures[0]}. The same command sends what is missing")
+    ended = sum(state in TERMINAL for state in states)
+    rest = "" if is_complete and ended == len(states) else "; the same command sends what is still to come"
+    return (
+        f"{run_dir}: {ended} of {len(states)} jobs have ended, and what there is has been sent to {destination}{rest}"
+    )

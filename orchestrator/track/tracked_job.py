@@ -1,0 +1,161 @@
+"""What trackers are told of a job: its settings, the rows of its ``progress.csv``, and how it has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.analysis import run_reader
+from orchestrator.core.decoding import field_values
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.regular_files import open_regular, read_regular, read_up_to
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.ledger import SummaryRow
+
+STEP, ELAPSED = "time/total_timesteps", "time/time_elapsed"
+MOST_BYTES = 1 << 24
+"""Of a table that are read at once."""
+NOT_SETTINGS = (
+    "job_id",
+    "name",
+    "search_path",
+    "extended_from",
+    "pause_at",
+    "after",
+    "init_sha256",
+    "video",
+    "preview",
+)
+"""Fields of a spec that are no settings of the training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One row of ``progress.csv``: an iteration."""
+
+    env_steps: int
+    values: Mapping[str, float]
+    """Finite numbers by column, ``time/total_timesteps`` among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResults:
+    """What is known of a job that has ended."""
+
+    summary: Mapping[str, Any]
+    """Its row of ``summary.json``, without what is not known."""
+    evaluation: Mapping[str, float]
+    """Means over the final episodes, such as ``eval/deterministic/mean``."""
+    eval_file: Path | None
+    video: Path | None
+    preview: Path | None
+
+    @property
+    def state(self) -> str:
+        return str(self.summary["state"])
+
+    @property
+    def digest(self) -> str:
+        """Differs when there is something new to tell."""
+        files = (self.eval_file, self.video, self.preview)
+        times = [path.stat().st_mtime_ns if path is not None else 0 for path in files]
+        return json.dumps([self.state, self.summary["env_steps"], *times])
+
+
+def settings(paths: JobPaths) -> dict[str, Any]:
+    """The settings of a job by dotted key: numbers, texts, true and false, or lists of them.
+
+    :raises OSError, ValueError: ``spec.json`` cannot be read.
+    """
+    values = field_values(WorkerSpec.from_json(read_regular(paths.spec)))
+    kept = {name: value for name, value in values.items() if name not in NOT_SETTINGS and value not in (None, {}, ())}
+    return _flat(kept)
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def results(paths: JobPaths, row: SummaryRow) -> JobResults:
+    """Of a job that has ended."""
+    evaluation = run_reader.evaluation(paths.eval) or {}
+    means: dict[str, float | None] = {}
+    for kind in run_reader.EPISODE_KINDS:
+        if kind in evaluation:
+            episodes = evaluation[kind]
+            means |= {f"eval/{kind}/{name}": episodes[name] for name in ("mean", "std", "length_mean")}
+            means |= {f"eval/{kind}/{name}": value for name, value in episodes["measures"].items()}
+    left_out = ("traceback", "measures", "waits_for", "pid")
+    return JobResults(
+        summary={name: value for name, value in row.items() if value is not None and name not in left_out},
+        evaluation={name: value for name, value in means.items() if value is not None},
+        **{
+            name: path if path.is_file() else None
+            for name, path in (("eval_file", paths.eval), ("video", paths.video), ("preview", paths.preview))
+        },
+    )
+
+
+@dataclass(slots=True)
+class ProgressTail:
+    """Reads what is new in a ``progress.csv`` that grows, and that is replaced when its job resumes."""
+
+    path: Path
+    _file: tuple[int, int] = field(default=(0, 0), init=False)
+    """Device and inode of what was read."""
+    _offset: int = field(default=0, init=False)
+    _header: Sequence[str] = field(default=(), init=False)
+    modified: float = field(default=0.0, init=False)
+    """When the table was written last."""
+
+    def new_points(self, after: int) -> list[Point]:
+        """Points beyond ``after`` env_steps that have not been returned yet, in their order; each only once.
+
+        A resumed training repeats iterations that it has lost: their points are the ones that were there before.
+        """
+        points = []
+        for cells in self._new_rows():
+            values = dict(_numbers(self._header, cells))
+            env_steps = values.get(STEP)
+            if env_steps is not None and env_steps > after:
+                points.append(Point(after := int(env_steps), values))
+        return points
+
+    def rewind(self) -> None:
+        """The next call returns everything again, as what was returned has not been sent."""
+        self._offset = 0
+
+    def _new_rows(self) -> list[list[str]]:
+        text = b""
+        with contextlib.suppress(OSError), open_regular(self.path) as file:
+            status = os.fstat(file.fileno())
+            self.modified = status.st_mtime
+            if (status.st_dev, status.st_ino) != self._file or status.st_size < self._offset:
+                self._file, self._offset = (status.st_dev, status.st_ino), 0
+            file.seek(self._offset)
+            text = read_up_to(file, MOST_BYTES)
+        text = text[: text.rfind(b"\n") + 1]
+        rows = list(csv.reader(text.decode("utf-8", "replace").replace("\0", "").splitlines()))
+        if self._offset == 0 and rows:
+            self._header, *rows = rows
+        self._offset += len(text)
+        return [row for row in rows if len(row) == len(self._header)]
+
+
+def _numbers(header: Sequence[str], cells: Sequence[str]) -> list[tuple[str, float]]:
+    numbers = []
+    for name, cell in zip(header, cells, strict=True):
+        with contextlib.suppress(ValueError):
+            if math.isfinite(value := float(cell)):
+                numbers.append((name, value))
+    return numbers

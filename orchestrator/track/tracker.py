@@ -1,0 +1,119 @@
+"""``python -m orchestrator.track.tracker RUN_DIR [--at-once]``: tells trackers of a run, beside its supervisor.
+
+It ends when its standard input does: with the supervisor. A line there, or ``--at-once``, means that all jobs and their
+videos are done: it sends what is left and ends, with exit code 0 when every tracker has everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.errors import LedgerBusyError, OrchestratorError
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.process_setup import give_way
+from orchestrator.core.regular_files import read_regular
+from orchestrator.experiment.track_process import AT_ONCE, WARNING
+from orchestrator.ledger import Ledger
+from orchestrator.track.publisher import Publisher, locked
+
+EVERY_S, RETRY_S = 2.0, 30.0
+"""Between turns, and between attempts with a tracker that failed."""
+FINAL_RETRY_S = 2.0
+LONGEST_S = 300.0
+SHARE = 0.002
+"""Of one core that turns take at most, as a turn that took longer is followed by a longer pause."""
+
+
+class Finish(threading.Event):
+    """Set when there is nothing more to come."""
+
+    def listen(self) -> None:
+        """Wait for the supervisor's word, or its end."""
+        if os.read(0, 1):
+            self.set()
+            os.read(0, 1)
+        os._exit(0)
+
+
+class Warnings:
+    """Prints every message once, for the supervisor to pass on."""
+
+    def __init__(self) -> None:
+        self._printed: set[str] = set()
+
+    def __call__(self, backend: str, message: str) -> None:
+        text = f"{message}; it is tried again" if backend not in self._printed else ""
+        self._printed.add(backend)
+        print(f"{WARNING}{text}" if text else message, flush=True)
+
+
+def run(paths: RunPaths, finish: Finish) -> bool:
+    """Returns whether every tracker has everything."""
+    declared: dict[str, Any] = json.loads(read_regular(paths.track_declared))
+    warnings = Warnings()
+    with contextlib.ExitStack() as stack:
+        ledger = Ledger.open(paths.ledger, read_only=True)
+        stack.callback(ledger.abandon)
+        publishers = []
+        for backend, options in declared["trackers"].items():
+            stack.enter_context(locked(paths, backend))
+            publisher = Publisher(
+                paths=paths,
+                experiment=declared["name"],
+                backend=backend,
+                options=options,
+                report=lambda message, name=backend: warnings(name, message),  # type: ignore[misc]
+            )
+            publishers.append(stack.enter_context(contextlib.closing(publisher)))
+        return _loop(publishers, ledger, finish)
+
+
+def _loop(publishers: Sequence[Publisher], ledger: Ledger, finish: Finish) -> bool:
+    due = dict.fromkeys((one.backend for one in publishers), 0.0)
+    incomplete = {one.backend for one in publishers}
+    while True:
+        is_last, began = finish.is_set(), time.process_time()
+        for publisher in publishers:
+            name = publisher.backend
+            if (is_last and name in incomplete) or (not is_last and time.monotonic() >= due[name]):
+                failures = publisher.failures
+                try:
+                    if publisher.turn(ledger, is_last=is_last) and is_last:
+                        incomplete.discard(name)
+                except LedgerBusyError:
+                    continue
+                due[name] = time.monotonic() + (RETRY_S if publisher.failures > failures else 0.0)
+        if is_last and not incomplete:
+            return True
+        if is_last:
+            time.sleep(FINAL_RETRY_S)
+        else:
+            finish.wait(min(LONGEST_S, max(EVERY_S, (time.process_time() - began) / SHARE)))
+
+
+def main(arguments: Sequence[str]) -> int:
+    finish = Finish()
+    if AT_ONCE in arguments:
+        finish.set()
+    else:
+        give_way()
+    threading.Thread(target=finish.listen, daemon=True).start()
+    try:
+        return 0 if run(RunPaths(Path(arguments[0])), finish) else 1
+    except (OrchestratorError, OSError, ValueError) as error:
+        print(f"{WARNING}{error}", flush=True)
+        return 2
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)  # threads of the packages are not waited for

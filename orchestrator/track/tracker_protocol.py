@@ -1,0 +1,84 @@
+"""What every tracker offers, and what is kept of what it has been told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.decoding import decode, field_values
+from orchestrator.core.regular_files import read_regular
+from orchestrator.track.tracked_job import JobResults, Point
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """How much of a job a tracker has been told: a file in the job's directory, written after the tracker has it."""
+
+    destination: str
+    """Where it was sent to; at another one the job begins anew."""
+    began: float
+    """When its training began, in seconds since the epoch."""
+    run: str = ""
+    """The tracker's own name of the job."""
+    env_steps: int = 0
+    """Of the last point."""
+    size: int = 0
+    """Bytes of the file that the tracker writes; whatever follows them was not counted as sent."""
+    final: str = ""
+    """Digest of the results that were sent; empty before."""
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(exist_ok=True)
+        write_whole(path, json.dumps(field_values(self)) + "\n", durable=False)
+
+
+def read_position(path: Path, destination: str) -> Position | None:
+    """None where nothing was sent to ``destination``, or where nobody can tell."""
+    try:
+        position = decode(Position, read_regular(path))
+    except (OSError, ValueError):
+        return None
+    return position if position.destination == destination else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedJob:
+    """A job as a tracker opens it."""
+
+    job_id: str
+    experiment: str
+    settings: Mapping[str, Any]
+    position: Position
+    """With an empty ``run`` before :meth:`Tracker.begin`."""
+
+
+class TrackedRun(Protocol):
+    """A job in a tracker. What a method raises is repeated later."""
+
+    position: Position
+    """What the tracker has, which is known from its own files where it has any."""
+
+    def send(self, points: Sequence[Point]) -> Position:
+        """Returns when the tracker has them."""
+
+    def finish(self, results: JobResults) -> Position:
+        """Send how the job has ended."""
+
+    def close(self) -> None: ...
+
+
+class Tracker(Protocol):
+    """A place to send jobs to. Its constructor imports its package."""
+
+    destination: str
+    shown: str
+    """The same for people."""
+
+    def begin(self, job: TrackedJob) -> str:
+        """A new run of a job, by its name there; what an earlier training of that job left is removed."""
+
+    def open(self, job: TrackedJob) -> TrackedRun: ...

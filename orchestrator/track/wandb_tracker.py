@@ -1,0 +1,130 @@
+"""Weights & Biases: one run for each job, in a group for the experiment."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import wandb
+from wandb.proto import wandb_internal_pb2
+
+from orchestrator.core.paths import RunPaths
+from orchestrator.track.tracked_job import JobResults, Point
+from orchestrator.track.tracker_protocol import Position, TrackedJob
+
+HEADER, BLOCK = 7, 1 << 15
+"""Bytes of the head of W&B's transaction log, and of each of its blocks (the log format of LevelDB)."""
+FULL, LAST = 1, 4
+"""Types of fragments that end a record."""
+
+
+class WandbTracker:
+    """:param options: those of ``track.wandb``."""
+
+    def __init__(self, paths: RunPaths, experiment: str, options: Mapping[str, Any]) -> None:
+        self._project = options.get("project") or experiment
+        self._entity = options.get("entity")
+        self._folder = paths.root / "wandb"
+        self._settings = wandb.Settings(
+            mode=options.get("mode", "online"),
+            console="off",
+            silent=True,
+            disable_git=True,
+            save_code=False,
+            x_disable_stats=True,
+            x_disable_meta=True,
+            init_timeout=20.0,
+        )
+        where = f", mode {self._settings.mode}, in {self._folder}"
+        self.shown = f"W&B, project {self._project}{where}"
+        self.destination = f"{self._entity or ''}/{self._project}"
+
+    def begin(self, job: TrackedJob) -> str:
+        return uuid.uuid4().hex[:12]
+
+    def open(self, job: TrackedJob) -> WandbRun:
+        position = job.position
+        if (known := last_step(self._folder, position.run)) is not None:  # its own log knows best
+            position = replace(position, env_steps=known)
+        self._folder.mkdir(exist_ok=True)
+        run = wandb.init(
+            project=self._project,
+            entity=self._entity,
+            id=position.run,
+            name=job.job_id,
+            group=job.experiment,
+            dir=str(self._folder.parent),
+            config=dict(job.settings),
+            resume="allow",
+            reinit="create_new",
+            settings=self._settings,
+        )
+        return WandbRun(run, position)
+
+
+class WandbRun:
+    """W&B's own run of a job."""
+
+    def __init__(self, run: Any, position: Position) -> None:
+        self._run, self.position = run, position
+
+    def send(self, points: Sequence[Point]) -> Position:
+        for point in points:
+            self._run.log(dict(point.values), step=point.env_steps, commit=True)
+        self.position = replace(self.position, env_steps=points[-1].env_steps)
+        return self.position
+
+    def finish(self, results: JobResults) -> Position:
+        pictures: dict[str, Any] = {}
+        if results.video is not None:
+            pictures["video"] = wandb.Video(str(results.video), format="mp4")
+        if results.preview is not None:
+            pictures["preview"] = wandb.Image(str(results.preview))
+        content = {**results.evaluation, **pictures}
+        if content:
+            self._run.log(content, step=self.position.env_steps + 1, commit=True)
+            self.position = replace(self.position, env_steps=self.position.env_steps + 1)
+        self._run.summary.update({f"summary/{name}": value for name, value in results.summary.items()})
+        self._run.finish(exit_code=0 if results.state == "SUCCEEDED" else 1)
+        return self.position
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def last_step(folder: Path, run_id: str) -> int | None:
+    """The last step in the transaction logs of a run; None where there is none."""
+    steps = [step for path in sorted(folder.glob(f"*run-*-{run_id}/run-{run_id}.wandb")) for step in logged_steps(path)]
+    return max(steps, default=None)
+
+
+def logged_steps(path: Path) -> Iterator[int]:
+    """The steps of the history in a transaction log."""
+    for record in records(path):
+        if record.WhichOneof("record_type") == "history":
+            yield record.history.step.num
+
+
+def records(path: Path) -> Iterator[Any]:
+    """The whole records of a transaction log, which may be torn at its end."""
+    content = path.read_bytes()
+    offset, parts = HEADER, b""
+    while offset + HEADER <= len(content):
+        if BLOCK - offset % BLOCK < HEADER:  # the rest of a block is empty
+            offset += BLOCK - offset % BLOCK
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, offset)
+        offset += HEADER
+        parts += content[offset : offset + length]
+        if offset + length > len(content):
+            return
+        offset += length
+        if kind in (FULL, LAST):
+            with contextlib.suppress(Exception):  # of protobuf: a version of W&B that writes otherwise
+                yield wandb_internal_pb2.Record.FromString(parts)
+            parts = b""

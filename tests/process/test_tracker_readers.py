@@ -1,0 +1,77 @@
+"""W&B and MLflow, read back by their own formats and clients."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+from tracker_helpers import JOB, Rows, end, make_publisher, needs, tracked_run, turn, write_progress
+
+from orchestrator.core.paths import RunPaths
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    return tracked_run(tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["wandb", "mlflow", "trackio"])
+def test_others_have_no_point_twice_after_a_kill(
+    paths: RunPaths, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs(backend)
+    monkeypatch.setenv("TRACKIO_DIR", str(paths.root / "trackio"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _send_twice(paths, backend)
+
+
+def _send_twice(paths: RunPaths, backend: str) -> None:
+    options = {"mode": "offline"} if backend == "wandb" else {}
+    rows, where = Rows(), paths.job(JOB).tracked(backend)
+    write_progress(paths, [100, 200])
+    first = make_publisher(paths, backend, **options)
+    turn(first, rows)
+    before = where.read_bytes()
+    write_progress(paths, [100, 200, 300, 400])
+    turn(first, rows)
+    first.close()
+    where.write_bytes(before)
+    again = make_publisher(paths, backend, **options)
+    end(paths, rows)
+    turn(again, rows, is_last=True)
+    if backend == "wandb":
+        from orchestrator.track import wandb_tracker
+
+        logs = sorted(paths.root.glob("wandb/offline-run-*/*.wandb"))
+        steps = [step for log in logs for step in wandb_tracker.logged_steps(log)]
+        assert steps == [100, 200, 300, 400, 401]
+        kinds = [record.WhichOneof("record_type") for record in wandb_tracker.records(logs[-1])]
+        assert {"run", "summary", "exit"} <= set(kinds)
+        configured = [
+            record.run for record in wandb_tracker.records(logs[0]) if record.WhichOneof("record_type") == "run"
+        ]
+        assert "hyperparameters.learning_rate" in {item.key for item in configured[0].config.update}
+        return
+    if backend == "trackio":
+        from trackio.sqlite_storage import SQLiteStorage
+
+        logs = SQLiteStorage.get_logs("robots", JOB)
+        assert sorted(row["step"] for row in logs) == [100, 200, 300, 400, 401]
+        assert [row["summary/state"] for row in logs if row["step"] == 401] == ["SUCCEEDED"]
+        config = SQLiteStorage.get_run_config("robots", JOB)
+        assert config["hyperparameters.learning_rate"] == 1e-3
+        return
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{paths.root / 'mlflow.db'}")
+    [run] = client.search_runs([client.get_experiment_by_name("robots").experiment_id])
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [metric.step for metric in history] == [100, 200, 300, 400]
+    assert run.info.status == "FINISHED"
+    assert run.data.params["hyperparameters.learning_rate"] == "0.001"
+    assert run.data.metrics["eval/deterministic/mean"] == 7.0
+    assert run.data.tags["summary.state"] == "SUCCEEDED"
+    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["eval.json"]

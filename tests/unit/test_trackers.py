@@ -1,0 +1,244 @@
+"""Trackers are told of each iteration once, whatever is killed when, and each is read back by its own reader."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tracker_helpers import JOB, Rows, end, make_publisher, needs, tracked_run, turn, write_progress
+
+from orchestrator import jobfile
+from orchestrator.core.errors import RunDirError, SpecError, UsageError
+from orchestrator.core.paths import RunPaths
+from orchestrator.track import tracked_job
+from orchestrator.track.publisher import Publisher, locked
+from orchestrator.track.tracked_job import ProgressTail
+from orchestrator.track.tracker_protocol import Position, TrackedJob, read_position
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    return tracked_run(tmp_path / "run")
+
+
+# -- what is read
+
+
+def test_a_table_that_grows_and_is_cut_back_gives_every_iteration_once(paths: RunPaths) -> None:
+    tail, steps = ProgressTail(paths.job(JOB).progress_csv), list[int]()
+
+    def read() -> None:
+        steps.extend(point.env_steps for point in tail.new_points(steps[-1] if steps else 0))
+
+    read()
+    write_progress(paths, [100, 200, 300], torn="400,4,")
+    read()
+    with paths.job(JOB).progress_csv.open("a") as file:
+        file.write("800,0.5\n")  # the rest of the torn row
+    read()
+    write_progress(paths, [100, 200])  # resumed from a checkpoint
+    read()
+    write_progress(paths, [100, 200, 300, 400, 500])
+    read()
+    assert steps == [100, 200, 300, 400, 500]
+
+
+def test_settings_are_flat_and_hold_hyperparameters(paths: RunPaths) -> None:
+    settings = tracked_job.settings(paths.job(JOB))
+    assert settings["hyperparameters.learning_rate"] == 1e-3
+    assert settings["seed"] == 0
+    assert not {"job_id", "video"} & settings.keys()
+
+
+# -- decisions, with a tracker of the test's own
+
+
+class Memory:
+    """A tracker that keeps everything, and fails when it is told to."""
+
+    destination = shown = "memory"
+    sent: dict[str, list[int]]
+    failing: int
+
+    def __init__(self) -> None:
+        self.sent, self.failing, self.begun, self.final = {}, 0, 0, list[str]()
+
+    def begin(self, job: TrackedJob) -> str:
+        self.begun += 1
+        return f"run-{self.begun}"
+
+    def open(self, job: TrackedJob) -> MemoryRun:
+        return MemoryRun(self, job.position)
+
+
+class MemoryRun:
+    def __init__(self, tracker: Memory, position: Position) -> None:
+        self.tracker, self.position = tracker, position
+
+    def send(self, points: Sequence[tracked_job.Point]) -> Position:
+        if self.tracker.failing:
+            self.tracker.failing -= 1
+            raise ConnectionError("the server is away")
+        self.tracker.sent.setdefault(self.position.run, []).extend(point.env_steps for point in points)
+        self.position = replace(self.position, env_steps=points[-1].env_steps)
+        return self.position
+
+    def finish(self, results: tracked_job.JobResults) -> Position:
+        self.tracker.final.append(results.state)
+        return self.position
+
+    def close(self) -> None: ...
+
+
+def with_memory(paths: RunPaths, memory: Memory) -> tuple[Publisher, list[str]]:
+    messages: list[str] = []
+    made = Publisher(paths=paths, experiment="robots", backend="memory", options={}, report=messages.append)
+    made._tracker = memory
+    return made, messages
+
+
+def test_a_tracker_that_fails_gets_everything_later_and_once(paths: RunPaths) -> None:
+    memory, rows = Memory(), Rows()
+    made, messages = with_memory(paths, memory)
+    write_progress(paths, [100, 200])
+    memory.failing = 1
+    assert not turn(made, rows)
+    assert "the server is away" in messages[0]
+    write_progress(paths, [100, 200, 300])
+    assert turn(made, rows)
+    assert memory.sent == {"run-1": [100, 200, 300]}
+
+
+def test_results_are_sent_when_a_job_has_ended_and_again_when_it_ends_once_more(paths: RunPaths) -> None:
+    memory, rows = Memory(), Rows()
+    made, _ = with_memory(paths, memory)
+    write_progress(paths, [100])
+    turn(made, rows)
+    assert memory.final == []
+    end(paths, rows)
+    for _ in range(3):
+        turn(made, rows, is_last=True)
+    assert memory.final == ["SUCCEEDED"]
+    rows.row["state"] = "RUNNING"  # it is trained further
+    write_progress(paths, [100, 200])
+    turn(made, rows)
+    rows.row.update(state="FAILED", env_steps=500)
+    turn(with_memory(paths, memory)[0], rows)
+    assert memory.final == ["SUCCEEDED", "FAILED"]
+    assert memory.sent == {"run-1": [100, 200]}
+
+
+def test_at_another_place_a_job_begins_anew(paths: RunPaths) -> None:
+    where = paths.job(JOB).tracked("memory")
+    position = Position(destination="there", began=1.5, run="run-7", env_steps=300)
+    position.write(where)
+    assert read_position(where, "there") == position
+    assert read_position(where, "elsewhere") is None
+    where.write_text("{}")
+    assert read_position(where, "there") is None
+
+
+def test_only_one_process_sends_to_a_tracker(paths: RunPaths) -> None:
+    with locked(paths, "wandb"), pytest.raises(RunDirError, match="another process is sending it to wandb"):
+        locked(paths, "wandb").__enter__()
+
+
+# -- the job file
+
+
+def read_file(table: Mapping[str, Any], tmp_path: Path) -> jobfile.Experiment:
+    data = {"name": "x", "track": table, "jobs": [{"name": "a", "env": "Ant-v5"}]}
+    return jobfile.from_mapping(data, source="jobs.toml", base=tmp_path)
+
+
+def test_a_missing_package_is_a_problem_of_its_key_and_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SpecError) as caught:
+        read_file({"tensorboard": True, "wandb": {}, "trackio": {}}, tmp_path)
+    problems = {problem.where: problem.message for problem in caught.value.problems}
+    assert problems.keys() == {"track.tensorboard", "track.wandb", "track.trackio"}
+    assert '-c constraints.txt ".[wandb]"' in problems["track.wandb"]
+    assert 'pip install ".[trackio]"' in problems["track.trackio"]
+
+
+def test_what_does_not_belong_in_a_tracker_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        read_file({"wandb": {"projct": "x", "mode": "sometimes"}, "tensorbord": True}, tmp_path)
+    text = str(caught.value)
+    for expected in ("track.wandb.projct", "track.wandb.mode", "track.tensorbord"):
+        assert expected in text
+
+
+def test_trackers_belong_to_no_fingerprint(tmp_path: Path) -> None:
+    needs("tensorboard")
+    without, with_one = read_file({}, tmp_path), read_file({"tensorboard": True}, tmp_path)
+    assert with_one.trackers == {"tensorboard": {}}
+    assert with_one.jobs == without.jobs
+
+
+# -- readers of their own
+
+
+def scalars(paths: RunPaths) -> dict[str, list[int]]:
+    needs("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(paths.tensorboard / JOB), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    return {tag: [event.step for event in read.Scalars(tag)] for tag in read.Tags()["scalars"]} | {
+        tag: [event.step for event in read.Tensors(tag)] for tag in read.Tags()["tensors"]
+    }
+
+
+def test_tensorboard_has_no_point_twice_after_a_kill_between_file_and_position(paths: RunPaths) -> None:
+    needs("tensorboard")
+    rows, where = Rows(), paths.job(JOB).tracked("tensorboard")
+    write_progress(paths, [100, 200])
+    turn(make_publisher(paths), rows)
+    before = where.read_bytes()
+    write_progress(paths, [100, 200, 300, 400])
+    turn(make_publisher(paths), rows)
+    [file] = (paths.tensorboard / JOB).iterdir()
+    content = file.read_bytes()
+    where.write_bytes(before)  # as if it had been killed before it wrote this
+    file.write_bytes(content + b"torn")
+    again = make_publisher(paths)
+    turn(again, rows)
+    assert file.read_bytes() == content, "the same bytes, so that a TensorBoard that reads them is not confused"
+    end(paths, rows)
+    assert turn(again, rows)
+    read = scalars(paths)
+    assert read["train/loss"] == [100, 200, 300, 400]
+    assert read["rollout/ep_rew_mean"] == [200, 300, 400]
+    assert read["eval/deterministic/distance_m"] == [400]
+    assert "_hparams_/session_start_info" in read
+    assert "summary/text_summary" in read
+
+
+def test_a_job_that_starts_over_has_a_new_file_in_tensorboard(paths: RunPaths) -> None:
+    needs("tensorboard")
+    write_progress(paths, [100, 200, 300])
+    turn(make_publisher(paths), Rows())
+    paths.job(JOB).tracked("tensorboard").unlink()  # its directory was moved away
+    write_progress(paths, [100])
+    turn(make_publisher(paths), Rows())
+    assert scalars(paths)["train/loss"] == [100]
+
+
+# -- the command
+
+
+def test_publish_names_what_is_wrong(paths: RunPaths) -> None:
+    from orchestrator.track import publishing
+
+    for arguments, message in (
+        (("comet", {}), "unknown tracker; expected one of tensorboard, wandb, mlflow, trackio"),
+        (("mlflow", {"project": "x"}), "mlflow has no such option"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            publishing.publish(paths.root, *arguments)
