@@ -61,7 +61,7 @@ def run_attempt(paths: JobPaths, number: int, facts: AttemptFacts, channel: life
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
     os.environ.update(worker_thread_settings(spec.threads))  # not inherited: they decide bits
 
-    with startup.without_garbage_collection(), startup.without_progress_bars():
+    with startup.without_garbage_collection(), startup.without_unused_packages():
         import torch
 
         from orchestrator.worker.runtime import sb3_internals

@@ -27,7 +27,7 @@ LARGEST_ORDER_BYTES = 1 << 17
 
 def import_packages() -> None:
     """Import what a worker with a built-in task imports. Nothing is made or computed, so that no thread starts."""
-    with startup.without_garbage_collection(), startup.without_progress_bars():
+    with startup.without_garbage_collection(), startup.without_unused_packages():
         import torch  # noqa: F401 - first, as in a worker
 
         from orchestrator.worker.envs import vec_env  # noqa: F401

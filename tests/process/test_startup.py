@@ -19,7 +19,7 @@ import contextlib, sys
 from orchestrator.worker import __main__ as worker
 from orchestrator.worker.runtime import startup
 from orchestrator.worker.runtime import sb3_internals
-startup.without_garbage_collection = startup.without_progress_bars = contextlib.nullcontext
+startup.without_garbage_collection = startup.without_unused_packages = contextlib.nullcontext
 sb3_internals.keep_compiler_out = lambda: None
 worker.main(sys.argv[1:])
 """
@@ -48,8 +48,11 @@ def test_a_worker_trains_the_same_bits_as_the_libraries_alone_in_less_memory(tmp
     assert of_lean < min(of_plain, MOST_RESIDENT_MIB)
 
 
-def test_progress_bars_are_missing_only_while_packages_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "tqdm", raising=False)
-    with startup.without_progress_bars(), pytest.raises(ImportError):
-        __import__("tqdm")
-    assert "tqdm" not in sys.modules
+@pytest.mark.parametrize("name", startup.UNUSED)
+def test_unused_packages_are_missing_only_while_packages_are_imported(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    with startup.without_unused_packages(), pytest.raises(ImportError):
+        __import__(name)
+    assert name not in sys.modules

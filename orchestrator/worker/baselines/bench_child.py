@@ -85,7 +85,7 @@ def train(job_dir: str, threads: int | None, *, over_processes: bool = False) ->
 
 
 def _import() -> None:
-    with startup.without_garbage_collection(), startup.without_progress_bars():
+    with startup.without_garbage_collection(), startup.without_unused_packages():
         from orchestrator.worker.runtime import sb3_internals
         from orchestrator.worker.training import train  # noqa: F401 - torch and all the rest with it
     sb3_internals.keep_compiler_out()

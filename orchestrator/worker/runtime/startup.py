@@ -28,17 +28,17 @@ def without_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
-@contextmanager
-def without_progress_bars() -> Iterator[None]:
-    """Import stable-baselines3 as where ``tqdm`` is not installed.
+UNUSED = ("tqdm", "torch.utils.tensorboard")
+"""What stable-baselines3 imports where it is installed, and no worker uses: ``tqdm`` with ``rich``, and TensorBoard."""
 
-    Otherwise it imports ``rich`` too, for a progress bar that no worker shows. Afterwards, ``tqdm`` can be imported.
-    """
-    absent = "tqdm" not in sys.modules
-    if absent:
-        sys.modules["tqdm"] = None  # type: ignore[assignment]  # so that its import fails
+
+@contextmanager
+def without_unused_packages() -> Iterator[None]:
+    """Import stable-baselines3 as where :data:`UNUSED` is not installed. Afterwards, it can be imported."""
+    absent = [name for name in UNUSED if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # so that their import fails
     try:
         yield
     finally:
-        if absent:
-            del sys.modules["tqdm"]
+        for name in absent:
+            del sys.modules[name]
