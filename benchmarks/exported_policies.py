@@ -115,7 +115,7 @@ def compare(run_dir: Path, observations: int) -> Iterator[Compared]:
             seen = list(_visited(job, model, observations))
             expected = np.concatenate([actions for *_, actions in seen])
             for kind in FORMATS:
-                policy = _exported(job, Path(name) / f"{_identifier(job.name)}.{kind}")
+                policy = _exported(job, Path(name) / f"{job.name}.{kind}")
                 if policy is None:
                     continue
                 actions = np.concatenate([policy(raw)["action"] for raw, _ in seen])
@@ -167,8 +167,9 @@ def _exported(job: Path, path: Path) -> Policy | None:
 
 def compiled(header: Path) -> Policy:
     """The policy of a C header, compiled to a library beside it."""
-    name = _identifier(header.stem)
-    facts = {kind: int(number) for kind, number in re.findall(r"_(OBSERVATIONS|ACTIONS) (\d+)", header.read_text())}
+    text = header.read_text()
+    (name,) = re.findall(r"void (\w+)_act\(", text)
+    facts = {kind: int(number) for kind, number in re.findall(r"_(OBSERVATIONS|ACTIONS) (\d+)", text)}
     source, library = header.with_suffix(".c"), header.with_suffix(".so")
     source.write_text(
         f'#include "{header.name}"\nvoid act(int rows, const float *in, float *action, float *ctrl) {{\n'
@@ -187,10 +188,6 @@ def compiled(header: Path) -> Policy:
         return outputs
 
     return act
-
-
-def _identifier(name: str) -> str:
-    return re.sub(r"\W", "_", name, flags=re.ASCII).lower()
 
 
 def table(rows: list[Compared]) -> str:

@@ -338,5 +338,7 @@ def _use_policy(run_dir: Path, job: str, request: PlayRequest | ExportRequest) -
     with shared.interruptible("stopped"):
         paths = control.find(run_dir, job)
         if (warning := policy_process.robot_warning(paths)) is not None:
+            if isinstance(request, policy_process.ExportRequest):  # the file would have names and limits of another
+                raise UsageError(f"{paths.root.name} cannot be exported: {warning}")
             shared.print_progress(f"warning: {warning}")
         policy_process.use(paths, request)

@@ -59,8 +59,8 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lam
     with _alone(paths, holder), disk_full_explained(paths.root, "call `reload` again"):
         content = Path(experiment.source).read_bytes()
         with run_directory.reading_ledger(paths) as ledger:
-            rows = {row.job_id: row for row in ledger.jobs()}
             is_search = search_events.standing(ledger) != "none"
+            rows = {} if is_search else {row.job_id: row for row in ledger.jobs()}
         if is_search:
             if not (differences := search_process.take_over(experiment, paths)):
                 return f"{run_dir}: {experiment.source} declares the same search"

@@ -39,10 +39,9 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
     """
     paths = run_directory.existing(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
+        if search_events.standing(ledger) != "none":
+            return declared_search(paths), {}
         rows = [row for row in ledger.jobs() if row.state != Cancelled(is_undeclared=True)]
-        is_search = search_events.standing(ledger) != "none"
-    if is_search:
-        return declared_search(paths), verdicts(rows)
     if not paths.experiment.exists():
         raise RunDirError(f"{paths.root}: this command has no job file to resume. {how(paths)}")
     try:

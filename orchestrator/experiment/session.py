@@ -138,7 +138,7 @@ def run(
             lanes=backend.slots.lanes,
             repository=repository,
             backend=backend.facts(),
-            user_code=imported_code.digests(run_plan.jobs),
+            user_code=imported_code.digests([*run_plan.jobs, *experiment.jobs_to_examine]),
             declared=None if experiment.text is None else experiment.declared_by,
         )
         _report_changes(changed, rows, reporter)

@@ -174,6 +174,10 @@ def check_rungs(
     if totals and scheduler.min_env_steps >= max(totals):
         message = f"is not below total_timesteps = {max(totals):_}, so nothing would be compared"
         problems.add(f"{where}.min_env_steps", f"min_env_steps = {scheduler.min_env_steps:_} {message}")
+    for job in jobs:
+        if job.spec.after:
+            what = "waits for other jobs, and jobs that wait cannot be compared at rungs"
+            problems.add(job.where, f"{job.job_id} {what}; leave out after and init, or [scheduler]")
     longest = max((job.spec.steps_an_iteration for job in jobs), default=0)
     if scheduler.min_env_steps < longest:
         yield (

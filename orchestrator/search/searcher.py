@@ -188,10 +188,11 @@ class Searcher:
 
     def _waits_for_user(self) -> bool:
         """Whether nothing can go on before the user resumes jobs that they have paused."""
-        open_trials = [trial for trial in self.history.open.values() if not trial.is_waiting]
-        figures = [self._figures[job_id] for trial in open_trials for job_id in trial.jobs]
-        # One that is still at a rung is being promoted.
-        states = ["promoted" if one.cause == Cause.RUNG else one.state for one in figures]
+        states = []
+        for trial in [trial for trial in self.history.open.values() if not trial.is_waiting]:
+            for one in [self._figures[job_id] for job_id in trial.jobs]:
+                is_there = self._is_at_rung(trial, [one])  # it waits for another seed; otherwise it is being promoted
+                states.append(one.state if one.cause != Cause.RUNG else "SUCCEEDED" if is_there else "promoted")
         is_paused = "PAUSED" in states and set(states) <= {"PAUSED", *TERMINAL}
         return is_paused and not self._may_ask()
 
@@ -365,6 +366,8 @@ if __name__ == "__main__":
     try:
         code = main(*sys.argv[1:])
     except BaseException:
-        traceback.print_exc()
-    sys.stdout.flush()
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
+    with contextlib.suppress(Exception):  # what the sampler has made of it
+        sys.stdout.flush()
     os._exit(code)  # whatever threads a sampler has begun

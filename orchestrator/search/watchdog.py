@@ -61,7 +61,7 @@ class Watchdog:
                         os.killpg(os.getpid(), signal.SIGKILL)
                     os._exit(0)
                 self.lanes = int(lines[-1])
-            call, ticks = self._call, ticks + 1 if self._calls == last else 0
+            call, ticks = self._call, ticks + 1 if self._call is not None and self._calls == last else 0
             last = self._calls
             if call is not None and ticks * TICK_S > LIMIT_S:
                 faulthandler.dump_traceback()

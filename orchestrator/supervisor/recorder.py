@@ -176,7 +176,7 @@ class Recorder:
         except LedgerBusyError:
             self._writing, self._is_behind, self._next_summary = None, True, now + RECORD_EVERY_S
             raise
-        except OSError as error:
+        except (OSError, LedgerError) as error:  # also a damaged row of a job that is over
             is_done = True
             self.reporter.event("warning", f"summary.json and summary.csv could not be written: {error}")
         if is_done:

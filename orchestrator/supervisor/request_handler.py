@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.core.errors import LedgerError, OrchestratorError
-from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, Running
+from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, Running, Succeeded
 from orchestrator.core.text import count, listed
 from orchestrator.ledger import Request, Verb
 from orchestrator.machine.slots import Slots
@@ -164,7 +164,9 @@ class RequestHandler:
     def promote(self, job_id: str, pause_at: int | None) -> None:
         """Let a job train on to ``pause_at`` env_steps, or to its end; one that is on the way to its rung passes it."""
         state = self.jobs.states.get(job_id)
-        if state is None or (after := retry_policy.promoted(self.jobs.job(job_id), state, pause_at)) is None:
+        if state is None or isinstance(state, Succeeded | Failed | Cancelled):
+            return
+        if (after := retry_policy.promoted(self.jobs.job(job_id), state, pause_at)) is None:
             return
         job, new = after
         self.jobs.replace(job)

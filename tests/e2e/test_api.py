@@ -124,7 +124,7 @@ def test_what_has_changed_is_refused_in_the_words_of_python(tmp_path: Path, monk
 
 
 def test_run_is_the_command_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, odd("good", "nothing"), odd("bad", "fail"), defaults=commands.FORKED)
+    jobs = write_experiment(tmp_path, odd("good", "nothing"), odd("bad", "fail"))
     for _ in range(2):
         done = orchestrator.run(jobs, max_parallel=2)
         assert (done.exit_code, done.ok) == (1, False)

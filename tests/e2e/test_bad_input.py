@@ -297,7 +297,6 @@ def misbehaving(tmp_path_factory: pytest.TempPathFactory) -> Misbehaving:
         odd("segfault", "segfault", retry={"max_retries": 1}),
         odd("good", "nothing"),
         head='order = "as-listed"',
-        defaults=commands.FORKED,
     )
     assert give("run", jobs, "--run-dir", "run", "--grace", "0.5", cwd=cwd).returncode == 1
     rows = {row["name"]: row for row in commands.summary(cwd / "run").values()}

@@ -182,11 +182,11 @@ def test_a_robot_that_hangs_is_given_up_after_its_time(tmp_path: Path) -> None:
     (tmp_path / "hangs.xml").write_text(HANGS)
     (tmp_path / "temporary").mkdir()
     done = give(
-        *("check", "hangs.xml", "--time-limit", "1", "--json"), cwd=tmp_path, TMPDIR=str(tmp_path / "temporary")
+        *("check", "hangs.xml", "--time-limit", "2", "--json"), cwd=tmp_path, TMPDIR=str(tmp_path / "temporary")
     )
     assert done.returncode == 1
     (row,) = json.loads(done.stdout)
-    assert row["messages"] == ["examining it took more than 1 s"]
+    assert row["messages"] == ["examining it took more than 2 s"]
     assert os.listdir(tmp_path / "temporary") == []
 
 

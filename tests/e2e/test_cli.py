@@ -195,7 +195,7 @@ SECRET = "swordfish-4711"
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Run]:
     """One job that succeeded and one that failed, with the events of their run; not to be changed."""
     cwd = tmp_path_factory.mktemp("mixed")
-    jobs = write_experiment(cwd, odd("good", "nothing"), odd("bad", "fail"), defaults=commands.FORKED)
+    jobs = write_experiment(cwd, odd("good", "nothing"), odd("bad", "fail"))
     with Run(jobs, "--run-dir", "run", cwd=cwd, WANDB_API_KEY=SECRET, OMP_NUM_THREADS="7") as run:
         assert run.end() == 1
     return Experiment(cwd, jobs, cwd / "run"), run

@@ -326,7 +326,7 @@ def filmed(tmp_path_factory: pytest.TempPathFactory, opengl: None) -> Filmed:
 
 
 def trained_and_filmed(cwd: Path, *jobs: dict[str, Any]) -> Filmed:
-    path = write_experiment(cwd, *jobs, defaults=commands.FORKED)
+    path = write_experiment(cwd, *jobs)
     with commands.Run(path, "--run-dir", "run", cwd=cwd) as run:
         assert run.end() == 0, run.stderr
     return Experiment(cwd, path, cwd / "run"), run.events

@@ -37,11 +37,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "sac": {"algo": "sac", "policy_kwargs": {"net_arch": [8]}},
     "sac-sde": {"algo": "sac", "policy_kwargs": {"net_arch": [8]}, "hyperparameters": {"use_sde": True}},
     "td3": {"algo": "td3", "policy_kwargs": {"net_arch": [8]}},
+    "clamped": {"task_options": {"action_scale": 3.0}, "policy_kwargs": {"net_arch": [8]}},
     "linear": {"algo": "a2c", "policy_kwargs": {"net_arch": []}, "normalize": False},
     **{name: {"policy_kwargs": {"net_arch": [8], "activation_fn": name}} for name in ("gelu", *MORE_ACTIVATIONS)},
 }
 ROWS = 64
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra export")
+pytest.importorskip("onnx", reason="needs the extra export")
 
 
 def job(directory: Path, robot: str = "arm", scale: float = 0.2, **changes: Any) -> JobPaths:
@@ -101,6 +103,7 @@ def test_every_kind_of_policy_gives_its_actions_and_controls_in_every_format(kin
     paths = job(tmp_path / kind, **KINDS[kind])
     observations, actions, controls = observations_and_actions(paths)
     assert np.ptp(actions, axis=0).min() > 0.01, "actions must depend on observations"
+    assert (kind == "clamped") == (len(np.unique(controls[:, 0])) < len(np.unique(actions[:, 0])))
     for suffix in policy_files.READABLE:
         policy = policy_files.read(export(paths, suffix))
         assert (policy.observations, policy.actions) == (observations.shape[1], actions.shape[1])
@@ -127,6 +130,23 @@ def test_a_c_header_compiles_without_a_warning_and_gives_the_actions(kind: str, 
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {"ppo", "sac-sde", "gelu"}))
 def test_every_kind_of_policy_gives_its_actions_in_c(kind: str, tmp_path: Path) -> None:
     test_a_c_header_compiles_without_a_warning_and_gives_the_actions(kind, tmp_path)
+
+
+def test_observations_in_double_precision_are_normalised_before_they_are_rounded(tmp_path: Path) -> None:
+    """A constant observation has a tiny deviation, which single precision would not tell from its mean."""
+    paths = job(tmp_path / "arm-s0")
+    rows, *_ = observations_and_actions(paths)
+    venv = env_factory.make(WorkerSpec.from_json(paths.spec.read_text()), paths.root, n_envs=1, seed=0)
+    normalized: Any = env_factory.normalized(WorkerSpec.from_json(paths.spec.read_text()), venv)
+    normalized.obs_rms.mean[:], normalized.obs_rms.var[:] = 8.9, 0.0
+    normalized.save(str(paths.vecnormalize))
+    exact, rounded = np.full(rows.shape, 8.9), np.full(rows.shape, 8.9, np.float32)
+    for suffix in (".pt", ".npz"):
+        policy = policy_files.read(export(paths, suffix))
+        centre, beside = policy(exact)["action"], policy(rounded)["action"]
+        zero = policy(normalized.obs_rms.mean[None].repeat(len(rows), 0))["action"]
+        assert np.array_equal(centre, zero)
+        assert not np.array_equal(centre, beside)
 
 
 def test_an_episode_of_the_exported_policy_is_that_of_the_job_to_the_bit(tmp_path: Path) -> None:

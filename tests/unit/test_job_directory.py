@@ -211,3 +211,6 @@ def test_an_altered_robot_is_not_verified_and_its_policy_is_played_with_a_warnin
     done = invoke("play", "run", "altered", cwd=tmp_path)
     assert (done.returncode, played) == (0, ["intact", "altered"])
     assert done.stderr.startswith("warning: run/jobs/altered/robot/hopper.xml and its files differ")
+    refused = invoke("export", "run", "altered", "--to", "a.npz", cwd=tmp_path)
+    assert (refused.returncode, played) == (2, ["intact", "altered"])
+    assert "altered cannot be exported: run/jobs/altered/robot/hopper.xml and its files differ" in refused.stderr

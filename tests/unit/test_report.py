@@ -120,7 +120,6 @@ def test_figures_have_the_colours_of_the_page(tmp_path: Path) -> None:
     assert drawing.COLOURS["ink"][0] in (tmp_path / "run/report/phases.svg").read_text()
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_running_experiment_is_reported_so_far(tmp_path: Path) -> None:
     jobs = [Trained(name="done"), Trained(name="going", state="RUNNING"), Trained(name="waiting", state="PENDING")]
     paths = make_run_dir(tmp_path / "run", jobs)

@@ -329,6 +329,15 @@ def test_scheduler_without_search_compares_the_declared_jobs(place: Path) -> Non
         from_mapping({**data, **both}, source="s.toml", base=place)
 
 
+@pytest.mark.parametrize("link", [{"after": ["hopper"]}, {"init": "job:hopper"}])
+def test_jobs_that_wait_for_others_are_not_compared_at_rungs(place: Path, link: dict[str, Any]) -> None:
+    """Until their parents have ended they cannot come to a rung, and a parent at a rung has not ended."""
+    data = {"name": "t", "jobs": [{**HOPPER, "name": "hopper"}, {**HOPPER, "name": "next", **link}]}
+    assert len(from_mapping(data, source="s.toml", base=place).jobs) == 2
+    with pytest.raises(SpecError, match=r"jobs\[1\]: next-s0 waits for other jobs, .* leave out after and init"):
+        from_mapping({**data, "scheduler": {"min_env_steps": 1e4}}, source="s.toml", base=place)
+
+
 def test_what_a_search_does_at_most_is_told_before_it_begins(place: Path) -> None:
     experiment = searched(place, {"seeds": [0, 1]}, reevaluate=5, scheduler={"min_env_steps": 50_000, "factor": 2})
     limits = experiment.search_limits

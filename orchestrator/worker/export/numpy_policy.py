@@ -41,7 +41,7 @@ class NumpyPolicy:
 
     def __call__(self, observation: NDArray[Any]) -> dict[str, NDArray[np.float32]]:
         """``action`` and, where the file has it, ``ctrl``: ``(batch, actions)`` for observations ``(batch, n)``."""
-        of, x = self._arrays, np.asarray(observation, np.float32)
+        of, x = self._arrays, np.asarray(observation)
         x = np.clip((x - of["mean"]) / of["std"], -of["clip"], of["clip"]).astype(np.float32)
         for weight, bias, activation in self._layers:
             x = activation(x @ weight + bias)

@@ -45,7 +45,7 @@ class TorchScriptPolicy:
 
     def __call__(self, observation: NDArray[Any]) -> Mapping[str, Floats]:
         with torch.inference_mode():
-            outputs = self._module(torch.as_tensor(observation.astype(np.float32)))
+            outputs = self._module(torch.as_tensor(observation))
         return {name: values.numpy() for name, values in outputs.items()}
 
 
@@ -94,7 +94,8 @@ class _Module(nn.Module):
     def forward(self, observation: torch.Tensor) -> dict[str, torch.Tensor]:
         x = observation
         if self.normalizes:
-            x = ((x.double() - self.mean) / self.std).clamp(-self.clip, self.clip).float()
+            x = ((x.double() - self.mean) / self.std).clamp(-self.clip, self.clip)
+        x = x.float()
         x = self.network(x)
         if self.limits:
             x = x.clamp(-self.mean_limit, self.mean_limit)

@@ -112,11 +112,14 @@ def _of_task(simulation: Simulation) -> _Interface:
     names = names_of(simulation)
     observations = _numbered("observation", simulation.observation_size) if names is None else names.observations
     actions = len(simulation.task.actions.low)
+    are_ours = next(kind for kind in type(simulation.task).__mro__ if "observe" in vars(kind)).__module__.startswith(
+        "orchestrator."
+    )
     is_known = controls is not None  # otherwise the user's own actions need not be those of the actuators
     return _Interface(
         control_period_s=simulation.control_period_s,
         observation_names=list(observations),
-        observation_units=units.of_observations(model, observations),
+        observation_units=units.of_observations(model, observations if are_ours else [""] * len(observations)),
         action_names=list(input_names.controls(model)) if is_known else _numbered("action", actions),
         ctrl_units=units.of_controls(model) if is_known else [units.UNKNOWN] * actions,
         controls=controls,
@@ -129,13 +132,12 @@ def _controls(simulation: Simulation) -> Controls | None:
 
     limited, low, high = control_limits(simulation.model)
     low, high = np.where(limited, low, -np.inf), np.where(limited, high, np.inf)
-    match simulation.task.actions:
-        case Scaled() as actions:
-            return Controls(middle=actions.middle, half=actions.half, low=actions.ctrl_low, high=actions.ctrl_high)
-        case Direct():
-            return Controls(middle=np.zeros(len(low)), half=np.ones(len(low)), low=low, high=high)
-        case _:
-            return None
+    actions = simulation.task.actions
+    if type(actions) is Scaled:  # a subclass may do anything
+        return Controls(middle=actions.middle, half=actions.half, low=actions.ctrl_low, high=actions.ctrl_high)
+    if type(actions) is Direct:
+        return Controls(middle=np.zeros(len(low)), half=np.ones(len(low)), low=low, high=high)
+    return None
 
 
 def _of_environment(venv: VecEnv) -> _Interface:
