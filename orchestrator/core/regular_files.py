@@ -26,6 +26,20 @@ def open_regular(path: Path, *, follow: bool = True, buffering: int = -1) -> Bin
     return os.fdopen(descriptor, "rb", buffering=buffering)
 
 
+def open_below(folder: Path, path: Path) -> BinaryIO:
+    """As :func:`open_regular`, for others to read: nothing that a symbolic link leads to outside of ``folder``.
+
+    What was opened is examined, so that no link can take its place in between.
+
+    :raises OSError: also where ``path`` itself is a symbolic link, even to a place in ``folder``.
+    """
+    file = open_regular(path, follow=False)
+    if not Path(f"/proc/self/fd/{file.fileno()}").resolve().is_relative_to(folder.resolve()):
+        file.close()
+        raise OSError(errno.ELOOP, f"a link leads out of {folder}", str(path))
+    return file
+
+
 def read_regular(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
     """The content of a regular file.
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from orchestrator.core import log_limit
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import TERMINAL
-from orchestrator.core.regular_files import open_regular
+from orchestrator.core.regular_files import open_below, open_regular
 from orchestrator.core.text import count, last_line
 from orchestrator.experiment import control
 
@@ -98,10 +98,11 @@ class LogReader:
     """Reads a log that is being written, and perhaps cut.
 
     :param lines: the last so many of those that are there at first; 0: all.
+    :param below: links out of this folder are not followed; None: all are.
     """
 
-    def __init__(self, path: Path, lines: int) -> None:
-        self._path, self._lines = path, lines
+    def __init__(self, path: Path, lines: int, *, below: Path | None = None) -> None:
+        self._path, self._lines, self._below = path, lines, below
         self._position: int | None = None
         """In the whole output of the worker."""
         self._mark: tuple[int, int] | None = None
@@ -117,7 +118,7 @@ class LogReader:
         """
         if not self._path.exists():
             return
-        with _opened(self._path) as file:
+        with self._opened() as file:
             descriptor = file.fileno()
             found = os.fstat(descriptor)
             if (mark := (found.st_size, found.st_mtime_ns)) == self._mark:
@@ -136,12 +137,11 @@ class LogReader:
         """What an incomplete character at the end stands for."""
         return self._decoder.decode(b"", final=True)
 
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return open_regular(path)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    def _opened(self) -> BinaryIO:
+        try:
+            return open_regular(self._path) if self._below is None else open_below(self._below, self._path)
+        except OSError as error:
+            raise UsageError(f"{self._path}: cannot be read: {error.strerror}") from error
 
 
 def _tail(descriptor: int, lines: int) -> int:

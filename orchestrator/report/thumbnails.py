@@ -6,7 +6,7 @@ import base64
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -36,17 +36,17 @@ def thumbnails(previews: Mapping[str, Path]) -> dict[str, str]:
     return urls
 
 
-def thumbnail(path: Path, height: int) -> bytes | None:
+def thumbnail(file: Path | BinaryIO, height: int) -> bytes | None:
     """An image as a JPEG of at most that height; None for a file that is no image."""
-    image = _open(path)
+    image = _open(file)
     return None if image is None else _jpeg(image, height)
 
 
-def _open(path: Path) -> Image | None:
+def _open(file: Path | BinaryIO) -> Image | None:
     from PIL import Image
 
     try:
-        with Image.open(path) as opened:
+        with Image.open(file) as opened:
             return opened.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None

@@ -11,15 +11,16 @@ from functools import lru_cache
 from importlib import resources
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import open_below
 from orchestrator.core.text import plain
 from orchestrator.experiment import control, run_directory
 from orchestrator.experiment.control import JobVerb
@@ -31,6 +32,7 @@ from orchestrator.web.board import to_json
 from orchestrator.web.feed import HEARTBEAT_S, LOOK_EVERY_S, Feed
 from orchestrator.web.folder_source import FolderSource
 from orchestrator.web.job_row import FIELDS, shown
+from orchestrator.web.opened_file import OpenedFileResponse
 from orchestrator.web.run_source import RunSource
 
 ASSETS = {
@@ -139,7 +141,7 @@ class LivePages:
         if not (1 <= attempt <= row["attempts"] and 0 <= rank < row["ranks"]):
             return _missing()
         path = RunPaths(run_dir).job(row["job_id"]).attempt(attempt - 1).log_of(rank)
-        return StreamingResponse(_log_events(path), media_type="text/event-stream", headers=EVENTS)
+        return StreamingResponse(_log_events(path, run_dir), media_type="text/event-stream", headers=EVENTS)
 
     # -- single jobs
 
@@ -155,25 +157,16 @@ class LivePages:
         )
 
     async def _media(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        path = await self._media_file(request, name) if name in MEDIA else None
-        return _missing() if path is None else FileResponse(path, media_type=MEDIA[name], headers=NOT_KEPT)
+        run_dir, name = await self._run_dir(request), request.path_params["name"]
+        if run_dir is None or name not in MEDIA:
+            return _missing()
+        file = await asyncio.to_thread(_opened, run_dir, request.path_params["job"], name)
+        return _missing() if file is None else OpenedFileResponse(file, media_type=MEDIA[name], headers=NOT_KEPT)
 
     async def _thumbnail(self, request: Request) -> Response:
-        path = await self._media_file(request, "preview.png")
-        content = None
-        if path is not None:
-            content = await asyncio.to_thread(_small, str(path), path.stat().st_mtime_ns)
-        return _missing() if content is None else Response(content, media_type="image/jpeg", headers=NOT_KEPT)
-
-    async def _media_file(self, request: Request, name: str) -> Path | None:
-        """A picture of a job that the ledger knows; not one that a link leads out of its directory."""
         run_dir, job = await self._run_dir(request), request.path_params["job"]
-        row = None if run_dir is None else await asyncio.to_thread(job_details.row, run_dir, job)
-        if run_dir is None or row is None:
-            return None
-        path = RunPaths(run_dir).job(row["job_id"]).root / name
-        return path if path.is_file() and not path.is_symlink() else None
+        content = None if run_dir is None else await asyncio.to_thread(_small, run_dir, job)
+        return _missing() if content is None else Response(content, media_type="image/jpeg", headers=NOT_KEPT)
 
     # -- changes
 
@@ -224,15 +217,16 @@ async def _body(request: Request) -> bytes:
     return content
 
 
-async def _log_events(path: Path) -> AsyncIterator[str]:
+async def _log_events(path: Path, run_dir: Path) -> AsyncIterator[str]:
     """The end of a log, and what is written to it."""
-    reader = LogReader(path, LOG_LINES)
-    quiet_s = 0.0
+    reader = LogReader(path, LOG_LINES, below=run_dir)
+    quiet_s, problem = 0.0, ""
     while True:
         try:
-            texts = await asyncio.to_thread(list, islice(reader.new_text(), CHUNKS_AT_ONCE))
+            texts, problem = await asyncio.to_thread(list, islice(reader.new_text(), CHUNKS_AT_ONCE)), ""
         except OrchestratorError as error:
-            texts = [f"{error}\n"]
+            texts = [] if str(error) == problem else [f"{error}\n"]
+            problem = str(error)
         for text in texts:
             yield f"data: {json.dumps(plain(text, keep=LOG_SIGNS))}\n\n"
         quiet_s = 0.0 if texts else quiet_s + LOOK_EVERY_S
@@ -246,9 +240,32 @@ def _missing() -> Response:
     return PlainTextResponse("There is nothing here.\n", status_code=404)
 
 
+def _file_of(run_dir: Path, job: str, name: str) -> Path | None:
+    """None where the ledger does not know such a job."""
+    row = job_details.row(run_dir, job)
+    return None if row is None else RunPaths(run_dir).job(row["job_id"]).root / name
+
+
+def _opened(run_dir: Path, job: str, name: str) -> BinaryIO | None:
+    path = _file_of(run_dir, job, name)
+    try:
+        return None if path is None else open_below(run_dir, path)
+    except OSError:
+        return None
+
+
+def _small(run_dir: Path, job: str) -> bytes | None:
+    path = _file_of(run_dir, job, "preview.png")
+    try:
+        return None if path is None else _thumbnail_of(run_dir, path, path.stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
 @lru_cache(maxsize=2_000)
-def _small(path: str, _written: int) -> bytes | None:
-    return thumbnail(Path(path), THUMBNAIL_HEIGHT)
+def _thumbnail_of(run_dir: Path, path: Path, _written: int) -> bytes | None:
+    with open_below(run_dir, path) as file:
+        return thumbnail(file, THUMBNAIL_HEIGHT)
 
 
 @lru_cache

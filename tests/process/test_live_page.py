@@ -293,6 +293,29 @@ def test_a_link_out_of_the_run_directory_is_not_followed(tmp_path: Path) -> None
         assert server.request("/api/this/jobs/j0-s0/thumbnail.jpg")[0] == 404
 
 
+def test_logs_and_directories_behind_links_out_of_the_run_directory_are_not_given_out(tmp_path: Path) -> None:
+    jobs = [Trained(name=name, preview=lambda: PREVIEW) for name in ("log", "directory", "inside")]
+    paths = make_run_dir(tmp_path / "run", jobs)
+    for job_id in ("j0-s0", "j1-s0", "j2-s0"):
+        paths.job(job_id).attempt(0).root.mkdir(parents=True, exist_ok=True)
+        paths.job(job_id).attempt(0).worker_log.write_text("private words\n")
+    log, job, inside = paths.job("j0-s0").attempt(0).worker_log, paths.job("j1-s0").root, paths.job("j2-s0").root
+    log.symlink_to(log.rename(tmp_path / "elsewhere.log"))
+    job.symlink_to(job.rename(tmp_path / "elsewhere"))
+    inside.symlink_to(inside.rename(paths.root / "moved"))
+    with serving(paths.root) as server:
+        for job_id in ("j0-s0", "j1-s0"):
+            with Viewer(server.port, f"/api/this/jobs/{job_id}/log") as viewer:
+                text = viewer.event()
+                assert "cannot be read" in text
+                assert "private" not in text
+        for name in ("preview.png", "thumbnail.jpg"):
+            assert server.request(f"/api/this/jobs/j1-s0/{name}")[0] == 404
+        with Viewer(server.port, "/api/this/jobs/j2-s0/log") as viewer:
+            assert viewer.event() == "private words\n", "a link within the run directory leads to what belongs to it"
+        assert server.request("/api/this/jobs/j2-s0/preview.png")[2] == PREVIEW
+
+
 FORGED: dict[str, dict[str, str | None]] = {
     "no token": {"authorization": None},
     "a wrong token": {"authorization": "Bearer 0123456789abcdef0123456789abcdef"},
