@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import html
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import lru_cache
 from importlib import resources
 from itertools import islice
@@ -80,22 +80,21 @@ class LivePages:
         ]
         return Guard(Starlette(routes=routes), self._rules)
 
-    @property
-    def is_of_one_run(self) -> bool:
+    async def _is_of_one_run(self) -> bool:
         """Whether the page is that of a run directory, which there may not be yet."""
-        root = self._root
-        return root is not None and (not root.is_dir() or run_directory.is_run_directory(RunPaths(root)))
+        return self._root is not None and await asyncio.to_thread(_is_run_directory, self._root)
 
     # -- pages
 
     async def _page(self, request: Request) -> Response:
-        key = request.path_params.get("key") or (THIS if self.is_of_one_run else "")
+        is_of_one_run = await self._is_of_one_run()
+        key = request.path_params.get("key") or (THIS if is_of_one_run else "")
         values = {
             "key": key,
             "fields": " ".join(FIELDS),
             "control": str(int(self._may_control)),
             "token": str(int(not self._rules.is_open)),
-            "folder": str(int(bool(key) and not self.is_of_one_run)),
+            "folder": str(int(bool(key) and not is_of_one_run)),
             "version": _version(),
         }
         text = _asset_text("page.html")
@@ -120,8 +119,9 @@ class LivePages:
             return _missing()
         feed = self._runs.get(run_dir)
         if feed is None:
+            source = await asyncio.to_thread(RunSource, run_dir)
             self._forget_idle()
-            feed = self._runs[run_dir] = Feed(RunSource(run_dir))
+            feed = self._runs.setdefault(run_dir, Feed(source))
         return StreamingResponse(feed.messages(), media_type="text/event-stream", headers=EVENTS)
 
     def _forget_idle(self) -> None:
@@ -180,31 +180,34 @@ class LivePages:
             verb, jobs = asked["verb"], asked.get("jobs", [])
             if not (isinstance(jobs, list) and all(isinstance(job, str) for job in jobs)):
                 raise TypeError(jobs)
-            act = _action(run_dir, verb, jobs)
+            message = await asyncio.to_thread(_act, run_dir, verb, jobs)
+        except (OrchestratorError, OSError) as error:
+            return JSONResponse({"problem": shown(str(error), LARGEST_BODY)}, status_code=409)
         except (ValueError, KeyError, TypeError, AttributeError):
             text = 'expected {"verb": "stop", "jobs": []}, or "cancel", "pause", "resume" or "retry" with jobs'
             return JSONResponse({"problem": text}, status_code=400)
-        try:
-            return JSONResponse({"message": shown(await asyncio.to_thread(act), LARGEST_BODY)})
-        except (OrchestratorError, OSError) as error:
-            return JSONResponse({"problem": shown(str(error), LARGEST_BODY)}, status_code=409)
+        return JSONResponse({"message": shown(message, LARGEST_BODY)})
 
     async def _run_dir(self, request: Request) -> Path | None:
         key = request.path_params["key"]
         if key == THIS:
-            return self._root if self.is_of_one_run else None
+            return self._root if await self._is_of_one_run() else None
         entry = await asyncio.to_thread(self._folder.find, key)
         return None if entry is None else Path(entry.run_dir)
 
 
-def _action(run_dir: Path, verb: str, jobs: list[str]) -> Callable[[], str]:
-    """:raises ValueError: there is no such verb, or it needs jobs."""
+def _is_run_directory(root: Path) -> bool:
+    return not root.is_dir() or run_directory.is_run_directory(RunPaths(root))
+
+
+def _act(run_dir: Path, verb: str, jobs: list[str]) -> str:
+    """What was done. :raises ValueError: there is no such verb, or no such job, or the verb needs jobs."""
     if verb == "stop" and not jobs:
-        return lambda: control.stop(run_dir, [])
+        return control.stop(run_dir, [])
     if verb in control.COMMANDS and jobs:
         known = {row["job_id"] for row in control.status(run_dir).rows}
         if set(jobs) <= known:  # whole names only; the commands take patterns as well
-            return lambda: control.ask(run_dir, jobs, cast(JobVerb, verb))
+            return control.ask(run_dir, jobs, cast(JobVerb, verb))
     raise ValueError(verb)
 
 

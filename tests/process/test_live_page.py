@@ -356,6 +356,17 @@ def test_with_control_the_requests_are_those_of_the_commands(tmp_path: Path, hom
         assert ledger.take_requests() == []
 
 
+def test_control_of_what_cannot_be_read_is_refused_with_a_message(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    with serving(root, may_control=True) as server:
+        status, answer = server.post("/api/this/control", {"verb": "pause", "jobs": ["j0-s0"]})
+        assert (status, "no such run directory" in answer["problem"]) == (409, True)
+        root.mkdir()
+        RunPaths(root).ledger.write_bytes(b"no database")
+        status, answer = server.post("/api/this/control", {"verb": "pause", "jobs": ["j0-s0"]})
+        assert (status, "ledger" in answer["problem"]) == (409, True)
+
+
 def test_without_a_supervisor_jobs_are_moved_as_the_command_does(tmp_path: Path) -> None:
     paths = make_run_dir(tmp_path / "run", [Trained(state="PENDING")])
     with serving(paths.root, may_control=True) as server:
