@@ -2,6 +2,7 @@
 
 - ``Host`` must be a name of this server. A page of another site whose name was made to lead here (DNS rebinding) is
   refused.
+- Data is not given to a page of another site, which could make the server read without end.
 - Data needs the token, if the server listens on more than the loopback address.
 - A request that changes something is a POST with the token and from our own page. There is no cookie that a browser
   would add by itself to the forged form of another site.
@@ -76,6 +77,8 @@ class Guard:
         if host not in rules.hosts:
             return 421, "This server is not called that. Use the address that `serve` has printed."
         if method in ("GET", "HEAD"):
+            if path.startswith(DATA) and headers.get("sec-fetch-site") == "cross-site":
+                return 403, "A request of another site is refused."
             if path.startswith(DATA) and not rules.is_open and not self._has_token(headers):
                 return 401, "This needs the token: use the whole address that `serve` has printed."
             return None

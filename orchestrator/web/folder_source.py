@@ -19,9 +19,7 @@ from orchestrator.web.job_row import shown, tenths
 from orchestrator.web.run_source import LONGEST_TEXT
 
 SEARCH_EVERY_S = 10.0
-"""How soon a new run directory is found."""
-ASKED_EVERY_S = 1.0
-"""How often an address that is not known may make it look for one."""
+"""How soon a new run directory is found, also by an address that is not known yet."""
 SEARCH_SHARE = 0.001
 """Largest share of the time for looking for them."""
 
@@ -33,28 +31,22 @@ class FolderSource:
         self.root = root
         self._lock = threading.Lock()
         self._entries: dict[str, RunEntry] = {}
+        """Replaced as a whole, never changed."""
         self._due = 0.0
-        self._searched_at = -ASKED_EVERY_S
         self._known: dict[str, tuple[tuple[object, ...], ListedRun]] = {}
         """What there was in each run directory when it was read, and what was found."""
         self._shown: set[str] = set()
 
     def find(self, key: str) -> RunEntry | None:
         """The experiment that a page names ``key``."""
-        with self._lock:
-            if key not in self._entries and time.monotonic() - self._searched_at > ASKED_EVERY_S:
-                self._search()
-            return self._entries.get(key)
+        if key not in self._entries:
+            self._search()
+        return self._entries.get(key)
 
     def read(self) -> Changes:
         changes = Changes()
-        with self._lock:
-            now = time.monotonic()
-            if now >= self._due:
-                self._search()
-                self._due = now + max(SEARCH_EVERY_S, (time.monotonic() - now) / SEARCH_SHARE)
-            entries = dict(self._entries)
-        runs = {key: self._standing(key, entry) for key, entry in entries.items()}
+        self._search()
+        runs = {key: self._standing(key, entry) for key, entry in self._entries.items()}
         changes.drop = [f"run:{key}" for key in self._shown - runs.keys()]
         self._shown = set(runs)
         where = "your experiments on this machine" if self.root is None else str(self.root.absolute())
@@ -64,9 +56,15 @@ class FolderSource:
         return changes
 
     def _search(self) -> None:
-        found: Iterable[RunEntry] = run_index.entries() if self.root is None else run_index.below(self.root)
-        self._searched_at = time.monotonic()
-        self._entries = {key_of(entry.run_dir): entry for entry in found}
+        """Look for run directories, unless that was done not long ago."""
+        with self._lock:
+            began = time.monotonic()
+            if began < self._due:
+                return
+            found: Iterable[RunEntry] = run_index.entries() if self.root is None else run_index.below(self.root)
+            self._entries = {key_of(entry.run_dir): entry for entry in found}
+            ended = time.monotonic()
+            self._due = ended + max(SEARCH_EVERY_S, (ended - began) / SEARCH_SHARE)
 
     def _standing(self, key: str, entry: RunEntry) -> ListedRun:
         """As it was, where nothing has changed since it was read."""

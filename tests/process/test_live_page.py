@@ -255,6 +255,13 @@ def test_a_foreign_host_is_refused(served: Served, host: str | None) -> None:
         assert served.request(path, host=host)[0] in (400, 421)
 
 
+def test_a_page_of_another_site_gets_no_data(served: Served) -> None:
+    for path in ("/api/this/events", "/api/unknown/events", "/api/this/jobs/j0-s0/preview.png"):
+        assert served.request(path, sec_fetch_site="cross-site")[0] == 403
+    assert served.request("/", sec_fetch_site="cross-site")[0] == 200, "a link of another site may lead to the page"
+    assert served.request("/api/this/jobs/j0-s0", sec_fetch_site="same-origin")[0] == 200
+
+
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1234", "127.0.0.1:9", "[::1]:8711"])
 def test_any_port_of_this_machine_may_be_forwarded_to_it(served: Served, host: str) -> None:
     assert served.request("/api/this/jobs/j0-s0", host=host)[0] == 200

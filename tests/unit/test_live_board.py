@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from report_helpers import Trained, make_run_dir
@@ -13,13 +15,16 @@ from supervisor_helpers import make_job
 from orchestrator.analysis.curve_reader import CurveReader
 from orchestrator.core.job import Cancelled, Paused, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
+from orchestrator.experiment import run_directory, run_index
 from orchestrator.experiment.run_follower import RunFollower
+from orchestrator.experiment.run_index import RunEntry
 from orchestrator.experiment.worker_logs import LogReader
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.row_reader import RowReader
+from orchestrator.web import folder_source
 from orchestrator.web.board import Board, Changes
 from orchestrator.web.feed import Feed
+from orchestrator.web.folder_source import SEARCH_EVERY_S, SEARCH_SHARE, FolderSource, key_of
 
 
 def changes(*drop: str, restart: tuple[str, ...] = (), grow: dict[str, list[int]] | None = None, **put: int) -> Changes:
@@ -144,6 +149,31 @@ def test_a_follower_of_a_ledger_that_is_replaced_reads_the_new_one(tmp_path: Pat
     assert seen is not None
     assert seen.snapshot is not None
     assert [row["job_id"] for row in seen.snapshot.rows] == ["j0-s7"]
+
+
+def test_unknown_addresses_make_it_search_no_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, takes_s, searches = SimpleNamespace(now=1000.0), 5.0, []
+    below = run_index.below
+
+    def slow_below(folder: Path) -> Iterator[RunEntry]:
+        searches.append(clock.now)
+        clock.now += takes_s
+        yield from below(folder)
+
+    monkeypatch.setattr(run_index, "below", slow_below)
+    monkeypatch.setattr(folder_source, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    first = make_run_dir(tmp_path / "one", [Trained()]).root
+    source = FolderSource(tmp_path)
+    assert source.find(key_of(str(first))) is not None
+    later = make_run_dir(tmp_path / "two", [Trained()]).root
+    for _ in range(20):
+        clock.now += SEARCH_EVERY_S
+        assert source.find("unknown") is None
+        source.read()
+    assert len(searches) == 1
+    clock.now += takes_s / SEARCH_SHARE
+    assert source.find(key_of(str(later))) is not None
+    assert len(searches) == 2
 
 
 def test_a_log_that_is_left_half_read_continues_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
