@@ -16,7 +16,7 @@ from orchestrator.experiment.run_follower import marks
 from orchestrator.experiment.run_index import ListedRun, RunEntry
 from orchestrator.web.board import Changes
 from orchestrator.web.job_row import shown, tenths
-from orchestrator.web.run_source import LONGEST_TEXT
+from orchestrator.web.run_source import LONGEST_TEXT, page_kind
 
 SEARCH_EVERY_S = 10.0
 """How soon a new run directory is found, also by an address that is not known yet."""
@@ -50,7 +50,8 @@ class FolderSource:
         changes.drop = [f"run:{key}" for key in self._shown - runs.keys()]
         self._shown = set(runs)
         where = "your experiments on this machine" if self.root is None else str(self.root.absolute())
-        changes.set("head", {"name": shown(where, LONGEST_TEXT), "runs": len(runs)})
+        is_of = "folder" if self.root is None else page_kind(self.root)
+        changes.set("head", {"name": shown(where, LONGEST_TEXT), "runs": len(runs), "kind": is_of})
         for key, run in runs.items():
             changes.set(f"run:{key}", _facts(key, run))
         return changes

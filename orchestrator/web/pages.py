@@ -22,7 +22,7 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import open_below
 from orchestrator.core.text import plain
-from orchestrator.experiment import control, run_directory
+from orchestrator.experiment import control
 from orchestrator.experiment.control import JobVerb
 from orchestrator.experiment.worker_logs import LogReader
 from orchestrator.report.thumbnails import thumbnail
@@ -33,7 +33,7 @@ from orchestrator.web.feed import HEARTBEAT_S, LOOK_EVERY_S, Feed
 from orchestrator.web.folder_source import FolderSource
 from orchestrator.web.job_row import FIELDS, shown
 from orchestrator.web.opened_file import OpenedFileResponse
-from orchestrator.web.run_source import RunSource
+from orchestrator.web.run_source import RunSource, page_kind
 
 ASSETS = {
     "page.css": "text/css",
@@ -82,7 +82,7 @@ class LivePages:
 
     async def _is_of_one_run(self) -> bool:
         """Whether the page is that of a run directory, which there may not be yet."""
-        return self._root is not None and await asyncio.to_thread(_is_run_directory, self._root)
+        return self._root is not None and await asyncio.to_thread(page_kind, self._root) == "run"
 
     # -- pages
 
@@ -194,10 +194,6 @@ class LivePages:
             return self._root if await self._is_of_one_run() else None
         entry = await asyncio.to_thread(self._folder.find, key)
         return None if entry is None else Path(entry.run_dir)
-
-
-def _is_run_directory(root: Path) -> bool:
-    return not root.is_dir() or run_directory.is_run_directory(RunPaths(root))
 
 
 def _act(run_dir: Path, verb: str, jobs: list[str]) -> str:

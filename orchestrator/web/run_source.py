@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from orchestrator.analysis import contention
 from orchestrator.analysis.contention import ContentionFinding
@@ -107,6 +107,7 @@ class RunSource:
         head: dict[str, Any] = {
             "name": shown(self._name, LONGEST_TEXT),
             "root": shown(str(self.paths.root.absolute()), LONGEST_TEXT),
+            "kind": page_kind(self.paths.root),
             "condition": look.condition,
             "problem": shown(look.problem, LONGEST_TEXT),
         }
@@ -205,6 +206,12 @@ class RunSource:
             [_finding("now", one) for one in findings["now"]]
             + [_finding("so far", one) for one in findings["so far"] if (one.kind, one.job_ids) not in known],
         )
+
+
+def page_kind(root: Path) -> Literal["run", "folder"]:
+    """Whether the page of ``root`` is that of a run directory, which there may not be yet, or of those below it."""
+    is_run = not root.is_dir() or run_directory.is_run_directory(RunPaths(root))
+    return "run" if is_run else "folder"
 
 
 def latest(rows: Sequence[SummaryRow], most: int) -> list[SummaryRow]:

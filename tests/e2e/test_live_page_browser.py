@@ -130,6 +130,14 @@ def test_an_experiment_whose_supervisor_is_killed_and_comes_back(browser: Browse
         )
 
 
+def test_a_page_that_waits_for_a_run_becomes_that_of_a_folder(browser: Browser, tmp_path: Path) -> None:
+    with page(tmp_path / "runs", browser) as address:
+        browser.open(address)
+        browser.shows("#condition", "has not begun")
+        make_run_dir(tmp_path / "runs/one", [Trained()])
+        browser.shows("#runs", "one")
+
+
 def test_1000_jobs(browser: Browser, tmp_path: Path) -> None:
     paths = make_run_dir(
         tmp_path / "run",

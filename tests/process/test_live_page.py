@@ -214,6 +214,23 @@ def test_a_folder_has_all_experiments_below_it_also_those_to_come(
         viewer.until(lambda one: len([name for name in one.pieces if name.startswith("run:")]) == 3)
 
 
+def test_a_page_is_told_when_a_folder_of_experiments_comes_where_a_run_was_awaited_and_back(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    with serving(root) as server, Viewer(server.port) as viewer:
+        viewer.next()
+        assert viewer.pieces["head"]["kind"] == "run"
+        assert b'data-key="this"' in server.request("/")[2]
+        make_run_dir(root / "one", [Trained()])
+        viewer.until(lambda one: one.pieces["head"]["kind"] == "folder")
+        assert b'data-key=""' in server.request("/")[2]
+        assert server.request("/api/this/events")[0] == 404
+        with Viewer(server.port, "/api/runs/events") as folder:
+            folder.next()
+            assert folder.pieces["head"]["kind"] == "folder"
+            RunPaths(root).lock.touch()
+            folder.until(lambda one: one.pieces["head"]["kind"] == "run")
+
+
 def test_without_a_folder_it_has_the_experiments_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from orchestrator.experiment import run_index
 

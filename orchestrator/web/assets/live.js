@@ -6,15 +6,20 @@ import { Panel, actionButton } from "./panel.js";
 import { Store, follow, hasToken, needsToken } from "./stream.js";
 
 const { key, control, folder } = document.body.dataset;
-const SLOW_MS = 2000;
+const SLOW_MS = 2000, RELOAD_MS = 1000;
 const byId = (id) => document.getElementById(id);
 
 function showLink(state) {
   const link = byId("link"), open = state === "open";
   link.textContent = open ? "● live" : `○ ${state}; trying again …`;
   link.classList.toggle("lost", !open);
+  if (key === "this" && state.startsWith("404")) reloadSoon();
   if (state.startsWith("401")) link.textContent = "This needs the token: open the whole address that `serve` has printed.";
 }
+
+// A folder with experiments has come where a run directory was awaited, or the other way round: that is another page.
+let reloading = 0;
+function reloadSoon() { reloading ||= setTimeout(() => location.reload(), RELOAD_MS); }
 
 // Links to those parts of the page that there are.
 function drawParts() {
@@ -64,6 +69,7 @@ function showRun() {
   function draw(changed) {
     const head = store.get("head");
     if (head === undefined) return;
+    if (key === "this" && head.kind === "folder") reloadSoon();
     const any = table.take(changed);
     byId("jobs-section").hidden = !any;
     drawHead(head, [...table.jobs.values()], store.now());
@@ -102,6 +108,7 @@ function showRun() {
 function showFolder() {
   const store = new Store(drawing(() => {
     const head = store.get("head");
+    if (head?.kind === "run") reloadSoon();
     byId("title").textContent = "Experiments";
     byId("condition").textContent = head?.name ?? "";
     drawRuns([...store.pieces].filter(([name]) => name.startsWith("run:")).map(([, run]) => run));
