@@ -15,6 +15,7 @@ import pytest
 from command_helpers import HOPPER, Run, wait_until, write_experiment
 from report_helpers import Trained, make_run_dir
 
+from orchestrator.core.job import Cancelled, Paused
 from orchestrator.core.paths import RunPaths
 
 pytest.importorskip("selenium", reason="selenium is not installed")
@@ -203,6 +204,39 @@ def test_two_viewers_see_the_same_while_a_third_reads_nothing(browser: Browser, 
             stuck.close()
     finally:
         other.driver.quit()
+
+
+def test_what_is_drawn_again_keeps_the_focus_of_the_keyboard(browser: Browser, tmp_path: Path) -> None:
+    with running(tmp_path / "run", 3) as (paths, ledger), page(paths.root, browser) as address:
+        report(paths, delay=0.5)
+        paths.job("j0-s0").root.mkdir(parents=True)
+        paths.job("j0-s0").progress_csv.write_text("time/total_timesteps,rollout/ep_rew_mean\n100,1.5\n")
+        ledger.set_progress([("j0-s0", 100, 1.5, 100.0, "fast")])
+        ledger.commit()
+        browser.open(address)
+        for number, (link, drawn) in enumerate(
+            [
+                ("#schedule a", "#schedule svg"),
+                ("#findings summary", "#findings li"),
+                ("#curves a", "#curves svg"),
+                ('#jobs a[href="#job=j0-s0"]', None),
+            ]
+        ):
+            wait_until(lambda link=link: browser.run("document.querySelector(arguments[0]) !== null", link), link)
+            browser.run("document.querySelector(arguments[0]).focus()", link)
+            browser.run("void (window.drawn = document.querySelector(arguments[0]))", drawn or link)
+            report(paths, delay=0.6 + number / 10)
+            ledger.set_progress([("j0-s0", 200 + number, 2.5 + number, 100.0, "fast")])
+            ledger.set_state("j1-s0", Cancelled() if number % 2 else Paused())
+            ledger.commit()
+            if drawn:
+                wait_until(
+                    lambda drawn=drawn: browser.run("document.querySelector(arguments[0]) !== window.drawn", drawn),
+                    f"{drawn}, drawn again",
+                )
+            else:
+                browser.shows('#jobs tr[data-id="j0-s0"]', f"{2.5 + number}")
+            assert browser.run("document.activeElement.matches(arguments[0])", link)
 
 
 def test_what_can_be_done_with_control_asks_first(browser: Browser, tmp_path: Path) -> None:

@@ -197,6 +197,7 @@ export class JobsTable {
       : ["ETA", "CPU", "wait", "on CPU"].includes(name) ? anyRunning : true));
     this.heads.forEach((head, place) => { head.hidden = !has[place]; });
     if (measures.size === 1) this.heads[4].firstChild.textContent = [...measures][0];
+    const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
     let at = this.body.firstElementChild;
     for (const job of some) {
       let row = this.rows.get(job.id);
@@ -206,6 +207,7 @@ export class JobsTable {
       else this.body.insertBefore(row.tr, at);
     }
     while (at) { const next = at.nextElementSibling; at.remove(); at = next; }
+    if (focused !== document.activeElement) focused?.focus({ preventScroll: true });
   }
 
   drawStates(jobs) {

@@ -1,7 +1,7 @@
 // The page of an experiment, or of all of them: connects, and draws what has changed, at most once a frame.
 
 import { JobsTable } from "./jobs.js";
-import { Curves, Gallery, drawFindings, drawHead, drawRuns, drawSchedule, drawSearch } from "./overview.js";
+import { Curves, Gallery, drawFindings, drawHead, drawRuns, drawSchedule, drawSearch, refill } from "./overview.js";
 import { Panel, actionButton } from "./panel.js";
 import { Store, follow, hasToken, needsToken } from "./stream.js";
 
@@ -27,7 +27,7 @@ function drawParts() {
   const names = parts.map((part) => part.id).join();
   if (names === byId("parts").dataset.names) return;
   byId("parts").dataset.names = names;
-  byId("parts").replaceChildren(...parts.map((part) => {
+  refill(byId("parts"), ...parts.map((part) => {
     const link = document.createElement("a");
     link.href = `#${part.id}`;
     link.textContent = part.querySelector("h2").textContent;
@@ -60,7 +60,7 @@ function showRun() {
     slowTimer = 0;
     slowAt = Date.now();
     curves.draw(slowNames, everything);
-    drawSchedule(table.jobs, store.get("attempts"), store.now());
+    drawSchedule(table.jobs, store.get("attempts"), store.now(), everything || slowNames.has("attempts"));
     gallery.draw();
     drawParts();
     slowNames = new Set();

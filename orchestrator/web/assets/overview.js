@@ -4,10 +4,20 @@ import { decimal, duration, element, gantt, lineChart, lineStyle, number, percen
 import { STATES, SYMBOLS, elapsed, jobHref } from "./jobs.js";
 import { setSource } from "./stream.js";
 
-const MOST_PANELS = 24, ROBOTS = 24;
+const MOST_PANELS = 24, ROBOTS = 24, SCHEDULE_MS = 10_000;
 const BAR_STATES = { SUCCEEDED: "succeeded", RUNNING: "running", PAUSED: "paused or interrupted", FAILED: "failed", CANCELLED: "cancelled" };
 const OUTCOMES = { succeeded: "SUCCEEDED", failed: "FAILED", interrupted: "PAUSED" };
 const byId = (id) => document.getElementById(id);
+
+// Replaces what is in `box`. What has the keyboard's focus in there keeps it, known by its address or its name.
+export function refill(box, ...children) {
+  const nameOf = (one) => one.getAttribute("href") ?? one.parentElement.dataset.name;
+  const alike = (name) => [...box.querySelectorAll("a, summary")].filter((one) => nameOf(one) === name);
+  const focused = box.contains(document.activeElement) ? document.activeElement : null;
+  const name = focused && nameOf(focused), place = focused ? alike(name).indexOf(focused) : -1;
+  box.replaceChildren(...children);
+  if (place >= 0) alike(name)[place]?.focus({ preventScroll: true });
+}
 
 export function meter(box, counts) {
   const whole = Object.values(counts).reduce((sum, one) => sum + one, 0);
@@ -71,7 +81,7 @@ function jobLinks(ids, most = 6) {
 export function drawFindings(findings) {
   byId("findings-section").hidden = !findings?.length;
   const open = new Set([...document.querySelectorAll("#findings details[open]")].map((one) => one.dataset.name));
-  byId("findings").replaceChildren(...(findings ?? []).map((one) => {
+  refill(byId("findings"), ...(findings ?? []).map((one) => {
     const name = `${one.when} ${one.kind} ${one.job_ids}`;
     return element("li", {}, element("details", { "data-name": name, open: open.has(name) ? "" : null },
       element("summary", {}, element("strong", {}, `⚠ ${one.what[0].toUpperCase()}${one.what.slice(1)}`), " ", element("span", { class: "when" }, `(${one.when})`)),
@@ -122,7 +132,7 @@ export function drawSearch(search) {
   byId("leaders-title").hidden = !search.best.length;
   byId("leaders-title").textContent = search.is_front ? "Pareto front" : "Best trials";
   const keys = Object.keys(search.best[0]?.point ?? {});
-  byId("search-leaders").replaceChildren(search.best.length ? table([
+  refill(byId("search-leaders"), search.best.length ? table([
     ["trial", (one) => String(one.trial)],
     ...search.objectives.map((name, place) => [name, (one) => decimal(one.values[place]), "number"]),
     ...(keys.length <= 5 ? keys.map((key) => [key, (one) => one.point[key] ?? "–", "number"]) : [["point", (one) => keys.map((key) => `${key} = ${one.point[key]}`).join(", ")]]),
@@ -170,7 +180,7 @@ export class Curves {
     }
     this.panels = kept;
     const box = byId("curves"), wanted = [...kept.values()];
-    if (wanted.length !== box.children.length || wanted.some((panel, place) => box.children[place] !== panel)) box.replaceChildren(...wanted);
+    if (wanted.length !== box.children.length || wanted.some((panel, place) => box.children[place] !== panel)) refill(box, ...wanted);
   }
 
   drawPanel(panel, group, jobs) {
@@ -178,7 +188,7 @@ export class Curves {
     const half = last.length >> 1;
     const middle = last.length ? decimal(last.length % 2 ? last[half] : (last[half - 1] + last[half]) / 2) : "–";
     const seeds = jobs.length > 1 ? ` · ${jobs.length} seeds` : "";
-    panel.replaceChildren(
+    refill(panel,
       element("figcaption", {}, element("a", { href: jobHref(jobs[0].id) }, group), element("span", {}, `${middle}${seeds}`)),
       lineChart({
         label: `Return of ${group}: ${middle}`, width: panel.clientWidth || 300, xEnd: Math.max(...jobs.map((job) => job.total)),
@@ -189,7 +199,13 @@ export class Curves {
 
 // -- schedule
 
-export function drawSchedule(jobs, earlier, now) {
+let scheduled = { states: "", at: 0 };
+
+// Draws nothing where no job has moved since it was drawn, not long ago; `anew`: in any case.
+export function drawSchedule(jobs, earlier, now, anew) {
+  const states = [...jobs.values()].map((job) => `${job.id} ${job.state} ${job.attempts}`).join();
+  if (!anew && states === scheduled.states && Date.now() - scheduled.at < SCHEDULE_MS) return;
+  scheduled = { states, at: Date.now() };
   const bars = [];
   const lanesOf = (node, cpus) => (cpus?.length ? cpus.map((cpu) => `${node ? `${node} ` : ""}CPU ${cpu}`) : [node || "somewhere"]);
   for (const one of earlier ?? []) {
@@ -204,7 +220,7 @@ export function drawSchedule(jobs, earlier, now) {
   byId("schedule-section").hidden = !bars.length;
   if (!bars.length) return;
   const box = byId("schedule");
-  box.replaceChildren(gantt({ label: "Which job ran on which CPU, and when", bars, width: box.clientWidth || 900, now }));
+  refill(box, gantt({ label: "Which job ran on which CPU, and when", bars, width: box.clientWidth || 900, now }));
   const used = Object.keys(BAR_STATES).filter((state) => bars.some((bar) => bar.state === state));
   const hatch = bars.some((bar) => bar.delay > 0.05) ? [element("span", { class: "hatch" }, "share of time spent waiting for a CPU")] : [];
   byId("schedule-legend").replaceChildren(...used.map((state) => element("span", { class: `is-${state}` }, `${BAR_STATES[state]}${{ FAILED: " (striped)", PAUSED: " (lined)", CANCELLED: " (lined)" }[state] ?? ""}`)), ...hatch);
@@ -228,7 +244,7 @@ export class Gallery {
     byId("more-robots").hidden = all.length <= shown.length;
     const cells = shown.map((job) => this.cell(job));
     const box = byId("robots");
-    if (cells.length !== box.children.length || cells.some((cell, place) => box.children[place] !== cell)) box.replaceChildren(...cells);
+    if (cells.length !== box.children.length || cells.some((cell, place) => box.children[place] !== cell)) refill(box, ...cells);
   }
 
   cell(job) {
@@ -252,7 +268,7 @@ export function drawRuns(runs) {
   byId("runs-section").hidden = false;
   const order = Object.keys(RUN_SYMBOLS);
   runs.sort((a, b) => order.indexOf(a.state) - order.indexOf(b.state) || b.noted - a.noted);
-  byId("runs").replaceChildren(...(runs.length ? runs.map((run) => {
+  refill(byId("runs"), ...(runs.length ? runs.map((run) => {
     const box = element("div", { class: "meter", role: "img" });
     meter(box, run.counts);
     const jobs = STATES.filter((state) => run.counts[state]).map((state) => `${SYMBOLS[state]} ${run.counts[state].toLocaleString("en-US")} ${state.toLowerCase()}`).join(" · ");
