@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.analysis import contention
+from orchestrator.analysis import contention, job_metrics
 from orchestrator.analysis.contention import ContentionFinding
 from orchestrator.analysis.curve_reader import CurveReader
 from orchestrator.analysis.live_contention import LiveContention
@@ -84,7 +84,7 @@ class RunSource:
             del self._shown[job_id]
         if snapshot is None:
             self._retried, self._media = -1, {}
-            changes.drop += ["attempts", "findings", "search"]
+            changes.drop += ["attempts", "findings", "delays", "search"]
             return
         self._live.update(rows, snapshot.live)
         self._read_curves(rows, changes)
@@ -194,7 +194,9 @@ class RunSource:
             began = time.thread_time()
             among = [row["job_id"] for row in latest(snapshot.rows, MOST_EXAMINED)]
             try:
-                findings["so far"] = contention.find(self.paths.root, among)
+                metrics = job_metrics.gather(self.paths.root, among)
+                findings["so far"] = contention.diagnose(metrics)
+                changes.set("delays", {job.job_id: brief(job.share(job.run_delay_s)) for job in metrics.jobs})
             except (OrchestratorError, OSError):
                 findings["so far"] = []  # its supervisor runs on another host, or it is just being replaced
             changes.rare_s = time.thread_time() - began

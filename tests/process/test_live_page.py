@@ -22,6 +22,7 @@ from live_page_helpers import Served, Viewer, report, running, serving
 from report_helpers import Trained, make_run_dir
 from search_helpers import make_search_dir
 
+from orchestrator.analysis import run_reader
 from orchestrator.core.job import Cancelled
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import control, run_directory
@@ -137,6 +138,17 @@ def test_learning_curves_grow_and_contention_is_told_when_it_arises(tmp_path: Pa
         ledger.commit()
         message = viewer.until(lambda one: len(one.lists["curve:j0-s0"]) == 2)
         assert message["grow"] == {"curve:j0-s0": [[200, 2.5]]}, "what a viewer has is not sent again"
+
+
+def test_jobs_that_have_ended_have_the_share_of_time_that_they_waited_for_a_cpu(tmp_path: Path) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(iteration_s=2.0), Trained(name="waits", state="PENDING")])
+    rows = run_reader.iterations(paths.job("j0-s0").timings_csv)[1:]
+    with serving(paths.root) as server, Viewer(server.port) as viewer:
+        viewer.next()
+        share = sum(row.run_delay_s or 0.0 for row in rows) / sum(row.wall_s for row in rows)
+        assert viewer.pieces["delays"] == {"j0-s0": pytest.approx(share)}
+        assert 0.0 < share < 1.0
+        assert viewer.job("j0-s0")["delay"] is None, "that of this moment"
 
 
 def test_a_page_waits_for_its_run_and_survives_supervisor_and_directory(tmp_path: Path) -> None:

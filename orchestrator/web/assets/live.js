@@ -60,7 +60,8 @@ function showRun() {
     slowTimer = 0;
     slowAt = Date.now();
     curves.draw(slowNames, everything);
-    drawSchedule(table.jobs, store.get("attempts"), store.now(), everything || slowNames.has("attempts"));
+    const isNew = everything || slowNames.has("attempts") || slowNames.has("delays");
+    drawSchedule(table.jobs, store.get("attempts"), store.get("delays"), store.now(), isNew);
     gallery.draw();
     drawParts();
     slowNames = new Set();

@@ -201,8 +201,8 @@ export class Curves {
 
 let scheduled = { states: "", at: 0 };
 
-// Draws nothing where no job has moved since it was drawn, not long ago; `anew`: in any case.
-export function drawSchedule(jobs, earlier, now, anew) {
+// Draws nothing where no job has moved since it was drawn, not long ago; `anew`: in any case. `delays`: of whole jobs.
+export function drawSchedule(jobs, earlier, delays, now, anew) {
   const states = [...jobs.values()].map((job) => `${job.id} ${job.state} ${job.attempts}`).join();
   if (!anew && states === scheduled.states && Date.now() - scheduled.at < SCHEDULE_MS) return;
   scheduled = { states, at: Date.now() };
@@ -214,8 +214,9 @@ export function drawSchedule(jobs, earlier, now, anew) {
   for (const job of jobs.values()) {
     if (!job.attempts || job.started === null) continue;
     const running = job.state === "RUNNING", state = job.state === "PENDING" ? "PAUSED" : job.state;
-    const wait = job.delay === null ? "" : `, waits for a CPU ${percent(Math.min(1, job.delay))} of the time`;
-    bars.push({ name: job.id, lanes: lanesOf(job.node, job.cpus), begin: job.started, end: running ? null : job.ended ?? job.started, state, delay: job.delay ?? 0, href: jobHref(job.id), title: `${job.id}: ${job.state.toLowerCase()}, ${duration((running ? now : job.ended ?? job.started) - job.started)}${wait}` });
+    const delay = job.delay ?? delays?.[job.id] ?? null;
+    const wait = delay === null ? "" : `, ${running ? "waits" : "waited"} for a CPU ${percent(Math.min(1, delay))} of the time`;
+    bars.push({ name: job.id, lanes: lanesOf(job.node, job.cpus), begin: job.started, end: running ? null : job.ended ?? job.started, state, delay: delay ?? 0, href: jobHref(job.id), title: `${job.id}: ${job.state.toLowerCase()}, ${duration((running ? now : job.ended ?? job.started) - job.started)}${wait}` });
   }
   byId("schedule-section").hidden = !bars.length;
   if (!bars.length) return;
