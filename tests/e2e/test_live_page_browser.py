@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from command_helpers import HOPPER, Run, wait_until, write_experiment
-from report_helpers import Trained, make_run_dir
+from report_helpers import Trained, film_strip, make_run_dir
 
 from orchestrator.core.job import Cancelled, Paused
 from orchestrator.core.paths import RunPaths
@@ -237,6 +237,34 @@ def test_what_is_drawn_again_keeps_the_focus_of_the_keyboard(browser: Browser, t
             else:
                 browser.shows('#jobs tr[data-id="j0-s0"]', f"{2.5 + number}")
             assert browser.run("document.activeElement.matches(arguments[0])", link)
+
+
+def test_pictures_and_videos_that_needed_the_token_are_let_go(browser: Browser, tmp_path: Path) -> None:
+    jobs = [Trained(name=name, preview=film_strip) for name in ("a", "b")]
+    paths = make_run_dir(tmp_path / "run", jobs)
+    for job_id in ("j0-s0", "j1-s0"):
+        (paths.job(job_id).root / "video.mp4").write_bytes(b"no video")
+    counting = """
+        window.kept = new Set();
+        const make = URL.createObjectURL, revoke = URL.revokeObjectURL;
+        URL.createObjectURL = (blob) => { const url = make(blob); window.kept.add(url); return url; };
+        URL.revokeObjectURL = (url) => { window.kept.delete(url); revoke(url); };
+    """
+    with serving(paths.root, host="0.0.0.0") as server:
+        added = browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": counting})
+        try:
+            browser.open(f"http://localhost:{server.port}/#token={server.token}")
+            browser.shows("#robots", "j0-s0")
+            for job_id in ("j0-s0", "j1-s0"):
+                browser.run("void (location.hash = arguments[0])", f"#job={job_id}")
+                has_video = "document.querySelector('#panel video')?.src.startsWith('blob:')"
+                wait_until(lambda script=has_video: browser.run(script), "a video")
+                wait_until(lambda: browser.run("window.kept.size") == 1, "one video is kept, and no picture")
+            browser.run("document.getElementById('panel').close()")
+            wait_until(lambda: browser.run("window.kept.size") == 0, "nothing is kept")
+        finally:
+            browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+            browser.driver.get("about:blank")
 
 
 def test_what_can_be_done_with_control_asks_first(browser: Browser, tmp_path: Path) -> None:

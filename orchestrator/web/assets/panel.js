@@ -2,7 +2,7 @@
 
 import { decimal, element, lineChart, number, percent } from "./charts.js";
 import { SYMBOLS } from "./jobs.js";
-import { follow, json, post, setSource } from "./stream.js";
+import { follow, freeSources, json, post, setSource } from "./stream.js";
 
 const READ_EVERY_MS = 5000, MOST_LINES = 4000, SURE_MS = 4000;
 const ACTIONS = { pause: ["PENDING", "RUNNING"], resume: ["PAUSED"], retry: ["FAILED", "CANCELLED"], cancel: ["PENDING", "RUNNING", "PAUSED"] };
@@ -51,6 +51,7 @@ export class Panel {
   leave() {
     this.endLog?.();
     this.endLog = null;
+    freeSources(this.media);
     clearTimeout(this.again);
     this.id = null;
   }
@@ -126,6 +127,7 @@ export class Panel {
       setSource(image, `${path}/preview.png`);
       parts.push(image);
     }
+    freeSources(this.media);
     this.media.replaceChildren(...(parts.length ? [element("h3", {}, "Robot"), ...parts] : []));
   }
 

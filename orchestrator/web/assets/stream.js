@@ -29,11 +29,19 @@ export async function post(path, content) {
   try { return JSON.parse(text); } catch { return { problem: text.trim() }; }
 }
 
-// Pictures and videos cannot be asked for with a token, except by a request of our own.
+// Pictures and videos cannot be asked for with a token, except by a request of our own. What that has fetched is kept
+// until a picture is drawn, or until `freeSources` is called for a video, which is read while it is played.
 export async function setSource(element, path) {
   if (!needsToken) { element.src = path; return; }
   const answer = await fetch(path, { headers });
-  if (answer.ok) element.src = URL.createObjectURL(await answer.blob());
+  if (!answer.ok) return;
+  element.src = URL.createObjectURL(await answer.blob());
+  if (element.localName === "img") element.onload = element.onerror = () => URL.revokeObjectURL(element.src);
+  else if (!element.isConnected) URL.revokeObjectURL(element.src);
+}
+
+export function freeSources(box) {
+  for (const video of box?.querySelectorAll("video") ?? []) URL.revokeObjectURL(video.src);
 }
 
 // Calls `onEvent(name, data)` for each server-sent event, and connects again for as long as the page is visible.
