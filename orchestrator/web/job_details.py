@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import Iteration
 from orchestrator.experiment import run_directory
-from orchestrator.ledger import Ledger, SummaryRow, search_events, summary
+from orchestrator.experiment.run_follower import Mark, mark
+from orchestrator.ledger import AttemptRow, SummaryRow, row_reader, search_events, summary
 from orchestrator.web.job_row import brief, shown
 from orchestrator.web.run_source import LONGEST_TEXT, attempt_values
 
 LONGEST_TRACEBACK = 16_000
 MOST_TIMES = 120
 """Points of a curve over time; of more iterations, several are one point."""
+MOST_KEPT = 50
+"""Jobs whose files are not read again, by whoever looks, until they have changed."""
 FACTS = (
     *("xml", "task", "algo", "learner", "learner_reason", "seed", "ranks", "queue_s", "import_s", "first_step_s"),
     *("checkpoint_s", "eval_s", "cpu_s", "max_rss_mib", "weights_sha256", "divergences", "waits_for"),
@@ -27,26 +31,36 @@ FACTS = (
 
 def row(run_dir: Path, job_id: str) -> SummaryRow | None:
     """The row of a job; None where there is none of exactly that name, or it cannot be read now."""
+    found = _read(run_dir, job_id, with_attempts=False)
+    return None if found is None else found[0]
+
+
+def _read(run_dir: Path, job_id: str, *, with_attempts: bool) -> tuple[SummaryRow, Sequence[AttemptRow]] | None:
+    """Likewise, with its attempts where they are known.
+
+    The whole ledger is not examined for damage, which whoever reads all rows of it does.
+    """
     paths = RunPaths(run_dir)
     try:
         holder = run_directory.holder(paths)
         if holder is not None and holder.is_elsewhere:
             rows, _ = summary.read(paths)
-            return next((one for one in rows if one["job_id"] == job_id), None)
-        ledger = Ledger.open(paths.ledger, read_only=True, is_sound=True)
-        try:
-            return ledger.summary_of(job_id) if search_events.figures(ledger, [job_id]) else None
-        finally:
-            ledger.abandon()
+            return next(((one, ()) for one in rows if one["job_id"] == job_id), None)
+        with run_directory.opened_ledger(paths, read_only=True, is_sound=True) as ledger:
+            if not search_events.figures(ledger, [job_id]):
+                return None
+            attempts = row_reader.attempts_of(ledger, paths.ledger, job_id) if with_attempts else []
+            return ledger.summary_of(job_id), attempts
     except (OrchestratorError, OSError):
         return None
 
 
 def details(run_dir: Path, job_id: str) -> dict[str, Any] | None:
     """JSON types; None as :func:`row`."""
-    found = row(run_dir, job_id)
-    if found is None:
+    read = _read(run_dir, job_id, with_attempts=True)
+    if read is None:
         return None
+    found, attempts = read
     job = RunPaths(run_dir).job(job_id)
     values: dict[str, Any] = dict(found)
     texts = {name: values[name] for name in FACTS if values[name] is not None}
@@ -61,18 +75,20 @@ def details(run_dir: Path, job_id: str) -> dict[str, Any] | None:
             for name, value in texts.items()
         },
         "measures": {shown(name, LONGEST_TEXT): brief(value) for name, value in (found["measures"] or {}).items()},
-        "curve": [(int(steps), brief(value)) for steps, value in run_reader.learning_curve(job.progress_csv)],
-        "times": times(run_reader.iterations(job.timings_csv)),
-        "ended": [attempt_values(one) for one in _attempts(run_dir, job_id)],
+        "curve": _curve(job.progress_csv, mark(job.progress_csv)),
+        "times": _times(job.timings_csv, mark(job.timings_csv)),
+        "ended": [attempt_values(one) for one in attempts],
     }
 
 
-def _attempts(run_dir: Path, job_id: str) -> list[Any]:
-    try:
-        with run_directory.reading_ledger(RunPaths(run_dir)) as ledger:
-            return [one for one in ledger.attempts() if one["job_id"] == job_id]
-    except (OrchestratorError, OSError):
-        return []
+@lru_cache(maxsize=MOST_KEPT)
+def _curve(path: Path, _mark: Mark) -> Sequence[tuple[int, float | int | None]]:
+    return [(int(steps), brief(value)) for steps, value in run_reader.learning_curve(path)]
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _times(path: Path, _mark: Mark) -> Sequence[tuple[int, float | int | None, float | int | None]]:
+    return times(run_reader.iterations(path))
 
 
 def times(rows: Sequence[Iteration]) -> list[tuple[int, float | int | None, float | int | None]]:

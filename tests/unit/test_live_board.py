@@ -12,6 +12,7 @@ import pytest
 from report_helpers import Trained, make_run_dir
 from supervisor_helpers import make_job
 
+from orchestrator.analysis import run_reader
 from orchestrator.analysis.curve_reader import CurveReader
 from orchestrator.core.job import Cancelled, Paused, Succeeded
 from orchestrator.core.paths import RunPaths
@@ -21,7 +22,7 @@ from orchestrator.experiment.run_index import RunEntry
 from orchestrator.experiment.worker_logs import LogReader
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.row_reader import RowReader
-from orchestrator.web import folder_source
+from orchestrator.web import folder_source, job_details
 from orchestrator.web.board import Board, Changes
 from orchestrator.web.feed import Feed
 from orchestrator.web.folder_source import SEARCH_EVERY_S, SEARCH_SHARE, FolderSource, key_of
@@ -119,6 +120,28 @@ def test_rows_that_are_read_again_are_those_of_the_summary(tmp_path: Path) -> No
         assert list(reader.rows.values()) == ledger.summary()
     finally:
         ledger.abandon()
+
+
+def test_files_of_an_open_job_are_read_again_when_they_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(attempts=3), Trained(name="other", attempts=2)])
+    readings: list[str] = []
+    read_regular = run_reader.read_regular
+    monkeypatch.setattr(run_reader, "read_regular", lambda path: readings.append(path.name) or read_regular(path))
+    first = job_details.details(paths.root, "j0-s0")
+    assert first is not None
+    with run_directory.opened_ledger(paths) as ledger:
+        numbers = [one["number"] + 1 for one in ledger.attempts() if one["job_id"] == "j0-s0"]
+    assert [one["number"] for one in first["ended"]] == numbers == [1, 2, 3]
+    assert job_details.details(paths.root, "j0-s0") == first
+    assert sorted(readings) == ["progress.csv", "timings.csv"]
+    with paths.job("j0-s0").progress_csv.open("a") as file:
+        file.write("6,99999,1.5,0.1,0.1\n")
+    again = job_details.details(paths.root, "j0-s0")
+    assert again is not None
+    assert again["curve"][-1] == (99999, 1.5)
+    assert sorted(readings) == ["progress.csv", "progress.csv", "timings.csv"]
 
 
 def test_a_follower_reads_only_what_has_changed(tmp_path: Path) -> None:
