@@ -149,6 +149,7 @@ def run(
             states = _supervised(supervisor, ledger, rows, callbacks)
         if not supervisor.interrupted:
             _after_training(supervisor, states, backend, tracker, functools.partial(_is_stopped, notifier, stops))
+        tracker.end()  # it reads the ledger
         summaries = ledger.summary()
         ledger.close()
         outcome.exit_code = searcher.exit_code(states, supervisor)

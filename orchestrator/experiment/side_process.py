@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.environment import worker_thread_settings
+from orchestrator.core.regular_files import open_regular
 from orchestrator.core.text import last_line
 from orchestrator.executors.process import end_group, package_path, working_directory
 
@@ -38,10 +40,11 @@ def started(arguments: Sequence[str], run_dir: Path, log: Path) -> subprocess.Po
 
 def last_words(log: Path, exit_code: int | None) -> str:
     """The last line that a process has printed into ``log``, or else its exit code."""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LOG_BYTES))
-        output = file.read().decode(errors="replace")
-    return last_line(output, f"its process ended with exit code {exit_code}")
+    output = b""
+    with contextlib.suppress(OSError), open_regular(log) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
+        output = file.read(LOG_BYTES)
+    return last_line(output.decode(errors="replace"), f"its process ended with exit code {exit_code}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,5 +89,6 @@ class SideProcess:
         """Kill what still runs of it. May be called again."""
         if self._popen is not None:
             assert self._popen.stdin is not None
-            self._popen.stdin.close()
+            with contextlib.suppress(OSError):  # it ended before it read what was written
+                self._popen.stdin.close()
             end_group(self._popen)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import open_regular, read_up_to
 from orchestrator.core.text import joined
 from orchestrator.experiment.side_process import SideProcess
 from orchestrator.jobfile import Experiment
@@ -26,7 +27,10 @@ FINISH = b"\n"
 """Tells the process to send what there is and end."""
 WARNING = "warning: "
 """Begins lines of its log that are passed on."""
-MOST_STARTS = 5
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
+"""From a start to the next one; each is twice the one before."""
+MOST_BYTES = 1 << 16
+"""Of its log that are read at once."""
 POLL_S = 0.05
 PATIENCE_S = 10.0
 """How long the process with the lowest priority may take to finish, on a machine that other programs use."""
@@ -43,6 +47,10 @@ class TrackProcess:
     reporter: Reporter
     _process: SideProcess = field(init=False)
     _read_up_to: int = field(default=0, init=False)
+    _pause_s: float = field(default=FIRST_PAUSE_S, init=False)
+    _start_at: float = field(default=0.0, init=False)
+    """Not before that moment."""
+    _warned: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         self._process = self._made()
@@ -59,50 +67,58 @@ class TrackProcess:
                 self._declare()
             yield self
         finally:
-            self._process.end()
+            self.end()
+
+    def end(self) -> None:
+        """Kill what still runs of it. May be called again."""
+        self._process.end()
 
     def _declare(self) -> None:
         self.paths.track_declared.parent.mkdir(exist_ok=True)
         content = {"name": self.experiment.name, "trackers": self.experiment.trackers}
         write_whole(self.paths.track_declared, json.dumps(content, indent=1, default=dict) + "\n")
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             self._read_up_to = self.paths.track_log.stat().st_size
 
     def look_after(self) -> None:
-        """Start it if it does not run, once the supervisor does. To be called often."""
+        """Start it if it does not run, once the supervisor does. To be called often; raises nothing of its files."""
         if not self.experiment.trackers:
             return
         self._pass_warnings_on()
-        if self._process.is_alive or self._process.starts > MOST_STARTS:
+        if self._process.is_alive or time.monotonic() < self._start_at:
             return
-        if self._process.starts == MOST_STARTS:
-            self._process.starts += 1
-            self._warn(f"the process that tells trackers of the jobs has ended ({self._process.why_it_ended()})")
-        else:
-            self._start()
+        if self._process.starts == 1:
+            why = self._process.why_it_ended().removeprefix(WARNING)
+            self._warn(f"the process that tells trackers of the jobs has ended ({why}); it is started again")
+        self._start()
 
     def _start(self) -> None:
+        self._start_at = time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         try:
             self._process.start()
         except OSError as error:
-            self._process.starts = MOST_STARTS + 1
             self._warn(f"the process that tells trackers of the jobs could not be started: {error}")
 
     def finish(self, is_stopped: Callable[[], bool]) -> None:
         """Wait until everything has been sent, for :data:`TIME_LIMIT_S` at most and not after ``is_stopped``."""
         if not self.experiment.trackers:
             return
+        with contextlib.suppress(OSError):  # it only makes other commands answer better
+            self.paths.only_videos.touch()
         began = time.monotonic()
         with contextlib.suppress(OSError):
             if self._process.is_alive:
                 self._process.tell(FINISH)
                 self._wait(began + PATIENCE_S, is_stopped)
         if self._process.exit_code != 0 and not is_stopped():
-            self._process.end()
+            self.end()
             self._process = self._made(AT_ONCE)
             self._start()
             self._wait(began + TIME_LIMIT_S, is_stopped)
-        self._pass_warnings_on()
+        self.end()
+        while self._pass_warnings_on():
+            continue
         if self._process.exit_code != 0:
             names = joined(self.experiment.trackers)
             command = f"`publish {self.paths.root} --to NAME`"
@@ -112,18 +128,22 @@ class TrackProcess:
         while self._process.is_alive and time.monotonic() < until and not is_stopped():
             time.sleep(POLL_S)
 
-    def _pass_warnings_on(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            if self.paths.track_log.stat().st_size <= self._read_up_to:
-                return
-            with self.paths.track_log.open("rb") as log:
-                log.seek(self._read_up_to)
-                new = log.read()
-            whole = new[: new.rfind(b"\n") + 1]
-            self._read_up_to += len(whole)
-            for line in whole.decode(errors="replace").splitlines():
-                if line.startswith(WARNING):
-                    self._warn(line.removeprefix(WARNING))
+    def _pass_warnings_on(self) -> bool:
+        """Returns whether there was something to read."""
+        new = b""
+        with contextlib.suppress(OSError):  # such as of a network's file system: the experiment goes on
+            if self.paths.track_log.stat().st_size > self._read_up_to:
+                with open_regular(self.paths.track_log) as log:
+                    log.seek(self._read_up_to)
+                    new = read_up_to(log, MOST_BYTES)
+        whole = new if len(new) == MOST_BYTES and b"\n" not in new else new[: new.rfind(b"\n") + 1]
+        self._read_up_to += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            if line.startswith(WARNING):
+                self._warn(line.removeprefix(WARNING))
+        return bool(whole)
 
     def _warn(self, text: str) -> None:
-        self.reporter.event("warning", f"trackers: {text}")
+        if text not in self._warned:
+            self._warned.add(text)
+            self.reporter.event("warning", f"trackers: {text}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import shortened
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.ledger import Ledger, SummaryRow
+from orchestrator.ledger import SummaryRow
 from orchestrator.track import tracked_job
 from orchestrator.track.tracked_job import ELAPSED, ProgressTail
 from orchestrator.track.tracker_protocol import Position, TrackedJob, TrackedRun, Tracker, read_position
@@ -69,9 +69,10 @@ class Publisher:
     _tracker: Tracker | None = field(default=None, init=False)
     _jobs: dict[str, OneJob] = field(default_factory=dict, init=False)
 
-    def turn(self, ledger: Ledger, *, is_last: bool) -> bool:
+    def turn(self, rows: Sequence[SummaryRow], *, is_last: bool) -> bool:
         """Send what is new. Returns whether the tracker has everything that there is.
 
+        :param rows: of all jobs.
         :param is_last: whether all videos have been made.
         """
         failures = 0
@@ -81,7 +82,7 @@ class Publisher:
             self._failed(_why(error))
             return False
         is_complete = True
-        for row in ledger.summary():
+        for row in rows:
             if failures == FAILURES_IN_A_ROW:
                 return False
             try:

@@ -40,11 +40,12 @@ def publish(run_dir: Path, backend: str, chosen: Mapping[str, Any]) -> str:
     failures: list[str] = []
     with contextlib.ExitStack() as stack:
         stack.enter_context(locked(paths, backend))
-        ledger = stack.enter_context(run_directory.opened_ledger(paths, read_only=True))
+        with run_directory.reading_ledger(paths) as ledger:
+            rows = ledger.summary()
         publisher = Publisher(paths=paths, experiment=name, backend=backend, options=options, report=failures.append)
         stack.enter_context(contextlib.closing(publisher))
-        is_complete = publisher.turn(ledger, is_last=True)
-        states = [row["state"] for row in ledger.summary()]
+        is_complete = publisher.turn(rows, is_last=True)
+        states = [row["state"] for row in rows]
         destination = publisher.destination
     if failures:
         raise OrchestratorError(f"{run_dir}: {failures[0]}. The same command sends what is missing")

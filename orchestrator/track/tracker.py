@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from orchestrator.core.errors import LedgerBusyError, OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import give_way
 from orchestrator.core.regular_files import read_regular
+from orchestrator.experiment import run_directory
 from orchestrator.experiment.track_process import AT_ONCE, WARNING
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import SummaryRow
 from orchestrator.track.publisher import Publisher, locked
 
 EVERY_S, RETRY_S = 2.0, 30.0
@@ -55,13 +57,28 @@ class Warnings:
         print(f"{WARNING}{text}" if text else message, flush=True)
 
 
+@dataclass(slots=True)
+class JobRows:
+    """Reads the ledger, and leaves it closed: while it is open, the supervisor cannot remove the write-ahead file."""
+
+    paths: RunPaths
+    _sound_inode: int = field(default=0, init=False)
+
+    def read(self) -> list[SummaryRow]:
+        """:raises LedgerError, OSError: it cannot be read."""
+        inode = self.paths.ledger.stat().st_ino
+        is_sound = inode == self._sound_inode
+        with run_directory.opened_ledger(self.paths, read_only=True, is_sound=is_sound) as ledger:
+            rows = ledger.summary()
+        self._sound_inode = inode
+        return rows
+
+
 def run(paths: RunPaths, finish: Finish) -> bool:
     """Returns whether every tracker has everything."""
     declared: dict[str, Any] = json.loads(read_regular(paths.track_declared))
     warnings = Warnings()
     with contextlib.ExitStack() as stack:
-        ledger = Ledger.open(paths.ledger, read_only=True)
-        stack.callback(ledger.abandon)
         publishers = []
         for backend, options in declared["trackers"].items():
             stack.enter_context(locked(paths, backend))
@@ -73,10 +90,10 @@ def run(paths: RunPaths, finish: Finish) -> bool:
                 report=lambda message, name=backend: warnings(name, message),  # type: ignore[misc]
             )
             publishers.append(stack.enter_context(contextlib.closing(publisher)))
-        return _loop(publishers, ledger, finish)
+        return _loop(publishers, JobRows(paths), finish)
 
 
-def _loop(publishers: Sequence[Publisher], ledger: Ledger, finish: Finish) -> bool:
+def _loop(publishers: Sequence[Publisher], jobs: JobRows, finish: Finish) -> bool:
     due = dict.fromkeys((one.backend for one in publishers), 0.0)
     incomplete = {one.backend for one in publishers}
     while True:
@@ -86,10 +103,11 @@ def _loop(publishers: Sequence[Publisher], ledger: Ledger, finish: Finish) -> bo
             if (is_last and name in incomplete) or (not is_last and time.monotonic() >= due[name]):
                 failures = publisher.failures
                 try:
-                    if publisher.turn(ledger, is_last=is_last) and is_last:
-                        incomplete.discard(name)
+                    rows = jobs.read()
                 except LedgerBusyError:
                     continue
+                if publisher.turn(rows, is_last=is_last) and is_last:
+                    incomplete.discard(name)
                 due[name] = time.monotonic() + (RETRY_S if publisher.failures > failures else 0.0)
         if is_last and not incomplete:
             return True

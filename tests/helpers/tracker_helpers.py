@@ -61,7 +61,7 @@ def make_publisher(paths: RunPaths, backend: str = "tensorboard", **options: Any
 
 
 def turn(publisher: Publisher, rows: Rows, *, is_last: bool = False) -> bool:
-    return publisher.turn(rows, is_last=is_last)  # type: ignore[arg-type]
+    return publisher.turn(rows.summary(), is_last=is_last)  # type: ignore[arg-type]
 
 
 def end(paths: RunPaths, rows: Rows) -> None:

@@ -14,6 +14,7 @@ from tracker_helpers import JOB, Rows, end, make_publisher, needs, tracked_run, 
 from orchestrator import jobfile
 from orchestrator.core.errors import RunDirError, SpecError, UsageError
 from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_directory
 from orchestrator.track import tracked_job
 from orchestrator.track.publisher import Publisher, locked
 from orchestrator.track.tracked_job import ProgressTail
@@ -242,3 +243,13 @@ def test_publish_names_what_is_wrong(paths: RunPaths) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             publishing.publish(paths.root, *arguments)
+
+
+def test_publish_does_not_open_the_ledger_of_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.track import publishing
+
+    needs("tensorboard")
+    with run_directory.claim(tmp_path / "run") as paths:
+        monkeypatch.setattr("socket.gethostname", lambda: "another-host")
+        with pytest.raises(RunDirError, match="runs on another host"):
+            publishing.publish(paths.root, "tensorboard", {})
