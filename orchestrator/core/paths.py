@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,9 +98,9 @@ class JobPaths:
     preview = Below("preview.png")
     """A film strip: a few moments of one episode side by side."""
 
-    def tracked(self, backend: str) -> Path:
-        """What a tracker has been told of the job."""
-        return self.root / "track" / f"{backend}.json"
+    def tracked(self, backend: str, destination: str) -> Path:
+        """What a tracker has been told of the job, at one of the places to which it can send."""
+        return self.root / "track" / f"{backend}-{hashlib.sha256(destination.encode()).hexdigest()[:12]}.json"
 
     def has_results(self, *, normalize: bool) -> bool:
         """Whether what a finished training leaves is there: the policy, and the statistics that it needs.

@@ -147,9 +147,7 @@ def run(
         outcome.counts = lambda: supervisor.counts
         with searcher.declared(experiment):
             states = _supervised(supervisor, ledger, rows, callbacks)
-        if not supervisor.interrupted:
-            _after_training(supervisor, states, backend, tracker, functools.partial(_is_stopped, notifier, stops))
-        tracker.end()  # it reads the ledger
+        _after_training(supervisor, states, backend, tracker, functools.partial(_is_stopped, notifier, stops))
         summaries = ledger.summary()
         ledger.close()
         outcome.exit_code = searcher.exit_code(states, supervisor)
@@ -195,8 +193,10 @@ def _after_training(
     is_stopped: Callable[[], bool],
 ) -> None:
     slots, reporter = backend.local_slots, supervisor.reporter
-    videos.make_missing(supervisor.paths, supervisor.with_video, states, slots, reporter, is_stopped)
-    tracker.finish(is_stopped)
+    if not supervisor.interrupted:
+        videos.make_missing(supervisor.paths, supervisor.with_video, states, slots, reporter, is_stopped)
+        tracker.finish(is_stopped)
+    tracker.end()  # it reads the ledger
 
 
 def _is_stopped(notifier: NotifyingReporter, stops: StopRequests) -> bool:

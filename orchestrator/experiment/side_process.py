@@ -64,6 +64,7 @@ class SideProcess:
     def start(self) -> None:
         """:raises OSError: it cannot be started."""
         self.starts += 1
+        self.end()  # with whatever the one before has started
         self._popen = started(self.arguments, self.run_dir, self.log)
 
     @property

@@ -7,6 +7,7 @@ import fcntl
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from orchestrator.core.atomic_files import no_follow
@@ -26,8 +27,8 @@ CLASSES: Mapping[str, str] = {
     "mlflow": "MlflowTracker",
     "trackio": "TrackioTracker",
 }
-FAILURES_IN_A_ROW = 3
-"""So many jobs that cannot be sent end a turn: the tracker is away."""
+MOST_FAILURES = 3
+"""So many jobs that cannot be sent end a turn in which nothing was sent: the tracker is away."""
 
 
 @contextlib.contextmanager
@@ -68,6 +69,10 @@ class Publisher:
     failures: int = field(default=0, init=False)
     _tracker: Tracker | None = field(default=None, init=False)
     _jobs: dict[str, OneJob] = field(default_factory=dict, init=False)
+    _first: int = field(default=0, init=False)
+    """Place of the job that the next turn begins with."""
+    _sent: int = field(default=0, init=False)
+    """How often something was sent."""
 
     def turn(self, rows: Sequence[SummaryRow], *, is_last: bool) -> bool:
         """Send what is new. Returns whether the tracker has everything that there is.
@@ -75,15 +80,17 @@ class Publisher:
         :param rows: of all jobs.
         :param is_last: whether all videos have been made.
         """
-        failures = 0
+        failures, sent = 0, self._sent
         try:
             self._tracker = self._tracker or self._connected()
         except Exception as error:  # of any kind: a server that is away, an account that is missing
             self._failed(_why(error))
             return False
         is_complete = True
-        for row in rows:
-            if failures == FAILURES_IN_A_ROW:
+        first = self._first % max(1, len(rows))
+        for number, row in enumerate([*rows[first:], *rows[:first]]):
+            if failures >= MOST_FAILURES and self._sent == sent:
+                self._first = first + number
                 return False
             try:
                 is_complete &= self._send(row, is_last=is_last)
@@ -91,8 +98,6 @@ class Publisher:
                 failures, is_complete = failures + 1, False
                 self._forget(row["job_id"])
                 self._failed(f"{row['job_id']}: {_why(error)}")
-            else:
-                failures = 0
         return is_complete
 
     @property
@@ -130,15 +135,9 @@ class Publisher:
         if job.is_done and is_over and not is_last:
             return True
         assert self._tracker is not None
-        where = paths.tracked(self.backend)
+        where = self._note(row["job_id"])
         job.position = job.position or read_position(where, self._tracker.destination)
-        points = job.tail.new_points(0 if job.position is None else job.position.env_steps)
-        if points:
-            job.run = job.run or self._opened(row["job_id"], job, points[-1].values.get(ELAPSED, 0.0))
-            points = [point for point in points if point.env_steps > job.run.position.env_steps]
-            if points:
-                job.position = job.run.send(points)
-                job.position.write(where)
+        self._send_points(row["job_id"], job)
         if not is_over or job.position is None:
             job.is_done = False
             return job.position is not None or not is_over or not paths.progress_csv.exists()
@@ -146,15 +145,36 @@ class Publisher:
             return False  # its video is not made yet
         results = tracked_job.results(paths, row)
         if job.position.final != results.digest:
-            job.run = job.run or self._opened(row["job_id"], job, 0.0)
-            position = job.run.finish(results)
-            job.position = replace(position, final=results.digest)
+            if job.run is None:
+                job.run = self._opened(row["job_id"], job, 0.0)
+                self._send_points(row["job_id"], job)
+            position = job.run.position
+            if position.results != results.digest:
+                # Kept before they are sent, so that a killed process does not send them once more.
+                job.run.position = replace(position, results=results.digest, results_step=position.env_steps + 1)
+                job.run.position.write(where)
+            job.position = replace(job.run.finish(results), final=results.digest)
             job.position.write(where)
-            job.run = None
+            job.run, self._sent = None, self._sent + 1
         job.is_done = True
         return True
 
+    def _send_points(self, job_id: str, job: OneJob) -> None:
+        """All that the tracker does not have."""
+        while points := job.tail.new_points(0 if job.position is None else job.position.env_steps):
+            if job.run is None:
+                job.run = self._opened(job_id, job, points[-1].values.get(ELAPSED, 0.0))
+                continue  # with the points beyond those that the tracker has
+            job.position = job.run.send(points)
+            job.position.write(self._note(job_id))
+            self._sent += 1
+
+    def _note(self, job_id: str) -> Path:
+        assert self._tracker is not None
+        return self.paths.job(job_id).tracked(self.backend, self._tracker.destination)
+
     def _opened(self, job_id: str, job: OneJob, elapsed: float) -> TrackedRun:
+        """The run of a job; what the tracker has of it counts from here on, which may be less than was noted."""
         assert self._tracker is not None
         paths = self.paths.job(job_id)
         position = job.position or Position(destination=self._tracker.destination, began=job.tail.modified - elapsed)
@@ -163,8 +183,11 @@ class Publisher:
         )
         if not position.run:  # kept before anything is sent, so that a killed process sends to the same one
             tracked = replace(tracked, position=replace(position, run=self._tracker.begin(tracked)))
-            tracked.position.write(paths.tracked(self.backend))
-        return self._tracker.open(tracked)
+            tracked.position.write(self._note(job_id))
+        run = self._tracker.open(tracked)
+        job.position = run.position
+        job.tail.rewind()
+        return run
 
 
 def _why(error: Exception) -> str:

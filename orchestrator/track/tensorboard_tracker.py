@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -46,12 +47,17 @@ class TensorboardTracker:
 
 
 class TensorboardRun:
-    """The file of a job. What follows the counted bytes is cut off, and written again with the same bytes."""
+    """The file of a job. What follows the counted bytes is cut off, and written again with the same bytes.
+
+    One that is shorter than was counted has lost something, and is written anew.
+    """
 
     def __init__(self, folder: Path, job: TrackedJob) -> None:
         self.position = job.position
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / self.position.run
+        if not self._path.exists() or self._path.stat().st_size < self.position.size:
+            self.position = replace(self.position, env_steps=0, size=0, final="")
         self._settings = job.settings
         self._job_id = job.job_id
 
@@ -95,6 +101,7 @@ class TensorboardRun:
             for event in events:
                 writer.write(event.SerializeToString())
             file.flush()
+            os.fsync(file.fileno())  # the note of its length must not survive a power cut that it does not
             self.position = replace(self.position, env_steps=env_steps, size=file.tell())
         return self.position
 

@@ -21,7 +21,7 @@ from orchestrator.ledger import SummaryRow
 
 STEP, ELAPSED = "time/total_timesteps", "time/time_elapsed"
 MOST_BYTES = 1 << 24
-"""Of a table that are read at once."""
+"""Of a table that are read at once, and sent before more is read."""
 NOT_SETTINGS = (
     "job_id",
     "name",
@@ -31,7 +31,6 @@ NOT_SETTINGS = (
     "after",
     "init_sha256",
     "video",
-    "preview",
 )
 """Fields of a spec that are no settings of the training."""
 
@@ -123,16 +122,19 @@ class ProgressTail:
 
         A resumed training repeats iterations that it has lost: their points are the ones that were there before.
         """
-        points = []
-        for cells in self._new_rows():
-            values = dict(_numbers(self._header, cells))
-            env_steps = values.get(STEP)
-            if env_steps is not None and env_steps > after:
-                points.append(Point(after := int(env_steps), values))
+        points: list[Point] = []
+        before = -1
+        while not points and self._offset != before:  # a part of the table may have none beyond ``after``
+            before = self._offset
+            for cells in self._new_rows():
+                values = dict(_numbers(self._header, cells))
+                env_steps = values.get(STEP)
+                if env_steps is not None and env_steps > after:
+                    points.append(Point(after := int(env_steps), values))
         return points
 
     def rewind(self) -> None:
-        """The next call returns everything again, as what was returned has not been sent."""
+        """The next call returns everything again."""
         self._offset = 0
 
     def _new_rows(self) -> list[list[str]]:

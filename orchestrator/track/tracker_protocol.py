@@ -28,6 +28,10 @@ class Position:
     """Of the last point."""
     size: int = 0
     """Bytes of the file that the tracker writes; whatever follows them was not counted as sent."""
+    results: str = ""
+    """Digest of the results that are being sent, or were sent; empty before."""
+    results_step: int = 0
+    """The step that they get where they have one; a tracker whose last step it is has them."""
     final: str = ""
     """Digest of the results that were sent; empty before."""
 

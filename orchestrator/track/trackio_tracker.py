@@ -47,7 +47,9 @@ class TrackioRun:
     def finish(self, results: JobResults) -> Position:
         content: dict[str, Any] = {f"summary/{name}": value for name, value in results.summary.items()}
         content |= results.evaluation
-        step = self.position.env_steps + 1
+        step = self.position.results_step
+        if self.position.env_steps >= step:
+            return self.position
         files = (("video", TrackioVideo, results.video), ("preview", TrackioImage, results.preview))
         for name, kind, path in files:
             if path is not None:

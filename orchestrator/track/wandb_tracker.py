@@ -85,10 +85,10 @@ class WandbRun:
             pictures["video"] = wandb.Video(str(results.video), format="mp4")
         if results.preview is not None:
             pictures["preview"] = wandb.Image(str(results.preview))
-        content = {**results.evaluation, **pictures}
-        if content:
-            self._run.log(content, step=self.position.env_steps + 1, commit=True)
-            self.position = replace(self.position, env_steps=self.position.env_steps + 1)
+        content, step = {**results.evaluation, **pictures}, self.position.results_step
+        if content and self.position.env_steps < step:
+            self._run.log(content, step=step, commit=True)
+            self.position = replace(self.position, env_steps=step)
         self._run.summary.update({f"summary/{name}": value for name, value in results.summary.items()})
         self._run.finish(exit_code=0 if results.state == "SUCCEEDED" else 1)
         return self.position

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 
@@ -30,10 +31,11 @@ def test_others_have_no_point_twice_after_a_kill(
 
 def _send_twice(paths: RunPaths, backend: str) -> None:
     options = {"mode": "offline"} if backend == "wandb" else {}
-    rows, where = Rows(), paths.job(JOB).tracked(backend)
+    rows = Rows()
     write_progress(paths, [100, 200])
     first = make_publisher(paths, backend, **options)
     turn(first, rows)
+    [where] = (paths.job(JOB).root / "track").glob(f"{backend}-*.json")
     before = where.read_bytes()
     write_progress(paths, [100, 200, 300, 400])
     turn(first, rows)
@@ -42,13 +44,16 @@ def _send_twice(paths: RunPaths, backend: str) -> None:
     again = make_publisher(paths, backend, **options)
     end(paths, rows)
     turn(again, rows, is_last=True)
+    note = json.loads(where.read_bytes())
+    where.write_text(json.dumps({**note, "env_steps": 400, "final": ""}))  # killed before it noted the results
+    turn(make_publisher(paths, backend, **options), rows, is_last=True)
     if backend == "wandb":
         from orchestrator.track import wandb_tracker
 
         logs = sorted(paths.root.glob("wandb/offline-run-*/*.wandb"))
         steps = [step for log in logs for step in wandb_tracker.logged_steps(log)]
         assert steps == [100, 200, 300, 400, 401]
-        kinds = [record.WhichOneof("record_type") for record in wandb_tracker.records(logs[-1])]
+        kinds = [record.WhichOneof("record_type") for log in logs for record in wandb_tracker.records(log)]
         assert {"run", "summary", "exit"} <= set(kinds)
         configured = [
             record.run for record in wandb_tracker.records(logs[0]) if record.WhichOneof("record_type") == "run"
@@ -72,6 +77,6 @@ def _send_twice(paths: RunPaths, backend: str) -> None:
     assert [metric.step for metric in history] == [100, 200, 300, 400]
     assert run.info.status == "FINISHED"
     assert run.data.params["hyperparameters.learning_rate"] == "0.001"
-    assert run.data.metrics["eval/deterministic/mean"] == 7.0
+    assert [metric.value for metric in client.get_metric_history(run.info.run_id, "eval/deterministic/mean")] == [7.0]
     assert run.data.tags["summary.state"] == "SUCCEEDED"
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["eval.json"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +17,7 @@ from tracker_helpers import JOB, Rows, end, make_publisher, needs, tracked_run, 
 from orchestrator import jobfile
 from orchestrator.core.errors import RunDirError, SpecError, UsageError
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment import run_directory
 from orchestrator.track import tracked_job
 from orchestrator.track.publisher import Publisher, locked
@@ -53,6 +57,7 @@ def test_settings_are_flat_and_hold_hyperparameters(paths: RunPaths) -> None:
     assert settings["hyperparameters.learning_rate"] == 1e-3
     assert settings["seed"] == 0
     assert not {"job_id", "video"} & settings.keys()
+    assert set(tracked_job.NOT_SETTINGS) <= {field.name for field in dataclasses.fields(WorkerSpec)}
 
 
 # -- decisions, with a tracker of the test's own
@@ -64,33 +69,44 @@ class Memory:
     destination = shown = "memory"
     sent: dict[str, list[int]]
     failing: int
+    known: int | None = None
+    """env_steps of the last point that it has kept; None for the last one it was sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, destination: str = "memory") -> None:
+        self.destination = destination
         self.sent, self.failing, self.begun, self.final = {}, 0, 0, list[str]()
+        self.bad, self.finished_at = set[str](), list[int]()
+        """Jobs that it does not take; the step of the results, each time that they were sent."""
 
     def begin(self, job: TrackedJob) -> str:
         self.begun += 1
         return f"run-{self.begun}"
 
     def open(self, job: TrackedJob) -> MemoryRun:
-        return MemoryRun(self, job.position)
+        position = job.position
+        return MemoryRun(self, position if self.known is None else replace(position, env_steps=self.known), job.job_id)
 
 
 class MemoryRun:
-    def __init__(self, tracker: Memory, position: Position) -> None:
-        self.tracker, self.position = tracker, position
+    def __init__(self, tracker: Memory, position: Position, job_id: str) -> None:
+        self.tracker, self.position, self.job_id = tracker, position, job_id
 
     def send(self, points: Sequence[tracked_job.Point]) -> Position:
-        if self.tracker.failing:
-            self.tracker.failing -= 1
-            raise ConnectionError("the server is away")
+        self._fail()
         self.tracker.sent.setdefault(self.position.run, []).extend(point.env_steps for point in points)
         self.position = replace(self.position, env_steps=points[-1].env_steps)
         return self.position
 
     def finish(self, results: tracked_job.JobResults) -> Position:
+        self.tracker.finished_at.append(self.position.results_step)
+        self._fail()
         self.tracker.final.append(results.state)
         return self.position
+
+    def _fail(self) -> None:
+        if self.tracker.failing or self.job_id in self.tracker.bad:
+            self.tracker.failing = max(0, self.tracker.failing - 1)
+            raise ConnectionError("the server is away")
 
     def close(self) -> None: ...
 
@@ -133,8 +149,76 @@ def test_results_are_sent_when_a_job_has_ended_and_again_when_it_ends_once_more(
     assert memory.sent == {"run-1": [100, 200]}
 
 
+def test_points_that_a_tracker_has_lost_are_sent_again(paths: RunPaths) -> None:
+    memory, rows = Memory(), Rows()
+    write_progress(paths, [100, 200, 300])
+    turn(with_memory(paths, memory)[0], rows)
+    memory.known = 100
+    end(paths, rows)
+    turn(with_memory(paths, memory)[0], rows, is_last=True)
+    assert memory.sent == {"run-1": [100, 200, 300, 200, 300]}
+    assert memory.final == ["SUCCEEDED"]
+
+
+def test_jobs_that_cannot_be_sent_do_not_keep_others_from_it(paths: RunPaths) -> None:
+    names = [f"{letter}-s0" for letter in "abcdef"]
+    write_progress(paths, [100])
+    for name in names[1:]:
+        shutil.copytree(paths.job(JOB).root, paths.job(name).root)
+    memory, rows = Memory(), [Rows().row | {"job_id": name} for name in names]
+    memory.bad = set(names[:4])
+    made, messages = with_memory(paths, memory)
+    assert not made.turn(rows, is_last=False)  # type: ignore[arg-type]
+    assert len(messages) == 3, "the tracker is away"
+    assert memory.sent == {}
+    assert not made.turn(rows, is_last=False)  # type: ignore[arg-type]
+    assert list(memory.sent.values()) == [[100], [100]]
+    assert len(messages) == 7, "as it is there, all others are tried"
+
+
+def test_results_keep_their_step_when_they_are_sent_again(paths: RunPaths) -> None:
+    memory, rows, where = Memory(), Rows(), paths.job(JOB).tracked("memory", "memory")
+    write_progress(paths, [100])
+    made, _ = with_memory(paths, memory)
+    turn(made, rows)
+    end(paths, rows)
+    memory.failing = 1
+    for _ in range(2):
+        turn(made, rows)
+    noted = read_position(where, "memory")
+    assert noted is not None
+    replace(noted, final="").write(where)  # as if it had been killed before it wrote this
+    memory.known = 101
+    turn(with_memory(paths, memory)[0], rows)
+    assert memory.finished_at == [101, 101, 101]
+
+
+def test_a_long_table_is_sent_in_parts_before_its_job_counts_as_complete(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracked_job, "MOST_BYTES", 100)
+    memory, rows, steps = Memory(), Rows(), list(range(100, 3000, 100))
+    write_progress(paths, steps)
+    end(paths, rows)
+    turn(with_memory(paths, memory)[0], rows)
+    assert memory.sent == {"run-1": steps}
+    assert memory.final == ["SUCCEEDED"]
+    rows.row["env_steps"] = 3000
+    write_progress(paths, [*steps, 3000])
+    assert turn(with_memory(paths, memory)[0], rows)
+    assert memory.sent == {"run-1": [*steps, 3000]}
+
+
+def test_each_place_has_a_note_of_its_own(paths: RunPaths) -> None:
+    here, there, rows = Memory("here"), Memory("there"), Rows()
+    write_progress(paths, [100])
+    for memory in (here, there, here):
+        turn(with_memory(paths, memory)[0], rows)
+    assert here.sent == there.sent == {"run-1": [100]}
+
+
 def test_at_another_place_a_job_begins_anew(paths: RunPaths) -> None:
-    where = paths.job(JOB).tracked("memory")
+    where = paths.job(JOB).tracked("memory", "there")
     position = Position(destination="there", began=1.5, run="run-7", env_steps=300)
     position.write(where)
     assert read_position(where, "there") == position
@@ -198,7 +282,7 @@ def scalars(paths: RunPaths) -> dict[str, list[int]]:
 
 def test_tensorboard_has_no_point_twice_after_a_kill_between_file_and_position(paths: RunPaths) -> None:
     needs("tensorboard")
-    rows, where = Rows(), paths.job(JOB).tracked("tensorboard")
+    rows, where = Rows(), paths.job(JOB).tracked("tensorboard", "tensorboard")
     write_progress(paths, [100, 200])
     turn(make_publisher(paths), rows)
     before = where.read_bytes()
@@ -221,11 +305,25 @@ def test_tensorboard_has_no_point_twice_after_a_kill_between_file_and_position(p
     assert "summary/text_summary" in read
 
 
+@pytest.mark.parametrize("left", [None, 0, 200])
+def test_a_file_of_tensorboard_that_has_lost_something_is_written_anew(paths: RunPaths, left: int | None) -> None:
+    needs("tensorboard")
+    rows = Rows()
+    write_progress(paths, [100, 200, 300])
+    turn(make_publisher(paths), rows)
+    [file] = (paths.tensorboard / JOB).iterdir()
+    file.unlink() if left is None else os.truncate(file, left)
+    write_progress(paths, [100, 200, 300, 400])
+    turn(make_publisher(paths), rows)
+    assert scalars(paths)["train/loss"] == [100, 200, 300, 400]
+    assert file.read_bytes().count(b"brain.Event:2") == 1
+
+
 def test_a_job_that_starts_over_has_a_new_file_in_tensorboard(paths: RunPaths) -> None:
     needs("tensorboard")
     write_progress(paths, [100, 200, 300])
     turn(make_publisher(paths), Rows())
-    paths.job(JOB).tracked("tensorboard").unlink()  # its directory was moved away
+    paths.job(JOB).tracked("tensorboard", "tensorboard").unlink()  # its directory was moved away
     write_progress(paths, [100])
     turn(make_publisher(paths), Rows())
     assert scalars(paths)["train/loss"] == [100]
