@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,8 @@ CLASSES: Mapping[str, str] = {
     "mlflow": "MlflowTracker",
     "trackio": "TrackioTracker",
 }
+PRIVACY = {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
+"""Environment variables, set before a package is imported: its makers are told nothing that nobody asked for."""
 MOST_FAILURES = 3
 """So many jobs that cannot be sent end a turn in which nothing was sent: the tracker is away."""
 
@@ -116,6 +119,8 @@ class Publisher:
                     job.run.close()
 
     def _connected(self) -> Tracker:
+        for variable, value in PRIVACY.items():
+            os.environ.setdefault(variable, value)
         module = importlib.import_module(f"orchestrator.track.{self.backend}_tracker")
         tracker: Tracker = getattr(module, CLASSES[self.backend])(self.paths, self.experiment, self.options)
         return tracker

@@ -38,6 +38,8 @@ class WandbTracker:
             save_code=False,
             x_disable_stats=True,
             x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
             init_timeout=20.0,
         )
         where = f", mode {self._settings.mode}, in {self._folder}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import sys
 import warnings
 from pathlib import Path
 
@@ -55,6 +57,10 @@ def _send_twice(paths: RunPaths, backend: str) -> None:
         assert steps == [100, 200, 300, 400, 401]
         kinds = [record.WhichOneof("record_type") for log in logs for record in wandb_tracker.records(log)]
         assert {"run", "summary", "exit"} <= set(kinds)
+        content = b"".join(log.read_bytes() for log in logs)
+        for private in (socket.gethostname().encode(), sys.executable.encode()):
+            assert private not in content
+        assert not list(paths.root.glob("wandb/*/files/requirements.txt"))
         configured = [
             record.run for record in wandb_tracker.records(logs[0]) if record.WhichOneof("record_type") == "run"
         ]

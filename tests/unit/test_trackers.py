@@ -351,3 +351,15 @@ def test_publish_does_not_open_the_ledger_of_another_host(tmp_path: Path, monkey
         monkeypatch.setattr("socket.gethostname", lambda: "another-host")
         with pytest.raises(RunDirError, match="runs on another host"):
             publishing.publish(paths.root, "tensorboard", {})
+
+
+def test_makers_of_trackers_are_told_nothing_unless_the_user_says_so(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs("tensorboard")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "")  # restored after the test
+    monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY")
+    turn(make_publisher(paths), Rows())
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
+    assert os.environ["WANDB_ERROR_REPORTING"] == "true"
