@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.core.text import count
+from orchestrator.core.text import count, listed
 from orchestrator.experiment import control
 from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess
 from orchestrator.experiment.video_file import encoded, frames, video_as_gif
@@ -29,6 +30,7 @@ WIDEST = 1920
 TILE = (480, 360)
 """Largest width and height of one robot's picture."""
 MOST_ROBOTS = 64
+MOST_NAMED = 10
 GIF_WIDTH, GIF_WIDTH_OF_ONE, GIF_FPS = 960, 480, 10
 
 
@@ -59,22 +61,36 @@ def make(run_dir: Path, request: PlayRequest, *, as_gif: bool, report: Callable[
     chosen = _chosen(snapshot.rows, snapshot.paths)
     if not chosen:
         raise UsageError(f"{run_dir}: no job has a model.zip, which is written when it succeeds")
+    with_policy = {_robot(row) for row in chosen}
+    if without := [*dict.fromkeys(_robot(row) for row in snapshot.rows if _robot(row) not in with_policy)]:
+        report(f"left out, as they have no model.zip yet: {listed(without, MOST_NAMED)}")
     if len(chosen) > MOST_ROBOTS:
         report(f"{count(len(chosen), 'robot')}: the {MOST_ROBOTS} with the highest returns are shown")
         chosen = sorted(chosen, key=lambda row: -_return(row, -math.inf))[:MOST_ROBOTS]
+    players: list[PolicyProcess] = []
+    is_over = threading.Event()
     with tempfile.TemporaryDirectory() as folder:
 
         def play(row: Any) -> PlayedRobot | str:
             output = Path(folder) / row["job_id"]
             job = snapshot.paths.job(row["job_id"])
             with PolicyProcess(job, replace(request, output=output), is_quiet=True) as process:
+                players.append(process)
+                if is_over.is_set():  # it was not in the list when the others were killed
+                    return "stopped"
                 code, message = process.wait()
             if code != 0:
                 return f"{row['job_id']}: {message}"
-            return PlayedRobot(name=row["name"], episode_return=_return(row, None), video=output / "video.mp4")
+            return PlayedRobot(name=_robot(row), episode_return=_return(row, None), video=output / "video.mp4")
 
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            played = list(pool.map(play, chosen))
+            try:
+                played = list(pool.map(play, chosen))
+            finally:  # otherwise Ctrl-C waits for those that run
+                is_over.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                for player in players:
+                    player.kill()
         robots = [one for one in played if isinstance(one, PlayedRobot)]
         problems = [one for one in played if isinstance(one, str)]
         if not robots:
@@ -94,13 +110,18 @@ def write_gif(job: JobPaths, request: PlayRequest) -> Path:
 
 
 def _chosen(rows: Sequence[Any], paths: RunPaths) -> list[Any]:
-    best: dict[tuple[str, str], Any] = {}
+    best: dict[str, Any] = {}
     for row in rows:
-        work = (row["name"], row["job_id"].removesuffix(f"-s{row['seed']}"))
-        is_better = work not in best or _return(row, -math.inf) > _return(best[work], -math.inf)
+        robot = _robot(row)
+        is_better = robot not in best or _return(row, -math.inf) > _return(best[robot], -math.inf)
         if is_better and paths.job(row["job_id"]).model.exists():
-            best[work] = row
+            best[robot] = row
     return list(best.values())
+
+
+def _robot(row: Any) -> str:
+    """The job's id without its seed."""
+    return str(row["job_id"].removesuffix(f"-s{row['seed']}"))
 
 
 def _return(row: Any, otherwise: Any) -> Any:

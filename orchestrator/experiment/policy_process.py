@@ -138,6 +138,10 @@ class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         return self.end()
 
+    def kill(self) -> None:
+        """Let :meth:`wait` return, in whatever thread it is called."""
+        end_group(self._popen)
+
     def end(self) -> tuple[int, str]:
         """Kill what still runs of it; returns exit code and last line of its errors. May be called again."""
         code = end_group(self._popen)

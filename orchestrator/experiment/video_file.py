@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,13 @@ def video_as_gif(video: Path, *, width: int, fps: int) -> bytes:
     """An endless GIF of ``video`` in real time, at most ``width`` pixels wide. :raises OSError: it cannot be read."""
     from PIL import Image
 
-    first, *others = (_scaled(picture, width) for picture in frames(video, fps))
+    scaled = (_scaled(picture, width) for picture in frames(video, fps))
+    first = next(scaled)
     palette = first.quantize(COLOURS)
     # Without dithering, which would make each picture new noise, and the file several times as large.
-    quantized = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in (first, *others)]
-    content = io.BytesIO()
-    rest, pause_ms = quantized[1:], round(1000 / fps)
-    quantized[0].save(content, "GIF", save_all=True, append_images=rest, duration=pause_ms, loop=0)
+    quantized = (picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in chain([first], scaled))
+    content, pause_ms = io.BytesIO(), round(1000 / fps)
+    next(quantized).save(content, "GIF", save_all=True, append_images=quantized, duration=pause_ms, loop=0)
     return content.getvalue()
 
 
