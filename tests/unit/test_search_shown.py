@@ -206,6 +206,6 @@ def test_a_search_is_resumed_from_its_run_directory_as_a_search(tmp_path: Path) 
     experiment, verdicts = resume.load(paths.root)
     assert experiment.search is not None
     assert experiment.scheduler is not None
-    assert set(verdicts) == {"hopper-t00000-s0", "hopper-t00001-s0"}
+    assert not verdicts, "its jobs come from the ledger when they are needed"
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         assert search_events.standing(ledger) == "underway"
