@@ -1,0 +1,57 @@
+"""The players of a video of all robots end with it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from orchestrator.core.paths import RunPaths
+from orchestrator.executors.process import end_group
+from orchestrator.experiment import mosaic
+from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess
+
+
+class SleepingPlayer(PolicyProcess):
+    """A player that never ends by itself."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self._popen = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        self.pid = self._popen.pid
+        PLAYERS.append(self)
+
+    def end(self) -> tuple[int, str]:
+        return end_group(self._popen), "killed"
+
+
+PLAYERS: list[SleepingPlayer] = []
+
+
+def test_an_interrupt_ends_the_players_and_robots_without_a_policy_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: ThreadPoolExecutor, function: Callable[[Any], object], rows: Sequence[Any]) -> NoReturn:
+        for row in rows:
+            self.submit(function, row)
+        while not PLAYERS:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    paths, reports = RunPaths(tmp_path), list[str]()
+    paths.job("a-s0").root.mkdir(parents=True)
+    paths.job("a-s0").model.touch()
+    rows = [{"name": id_, "job_id": f"{id_}-s0", "seed": 0, "eval_mean": None, "ep_rew_mean": None} for id_ in "ab"]
+    monkeypatch.setattr(mosaic.control, "status", lambda run_dir: SimpleNamespace(rows=rows, paths=paths))
+    monkeypatch.setattr(mosaic, "PolicyProcess", SleepingPlayer)
+    monkeypatch.setattr(ThreadPoolExecutor, "map", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mosaic.make(tmp_path, PlayRequest(), as_gif=False, report=reports.append)
+    assert [player._popen.returncode for player in PLAYERS] == [-signal.SIGKILL]
+    assert reports == ["left out, as they have no model.zip yet: b"]
