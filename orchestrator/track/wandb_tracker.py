@@ -101,7 +101,7 @@ class WandbRun:
 
 def last_step(folder: Path, run_id: str) -> int | None:
     """The last step in the transaction logs of a run; None where there is none."""
-    steps = [step for path in sorted(folder.glob(f"*run-*-{run_id}/run-{run_id}.wandb")) for step in logged_steps(path)]
+    steps = [step for path in sorted(folder.glob(f"*run-*/run-{run_id}.wandb")) for step in logged_steps(path)]
     return max(steps, default=None)
 
 
