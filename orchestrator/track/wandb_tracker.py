@@ -35,6 +35,7 @@ class WandbTracker:
             console="off",
             silent=True,
             disable_git=True,
+            host="",
             save_code=False,
             x_disable_stats=True,
             x_disable_meta=True,
