@@ -81,6 +81,8 @@ class Grid:
 
     values: Mapping[str, float]
     """``eval_mean`` by the name of a job without its seed."""
+    errors: Mapping[str, float]
+    """Its standard error over the episodes of the evaluation, likewise."""
     chosen: str
     """The best of those that ASHA has let train to their end."""
     spent: int
@@ -97,16 +99,27 @@ class Grid:
 def asha(repeats: int) -> list[Line]:
     """Rungs over a matrix of 64 points, against training each to its end.
 
-    A choice is judged by the mean of its point over all seeds: the best value of one seed is partly chance, also where
-    all points are trained to their ends. So that choice is judged in the same way.
+    A choice is judged twice. In its own seed, its policy is compared with the best policy of all points. But the best
+    value of one seed is partly chance. So the choice's point is also judged by its mean over all seeds, and so is the
+    choice after training all points to their ends.
     """
     grids = [grid(seed) for seed in range(repeats)]
+    near = sum(each.values[each.chosen] >= each.values[each.best] - each.errors[each.best] for each in grids)
+    ratios = [each.values[each.chosen] / each.values[each.best] for each in grids]
     means = {name: statistics.fmean(each.values[name] for each in grids) for name in grids[0].values}
     best = max(means, key=means.__getitem__)
     error = statistics.stdev(each.values[best] for each in grids) / repeats**0.5 if repeats > 1 else 0.0
     what = f"ASHA on {len(means)} points of quadruped"
     lines = [
-        at_most(f"{what}: env_steps / training all to the end", [each.spent / each.whole for each in grids], 1 / 3)
+        at_most(f"{what}: env_steps / training all to the end", [each.spent / each.whole for each in grids], 1 / 3),
+        Line(
+            what=f"{what}: choices within a standard error of the best policy of the same seed",
+            measured=f"{near} of {repeats}",
+            target=f"{repeats} of {repeats}",
+            good=near == repeats,
+            values=ratios,
+        ),
+        at_least(f"{what}: eval_mean of the choice / of the best policy of the same seed", ratios),
     ]
     for title, choices, is_asha in (
         (what, [each.chosen for each in grids], True),
@@ -140,6 +153,7 @@ def grid(seed: int) -> Grid:
         return Grid(
             values={_point(result): result.eval_mean for result in every if result.eval_mean is not None},
             chosen=max(finished, key=lambda point: finished[point]),
+            errors={_point(result): _standard_error(result) for result in every},
             spent=sum(result.env_steps for result in first),
             whole=sum(result.env_steps for result in every),
         )
@@ -172,6 +186,15 @@ def _pairs(folder: Path, seed: int) -> list[tuple[int, int]]:
     assert children.ok
     needed = [_needed(result, parent.ep_rew_mean) for result in children]
     return list(zip(needed[len(needed) // 2 :], needed[: len(needed) // 2], strict=True))
+
+
+def _standard_error(result: orchestrator.Result) -> float:
+    assert result.job_dir is not None
+    evaluation = run_reader.evaluation(JobPaths(result.job_dir).eval)
+    assert evaluation is not None
+    std = evaluation["deterministic"]["std"]
+    assert std is not None
+    return float(std / (JOB["eval_episodes"] - 1) ** 0.5)
 
 
 def _needed(result: orchestrator.Result, value: float) -> int:
