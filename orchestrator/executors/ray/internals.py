@@ -69,19 +69,23 @@ def available_resources() -> Mapping[str, Mapping[str, float]]:
 
 
 def ray_command() -> None:
-    """Ray's command line, as its ``ray`` program runs it, with two changes.
+    """Ray's command line, as its ``ray`` program runs it, with three changes.
 
     It may open as many files as this user is allowed to (each node and worker is a connection). And 127.0.0.1 remains
-    127.0.0.1: Ray replaces it by the machine's outward address, and then listens on all interfaces.
+    127.0.0.1: Ray replaces it by the machine's outward address, and then listens on all interfaces. And a head starts
+    no server of Ray Client, which Ray does where a package such as TensorBoard has installed grpcio.
     """
     import resource
 
     from ray._private import services
-    from ray.scripts.scripts import main
+    from ray.scripts import scripts
 
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     if not hasattr(services, "resolve_ip_for_localhost"):
         raise SystemExit("this version of Ray would listen on all interfaces, whatever address it is given")
     services.resolve_ip_for_localhost = lambda host: host
-    main()
+    if not hasattr(scripts, "get_ray_client_dependency_error"):
+        raise SystemExit("this version of Ray would start a server of Ray Client beside the head")
+    scripts.get_ray_client_dependency_error = lambda: ImportError("not used")
+    scripts.main()
