@@ -72,6 +72,7 @@ SAMPLED_ENV_STEPS, SAMPLED_TRIALS = 30_720, 60
 SAMPLERS = ("random", "tpe")
 """The first is what the others are compared with."""
 
+VARIANTS = ROOT / "jobs/variants.toml"
 CHILD_ENV_STEPS = 122_880
 
 
@@ -173,7 +174,7 @@ def inheritance(repeats: int, *, figures: Path | None) -> list[Line]:
 
 
 def _pairs(folder: Path, seed: int) -> list[tuple[int, int]]:
-    content = tomllib.loads((ROOT / "jobs/variants.toml").read_text(encoding="utf-8"))
+    content = tomllib.loads(VARIANTS.read_text(encoding="utf-8"))
     defaults = {**content["defaults"], "seeds": [seed], "eval_episodes": 0, "resources": JOB["resources"]}
     body: dict[str, Any] = {"xml": str(ROBOT)}
     (parent,) = run(folder / "parent", {"defaults": defaults, "jobs": [{**body, "name": "parent"}]})

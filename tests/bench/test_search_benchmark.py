@@ -12,8 +12,8 @@ from benchmarks.search_figures import Curve
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_learning, "JOB", {**search_learning.JOB, "eval_episodes": 1})
-    monkeypatch.setattr(search_learning, "GRID_ENV_STEPS", 8_192)
+    monkeypatch.setattr(search_learning, "JOB", {**search_learning.JOB, "eval_episodes": 2})
+    monkeypatch.setattr(search_learning, "GRID_ENV_STEPS", 4_096)
     monkeypatch.setattr(search_learning, "MATRIX", {search_learning.LEARNING_RATE: [1e-4, 3e-4, 1e-3, 3e-3]})
     monkeypatch.setattr(search_learning, "RUNGS", {"kind": "asha", "min_env_steps": 2_048, "factor": 2})
     monkeypatch.setattr(search_learning, "SAMPLED_ENV_STEPS", 2_048)
@@ -24,12 +24,14 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rungs_choose_among_fully_trained_points_for_fewer_env_steps() -> None:
     search_learning.grid.cache_clear()
     grid = search_learning.grid(0)
-    assert grid.whole == 4 * 8_192
+    assert grid.whole == 4 * 4_096
     assert 0 < grid.spent < grid.whole
     assert len(grid.values) == 4
     assert grid.chosen in grid.values
-    share, choices, ratio, _, ratio_of_all = search_learning.asha(1)
+    share, near, of_best, choices, ratio, _, ratio_of_all = search_learning.asha(1)
     assert share.values == [grid.spent / grid.whole]
+    assert near.good or of_best.values[0] < 1
+    assert of_best.values == ratio.values
     assert choices.good == (ratio.values == [1])
     assert ratio_of_all.values == [1]
     (together,) = search_learning.together(1, figures=None)
@@ -45,9 +47,15 @@ def test_samplers_spend_the_same_and_figures_are_drawn(tmp_path: Path) -> None:
 
 
 def test_children_with_a_policy_are_paired_with_those_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = '"model.body.*_thigh.pos" = ["*0.7", "*1.15"]\n"model.geom.trunk.density" = [450, 900]\n'
+    ppo = "[defaults.ppo]\nn_steps = 256\nbatch_size = 256\n"
+    (tmp_path / "variants.toml").write_text(
+        f"[defaults]\ntotal_timesteps = 2048\n{ppo}[[jobs]]\n[jobs.matrix]\n{matrix}"
+    )
+    monkeypatch.setattr(search_learning, "VARIANTS", tmp_path / "variants.toml")
     monkeypatch.setattr(search_learning, "CHILD_ENV_STEPS", 2_048)
     pairs = search_learning._pairs(tmp_path, 0)
-    assert len(pairs) == 24
+    assert len(pairs) == 4
     assert {env_steps for pair in pairs for env_steps in pair} == {2_048}
     search_figures.write(tmp_path, "children", search_figures.children, pairs, 2_048)
     assert (tmp_path / "children.png").read_bytes().startswith(b"\x89PNG")

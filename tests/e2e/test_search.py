@@ -188,7 +188,7 @@ def killable(folder: Path) -> dict[str, int]:
     return found
 
 
-KILLS, KILLED_TRIALS = 20, 20
+KILLS, KILLED_TRIALS = 10, 12
 LONG_S = 900.0
 """Patience with a search of so many trials."""
 
@@ -235,7 +235,7 @@ def known_events(run_dir: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * LONG_S)
-def test_killed_twenty_times_a_search_in_fixed_order_has_the_same_trials_and_weights(tmp_path: Path) -> None:
+def test_killed_ten_times_a_search_in_fixed_order_has_the_same_trials_and_weights(tmp_path: Path) -> None:
     table = RUNGS.replace("trials = 6", f'trials = {KILLED_TRIALS}\norder = "fixed"')
     quiet, rough = tmp_path / "quiet", tmp_path / "rough"
     for folder in (quiet, rough):
@@ -248,7 +248,7 @@ def test_killed_twenty_times_a_search_in_fixed_order_has_the_same_trials_and_wei
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * LONG_S)
-def test_killed_twenty_times_an_asynchronous_search_loses_and_doubles_no_trial(tmp_path: Path) -> None:
+def test_killed_ten_times_an_asynchronous_search_loses_and_doubles_no_trial(tmp_path: Path) -> None:
     """Points are those of random search, so that each job has the weights of one that nothing has paused or killed."""
     table = RUNGS.replace("trials = 6", f"trials = {KILLED_TRIALS}")
     quiet, rough = tmp_path / "quiet", tmp_path / "rough"
