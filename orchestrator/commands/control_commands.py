@@ -278,7 +278,9 @@ def play(
         raise UsageError(
             "play: an exported policy has no checkpoints and no noise; leave out --checkpoint, --stochastic"
         )
-    if all_robots == (job is not None) or (all_robots and (checkpoint is not None or policy is not None)):
+    if all_robots and (checkpoint is not None or policy is not None):
+        raise UsageError("play: --all shows the trained policies of all robots; leave out --checkpoint, --policy")
+    if all_robots == (job is not None):
         raise UsageError("play: name a job, or give --all, which shows the trained policies of all robots")
     request = PlayRequest(
         checkpoint=checkpoint,

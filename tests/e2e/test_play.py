@@ -166,6 +166,7 @@ def pixels(video: Path) -> bytes:
         (("hopper", "--seconds", "0"), "--seconds"),
         (("hopper", "--all"), "name a job, or give --all"),
         ((), "name a job, or give --all"),
+        (("--all", "--checkpoint", "latest"), "--all shows the trained policies of all robots; leave out --checkpoint"),
     ],
 )
 def test_what_cannot_be_played_is_told(finished_once: Experiment, arguments: tuple[str, ...], expected: str) -> None:
