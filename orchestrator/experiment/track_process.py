@@ -62,9 +62,9 @@ class TrackProcess:
     @contextlib.contextmanager
     def running(self) -> Iterator[TrackProcess]:
         """The process ends with the block."""
+        with contextlib.suppress(OSError):  # what is there is of an earlier run
+            self._read_up_to = self.paths.track_log.stat().st_size
         try:
-            if self.experiment.trackers:
-                self._declare()
             yield self
         finally:
             self.end()
@@ -77,8 +77,6 @@ class TrackProcess:
         self.paths.track_declared.parent.mkdir(exist_ok=True)
         content = {"name": self.experiment.name, "trackers": self.experiment.trackers}
         write_whole(self.paths.track_declared, json.dumps(content, indent=1, default=dict) + "\n")
-        with contextlib.suppress(OSError):
-            self._read_up_to = self.paths.track_log.stat().st_size
 
     def look_after(self) -> None:
         """Start it if it does not run, once the supervisor does. To be called often; raises nothing of its files."""
@@ -96,6 +94,7 @@ class TrackProcess:
         self._start_at = time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         try:
+            self._declare()
             self._process.start()
         except OSError as error:
             self._warn(f"the process that tells trackers of the jobs could not be started: {error}")

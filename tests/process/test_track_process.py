@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 import pytest
 from supervisor_helpers import RecordingReporter
 
+from orchestrator.core.errors import RunDirError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import track_process
+from orchestrator.experiment import control, run_directory, track_process
 from orchestrator.experiment.side_process import SideProcess
 from orchestrator.experiment.track_process import MOST_BYTES, TrackProcess
 from orchestrator.ledger import Ledger
@@ -107,10 +108,32 @@ def test_a_process_that_ended_before_it_was_told_can_be_ended(tmp_path: Path) ->
 
 
 def test_requests_are_refused_while_the_end_of_a_run_waits_for_trackers(tmp_path: Path) -> None:
-    process, _ = tracked(tmp_path)
-    process.paths.only_videos.parent.mkdir()
-    process.finish(lambda: True)
-    assert process.paths.only_videos.exists()
+    answers = []
+
+    def is_stopped() -> bool:
+        with pytest.raises(RunDirError) as refused:
+            control.set_max_parallel(tmp_path, 2)
+        answers.append(str(refused.value))
+        return True
+
+    with run_directory.claim(tmp_path) as paths:
+        Ledger.create(paths.ledger).close()
+        paths.staging.mkdir(exist_ok=True)
+        assert "asked" in control.set_max_parallel(tmp_path, 2)
+        tracked(tmp_path)[0].finish(is_stopped)
+    assert answers
+    assert "tells trackers now" in answers[0]
+
+
+def test_a_folder_that_cannot_be_made_is_a_warning_and_the_run_goes_on(tmp_path: Path) -> None:
+    process, reporter = tracked(tmp_path)
+    process.paths.track_log.parent.write_text("a file of the user's")
+    with process.running():
+        for _ in range(2):
+            process._start_at = 0.0
+            process.look_after()
+    assert reporter.kinds() == ["warning"]
+    assert "could not be started" in reporter.messages()
 
 
 def test_a_ledger_that_a_tracker_reads_is_one_file_when_the_run_has_ended(tmp_path: Path) -> None:
