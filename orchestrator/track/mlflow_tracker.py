@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import mlflow.entities
+import mlflow.exceptions
 import mlflow.tracking
 
 from orchestrator.core.paths import RunPaths
@@ -43,6 +44,16 @@ class MlflowTracker:
         self.destination = f"{place}#{name}"
         self.shown = f"MLflow, experiment {name}, at {place}"
 
+    def known(self, job_id: str, noted: Position) -> Position | None:
+        try:
+            run = self._client.get_run(noted.run)
+        except mlflow.exceptions.MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return None
+        is_deleted = run.info.lifecycle_stage == mlflow.entities.LifecycleStage.DELETED
+        return None if is_deleted else noted.at(int(run.data.metrics.get(STEP, 0)))
+
     def begin(self, job: TrackedJob) -> str:
         tags = {"experiment": job.experiment}
         began = int(1000 * job.position.began)
@@ -62,12 +73,10 @@ class MlflowRun:
     """MLflow's own run of a job."""
 
     def __init__(self, client: Any, job: TrackedJob) -> None:
-        self._client = client
-        run = client.get_run(job.position.run)
-        done = int(run.data.metrics.get(STEP, 0))  # it knows best what it has
-        self.position = replace(job.position, env_steps=done)
+        self._client, self.position = client, job.position
         # A parameter never changes: of a training that was extended later it is the first value.
-        new = [(name, value) for name, value in job.settings.items() if name not in run.data.params]
+        known = client.get_run(job.position.run).data.params
+        new = [(name, value) for name, value in job.settings.items() if name not in known]
         params = [mlflow.entities.Param(name, str(value)[:LONGEST]) for name, value in new]
         for first in range(0, len(params), PARAMS_AT_ONCE):
             client.log_batch(job.position.run, params=params[first : first + PARAMS_AT_ONCE])

@@ -6,10 +6,12 @@ import contextlib
 import fcntl
 import importlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from orchestrator.core.atomic_files import no_follow
 from orchestrator.core.errors import RunDirError
@@ -32,20 +34,9 @@ PRIVACY = {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
 """Environment variables, set before a package is imported: its makers are told nothing that nobody asked for."""
 MOST_FAILURES = 3
 """So many jobs that cannot be sent end a turn in which nothing was sent: the tracker is away."""
-
-
-@contextlib.contextmanager
-def locked(paths: RunPaths, backend: str) -> Iterator[None]:
-    """Only one process sends to a tracker. :raises RunDirError: another one does."""
-    path = paths.track_log.with_name(f"{backend}.lock")
-    path.parent.mkdir(exist_ok=True)
-    with open(path, "ab", opener=no_follow) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = f"another process is sending it to {backend}"
-            raise RunDirError(f"{paths.root}: {text}; while the experiment runs, its own tracker does") from None
-        yield
+MOST_REPORTED = 10
+VARYING = re.compile(r"0x[0-9a-f]+|[0-9]+")
+"""Parts in which messages of the same failure differ, such as addresses of objects."""
 
 
 @dataclass(slots=True)
@@ -68,7 +59,7 @@ class Publisher:
     backend: str
     options: Mapping[str, Any]
     report: Callable[[str], object]
-    """Takes the message of a failure."""
+    """Takes the message of a failure, once for all failures alike and :data:`MOST_REPORTED` times at most."""
     failures: int = field(default=0, init=False)
     _tracker: Tracker | None = field(default=None, init=False)
     _jobs: dict[str, OneJob] = field(default_factory=dict, init=False)
@@ -76,6 +67,8 @@ class Publisher:
     """Place of the job that the next turn begins with."""
     _sent: int = field(default=0, init=False)
     """How often something was sent."""
+    _reported: set[str] = field(default_factory=set, init=False)
+    _lock: IO[bytes] | None = field(default=None, init=False)
 
     def turn(self, rows: Sequence[SummaryRow], *, is_last: bool) -> bool:
         """Send what is new. Returns whether the tracker has everything that there is.
@@ -87,7 +80,7 @@ class Publisher:
         try:
             self._tracker = self._tracker or self._connected()
         except Exception as error:  # of any kind: a server that is away, an account that is missing
-            self._failed(_why(error))
+            self._failed(error)
             return False
         is_complete = True
         first = self._first % max(1, len(rows))
@@ -100,7 +93,7 @@ class Publisher:
             except Exception as error:
                 failures, is_complete = failures + 1, False
                 self._forget(row["job_id"])
-                self._failed(f"{row['job_id']}: {_why(error)}")
+                self._failed(error, row["job_id"])
         return is_complete
 
     @property
@@ -108,17 +101,38 @@ class Publisher:
         """Where it sends to, in words; empty before the first turn."""
         return "" if self._tracker is None else self._tracker.shown
 
-    def _failed(self, message: str) -> None:
+    def _failed(self, error: Exception, job_id: str = "") -> None:
         self.failures += 1
-        self.report(f"{self.backend}: {message}")
+        why = " ".join(shortened(str(error) or type(error).__name__).split())[:300]
+        kind = VARYING.sub("", why.replace(job_id, ""))
+        if kind not in self._reported and len(self._reported) < MOST_REPORTED:
+            self._reported.add(kind)
+            self.report(f"{self.backend}: {job_id}{': ' if job_id else ''}{why}")
+
+    def lock(self) -> None:
+        """Keep other processes from sending to the tracker until :meth:`close`. :raises RunDirError: one does."""
+        if self._lock is not None:
+            return
+        path = self.paths.track_log.with_name(f"{self.backend}.lock")
+        path.parent.mkdir(exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(open(path, "ab", opener=no_follow))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = f"another process is sending it to {self.backend}: the run's own, or `publish`"
+                raise RunDirError(f"{self.paths.root}: {text}; it has to end first") from None
+            self._lock = file
+            stack.pop_all()
 
     def close(self) -> None:
-        for job in self._jobs.values():
-            if job.run is not None:
-                with contextlib.suppress(Exception):
-                    job.run.close()
+        for job_id in list(self._jobs):
+            self._forget(job_id)
+        if self._lock is not None:
+            self._lock.close()
 
     def _connected(self) -> Tracker:
+        self.lock()
         for variable, value in PRIVACY.items():
             os.environ.setdefault(variable, value)
         module = importlib.import_module(f"orchestrator.track.{self.backend}_tracker")
@@ -134,25 +148,25 @@ class Publisher:
 
     def _send(self, row: SummaryRow, *, is_last: bool) -> bool:
         """Returns whether the tracker has all of the job."""
-        paths = self.paths.job(row["job_id"])
-        job = self._jobs.setdefault(row["job_id"], OneJob(ProgressTail(paths.progress_csv)))
-        is_over = row["state"] in TERMINAL
+        job_id, is_over = row["job_id"], row["state"] in TERMINAL
+        paths, where = self.paths.job(job_id), self._note(job_id)
+        if job_id not in self._jobs:
+            self._jobs[job_id] = OneJob(ProgressTail(paths.progress_csv), position=self._known(job_id))
+        job = self._jobs[job_id]
         if job.is_done and is_over and not is_last:
             return True
-        assert self._tracker is not None
-        where = self._note(row["job_id"])
-        job.position = job.position or read_position(where, self._tracker.destination)
-        self._send_points(row["job_id"], job)
-        if not is_over or job.position is None:
+        self._send_points(job_id, job)
+        if not is_over:
             job.is_done = False
-            return job.position is not None or not is_over or not paths.progress_csv.exists()
+            return True
+        if job.position is None and not paths.spec.exists():
+            return True  # it has never been launched
         if not is_last and WorkerSpec.from_json(paths.spec.read_bytes()).video:
             return False  # its video is not made yet
         results = tracked_job.results(paths, row)
-        if job.position.final != results.digest:
-            if job.run is None:
-                job.run = self._opened(row["job_id"], job, 0.0)
-                self._send_points(row["job_id"], job)
+        if job.position is None or job.position.final != results.digest:
+            if job.run is None:  # perhaps the job has ended before its first iteration
+                job.run = self._opened(job_id, job, row["started_at"] or time.time())
             position = job.run.position
             if position.results != results.digest:
                 # Kept before they are sent, so that a killed process does not send them once more.
@@ -168,9 +182,8 @@ class Publisher:
         """All that the tracker does not have."""
         while points := job.tail.new_points(0 if job.position is None else job.position.env_steps):
             if job.run is None:
-                job.run = self._opened(job_id, job, points[-1].values.get(ELAPSED, 0.0))
-                continue  # with the points beyond those that the tracker has
-            job.position = job.run.send(points)
+                job.run = self._opened(job_id, job, job.tail.modified - points[-1].values.get(ELAPSED, 0.0))
+            job.position = replace(job.run.send(points), final="")
             job.position.write(self._note(job_id))
             self._sent += 1
 
@@ -178,22 +191,25 @@ class Publisher:
         assert self._tracker is not None
         return self.paths.job(job_id).tracked(self.backend, self._tracker.destination)
 
-    def _opened(self, job_id: str, job: OneJob, elapsed: float) -> TrackedRun:
-        """The run of a job; what the tracker has of it counts from here on, which may be less than was noted."""
+    def _known(self, job_id: str) -> Position | None:
+        """What the tracker has of a job, which may be less than was noted."""
+        assert self._tracker is not None
+        noted = read_position(self._note(job_id), self._tracker.destination)
+        if noted is None:
+            return None
+        anew = Position(destination=noted.destination, began=noted.began)
+        return self._tracker.known(job_id, noted) or anew
+
+    def _opened(self, job_id: str, job: OneJob, began: float) -> TrackedRun:
+        """The run of a job, a new one where the tracker has none."""
         assert self._tracker is not None
         paths = self.paths.job(job_id)
-        position = job.position or Position(destination=self._tracker.destination, began=job.tail.modified - elapsed)
+        position = job.position or Position(destination=self._tracker.destination, began=began)
         tracked = TrackedJob(
             job_id=job_id, experiment=self.experiment, settings=tracked_job.settings(paths), position=position
         )
         if not position.run:  # kept before anything is sent, so that a killed process sends to the same one
             tracked = replace(tracked, position=replace(position, run=self._tracker.begin(tracked)))
             tracked.position.write(self._note(job_id))
-        run = self._tracker.open(tracked)
-        job.position = run.position
-        job.tail.rewind()
-        return run
-
-
-def _why(error: Exception) -> str:
-    return " ".join(shortened(str(error) or type(error).__name__).split())[:300]
+        job.position = tracked.position
+        return self._tracker.open(tracked)

@@ -12,7 +12,7 @@ from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import TERMINAL
 from orchestrator.experiment import control, run_directory
 from orchestrator.jobfile.tracker_rules import missing_package
-from orchestrator.track.publisher import CLASSES, Publisher, locked
+from orchestrator.track.publisher import CLASSES, Publisher
 
 OPTIONS = {"project": ("wandb", "trackio"), "mode": ("wandb",), "uri": ("mlflow",)}
 """Options of the command, and the trackers that have them."""
@@ -38,12 +38,11 @@ def publish(run_dir: Path, backend: str, chosen: Mapping[str, Any]) -> str:
     options = {**dict(declared.get("trackers", {}).get(backend, {})), **chosen}
     name = declared.get("name") or paths.root.absolute().name
     failures: list[str] = []
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(locked(paths, backend))
+    publisher = Publisher(paths=paths, experiment=name, backend=backend, options=options, report=failures.append)
+    with contextlib.closing(publisher):
+        publisher.lock()
         with run_directory.reading_ledger(paths) as ledger:
             rows = ledger.summary()
-        publisher = Publisher(paths=paths, experiment=name, backend=backend, options=options, report=failures.append)
-        stack.enter_context(contextlib.closing(publisher))
         # The second one begins where the first one gave up.
         is_complete = publisher.turn(rows, is_last=True) or publisher.turn(rows, is_last=True)
         states = [row["state"] for row in rows]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,6 +37,10 @@ class TensorboardTracker:
         self.destination = "tensorboard"
         self.shown = str(self._folder)
 
+    def known(self, job_id: str, noted: Position) -> Position | None:
+        file = self._folder / job_id / noted.run
+        return noted if file.is_file() and file.stat().st_size >= noted.size else None
+
     def begin(self, job: TrackedJob) -> str:
         shutil.rmtree(self._folder / job.job_id, ignore_errors=True)
         return FILE.format(began=int(job.position.began))
@@ -47,17 +50,12 @@ class TensorboardTracker:
 
 
 class TensorboardRun:
-    """The file of a job. What follows the counted bytes is cut off, and written again with the same bytes.
-
-    One that is shorter than was counted has lost something, and is written anew.
-    """
+    """The file of a job. What follows the counted bytes is cut off, and written again with the same bytes."""
 
     def __init__(self, folder: Path, job: TrackedJob) -> None:
         self.position = job.position
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / self.position.run
-        if not self._path.exists() or self._path.stat().st_size < self.position.size:
-            self.position = replace(self.position, env_steps=0, size=0, final="")
         self._settings = job.settings
         self._job_id = job.job_id
 
@@ -93,6 +91,8 @@ class TensorboardRun:
 
     def _append(self, events: Sequence[Any], env_steps: int) -> Position:
         with self._path.open("ab") as file:
+            if file.tell() < self.position.size:
+                raise OSError(f"{self._path}: has lost what was written to it; it is written anew")
             file.truncate(self.position.size)
             writer = RecordWriter(file)
             if self.position.size == 0:
@@ -100,8 +100,6 @@ class TensorboardRun:
                 writer.write(self._hyperparameters().SerializeToString())
             for event in events:
                 writer.write(event.SerializeToString())
-            file.flush()
-            os.fsync(file.fileno())  # the note of its length must not survive a power cut that it does not
             self.position = replace(self.position, env_steps=env_steps, size=file.tell())
         return self.position
 

@@ -133,10 +133,6 @@ class ProgressTail:
                     points.append(Point(after := int(env_steps), values))
         return points
 
-    def rewind(self) -> None:
-        """The next call returns everything again."""
-        self._offset = 0
-
     def _new_rows(self) -> list[list[str]]:
         text = b""
         with contextlib.suppress(OSError), open_regular(self.path) as file:

@@ -24,7 +24,7 @@ from orchestrator.core.regular_files import read_regular
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.track_process import AT_ONCE, WARNING
 from orchestrator.ledger import SummaryRow
-from orchestrator.track.publisher import Publisher, locked
+from orchestrator.track.publisher import Publisher
 
 EVERY_S, RETRY_S = 2.0, 30.0
 """Between turns, and between attempts with a tracker that failed."""
@@ -45,16 +45,9 @@ class Finish(threading.Event):
         os._exit(0)
 
 
-class Warnings:
-    """Prints every message once, for the supervisor to pass on."""
-
-    def __init__(self) -> None:
-        self._printed: set[str] = set()
-
-    def __call__(self, backend: str, message: str) -> None:
-        text = f"{message}; it is tried again" if backend not in self._printed else ""
-        self._printed.add(backend)
-        print(f"{WARNING}{text}" if text else message, flush=True)
+def warn(message: str) -> None:
+    """For the supervisor to pass on."""
+    print(f"{WARNING}{message}; it is tried again", flush=True)
 
 
 @dataclass(slots=True)
@@ -77,38 +70,28 @@ class JobRows:
 def run(paths: RunPaths, finish: Finish) -> bool:
     """Returns whether every tracker has everything."""
     declared: dict[str, Any] = json.loads(read_regular(paths.track_declared))
-    warnings = Warnings()
+    publishers = [
+        Publisher(paths=paths, experiment=declared["name"], backend=backend, options=options, report=warn)
+        for backend, options in declared["trackers"].items()
+    ]
     with contextlib.ExitStack() as stack:
-        publishers = []
-        for backend, options in declared["trackers"].items():
-            stack.enter_context(locked(paths, backend))
-            publisher = Publisher(
-                paths=paths,
-                experiment=declared["name"],
-                backend=backend,
-                options=options,
-                report=lambda message, name=backend: warnings(name, message),  # type: ignore[misc]
-            )
-            publishers.append(stack.enter_context(contextlib.closing(publisher)))
+        for publisher in publishers:
+            stack.callback(publisher.close)
         return _loop(publishers, JobRows(paths), finish)
 
 
 def _loop(publishers: Sequence[Publisher], jobs: JobRows, finish: Finish) -> bool:
-    due = dict.fromkeys((one.backend for one in publishers), 0.0)
-    incomplete = {one.backend for one in publishers}
+    due, incomplete = dict.fromkeys((one.backend for one in publishers), 0.0), list(publishers)
     while True:
-        is_last, began = finish.is_set(), time.process_time()
-        for publisher in publishers:
-            name = publisher.backend
-            if (is_last and name in incomplete) or (not is_last and time.monotonic() >= due[name]):
-                failures = publisher.failures
-                try:
-                    rows = jobs.read()
-                except LedgerBusyError:
-                    continue
-                if publisher.turn(rows, is_last=is_last) and is_last:
-                    incomplete.discard(name)
-                due[name] = time.monotonic() + (RETRY_S if publisher.failures > failures else 0.0)
+        is_last, began, now = finish.is_set(), time.process_time(), time.monotonic()
+        if due_now := [one for one in incomplete if is_last or now >= due[one.backend]]:
+            with contextlib.suppress(LedgerBusyError):
+                rows = jobs.read()
+                for publisher in due_now:
+                    failures = publisher.failures
+                    if publisher.turn(rows, is_last=is_last) and is_last:
+                        incomplete.remove(publisher)
+                    due[publisher.backend] = time.monotonic() + (RETRY_S if publisher.failures > failures else 0.0)
         if is_last and not incomplete:
             return True
         if is_last:

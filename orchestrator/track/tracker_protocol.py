@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +35,10 @@ class Position:
     final: str = ""
     """Digest of the results that were sent; empty before."""
 
+    def at(self, env_steps: int) -> Position:
+        """The same where the tracker's last step is another one; if it is lower, its results have to be sent again."""
+        return replace(self, env_steps=env_steps, final=self.final if env_steps >= self.env_steps else "")
+
     def write(self, path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         write_whole(path, json.dumps(field_values(self)) + "\n", durable=False)
@@ -64,7 +68,7 @@ class TrackedRun(Protocol):
     """A job in a tracker. What a method raises is repeated later."""
 
     position: Position
-    """What the tracker has, which is known from its own files where it has any."""
+    """What the tracker has."""
 
     def send(self, points: Sequence[Point]) -> Position:
         """Returns when the tracker has them."""
@@ -81,6 +85,9 @@ class Tracker(Protocol):
     destination: str
     shown: str
     """The same for people."""
+
+    def known(self, job_id: str, noted: Position) -> Position | None:
+        """What it has by itself of that which was noted; None: nothing, so that the job begins anew."""
 
     def begin(self, job: TrackedJob) -> str:
         """A new run of a job, by its name there; what an earlier training of that job left is removed."""

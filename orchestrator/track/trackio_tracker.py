@@ -10,6 +10,7 @@ from typing import Any
 
 from trackio.media import TrackioImage, TrackioVideo
 from trackio.sqlite_storage import SQLiteStorage
+from trackio.utils import TRACKIO_DIR
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.track.tracked_job import ELAPSED, JobResults, Point
@@ -21,8 +22,13 @@ class TrackioTracker:
 
     def __init__(self, paths: RunPaths, experiment: str, options: Mapping[str, Any]) -> None:
         self._project = options.get("project") or experiment
-        self.destination = self._project
-        self.shown = f"Trackio, project {self._project}"
+        folder = TRACKIO_DIR.absolute()
+        self.destination = f"{folder}#{self._project}"
+        self.shown = f"Trackio, project {self._project}, in {folder}"
+
+    def known(self, job_id: str, noted: Position) -> Position | None:
+        step = SQLiteStorage.get_max_step_for_run(self._project, job_id, run_id=noted.run)
+        return None if step is None else noted.at(step)
 
     def begin(self, job: TrackedJob) -> str:
         return uuid.uuid4().hex
@@ -35,9 +41,7 @@ class TrackioRun:
     """Trackio's rows of a job. Each call writes all of its rows, or none."""
 
     def __init__(self, project: str, job: TrackedJob) -> None:
-        self._project, self._job = project, job
-        known = SQLiteStorage.get_max_step_for_run(project, job.job_id, run_id=job.position.run)
-        self.position = replace(job.position, env_steps=known or 0)
+        self._project, self._job, self.position = project, job, job.position
 
     def send(self, points: Sequence[Point]) -> Position:
         began = self.position.began

@@ -43,22 +43,24 @@ class WandbTracker:
             x_save_requirements=False,
             init_timeout=20.0,
         )
-        where = f", mode {self._settings.mode}, in {self._folder}"
-        self.shown = f"W&B, project {self._project}{where}"
-        self.destination = f"{self._entity or ''}/{self._project}"
+        self.shown = f"W&B, project {self._project}, mode {self._settings.mode}, in {self._folder}"
+        self.destination = f"{self._entity or ''}/{self._project} {self._settings.mode}"
+
+    def known(self, job_id: str, noted: Position) -> Position | None:
+        if noted.final:  # W&B's own end of the run has waited until it was written
+            return noted
+        step = last_step(self._folder, noted.run)
+        return noted if step is None else noted.at(step)
 
     def begin(self, job: TrackedJob) -> str:
         return uuid.uuid4().hex[:12]
 
     def open(self, job: TrackedJob) -> WandbRun:
-        position = job.position
-        if (known := last_step(self._folder, position.run)) is not None:  # its own log knows best
-            position = replace(position, env_steps=known)
         self._folder.mkdir(exist_ok=True)
         run = wandb.init(
             project=self._project,
             entity=self._entity,
-            id=position.run,
+            id=job.position.run,
             name=job.job_id,
             group=job.experiment,
             dir=str(self._folder.parent),
@@ -67,7 +69,7 @@ class WandbTracker:
             reinit="create_new",
             settings=self._settings,
         )
-        return WandbRun(run, position)
+        return WandbRun(run, job.position)
 
 
 class WandbRun:
@@ -101,9 +103,9 @@ class WandbRun:
 
 
 def last_step(folder: Path, run_id: str) -> int | None:
-    """The last step in the transaction logs of a run; None where there is none."""
-    steps = [step for path in sorted(folder.glob(f"*run-*/run-{run_id}.wandb")) for step in logged_steps(path)]
-    return max(steps, default=None)
+    """The last step in the transaction logs of a run, 0 if they have none; None where there is no log."""
+    logs = list(folder.glob(f"*run-*/run-{run_id}.wandb"))
+    return max((step for path in logs for step in logged_steps(path)), default=0) if logs else None
 
 
 def logged_steps(path: Path) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ class Rows:
 
     def __init__(self, state: str = "RUNNING") -> None:
         self.row: dict[str, Any] = {"job_id": JOB, "state": state, "env_steps": 400, "message": None, "seed": 0}
+        self.row["started_at"] = 1000.5
 
     def summary(self) -> list[dict[str, Any]]:
         return [self.row]
@@ -62,6 +64,12 @@ def make_publisher(paths: RunPaths, backend: str = "tensorboard", **options: Any
 
 def turn(publisher: Publisher, rows: Rows, *, is_last: bool = False) -> bool:
     return publisher.turn(rows.summary(), is_last=is_last)  # type: ignore[arg-type]
+
+
+def send(paths: RunPaths, rows: Rows, backend: str = "tensorboard", *, is_last: bool = False, **options: Any) -> bool:
+    """One turn of a process of its own."""
+    with contextlib.closing(make_publisher(paths, backend, **options)) as publisher:
+        return turn(publisher, rows, is_last=is_last)
 
 
 def end(paths: RunPaths, rows: Rows) -> None:

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from tracker_helpers import JOB, Rows, end, make_publisher, needs, tracked_run, turn, write_progress
+from tracker_helpers import JOB, Rows, end, make_publisher, needs, send, tracked_run, turn, write_progress
 
 from orchestrator.core.paths import RunPaths
 
@@ -42,12 +42,11 @@ def _send_twice(paths: RunPaths, backend: str) -> None:
     turn(first, rows)
     first.close()
     where.write_bytes(before)
-    again = make_publisher(paths, backend, **options)
     end(paths, rows)
-    turn(again, rows, is_last=True)
+    send(paths, rows, backend, is_last=True, **options)
     note = json.loads(where.read_bytes())
     where.write_text(json.dumps({**note, "env_steps": 400, "final": ""}))  # killed before it noted the results
-    turn(make_publisher(paths, backend, **options), rows, is_last=True)
+    send(paths, rows, backend, is_last=True, **options)
     if backend == "wandb":
         from orchestrator.track import wandb_tracker
 

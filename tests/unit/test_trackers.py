@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
@@ -9,18 +10,19 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tracker_helpers import JOB, Rows, end, make_publisher, needs, tracked_run, turn, write_progress
+from tracker_helpers import JOB, Rows, end, make_publisher, needs, send, tracked_run, turn, write_progress
 
 from orchestrator import jobfile
 from orchestrator.core.errors import RunDirError, SpecError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment import run_directory
-from orchestrator.track import tracked_job
-from orchestrator.track.publisher import Publisher, locked
+from orchestrator.track import tracked_job, tracker
+from orchestrator.track.publisher import Publisher
 from orchestrator.track.tracked_job import ProgressTail
 from orchestrator.track.tracker_protocol import Position, TrackedJob, read_position
 
@@ -69,8 +71,8 @@ class Memory:
     destination = shown = "memory"
     sent: dict[str, list[int]]
     failing: int
-    known: int | None = None
-    """env_steps of the last point that it has kept; None for the last one it was sent."""
+    kept: int | None = None
+    """env_steps of the last point that it has kept; None for the last one it was sent, -1 if it has lost the job."""
 
     def __init__(self, destination: str = "memory") -> None:
         self.destination = destination
@@ -82,9 +84,13 @@ class Memory:
         self.begun += 1
         return f"run-{self.begun}"
 
+    def known(self, job_id: str, noted: Position) -> Position | None:
+        if self.kept is None:
+            return noted
+        return noted.at(self.kept) if self.kept >= 0 else None
+
     def open(self, job: TrackedJob) -> MemoryRun:
-        position = job.position
-        return MemoryRun(self, position if self.known is None else replace(position, env_steps=self.known), job.job_id)
+        return MemoryRun(self, job.position, job.job_id)
 
 
 class MemoryRun:
@@ -153,7 +159,7 @@ def test_points_that_a_tracker_has_lost_are_sent_again(paths: RunPaths) -> None:
     memory, rows = Memory(), Rows()
     write_progress(paths, [100, 200, 300])
     turn(with_memory(paths, memory)[0], rows)
-    memory.known = 100
+    memory.kept = 100
     end(paths, rows)
     turn(with_memory(paths, memory)[0], rows, is_last=True)
     assert memory.sent == {"run-1": [100, 200, 300, 200, 300]}
@@ -169,11 +175,12 @@ def test_jobs_that_cannot_be_sent_do_not_keep_others_from_it(paths: RunPaths) ->
     memory.bad = set(names[:4])
     made, messages = with_memory(paths, memory)
     assert not made.turn(rows, is_last=False)  # type: ignore[arg-type]
-    assert len(messages) == 3, "the tracker is away"
+    assert made.failures == 3, "the tracker is away"
     assert memory.sent == {}
     assert not made.turn(rows, is_last=False)  # type: ignore[arg-type]
     assert list(memory.sent.values()) == [[100], [100]]
-    assert len(messages) == 7, "as it is there, all others are tried"
+    assert made.failures == 7, "as it is there, all others are tried"
+    assert messages == ["memory: a-s0: the server is away"], "once, not for every job"
 
 
 def test_results_keep_their_step_when_they_are_sent_again(paths: RunPaths) -> None:
@@ -188,7 +195,7 @@ def test_results_keep_their_step_when_they_are_sent_again(paths: RunPaths) -> No
     noted = read_position(where, "memory")
     assert noted is not None
     replace(noted, final="").write(where)  # as if it had been killed before it wrote this
-    memory.known = 101
+    memory.kept = 101
     turn(with_memory(paths, memory)[0], rows)
     assert memory.finished_at == [101, 101, 101]
 
@@ -228,8 +235,90 @@ def test_at_another_place_a_job_begins_anew(paths: RunPaths) -> None:
 
 
 def test_only_one_process_sends_to_a_tracker(paths: RunPaths) -> None:
-    with locked(paths, "wandb"), pytest.raises(RunDirError, match="another process is sending it to wandb"):
-        locked(paths, "wandb").__enter__()
+    with contextlib.closing(make_publisher(paths, "wandb")) as first:
+        first.lock()
+        with pytest.raises(RunDirError, match="another process is sending it to wandb"):
+            make_publisher(paths, "wandb").lock()
+    with contextlib.closing(make_publisher(paths, "wandb")) as second:
+        second.lock()
+
+
+def test_a_job_that_ended_before_its_first_iteration_is_sent_without_points(paths: RunPaths) -> None:
+    memory, rows = Memory(), Rows("FAILED")
+    rows.row["env_steps"] = 0
+    write_progress(paths, [])  # its header alone
+    made, _ = with_memory(paths, memory)
+    for _ in range(2):
+        assert turn(made, rows, is_last=True)
+    assert (memory.final, memory.sent) == (["FAILED"], {})
+    noted = read_position(paths.job(JOB).tracked("memory", "memory"), "memory")
+    assert noted is not None
+    assert noted.began == rows.row["started_at"]
+    rows.row["state"] = "RUNNING"  # it is tried once more
+    write_progress(paths, [100])
+    turn(made, rows)
+    assert memory.sent == {"run-1": [100]}
+
+
+def test_a_job_that_was_never_launched_keeps_no_tracker_from_finishing(paths: RunPaths) -> None:
+    paths.job(JOB).spec.unlink()
+    memory = Memory()
+    assert turn(with_memory(paths, memory)[0], Rows("CANCELLED"), is_last=True)
+    assert memory.begun == 0
+
+
+def test_an_ended_job_that_a_tracker_has_lost_is_sent_as_a_new_run(paths: RunPaths) -> None:
+    memory, rows = Memory(), Rows()
+    write_progress(paths, [100, 200])
+    end(paths, rows)
+    turn(with_memory(paths, memory)[0], rows, is_last=True)
+    memory.kept = -1
+    assert turn(with_memory(paths, memory)[0], rows, is_last=True)
+    assert memory.sent == {"run-1": [100, 200], "run-2": [100, 200]}
+    assert memory.final == ["SUCCEEDED", "SUCCEEDED"]
+
+
+def test_each_kind_of_failure_is_reported_once(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, messages = with_memory(paths, Memory())
+    texts = iter([f"<Connection at 0x{number:x}> refused after {number} s" for number in range(8)])
+
+    def fail(job_id: str, noted: Position) -> None:
+        raise ConnectionError(next(texts, "no space left"))
+
+    made._tracker.known = fail  # type: ignore[union-attr, method-assign, assignment]
+    Position(destination="memory", began=0.0).write(paths.job(JOB).tracked("memory", "memory"))
+    for _ in range(12):
+        turn(made, Rows())
+    assert made.failures == 12
+    assert messages == [f"memory: {JOB}: <Connection at 0x0> refused after 0 s", f"memory: {JOB}: no space left"]
+
+
+def test_a_busy_tracker_keeps_no_other_waiting_and_the_ledger_is_read_once_a_turn(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs("tensorboard")
+
+    class Finishing(tracker.Finish):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert memory.sent == {"run-1": [100]}
+            assert not paths.tensorboard.exists()
+            self.set()
+            return True
+
+    memory, rows, reads, messages = Memory(), Rows(), list[int](), list[str]()
+    write_progress(paths, [100])
+    end(paths, rows)
+    jobs: Any = SimpleNamespace(read=lambda: reads.append(1) or rows.summary())  # type: ignore[func-returns-value]
+    elsewhere, busy = make_publisher(paths), make_publisher(paths)
+    busy.report = messages.append
+    monkeypatch.setattr(tracker.time, "sleep", lambda seconds: elsewhere.close())
+    elsewhere.lock()
+    with contextlib.closing(busy):
+        assert tracker._loop([busy, with_memory(paths, memory)[0]], jobs, Finishing())
+    assert len(reads) == 3
+    assert len(messages) == 1
+    assert "another process is sending it to tensorboard" in messages[0]
+    assert scalars(paths)["train/loss"] == [100]
 
 
 # -- the job file
@@ -284,19 +373,18 @@ def test_tensorboard_has_no_point_twice_after_a_kill_between_file_and_position(p
     needs("tensorboard")
     rows, where = Rows(), paths.job(JOB).tracked("tensorboard", "tensorboard")
     write_progress(paths, [100, 200])
-    turn(make_publisher(paths), rows)
+    send(paths, rows)
     before = where.read_bytes()
     write_progress(paths, [100, 200, 300, 400])
-    turn(make_publisher(paths), rows)
+    send(paths, rows)
     [file] = (paths.tensorboard / JOB).iterdir()
     content = file.read_bytes()
     where.write_bytes(before)  # as if it had been killed before it wrote this
     file.write_bytes(content + b"torn")
-    again = make_publisher(paths)
-    turn(again, rows)
+    send(paths, rows)
     assert file.read_bytes() == content, "the same bytes, so that a TensorBoard that reads them is not confused"
     end(paths, rows)
-    assert turn(again, rows)
+    assert send(paths, rows)
     read = scalars(paths)
     assert read["train/loss"] == [100, 200, 300, 400]
     assert read["rollout/ep_rew_mean"] == [200, 300, 400]
@@ -310,23 +398,59 @@ def test_a_file_of_tensorboard_that_has_lost_something_is_written_anew(paths: Ru
     needs("tensorboard")
     rows = Rows()
     write_progress(paths, [100, 200, 300])
-    turn(make_publisher(paths), rows)
+    send(paths, rows)
     [file] = (paths.tensorboard / JOB).iterdir()
     file.unlink() if left is None else os.truncate(file, left)
     write_progress(paths, [100, 200, 300, 400])
-    turn(make_publisher(paths), rows)
+    send(paths, rows)
     assert scalars(paths)["train/loss"] == [100, 200, 300, 400]
     assert file.read_bytes().count(b"brain.Event:2") == 1
+
+
+def test_a_folder_of_tensorboard_that_is_deleted_is_written_anew(paths: RunPaths) -> None:
+    needs("tensorboard")
+    rows = Rows()
+    write_progress(paths, [100, 200])
+    with contextlib.closing(make_publisher(paths)) as publisher:
+        publisher.report = lambda message: None
+        turn(publisher, rows)
+        [file] = (paths.tensorboard / JOB).iterdir()
+        file.unlink()  # under a process that has sent to it
+        write_progress(paths, [100, 200, 300])
+        assert not turn(publisher, rows)
+        assert turn(publisher, rows)
+    assert scalars(paths)["train/loss"] == [100, 200, 300]
+    end(paths, rows)
+    send(paths, rows, is_last=True)
+    shutil.rmtree(paths.tensorboard)
+    assert send(paths, rows, is_last=True)
+    assert scalars(paths)["train/loss"] == [100, 200, 300]
+    assert scalars(paths)["eval/deterministic/mean"] == [300]
 
 
 def test_a_job_that_starts_over_has_a_new_file_in_tensorboard(paths: RunPaths) -> None:
     needs("tensorboard")
     write_progress(paths, [100, 200, 300])
-    turn(make_publisher(paths), Rows())
+    send(paths, Rows())
     paths.job(JOB).tracked("tensorboard", "tensorboard").unlink()  # its directory was moved away
     write_progress(paths, [100])
-    turn(make_publisher(paths), Rows())
+    send(paths, Rows())
     assert scalars(paths)["train/loss"] == [100]
+
+
+def test_wandb_sends_again_what_was_noted_but_never_reached_its_log(paths: RunPaths) -> None:
+    needs("wandb")
+    from orchestrator.track.wandb_tracker import WandbTracker
+
+    noted = Position(destination="x", began=0.0, run="abc", env_steps=200)
+    wandb = WandbTracker(paths, "robots", {"mode": "offline"})
+    assert wandb.known(JOB, noted) == noted, "it may have been uploaded from elsewhere"
+    log = paths.root / "wandb" / "offline-run-20260101_000000-abc" / "run-abc.wandb"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b":W&B\xe1\xbe\x00")  # its header alone
+    assert wandb.known(JOB, noted) == replace(noted, env_steps=0)
+    online = WandbTracker(paths, "robots", {"mode": "online"})
+    assert online.destination != wandb.destination, "what was sent offline is nothing that W&B has"
 
 
 # -- the command
@@ -360,6 +484,6 @@ def test_makers_of_trackers_are_told_nothing_unless_the_user_says_so(
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "true")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "")  # restored after the test
     monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY")
-    turn(make_publisher(paths), Rows())
+    send(paths, Rows())
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
     assert os.environ["WANDB_ERROR_REPORTING"] == "true"
