@@ -59,6 +59,8 @@ class RunFollower:
 
     def __init__(self, run_dir: Path) -> None:
         self.paths = RunPaths(run_dir)
+        self.generation = 0
+        """Rises whenever nothing that was read before holds any more: the ledger is gone, or is another one."""
         self._marks: tuple[object, ...] | None = None
         self._reader = RowReader()
         self._ledger_inode = 0
@@ -84,6 +86,8 @@ class RunFollower:
 
     def _forget(self) -> None:
         self._reader, self._ledger_inode = RowReader(), 0
+        self._left_running.clear()
+        self.generation += 1
 
     def _look(self, holder: LockHolder | None) -> RunLook:
         paths = self.paths

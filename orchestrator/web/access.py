@@ -130,8 +130,8 @@ def is_loopback(address: str) -> bool:
 
 def own_names(address: str) -> frozenset[str]:
     """What a server that listens at ``address`` may be called."""
-    names: Iterable[str] = LOOPBACK_NAMES
+    names: Iterable[str] = (*LOOPBACK_NAMES, address)
     if not is_loopback(address):
         own = [one.address.partition("%")[0] for each in psutil.net_if_addrs().values() for one in each]
-        names = [*names, address, socket.gethostname(), socket.getfqdn(), *own]
+        names = [*names, socket.gethostname(), socket.getfqdn(), *own]
     return frozenset(name.lower() for name in names)

@@ -24,6 +24,8 @@ class Changes:
     """Name of a list → items that are appended to it."""
     restart: set[str] = field(default_factory=set)
     """Names of lists that are emptied before."""
+    is_anew: bool = False
+    """Whether everything that was there before is gone."""
     rare_s: float = 0.0
     """CPU seconds of this reading that the source spends rarely, and limits itself."""
 
@@ -57,8 +59,10 @@ class Board:
 
     def apply(self, changes: Changes) -> bool:
         """Returns whether anything is new."""
-        put = {name: text for name, text in changes.put.items() if self._pieces.get(name, (0, ""))[1] != text}
-        drop = [name for name in changes.drop if name in self._pieces or name in self._lists]
+        there = self._pieces.keys() | self._lists.keys()
+        drop = there if changes.is_anew else there & set(changes.drop)
+        before = {} if changes.is_anew else self._pieces
+        put = {name: text for name, text in changes.put.items() if before.get(name, (0, ""))[1] != text}
         if not (put or drop or changes.grow or changes.restart):
             return False
         self.version += 1

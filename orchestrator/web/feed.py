@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
-from collections.abc import AsyncIterator
+import traceback
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from orchestrator.web.board import Board, Changes
@@ -15,6 +17,8 @@ READ_SHARE = 0.002
 """Largest share of a core for reading; where one reading takes long, they are further apart, up to LONGEST_S."""
 HEARTBEAT_S = 15.0
 """So often something is sent at least, so that a connection that is gone is noticed."""
+AFTER_ERROR_S = 10.0
+"""How soon it is read again after an error that nobody has foreseen."""
 
 
 class Source(Protocol):
@@ -26,11 +30,19 @@ class Source(Protocol):
 
 
 class Feed:
-    """The board of one source, and those who look at it."""
+    """The board of one source, and those who look at it.
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    After an error that nobody has foreseen, everything is read anew by another source: the first one may have taken in
+    what it has told nobody.
+    """
+
+    def __init__(self, make_source: Callable[[], Source]) -> None:
+        """:param make_source: called in a thread."""
+        self._make_source = make_source
+        self._source: Source | None = None
         self._board = Board()
+        self._problem, self._told = "", ""
+        self._failed_at = -AFTER_ERROR_S
         self._viewers = 0
         self._reading: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -39,23 +51,27 @@ class Feed:
     def has_viewers(self) -> bool:
         return self._viewers > 0
 
+    @property
+    def problem(self) -> str:
+        """Why there is nothing to see at the moment; empty where there is."""
+        return self._problem if time.monotonic() - self._failed_at < AFTER_ERROR_S else ""
+
     async def messages(self) -> AsyncIterator[str]:
         """Server-sent events for one viewer: at first everything, then what has changed since it took the last one."""
         self._viewers += 1
         try:
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read())
-            seen = 0
+            seen, board = 0, self._board
             yield f"event: clock\ndata: {time.time():.1f}\n\n"
             while True:
                 changed = self._changed
-                if text := self._board.since(seen):
-                    seen = self._board.version
+                if board is not self._board or self._reading.done():
+                    return  # an error has ended the reading; the page connects again
+                if text := board.since(seen):
+                    seen = board.version
                     yield f"data: {text}\n\n"
                     continue
-                if self._reading.done():
-                    self._reading.result()  # the error that has ended it; the page connects again
-                    return
                 try:
                     async with asyncio.timeout(HEARTBEAT_S):
                         await changed.wait()
@@ -76,8 +92,18 @@ class Feed:
                 pause_s = LOOK_EVERY_S if is_first else max(LOOK_EVERY_S, cost_s / READ_SHARE)
                 is_first = False
                 await asyncio.sleep(min(LONGEST_S, pause_s))
+        except Exception as error:
+            self._start_over(error)
         finally:
             self._tell()
+
+    def _start_over(self, error: Exception) -> None:
+        self._source, self._board, self._failed_at = None, Board(), time.monotonic()
+        self._problem = f"reading has failed ({type(error).__name__}); `serve` has printed where"
+        text = "".join(traceback.format_exception(error))
+        if text != self._told:
+            print(f"serve: an unexpected error; everything is read anew after it:\n{text}", file=sys.stderr, flush=True)
+        self._told = text
 
     def _tell(self) -> None:
         self._changed.set()
@@ -85,5 +111,6 @@ class Feed:
 
     def _timed(self) -> tuple[Changes, float]:
         began = time.thread_time()
+        self._source = self._source or self._make_source()
         changes = self._source.read()
         return changes, time.thread_time() - began - changes.rare_s

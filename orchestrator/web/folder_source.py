@@ -21,7 +21,9 @@ from orchestrator.web.run_source import LONGEST_TEXT, page_kind
 SEARCH_EVERY_S = 10.0
 """How soon a new run directory is found, also by an address that is not known yet."""
 SEARCH_SHARE = 0.001
-"""Largest share of the time for looking for them."""
+"""Largest share of the time for looking for them, but for SEARCH_LATEST_S."""
+SEARCH_LATEST_S = 60.0
+"""How soon one is found at the latest, however long looking for it takes."""
 
 
 class FolderSource:
@@ -65,7 +67,7 @@ class FolderSource:
             found: Iterable[RunEntry] = run_index.entries() if self.root is None else run_index.below(self.root)
             self._entries = {key_of(entry.run_dir): entry for entry in found}
             ended = time.monotonic()
-            self._due = ended + max(SEARCH_EVERY_S, (ended - began) / SEARCH_SHARE)
+            self._due = ended + min(SEARCH_LATEST_S, max(SEARCH_EVERY_S, (ended - began) / SEARCH_SHARE))
 
     def _standing(self, key: str, entry: RunEntry) -> ListedRun:
         """As it was, where nothing has changed since it was read."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import run_reader
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import LedgerBusyError, OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import Iteration
 from orchestrator.experiment import run_directory
@@ -30,7 +30,10 @@ FACTS = (
 
 
 def row(run_dir: Path, job_id: str) -> SummaryRow | None:
-    """The row of a job; None where there is none of exactly that name, or it cannot be read now."""
+    """The row of a job; None where there is none of exactly that name, or the ledger cannot be read.
+
+    :raises LedgerBusyError: it is locked, and can be read soon.
+    """
     found = _read(run_dir, job_id, with_attempts=False)
     return None if found is None else found[0]
 
@@ -51,12 +54,14 @@ def _read(run_dir: Path, job_id: str, *, with_attempts: bool) -> tuple[SummaryRo
                 return None
             attempts = row_reader.attempts_of(ledger, paths.ledger, job_id) if with_attempts else []
             return ledger.summary_of(job_id), attempts
+    except LedgerBusyError:
+        raise
     except (OrchestratorError, OSError):
         return None
 
 
 def details(run_dir: Path, job_id: str) -> dict[str, Any] | None:
-    """JSON types; None as :func:`row`."""
+    """JSON types; None as :func:`row`, which also says what is raised."""
     read = _read(run_dir, job_id, with_attempts=True)
     if read is None:
         return None

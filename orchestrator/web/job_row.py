@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.core.text import plain, shortened
 from orchestrator.ledger import SummaryRow
@@ -14,18 +14,29 @@ from orchestrator.terminal.screen import of_rows
 FIELDS = (
     *("position", "name", "seed", "task", "state", "activity", "share", "steps", "total", "goal", "rate"),
     *("first", "ret", "evaluated", "measure", "measured", "wall", "started", "ended", "cpu", "delay", "attempts"),
-    *("ranks", "cpus", "node", "cause", "message", "media"),
+    *("ranks", "cpus", "node", "cause", "message", "media", "drawn"),
 )
 """``activity``: what it does, if that is more than its state. ``goal``: env_steps at which it pauses at a rung.
 ``first``, ``ret``: mean return of the first and the last iteration. ``measure``, ``measured``: name and mean of the
 first measure of its evaluation. ``wall``: seconds of the attempts that have ended. ``cpu``, ``delay``: of a running
-job, seconds of computing and of waiting for a CPU a second. ``media``: 1 with a preview, 2 with a video,
-3 with both."""
+job, seconds of computing and of waiting for a CPU a second. ``media``, ``drawn``: see
+:class:`JobMedia`."""
 DIGITS = 5
 LONGEST_MESSAGE = 300
 
 
-def values(row: SummaryRow, position: int, live: LiveFacts | None, goals: Mapping[str, int], media: int) -> list[Any]:
+class JobMedia(NamedTuple):
+    """The pictures of a job."""
+
+    media: int = 0
+    """1 with a preview, 2 with a video, 3 with both."""
+    drawn: float | None = None
+    """When the newer one was written, seconds since the epoch."""
+
+
+def values(
+    row: SummaryRow, position: int, live: LiveFacts | None, goals: Mapping[str, int], media: JobMedia
+) -> list[Any]:
     """What :data:`FIELDS` names. None: not known, or without meaning in this state."""
     (line,) = of_rows([row], live, goals)
     is_running = row["state"] == "RUNNING"
@@ -44,7 +55,7 @@ def values(row: SummaryRow, position: int, live: LiveFacts | None, goals: Mappin
         *(brief(line.cpu_share), brief(line.run_delay_share), row["attempts"], row["ranks"]),
         *(row["cpus"], row["node"], row["cause"]),
         None if message is None else shown(message, LONGEST_MESSAGE),
-        media,
+        *media,
     ]
 
 

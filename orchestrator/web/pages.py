@@ -7,7 +7,7 @@ import hashlib
 import html
 import json
 from collections.abc import AsyncIterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import resources
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import LedgerBusyError, OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import open_below
 from orchestrator.core.text import plain
@@ -61,7 +61,7 @@ class LivePages:
     def __init__(self, root: Path | None, rules: AccessRules, *, may_control: bool) -> None:
         self._root, self._rules, self._may_control = root, rules, may_control
         self._folder = FolderSource(root)
-        self._folder_feed = Feed(self._folder)
+        self._folder_feed = Feed(lambda: self._folder)
         self._runs: dict[Path, Feed] = {}
 
     def application(self) -> Guard:
@@ -78,7 +78,7 @@ class LivePages:
             Route(f"{api}/jobs/{{job}}/{{name}}", self._media),
             Route(f"{api}/control", self._control, methods=["POST"]),
         ]
-        return Guard(Starlette(routes=routes), self._rules)
+        return Guard(Starlette(routes=routes, exception_handlers={LedgerBusyError: _busy}), self._rules)
 
     async def _is_of_one_run(self) -> bool:
         """Whether the page is that of a run directory, which there may not be yet."""
@@ -111,7 +111,7 @@ class LivePages:
     # -- events
 
     async def _runs_events(self, request: Request) -> Response:
-        return StreamingResponse(self._folder_feed.messages(), media_type="text/event-stream", headers=EVENTS)
+        return _stream(self._folder_feed)
 
     async def _events(self, request: Request) -> Response:
         run_dir = await self._run_dir(request)
@@ -119,10 +119,9 @@ class LivePages:
             return _missing()
         feed = self._runs.get(run_dir)
         if feed is None:
-            source = await asyncio.to_thread(RunSource, run_dir)
             self._forget_idle()
-            feed = self._runs.setdefault(run_dir, Feed(source))
-        return StreamingResponse(feed.messages(), media_type="text/event-stream", headers=EVENTS)
+            feed = self._runs[run_dir] = Feed(partial(RunSource, run_dir))
+        return _stream(feed)
 
     def _forget_idle(self) -> None:
         if len(self._runs) >= MOST_FEEDS:
@@ -216,6 +215,12 @@ async def _body(request: Request) -> bytes:
     return content
 
 
+def _stream(feed: Feed) -> Response:
+    if feed.problem:
+        return PlainTextResponse(f"{feed.problem}\n", status_code=503)
+    return StreamingResponse(feed.messages(), media_type="text/event-stream", headers=EVENTS)
+
+
 async def _log_events(path: Path, run_dir: Path) -> AsyncIterator[str]:
     """The end of a log, and what is written to it."""
     reader = LogReader(path, LOG_LINES, below=run_dir)
@@ -237,6 +242,10 @@ async def _log_events(path: Path, run_dir: Path) -> AsyncIterator[str]:
 
 def _missing() -> Response:
     return PlainTextResponse("There is nothing here.\n", status_code=404)
+
+
+async def _busy(_request: Request, error: Exception) -> Response:
+    return PlainTextResponse(f"{shown(str(error), LARGEST_BODY)}\n", status_code=503)
 
 
 def _file_of(run_dir: Path, job: str, name: str) -> Path | None:

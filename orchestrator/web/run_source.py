@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from orchestrator.ledger import AttemptRow, SummaryRow
 from orchestrator.report.experiment_facts import ReportedAttempt, attempt_outcome
 from orchestrator.terminal import screen
 from orchestrator.web.board import Changes
-from orchestrator.web.job_row import brief, shown, tenths, values
+from orchestrator.web.job_row import JobMedia, brief, shown, tenths, values
 from orchestrator.web.search_facts import SearchFactsReader
 
 MOST_CURVES = 100
@@ -38,38 +38,57 @@ MEDIA_EVERY_S = 10.0
 JOBS_A_SECOND = 20
 """So many jobs are looked at for new pictures each second, on average."""
 LONGEST_TEXT = 2_000
+NO_MEDIA = JobMedia()
 
 
 class RunSource:
-    """Reads one run directory; see :class:`orchestrator.web.feed.Source`."""
+    """Reads one run directory, whatever comes to lie there; see :class:`orchestrator.web.feed.Source`."""
 
-    def __init__(self, run_dir: Path, *, name: str = "") -> None:
-        """:param name: of the page; that of the directory by default."""
-        self.paths = RunPaths(run_dir)
-        self._name = name or run_dir.resolve().name
+    def __init__(self, run_dir: Path) -> None:
         self._follower = RunFollower(run_dir)
+        self._content: RunContent | None = None
+        self._generation = 0
+        """Of the ledger that the content is of."""
+
+    def read(self) -> Changes:
+        follower, changes = self._follower, Changes()
+        look = follower.look()
+        if self._content is None or (look is not None and follower.generation != self._generation):
+            self._content, self._generation = RunContent(follower.paths), follower.generation
+            changes.is_anew = True
+        self._content.read(look, changes)
+        return changes
+
+
+class RunContent:
+    """What is read of one ledger and the files that belong to it."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self.paths = paths
         self._look: RunLook | None = None
         self._shown: dict[str, tuple[object, ...]] = {}
         """What the row of each job was made of."""
         self._curves: dict[str, CurveReader] = {}
         self._retried = -1
         """Attempts before the last ones, when they were read."""
-        self._media: dict[str, int] = {}
+        self._media: dict[str, JobMedia] = {}
         self._media_due = 0.0
         self._live = LiveContention(self.paths)
-        self._findings: Mapping[str, Sequence[ContentionFinding]] = {"now": [], "so far": []}
+        self._so_far: Sequence[ContentionFinding] = []
+        self._delays: dict[str, float | int | None] = {}
+        """Share of its time that each job has waited for a CPU, when it was examined last."""
+        self._is_examined = False
+        """Whether nothing has changed since the files of jobs were read for contention."""
         self._examine_due = 0.0
         self._search = SearchFactsReader(self.paths)
 
-    def read(self) -> Changes:
-        changes = Changes()
-        look = self._follower.look()
+    def read(self, look: RunLook | None, changes: Changes) -> None:
+        """:param look: what the ledger says now; None where that has not changed."""
         if look is not None:
             self._look = look
             self._take_in(look, changes)
         if self._look is not None and (snapshot := self._look.snapshot) is not None:
             self._read_on(snapshot, changes, has_changed=look is not None)
-        return changes
 
     # -- what the ledger and live.json say
 
@@ -83,8 +102,6 @@ class RunSource:
             self._curves.pop(job_id, None)
             del self._shown[job_id]
         if snapshot is None:
-            self._retried, self._media = -1, {}
-            changes.drop += ["attempts", "findings", "delays", "search"]
             return
         self._live.update(rows, snapshot.live)
         self._read_curves(rows, changes)
@@ -96,16 +113,16 @@ class RunSource:
         live = snapshot.live
         for position, row in enumerate(snapshot.rows):
             job_id = row["job_id"]
-            reported = live.jobs.get(job_id) if live else None
-            made_of = (row, position, reported, live is None, snapshot.goals.get(job_id), self._media.get(job_id, 0))
+            reported, media = live.jobs.get(job_id) if live else None, self._media.get(job_id, NO_MEDIA)
+            made_of = (row, position, reported, live is None, snapshot.goals.get(job_id), media)
             before = self._shown.get(job_id)
             if before is None or before[0] is not row or before[1:] != made_of[1:]:
                 self._shown[job_id] = made_of
-                changes.set(f"job:{job_id}", values(row, position, live, snapshot.goals, self._media.get(job_id, 0)))
+                changes.set(f"job:{job_id}", values(row, position, live, snapshot.goals, media))
 
     def _head(self, look: RunLook) -> dict[str, Any]:
         head: dict[str, Any] = {
-            "name": shown(self._name, LONGEST_TEXT),
+            "name": shown(self.paths.root.resolve().name, LONGEST_TEXT),
             "root": shown(str(self.paths.root.absolute()), LONGEST_TEXT),
             "kind": page_kind(self.paths.root),
             "condition": look.condition,
@@ -140,8 +157,14 @@ class RunSource:
             has_changed |= self._look_for_media(snapshot.rows)
             self._media_due = now + max(MEDIA_EVERY_S, len(snapshot.rows) / JOBS_A_SECOND)
         if has_changed:
+            self._is_examined = False
             self._put_rows(snapshot, changes)
-            self._find_contention(snapshot, changes)
+        # What has ended is examined at once: it does not change any more.
+        is_due = not self._is_examined and (now >= self._examine_due or snapshot.holder is None)
+        if is_due:
+            self._examine(snapshot, changes)
+        if has_changed or is_due:
+            self._put_findings(self._live.find(snapshot.rows), changes)
 
     def _look_for_media(self, rows: Sequence[SummaryRow]) -> bool:
         """Returns whether there are other pictures than before."""
@@ -149,7 +172,7 @@ class RunSource:
         for row in rows:
             if row["attempts"]:
                 job = f"{jobs}/{row['job_id']}"
-                found[row["job_id"]] = _is_file(f"{job}/preview.png") + 2 * _is_file(f"{job}/video.mp4")
+                found[row["job_id"]] = _media(_written(f"{job}/preview.png"), _written(f"{job}/video.mp4"))
         before, self._media = self._media, found
         return before != found
 
@@ -186,28 +209,28 @@ class RunSource:
         changes.set("attempts", [attempt_values(row) for row in earlier])
         self._retried = retried
 
-    def _find_contention(self, snapshot: Snapshot, changes: Changes) -> None:
-        """What slows jobs down now, at once; what has slowed them down so far, as often as reading it may be done."""
-        findings = {**self._findings, "now": self._live.find(snapshot.rows)}
-        now = time.monotonic()
-        if now >= self._examine_due and any(row["attempts"] for row in snapshot.rows):
-            began = time.thread_time()
-            among = [row["job_id"] for row in latest(snapshot.rows, MOST_EXAMINED)]
-            try:
-                metrics = job_metrics.gather(self.paths.root, among)
-                findings["so far"] = contention.diagnose(metrics)
-                changes.set("delays", {job.job_id: brief(job.share(job.run_delay_s)) for job in metrics.jobs})
-            except (OrchestratorError, OSError):
-                findings["so far"] = []  # its supervisor runs on another host, or it is just being replaced
-            changes.rare_s = time.thread_time() - began
-            self._examine_due = now + max(EXAMINED_EVERY_S, changes.rare_s / EXAMINED_SHARE)
-        self._findings = findings
-        known = {(one.kind, one.job_ids) for one in findings["now"]}
-        changes.set(
-            "findings",
-            [_finding("now", one) for one in findings["now"]]
-            + [_finding("so far", one) for one in findings["so far"] if (one.kind, one.job_ids) not in known],
-        )
+    def _examine(self, snapshot: Snapshot, changes: Changes) -> None:
+        """What has slowed jobs down so far."""
+        self._is_examined = True
+        if not any(row["attempts"] for row in snapshot.rows):
+            return
+        began = time.thread_time()
+        among = [row["job_id"] for row in latest(snapshot.rows, MOST_EXAMINED)]
+        try:
+            metrics = job_metrics.gather(self.paths.root, among)
+        except (OrchestratorError, OSError):
+            self._so_far = []  # its supervisor runs on another host, or it is just being replaced
+        else:
+            self._so_far = contention.diagnose(metrics)
+            self._delays |= {job.job_id: brief(job.share(job.run_delay_s)) for job in metrics.jobs}
+            changes.set("delays", self._delays)
+        changes.rare_s = time.thread_time() - began
+        self._examine_due = time.monotonic() + max(EXAMINED_EVERY_S, changes.rare_s / EXAMINED_SHARE)
+
+    def _put_findings(self, now: Sequence[ContentionFinding], changes: Changes) -> None:
+        known = {(one.kind, one.job_ids) for one in now}
+        so_far = [one for one in self._so_far if (one.kind, one.job_ids) not in known]
+        changes.set("findings", [_finding("now", one) for one in now] + [_finding("so far", one) for one in so_far])
 
 
 def page_kind(root: Path) -> Literal["run", "folder"]:
@@ -259,8 +282,15 @@ def _moment(local_time: str) -> float | None:
         return None
 
 
-def _is_file(path: str) -> bool:
+def _media(preview: float | None, video: float | None) -> JobMedia:
+    written = [at for at in (preview, video) if at is not None]
+    return JobMedia((preview is not None) + 2 * (video is not None), tenths(max(written, default=None)))
+
+
+def _written(path: str) -> float | None:
+    """When that was; None where there is no such file, or nothing in it."""
     try:
-        return os.stat(path).st_size > 0  # noqa: PTH116 - of every job, and a Path each would take longer
+        found = os.stat(path)  # noqa: PTH116 - of every job, and a Path each would take longer
     except OSError:
-        return False
+        return None
+    return found.st_mtime if found.st_size > 0 else None

@@ -8,11 +8,13 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import uvicorn
+from command_helpers import wait_until
 from supervisor_helpers import make_job
 
 from orchestrator.core.job import Attempt, Running
@@ -23,17 +25,22 @@ from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.web import live_server
 from orchestrator.web.job_row import FIELDS
 
+KERNEL_BYTES = 8 << 10
+"""What the kernel keeps of a connection that is not read."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
+    host: str
     port: int
     token: str
+    server: uvicorn.Server
 
     def request(
         self, path: str, *, method: str = "GET", body: bytes | None = None, **headers: str | None
     ) -> tuple[int, Mapping[str, str], bytes]:
         """Status, headers and body. Underscores of header names are hyphens; None leaves a header out."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             given = {"host": f"127.0.0.1:{self.port}", **headers}
@@ -68,15 +75,39 @@ class Served:
 @contextlib.contextmanager
 def serving(root: Path | None, *, may_control: bool = False, host: str = "127.0.0.1") -> Iterator[Served]:
     made = live_server.listening(root, host=host, port=0, may_control=may_control)
-    port = made.listener.getsockname()[1]
+    made.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
+    host, port = made.listener.getsockname()[:2]
     thread = threading.Thread(target=made.run)
     thread.start()
     try:
-        yield Served(port=port, token=made.address.partition("#token=")[2])
+        yield Served(host=host, port=port, server=made.server, token=made.address.partition("#token=")[2])
     finally:
         made.server.should_exit = True
         thread.join(60)
         assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def stuck_viewer(server: Served) -> Iterator[Callable[[], int]]:
+    """A viewer that has asked for everything and reads nothing.
+
+    Yields how many bytes the server keeps for it, once that has come to a stop: what does not fit into the buffers of
+    the kernel, and makes the server pause.
+    """
+    before = set(server.server.server_state.connections)
+    with socket.socket() as viewer:
+        viewer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BYTES)  # has no effect once it is connected
+        viewer.connect((server.host, server.port))
+        viewer.sendall(b"GET /api/this/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+        def paused() -> list[Any]:
+            mine: list[Any] = [one for one in server.server.server_state.connections if one not in before]
+            return [one for one in mine if one.flow.write_paused]
+
+        wait_until(lambda: len(paused()) == 1, "a server that waits for its viewer")
+        [connection] = paused()
+        yield connection.transport.get_write_buffer_size
+        assert paused() == [connection], "it is stuck all the time"
 
 
 @contextlib.contextmanager

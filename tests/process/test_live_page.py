@@ -9,6 +9,7 @@ import shutil
 import socket
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from command_helpers import invoke, wait_until
-from live_page_helpers import Served, Viewer, report, running, serving
+from live_page_helpers import KERNEL_BYTES, Served, Viewer, report, running, serving, stuck_viewer
 from report_helpers import Trained, make_run_dir
 from search_helpers import make_search_dir
 
@@ -180,17 +181,20 @@ def test_page_and_first_message_of_1000_jobs_are_small(tmp_path: Path) -> None:
         assert sum(map(len, page)) + viewer.sizes[0] < 300 << 10
 
 
-def test_a_viewer_that_stops_reading_holds_up_no_other(tmp_path: Path) -> None:
-    with running(tmp_path / "run", 300) as (paths, ledger), serving(paths.root) as server:
-        stuck = socket.create_connection(("127.0.0.1", server.port))
-        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-        stuck.sendall(b"GET /api/this/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        with stuck, Viewer(server.port) as viewer:
-            viewer.next()
-            for steps in (100, 200, 300):
-                ledger.set_progress([(f"j{number}-s0", steps, 1.0, 1.0, "fast") for number in range(300)])
+def test_a_viewer_that_stops_reading_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.web.feed.LONGEST_S", 0.5)
+    failed = Trained(iterations=1, attempts=2, message="the knee fell off; " * 100)
+    paths = make_run_dir(tmp_path / "run", [replace(failed, seed=seed) for seed in range(100)])
+    with serving(paths.root) as server, stuck_viewer(server) as unsent, Viewer(server.port) as viewer:
+        viewer.next()
+        assert viewer.sizes[0] > 20 * KERNEL_BYTES
+        before = unsent()
+        for steps in (100, 200, 300):
+            with run_directory.opened_ledger(paths) as ledger:
+                ledger.set_progress([(f"j0-s{seed}", steps, 1.0, 1.0, "fast") for seed in range(100)])
                 ledger.commit()
-                viewer.until(lambda one, steps=steps: one.job("j299-s0")["steps"] == steps)
+            viewer.until(lambda one, steps=steps: one.job("j0-s99")["steps"] == steps)
+        assert 0 < unsent() <= before, "nothing more is kept for it"
 
 
 def test_a_search_has_its_leaderboard_and_rungs(tmp_path: Path) -> None:
@@ -282,6 +286,13 @@ def test_a_job_has_its_facts_its_log_and_its_pictures(served: Served, ended: Pat
 def test_a_foreign_host_is_refused(served: Served, host: str | None) -> None:
     for path in ("/", "/api/this/events", "/api/this/jobs/j0-s0"):
         assert served.request(path, host=host)[0] in (400, 421)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "127.0.1.1"])
+def test_any_address_of_the_loopback_interface_is_answered(ended: Path, host: str) -> None:
+    with serving(ended, host=host) as server:
+        assert server.request("/api/this/jobs/j0-s0", host=f"{host}:{server.port}")[0] == 200
+        assert server.request("/api/this/jobs/j0-s0", host="127.0.0.3")[0] == 421
 
 
 def test_a_page_of_another_site_gets_no_data(served: Served) -> None:

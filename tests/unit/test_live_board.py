@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +25,8 @@ from orchestrator.ledger import Ledger
 from orchestrator.ledger.row_reader import RowReader
 from orchestrator.web import folder_source, job_details
 from orchestrator.web.board import Board, Changes
-from orchestrator.web.feed import Feed
-from orchestrator.web.folder_source import SEARCH_EVERY_S, SEARCH_SHARE, FolderSource, key_of
+from orchestrator.web.feed import Feed, Source
+from orchestrator.web.folder_source import SEARCH_EVERY_S, SEARCH_LATEST_S, SEARCH_SHARE, FolderSource, key_of
 
 
 def changes(*drop: str, restart: tuple[str, ...] = (), grow: dict[str, list[int]] | None = None, **put: int) -> Changes:
@@ -55,16 +56,55 @@ def test_a_viewer_gets_what_is_newer_than_what_it_has() -> None:
     assert json.loads(board.since(0))["grow"] == {"c": [9]}
 
 
-def test_an_error_of_the_reader_ends_the_streams_and_not_the_server() -> None:
-    class Broken:
+def test_where_all_is_anew_a_viewer_loses_what_is_gone_and_keeps_what_is_there_again() -> None:
+    board = Board()
+    board.apply(changes(a=1, b=1, grow={"c": [1], "d": [1]}))
+    anew = changes(a=1, grow={"c": [2]})
+    anew.is_anew = True
+    assert board.apply(anew)
+    message = json.loads(board.since(1))
+    assert sorted(message.pop("drop")) == ["b", "d"]
+    assert message == {"version": 2, "put": {"a": 1}, "grow": {"c": [2]}, "restart": ["c"]}
+    assert json.loads(board.since(0))["put"] == {"a": 1}
+
+
+def test_after_an_unexpected_error_another_source_reads_everything_anew(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("orchestrator.web.feed.LOOK_EVERY_S", 0.0)
+    made: list[Source] = []
+
+    class Breaks:
+        """The points of its second reading are lost."""
+
+        def __init__(self, *, is_whole: bool) -> None:
+            self._readings, self._is_whole = 0, is_whole
+            made.append(self)
+
         def read(self) -> Changes:
-            raise ZeroDivisionError
+            self._readings += 1
+            if self._readings == 2 and not self._is_whole:
+                raise ZeroDivisionError
+            return changes(grow={"points": [self._readings]})
 
-    async def look() -> list[str]:
-        return [message async for message in Feed(Broken()).messages()]
+    async def look() -> list[int]:
+        feed = Feed(lambda: Breaks(is_whole=len(made) == 2))
+        for _ in range(2):
+            seen = [message async for message in feed.messages() if message.startswith("data")]
+            assert [json.loads(message[6:])["grow"]["points"] for message in seen] == [[1]]
+            assert "ZeroDivisionError" in feed.problem
+        points: list[int] = []
+        async with contextlib.aclosing(feed.messages()) as messages:
+            async for message in messages:
+                if message.startswith("data"):
+                    points += json.loads(message[6:])["grow"]["points"]
+                if len(points) >= 3:
+                    break
+        return points
 
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(look())
+    assert asyncio.run(look()) == [1, 2, 3]
+    assert len(made) == 3
+    assert capsys.readouterr().err.count("Traceback") == 1, "the same error is told once"
 
 
 def curve_file(folder: Path, *rows: tuple[int, float]) -> Path:
@@ -175,7 +215,8 @@ def test_a_follower_of_a_ledger_that_is_replaced_reads_the_new_one(tmp_path: Pat
 
 
 def test_unknown_addresses_make_it_search_no_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, takes_s, searches = SimpleNamespace(now=1000.0), 5.0, []
+    takes_s = 2 * SEARCH_EVERY_S * SEARCH_SHARE
+    clock, searches = SimpleNamespace(now=1000.0), []
     below = run_index.below
 
     def slow_below(folder: Path) -> Iterator[RunEntry]:
@@ -189,14 +230,18 @@ def test_unknown_addresses_make_it_search_no_sooner(tmp_path: Path, monkeypatch:
     source = FolderSource(tmp_path)
     assert source.find(key_of(str(first))) is not None
     later = make_run_dir(tmp_path / "two", [Trained()]).root
-    for _ in range(20):
-        clock.now += SEARCH_EVERY_S
+    for _ in range(19):
+        clock.now += SEARCH_EVERY_S / 10
         assert source.find("unknown") is None
         source.read()
     assert len(searches) == 1
-    clock.now += takes_s / SEARCH_SHARE
+    clock.now += SEARCH_EVERY_S / 10
+    takes_s = 5.0
     assert source.find(key_of(str(later))) is not None
     assert len(searches) == 2
+    last = make_run_dir(tmp_path / "three", [Trained()]).root
+    clock.now += SEARCH_LATEST_S
+    assert source.find(key_of(str(last))) is not None, "a search that takes long is repeated all the same"
 
 
 def test_a_log_that_is_left_half_read_continues_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
