@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from command_helpers import HOPPER, Run, wait_until, write_experiment
@@ -21,7 +19,7 @@ from orchestrator.core.paths import RunPaths
 pytest.importorskip("selenium", reason="selenium is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
-from live_page_helpers import report, running, serving
+from live_page_helpers import Served, report, running, serving, stuck_viewer
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
@@ -88,12 +86,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def page(root: Path, *browsers: Browser, may_control: bool = False) -> Iterator[str]:
-    """The address of the page of a run directory, whose browsers must not complain before the server ends."""
+def page(root: Path, *browsers: Browser, may_control: bool = False) -> Iterator[tuple[str, Served]]:
+    """The page of a run directory and its server. Its browsers must not complain before that ends."""
     with serving(root, may_control=may_control) as server:
         for one in browsers:
             one.errors()
-        yield f"http://localhost:{server.port}/" + (f"#token={server.token}" if server.token else "")
+        yield f"http://localhost:{server.port}/" + (f"#token={server.token}" if server.token else ""), server
         for one in browsers:
             assert one.errors() == []
             one.driver.get("about:blank")
@@ -104,7 +102,7 @@ def test_an_experiment_whose_supervisor_is_killed_and_comes_back(browser: Browse
         tmp_path, {"name": "hopper", "xml": str(HOPPER), "task": "forward", "total_timesteps": 30_000}
     )
     root = tmp_path / "runs/tiny"
-    with page(root, browser) as address:
+    with page(root, browser) as (address, _):
         browser.open(address)
         browser.shows("#condition", "has not begun")
         with Run(jobs, cwd=tmp_path) as run:
@@ -132,7 +130,7 @@ def test_an_experiment_whose_supervisor_is_killed_and_comes_back(browser: Browse
 
 
 def test_a_page_that_waits_for_a_run_becomes_that_of_a_folder(browser: Browser, tmp_path: Path) -> None:
-    with page(tmp_path / "runs", browser) as address:
+    with page(tmp_path / "runs", browser) as (address, _):
         browser.open(address)
         browser.shows("#condition", "has not begun")
         make_run_dir(tmp_path / "runs/one", [Trained()])
@@ -147,7 +145,7 @@ def test_1000_jobs(browser: Browser, tmp_path: Path) -> None:
             for n in range(1000)
         ],
     )
-    with page(paths.root, browser) as address:
+    with page(paths.root, browser) as (address, _):
         browser.open(address)
         browser.shows("#jobs-note", "1,000 of 1,000 jobs")
         rows = "document.querySelectorAll('#jobs tbody tr').length"
@@ -175,7 +173,7 @@ def test_1000_jobs(browser: Browser, tmp_path: Path) -> None:
 def test_nothing_is_wider_than_the_window(browser: Browser, tmp_path: Path, size: tuple[int, int]) -> None:
     long = Trained(name="a", state="FAILED", message="no such file: " + "/very/long/path" * 40, suffix="-" + "x" * 60)
     paths = make_run_dir(tmp_path / ("run" * 15), [long, Trained(name="b", attempts=3), Trained(name="c", seed=1)])
-    with page(paths.root, browser) as address:
+    with page(paths.root, browser) as (address, _):
         browser.open(address, size)
         browser.shows("#jobs", "failed")
         browser.shows("#schedule", "CPU")
@@ -188,9 +186,11 @@ def test_nothing_is_wider_than_the_window(browser: Browser, tmp_path: Path, size
 def test_two_viewers_see_the_same_while_a_third_reads_nothing(browser: Browser, tmp_path: Path) -> None:
     other = Browser()
     try:
-        with running(tmp_path / "run", 50) as (paths, ledger), page(paths.root, browser, other) as address:
-            stuck = socket.create_connection(("localhost", urlsplit(address).port))
-            stuck.sendall(b"GET /api/this/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with (
+            running(tmp_path / "run", 1000) as (paths, ledger),
+            page(paths.root, browser, other) as (address, server),
+            stuck_viewer(server),
+        ):
             for one in (browser, other):
                 one.open(address)
                 one.shows('#jobs tr[data-id="j0-s0"]', "running")
@@ -201,13 +201,13 @@ def test_two_viewers_see_the_same_while_a_third_reads_nothing(browser: Browser, 
                 one.shows('#jobs tr[data-id="j0-s0"]', "12.5")
                 one.shows('#jobs tr[data-id="j0-s0"]', "50 %")
                 one.shows("#findings", "Another program ran on CPU 0")
-            stuck.close()
+                assert "another program" in one.run("document.getElementById('findings-news').textContent")
     finally:
         other.driver.quit()
 
 
 def test_what_is_drawn_again_keeps_the_focus_of_the_keyboard(browser: Browser, tmp_path: Path) -> None:
-    with running(tmp_path / "run", 3) as (paths, ledger), page(paths.root, browser) as address:
+    with running(tmp_path / "run", 3) as (paths, ledger), page(paths.root, browser) as (address, _):
         report(paths, delay=0.5)
         paths.job("j0-s0").root.mkdir(parents=True)
         paths.job("j0-s0").progress_csv.write_text("time/total_timesteps,rollout/ep_rew_mean\n100,1.5\n")
@@ -268,7 +268,7 @@ def test_pictures_and_videos_that_needed_the_token_are_let_go(browser: Browser, 
 
 
 def test_what_can_be_done_with_control_asks_first(browser: Browser, tmp_path: Path) -> None:
-    with running(tmp_path / "run") as (paths, ledger), page(paths.root, browser, may_control=True) as address:
+    with running(tmp_path / "run") as (paths, ledger), page(paths.root, browser, may_control=True) as (address, _):
         browser.open(address)
         browser.shows('#jobs tr[data-id="j1-s0"]', "pending")
         assert "token" not in browser.driver.current_url

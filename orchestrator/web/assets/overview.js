@@ -78,7 +78,17 @@ function jobLinks(ids, most = 6) {
   return parts;
 }
 
+let told = new Set();
+
+// Says what has arisen, once: the list itself changes with every figure in it.
+function tellFindings(findings) {
+  const news = findings.filter((one) => !told.has(`${one.when} ${one.kind}`));
+  told = new Set(findings.map((one) => `${one.when} ${one.kind}`));
+  if (news.length) byId("findings-news").textContent = `Contention: ${news.map((one) => `${one.what} (${one.when})`).join("; ")}`;
+}
+
 export function drawFindings(findings) {
+  tellFindings(findings ?? []);
   byId("findings-section").hidden = !findings?.length;
   const open = new Set([...document.querySelectorAll("#findings details[open]")].map((one) => one.dataset.name));
   refill(byId("findings"), ...(findings ?? []).map((one) => {
@@ -252,10 +262,11 @@ export class Gallery {
     let cell = this.cells.get(job.id);
     if (cell === undefined) {
       const image = element("img", { alt: `${job.id} in a few moments of an episode`, loading: "lazy" });
-      setSource(image, `/api/${this.key}/jobs/${encodeURIComponent(job.id)}/thumbnail.jpg`);
       cell = element("a", { href: jobHref(job.id) }, image, element("span", {}, element("b", {}, job.id), element("em")));
       this.cells.set(job.id, cell);
     }
+    const path = `/api/${this.key}/jobs/${encodeURIComponent(job.id)}/thumbnail.jpg?${job.drawn}`;
+    if (cell.dataset.path !== path) setSource(cell.querySelector("img"), cell.dataset.path = path);
     cell.querySelector("em").textContent = `${job.media & 2 ? "▷ " : ""}${decimal(job.ret)}`;
     return cell;
   }

@@ -66,11 +66,17 @@ export class Panel {
     this.log = element("pre", { class: "log", tabindex: "0", "aria-label": "Log" });
     this.chosen = element("select", { "aria-label": "Attempt" });
     this.chosen.addEventListener("change", () => this.followLog());
+    this.rank = element("select", { "aria-label": "Rank" });
+    this.rank.addEventListener("change", () => this.followLog());
     this.dialog.replaceChildren(
       element("div", { class: "top" }, element("div", {}, element("h2", { id: "panel-title" }, id), box("state", "p")), close),
       box("actions"), box("problem"), box("curve"), box("speed"), box("media"),
-      element("h3", {}, "Log ", this.chosen), this.log, element("h3", {}, "Facts"), box("facts"), box("attempts"));
+      element("h3", {}, "Log ", this.chosen, " ", this.rank), box("logState", "p"), this.log, element("h3", {}, "Facts"), box("facts"), box("attempts"));
     this.actions.className = "actions";
+    this.logState.setAttribute("role", "status");
+    const ranks = this.table.jobs.get(id).ranks;
+    this.rank.replaceChildren(...Array.from({ length: ranks }, (_, place) => element("option", { value: place }, `rank ${place}`)));
+    this.rank.hidden = ranks < 2;
     this.dialog.showModal();
     this.dialog.scrollTop = 0;
     this.update(true);
@@ -112,19 +118,19 @@ export class Panel {
   }
 
   drawMedia(job) {
-    const key = `${this.id} ${job.media}`;
+    const key = `${this.id} ${job.media} ${job.drawn}`;
     if (key === this.mediaKey && this.media.children.length) return;
     this.mediaKey = key;
     const path = `/api/${this.key}/jobs/${encodeURIComponent(this.id)}`;
     const parts = [];
     if (job.media & 2) {
       const video = element("video", { controls: "", preload: "metadata", "aria-label": `Video of ${this.id}` });
-      setSource(video, `${path}/video.mp4`);
+      setSource(video, `${path}/video.mp4?${job.drawn}`);
       parts.push(video);
     }
     if (job.media & 1) {
       const image = element("img", { alt: `${this.id} in a few moments of an episode` });
-      setSource(image, `${path}/preview.png`);
+      setSource(image, `${path}/preview.png?${job.drawn}`);
       parts.push(image);
     }
     freeSources(this.media);
@@ -157,15 +163,18 @@ export class Panel {
 
   followLog() {
     this.endLog?.();
-    this.log.textContent = "";
+    this.log.textContent = this.logState.textContent = "";
     if (!this.attempted) { this.log.textContent = "No output yet: the job has not been launched."; return; }
-    const log = this.log;
-    const path = `/api/${this.key}/jobs/${encodeURIComponent(this.id)}/log?attempt=${this.chosen.value}`;
+    const { log, logState } = this;
+    const path = `/api/${this.key}/jobs/${encodeURIComponent(this.id)}/log?attempt=${this.chosen.value}&rank=${this.rank.value}`;
     this.endLog = follow(path, (name, text) => {
       const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 30;
       log.append(text);
       while (log.childNodes.length > 1 && log.textContent.length > 200 * MOST_LINES) log.firstChild.remove();
       if (atEnd) log.scrollTop = log.scrollHeight;
-    }, (state) => { if (state === "open") log.textContent = ""; });
+    }, (state) => {
+      if (state === "open") log.textContent = "";
+      logState.textContent = state === "open" ? "" : `○ ${state}; trying again …`;
+    });
   }
 }

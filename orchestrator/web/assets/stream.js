@@ -63,7 +63,7 @@ export function follow(path, onEvent, onState = () => {}) {
       let left = "";
       for (;;) {
         const { value, done } = await reader.read();
-        if (done) return "the server has ended";
+        if (done) return "the stream has ended";
         heard();
         left += value;
         let end;
@@ -90,6 +90,7 @@ export function follow(path, onEvent, onState = () => {}) {
 
   async function run() {
     document.addEventListener("visibilitychange", onVisible);
+    if (document.hidden) onVisible();  // opened in the background
     while (!ended) {
       const why = await connectOnce();
       if (ended) break;
