@@ -1,12 +1,8 @@
 """The picture of robots at the top of the README: a frame of each robot's video, in rows.
 
-    python -m orchestrator run jobs/robots.toml
-    for job in quadruped hopper dog; do python -m orchestrator play runs/robots $job --video; done
-    python -m benchmarks.robot_pictures runs/robots quadruped hopper dog --output docs/pictures/robots.png
-
-That of a report is a part of the page's screenshot:
-
-    chromium --headless --window-size=1000,2600 --screenshot=FILE.png runs/robots/report/index.html
+python -m orchestrator run jobs/robots.toml
+for job in quadruped hopper dog; do python -m orchestrator play runs/robots $job --video; done
+python -m benchmarks.robot_pictures runs/robots quadruped hopper dog --output docs/pictures/robots.png
 """
 
 from __future__ import annotations

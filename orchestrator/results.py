@@ -115,7 +115,11 @@ class ExperimentResult(Sequence[Result]):
     @overload
     def __getitem__(self, key: slice) -> tuple[Result, ...]: ...
     def __getitem__(self, key: int | str | slice) -> Result | tuple[Result, ...]:
-        """A result by its position or job id. :raises IndexError, KeyError: there is none."""
+        """A result by its position or job id.
+
+        :raises IndexError: there is none at this position.
+        :raises KeyError: no job has this id.
+        """
         if not isinstance(key, str):
             return self.results[key]
         for result in self.results:

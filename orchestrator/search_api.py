@@ -110,7 +110,8 @@ class Search:
 
         :param show: as in :func:`orchestrator.train`, and so is ``fresh``.
         :raises UsageError: the space does not fit the robot, or another search has begun in the run directory.
-        :raises DiskFullError, SupervisorError: everything has stopped; the same call resumes.
+        :raises DiskFullError: no space is left; every job has stopped, and the same call resumes.
+        :raises SupervisorError: unexpected error of the supervisor; every job has stopped, and the same call resumes.
         :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited; the same call resumes.
         """
         options = run_plan.RunOptions(
