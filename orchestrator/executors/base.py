@@ -46,6 +46,10 @@ class Launch:
     """Least niceness of each rank."""
     gpu_share: float = 1
     """Share of the memory of each of ``gpus`` that the attempt may use."""
+    code_folder: str | None = None
+    """Where the job imports code of the user from; None if it imports none."""
+    code_name: str = ""
+    """What it imports from there, as the job file names it."""
     fork: bool = False
     """Whether the worker is forked from the template process, where that is possible, instead of exec'ed."""
     why_exec: str = ""

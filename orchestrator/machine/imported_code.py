@@ -29,6 +29,11 @@ def code_folder(spec: WorkerSpec) -> str | None:
     return None if spec.env is not None and ":" not in spec.env else spec.search_path
 
 
+def code_name(spec: WorkerSpec) -> str:
+    """What a job imports, as the job file names it."""
+    return spec.entry_point or spec.env or spec.task or ""
+
+
 def python_files(folder: Path) -> Files:
     """The Python files below ``folder``, following links; empty if there is no such folder.
 

@@ -9,6 +9,7 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.job import AttemptOutcome, Cause, Job, Resources
 from orchestrator.executors.base import Executor, Handle, Launch, amounts
+from orchestrator.machine import imported_code
 from orchestrator.machine.slots import Slot, Slots
 from orchestrator.supervisor import job_directory, retry_policy
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
@@ -96,6 +97,8 @@ class Launcher:
                 log_mib=job.resources.log_mib,
                 nice=job.resources.nice,
                 gpu_share=job.resources.gpu_share,
+                code_folder=imported_code.code_folder(job.spec),
+                code_name=imported_code.code_name(job.spec),
                 fork=is_forked and why_exec is None,
                 why_exec=why_exec or "",
             )

@@ -157,6 +157,15 @@ def test_jobs_entered_as_the_last_one_ends_are_trained(tmp_path: Path) -> None:
     assert experiment.run() == {"a": "SUCCEEDED", "b": "SUCCEEDED"}
 
 
+def test_executors_know_where_new_jobs_import_code_from(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")], holder="me")
+    new = make_job("b", spec={"env": None, "entry_point": "odd:make", "search_path": "/project"})
+    experiment.reporter.each_turn = once(lambda _: True, lambda: entered(tmp_path, new))
+    experiment.run()
+    places = [(launch.code_folder, launch.code_name) for launch in experiment.fake.launches]
+    assert places == [(None, "CartPole-v1"), ("/project", "odd:make")]
+
+
 def test_new_jobs_wait_while_the_ledger_is_locked_and_unreadable_ones_end_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.ray import user_code
 from orchestrator.executors.ray.driver_directory import DriverDirectory
-from orchestrator.executors.ray.user_code import UserCode
+from orchestrator.executors.ray.user_code import CodeFolders, UserCode
 from orchestrator.machine import imported_code
 from orchestrator.machine.imported_code import digest, python_files
 
@@ -103,6 +103,19 @@ def test_only_jobs_that_name_a_module_have_code(changes: dict[str, Any], is_copi
         **changes,
     )
     assert imported_code.code_folder(spec) == ("/p" if is_copied else None)
+
+
+def test_code_is_as_it_was_when_the_first_job_named_it(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    folders, empty = CodeFolders(driver_directory=DriverDirectory.create(tmp_path / "run")), tmp_path / "empty"
+    empty.mkdir()
+    first = folders.code(str(folder), "tasks:Jump")
+    write_files(folder, {"new.py": b"added"})
+    assert folders.code(str(folder), "tasks:Jump") is first is not None
+    later = folders.code(str(folder), "new:Task")
+    assert later is not None
+    assert pickle.loads(later.copy.read_bytes()) == {**pickle.loads(first.copy.read_bytes()), "new.py": b"added"}
+    assert folders.code(None, "") is folders.code(str(empty), "tasks:Jump") is None
 
 
 # -- the code that a node uses

@@ -10,13 +10,15 @@ from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
 from orchestrator.core.text import count
 from orchestrator.executors.base import BackendSettings, amounts, resource_problem
-from orchestrator.executors.ray import connection, user_code
+from orchestrator.executors.ray import connection
 from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes, Report
 from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.executors.ray.node_registry import NodeRegistry
 from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.transport import Transport
+from orchestrator.executors.ray.user_code import CodeFolders
+from orchestrator.machine import imported_code
 
 
 class RayBackend:
@@ -33,11 +35,13 @@ class RayBackend:
             connected = stack.enter_context(contextlib.closing(connection.connect(settings.address, settings.machine)))
             driver_directory = DriverDirectory.create(run_dir)
             stack.callback(driver_directory.remove)
-            code = user_code.copies(jobs, driver_directory)
+            code = CodeFolders(driver_directory=driver_directory)
+            for job in jobs:
+                code.code(imported_code.code_folder(job.spec), imported_code.code_name(job.spec))
             self.slots = ClusterSlots(settings.max_parallel)
             registry = NodeRegistry(connected, driver_directory, transport)
             self.nodes = stack.enter_context(contextlib.closing(CompatibleNodes(registry, self.slots, transport)))
-            self.executor = RayExecutor(nodes=self.nodes, expected=len(jobs), code=code)
+            self.executor = RayExecutor(nodes=self.nodes, code=code.code)
             self.local_slots = settings.local_slots(None)
             stack.callback(self.local_slots.close)
             self._stack = stack.pop_all()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.core.errors import ClusterLostError, DiskFullError
+from orchestrator.core.errors import ClusterLostError, DiskFullError, UsageError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
 from orchestrator.executors.base import Event, Exited, Handle, Launch
 from orchestrator.executors.rank_group import RankGroup
@@ -40,17 +40,15 @@ class RayExecutor:
     """See :class:`orchestrator.executors.base.Executor`.
 
     :param nodes: the nodes that ``Launch.rank_slots`` names.
-    :param expected: the most attempts at once, as far as the number of jobs tells.
     :param worker_command: what is started in place of the worker, with job directory and attempt number appended.
     :param environment: variables added to every worker's environment.
-    :param code: code of the user that jobs import, by ``job_id``.
+    :param code: gives the code of the user, from :attr:`Launch.code_folder` and :attr:`Launch.code_name`.
     """
 
     nodes: CompatibleNodes
-    expected: int = 1
     worker_command: Sequence[str] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    code: Mapping[str, UserCode] = field(default_factory=dict)
+    code: Callable[[str | None, str], UserCode | None] = lambda *_: None
     _attempts: dict[Handle, RemoteAttempt] = field(default_factory=dict, init=False)
     _tasks: dict[Any, tuple[RemoteAttempt, RayTask]] = field(default_factory=dict, init=False)
     _ended: list[Event] = field(default_factory=list, init=False)
@@ -89,23 +87,29 @@ class RayExecutor:
         strategy: Any,
         rank_variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Start a task for ``launch`` on the node of ``slot``. :raises OSError: the node has left."""
+        """Start a task for ``launch`` on the node of ``slot``.
+
+        :raises OSError: the node has left, or the user's code cannot be copied.
+        """
         if (node := self.nodes.get(slot.node)) is None:
             raise OSError("the node chosen for it has left the cluster")
-        concurrent = min(self.nodes.slots.lanes // slot.cores, self.expected)
+        try:
+            code = self.code(launch.code_folder, launch.code_name)
+        except UsageError as error:
+            raise OSError(str(error)) from error
         assignment = Assignment(
             launch=launch,
             cores=slot.cores,
             has_gpus=slot.gpus > 0,
             node=node.name,
-            report_every_s=max(1.0, concurrent / BATCHES_PER_S),
+            report_every_s=max(1.0, self.nodes.slots.lanes // slot.cores / BATCHES_PER_S),
             mode=self.nodes.transfer_mode(node),
             storage=self.nodes.transport.storage,
             driver_node=self.nodes.registry.driver_node,
             ranks=None if rank_variables is None else (launch.first_rank,),
             worker_command=self.worker_command,
             environment={**self.environment, **(rank_variables or {})},
-            code=self.code.get(launch.job_id),
+            code=code,
         )
         if self._run is None:
             import ray

@@ -1,7 +1,8 @@
 """Python code of the user that jobs import: how it gets to nodes that do not have it.
 
-The driver reads the folder of the job file once. An attempt uses the folder of the same path on its node if the code
-there is the same; otherwise it gets the driver's.
+The driver reads the folder of the job file when the run begins, and again when a job is added later that names other
+code. An attempt uses the folder of the same path on its node if the code there is the same; otherwise it gets the
+driver's.
 """
 
 from __future__ import annotations
@@ -10,17 +11,15 @@ import contextlib
 import os
 import pickle
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from orchestrator.core.environment import SEARCH_PATH_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
-from orchestrator.core.job import Job
 from orchestrator.executors.ray import internals
 from orchestrator.executors.ray.driver_directory import DriverDirectory
-from orchestrator.machine.imported_code import Files, code_folder, digest, python_files
+from orchestrator.machine.imported_code import Files, digest, python_files
 
 FETCH_TIMEOUT_S = 120.0
 CODE_FOLDER = "code"
@@ -76,27 +75,29 @@ class UserCode:
         return target
 
 
-def copies(jobs: Iterable[Job], driver_directory: DriverDirectory) -> dict[str, UserCode]:
-    """Copy the code of all ``jobs`` that import some into ``driver_directory``. Returns it by ``job_id``.
+@dataclass(slots=True, kw_only=True)
+class CodeFolders:
+    """The code of the folders that jobs import from, as it was when a job was first known that imports it."""
 
-    :raises UsageError: the code is too large, or cannot be read or copied.
-    """
-    by_folder: dict[str, UserCode | None] = {}
-    by_job = {}
-    for job in jobs:
-        folder = code_folder(job.spec)
+    driver_directory: DriverDirectory
+    """Receives the copies."""
+    _read: dict[tuple[str, str], UserCode | None] = field(default_factory=dict, init=False)
+
+    def code(self, folder: str | None, name: str) -> UserCode | None:
+        """The code in :attr:`Launch.code_folder`, with :attr:`Launch.code_name`; None where there is none.
+
+        :raises UsageError: the code is too large, or cannot be read or copied.
+        """
         if folder is None:
-            continue
-        if folder not in by_folder:
+            return None
+        if (folder, name) not in self._read:
             try:
-                by_folder[folder] = _copy(folder, driver_directory)
+                self._read[folder, name] = _copy(folder, self.driver_directory)
             except OSError as error:
                 raise UsageError(
                     f"{error.filename or folder}: cannot be copied for other nodes ({error.strerror})"
                 ) from error
-        if (code := by_folder[folder]) is not None:
-            by_job[job.job_id] = code
-    return by_job
+        return self._read[folder, name]
 
 
 def _copy(folder: str, driver_directory: DriverDirectory) -> UserCode | None:
