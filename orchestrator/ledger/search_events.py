@@ -25,13 +25,15 @@ CREATE TABLE IF NOT EXISTS search (
 """
 
 WITHDRAWN = "is_withdrawn"
+PAUSE_AT = "CAST(json_extract(spec, '$.pause_at') AS INTEGER)"
 MOST_MARKS = 500
 """Values of one statement; SQLite limits their number."""
 
-Kind: TypeAlias = Literal["began", "asked", "reached", "promoted", "over", "told", "ended"]
+Kind: TypeAlias = Literal["began", "asked", "reached", "promoted", "over", "retried", "told", "ended"]
 """``began``: a session of the search, with the number of jobs at once. ``asked``: a trial was made, with its point.
 ``reached``: all of its jobs are paused at a rung. ``promoted``: it goes on to a later rung. ``over``: its jobs have
-ended, with its values. ``told``: the sampler was told this outcome of it. ``ended``: the search is over."""
+ended, with its values. ``retried``: it had failed, and is trained again. ``told``: the sampler was told this outcome
+of it. ``ended``: the search is over."""
 
 KINDS = get_args(Kind)
 
@@ -81,9 +83,13 @@ def goals(ledger: Ledger) -> dict[str, int]:
     """env_steps at which jobs of a search pause at a rung, by ``job_id``: of those that run or are queued."""
     if standing(ledger) != "underway":
         return {}
-    at = "CAST(json_extract(spec, '$.pause_at') AS INTEGER)"
-    sql = f"SELECT job_id, {at} FROM declared JOIN jobs USING (job_id) WHERE state IN ('PENDING', 'RUNNING')"  # noqa: S608
-    return dict(map(tuple, ledger.select(f"{sql} AND {at} IS NOT NULL")))
+    sql = f"SELECT job_id, {PAUSE_AT} AS at FROM declared JOIN jobs USING (job_id)"  # noqa: S608
+    return dict(map(tuple, ledger.select(f"{sql} WHERE state IN ('PENDING', 'RUNNING') AND at IS NOT NULL")))
+
+
+def pauses(ledger: Ledger) -> dict[str, int | None]:
+    """env_steps up to which jobs are trained before they are compared, by ``job_id``; None: they train to their end."""
+    return dict(map(tuple, ledger.select(f"SELECT job_id, {PAUSE_AT} FROM declared")))  # noqa: S608
 
 
 def events(ledger: Ledger, path: Path, *, after: int = 0) -> list[SearchEvent]:

@@ -200,7 +200,7 @@ def _spent(events: Iterable[search_events.SearchEvent], finished: set[int]) -> d
         history.apply(event)
         if event.trial is not None:
             total += history.trials[event.trial].env_steps - before
-            if event.kind == "over" and event.trial in finished:
+            if event.kind == "over" and event.trial in finished and event.content["values"] is not None:
                 found[event.trial] = (total, history.elapsed_s)
     return found
 

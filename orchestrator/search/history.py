@@ -48,8 +48,12 @@ class History:
     """The trials of a search, each a fold of its events."""
 
     trials: list[Trial] = field(default_factory=list)
-    open: dict[int, Trial] = field(default_factory=dict)
-    """By number: those that train, wait for a slot, or stand at a rung."""
+    training: dict[int, Trial] = field(default_factory=dict)
+    """By number: those that train, or wait for a slot."""
+    waiting: dict[int, Trial] = field(default_factory=dict)
+    """By number: those that stand at a rung."""
+    failed: dict[int, Trial] = field(default_factory=dict)
+    """By number."""
     untold: dict[int, Trial] = field(default_factory=dict)
     """By number: those that the sampler has been told nothing of, though it is to be."""
     asked: list[Trial] = field(default_factory=list)
@@ -79,7 +83,7 @@ class History:
         elif event.kind == "asked":
             trial = Trial(number=len(self.trials), index=len(self.asked), **event.content)
             self.trials.append(trial)
-            self.open[trial.number] = trial
+            self._sort_in(trial)
             if trial.reevaluates is None:
                 self.asked.append(trial)
                 self.untold[trial.number] = trial
@@ -100,10 +104,20 @@ class History:
             case "over":
                 trial.is_over, trial.why, trial.env_steps = True, content["why"], content["env_steps"]
                 trial.values, trial.measures = content["values"], content["measures"]
-                del self.open[trial.number]
                 if trial.values is None:
                     self.whys.append(trial.why)
                 self.has_succeeded |= trial.values is not None
+            case "retried":
+                trial.is_over, trial.why = False, ""
+        self._sort_in(trial)
+
+    def _sort_in(self, trial: Trial) -> None:
+        for trials in (self.training, self.waiting, self.failed):
+            trials.pop(trial.number, None)
+        if not trial.is_over:
+            (self.waiting if trial.is_waiting else self.training)[trial.number] = trial
+        elif trial.values is None:
+            self.failed[trial.number] = trial
 
 
 def costs(trial: Trial, directions: Sequence[Direction]) -> tuple[float, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from orchestrator.core.job import TERMINAL
 from orchestrator.jobfile.search_spec import Aggregate, SearchSpec
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Ledger, Request, search_events
 from orchestrator.ledger.search_events import Figures, SearchEvent
 from orchestrator.search.history import Trial
 
@@ -16,6 +17,9 @@ AGGREGATES: Mapping[Aggregate, Callable[[Iterable[float]], float]] = {
     "mean": statistics.fmean,
     "min": min,
 }
+
+
+GONE = Figures("CANCELLED", 0, None, "the job is no longer there")
 
 
 def reached(search: SearchSpec | None, trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
@@ -55,6 +59,24 @@ def failed(trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
     steps, why = sum(one.env_steps for one in figures), whys[0] if whys else "it was cancelled, or is gone"
     content = {"values": None, "measures": None, "env_steps": steps, "why": why}
     return SearchEvent(kind="over", trial=trial.number, content=content)
+
+
+def retried(
+    ledger: Ledger, search: SearchSpec | None, failed: Collection[Trial]
+) -> tuple[list[SearchEvent], list[Request]]:
+    """Those of the ``failed`` trials go on of which the user has retried a job, with all of their seeds."""
+    events, requests = list[SearchEvent](), list[Request]()
+    found = search_events.figures(ledger, [job_id for trial in failed for job_id in trial.jobs])
+    for trial in failed:
+        states = {job_id: found.get(job_id, GONE).state for job_id in trial.jobs}
+        have_succeeded = set(states.values()) == {"SUCCEEDED"}
+        if have_succeeded and over(ledger, search, trial).content["values"] is None:  # as before
+            continue
+        if have_succeeded or not set(states.values()) <= set(TERMINAL):
+            events.append(SearchEvent(kind="retried", trial=trial.number, content={}))
+            left = [job_id for job_id, state in states.items() if state in ("FAILED", "CANCELLED")]
+            requests += [Request(verb="retry", job_id=job_id) for job_id in left]
+    return events, requests
 
 
 def aggregated(values: Sequence[float | None], how: Aggregate) -> float | None:

@@ -133,7 +133,7 @@ class Proposals:
     def is_next_known(self, history: History) -> bool:
         """Whether all trials are over, or rejected for good, that the next one is asked with."""
         lag = self._lag(history)
-        return all(trial.index >= lag or trial.is_waiting for trial in history.open.values())
+        return all(trial.index >= lag for trial in history.training.values())
 
     def to_tell(self, history: History) -> Iterable[Trial]:
         """The trials that the sampler is told before the next one is asked, with order = "fixed"."""

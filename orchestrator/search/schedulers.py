@@ -36,6 +36,9 @@ class Scheduler(Protocol):
     def ended(self, trial: int) -> None:
         """``trial`` has succeeded, failed or been cancelled. It counts where it paused, and is promoted no more."""
 
+    def retried(self, trial: int) -> None:
+        """``trial``, which had failed, is trained again, and may be promoted."""
+
     def no_more(self, trials: int) -> None:
         """There will be ``trials`` trials altogether."""
 
@@ -156,6 +159,9 @@ class SuccessiveHalving:
         if self.rungs:
             self._bracket_of(trial).end(trial)
 
+    def retried(self, trial: int) -> None:
+        self._bracket_of(trial).ended.discard(trial)
+
     def no_more(self, trials: int) -> None:
         self._trials = trials
         for number, bracket in self._brackets.items():
@@ -217,6 +223,9 @@ class MedianStopping:
 
     def ended(self, trial: int) -> None:
         self._promotions.pop(trial, None)
+
+    def retried(self, trial: int) -> None:
+        """It is decided when it comes to the next rung."""
 
     def no_more(self, trials: int) -> None:
         """Nobody waits for further trials."""

@@ -39,9 +39,12 @@ from orchestrator.search.proposals import RETURNS, Proposals
 from orchestrator.search.watchdog import Watchdog, tell
 
 LOOK_EVERY_S = 0.05
+RETRIES_EVERY_S = 2.0
+"""How often the jobs of failed trials are looked at: perhaps the user has retried some."""
+RETRIES_SHARE = 0.01
+"""Largest share of the time for that."""
 FAILURES_IN_A_ROW = 20
 """So many failures before the first success end a search: something is wrong with all of its jobs."""
-GONE = Figures("CANCELLED", 0, None, "the job is no longer there")
 SEED_STEP = 1000
 """Added to the seeds of a job file for trainings that are repeated with other seeds."""
 
@@ -62,8 +65,11 @@ class Searcher:
     _rungs: Sequence[int] = field(default=(), init=False)
     _is_closed: bool = field(default=False, init=False)
     """Whether the scheduler knows that there will be no more trials."""
+    _has_news: bool = field(default=True, init=False)
+    """Whether there may be something to decide, or to tell the sampler."""
+    _retries_at: float = field(default=0.0, init=False)
     _figures: dict[str, Figures] = field(default_factory=dict, init=False)
-    """Of the jobs of open trials."""
+    """Of the jobs of trials that train."""
     _cancelled: set[str] = field(default_factory=set, init=False)
     """Jobs whose end was requested, as another seed of their trial has failed."""
     _children: list[preflight.Child] = field(default_factory=list, init=False)
@@ -115,35 +121,41 @@ class Searcher:
         """Act on what is new in the ledger. Returns whether something was done."""
         self._look()
         done = self._follow()
+        if time.monotonic() >= self._retries_at:
+            done |= self._take_up_retried()
         self._close()
-        done |= self._promote()
-        self._tell()
+        if self._has_news and (self._proposals is not None or self._has_room()):
+            # The jobs of a matrix come to their first rung before any goes on, as long as some wait.
+            self._has_news = False
+            done |= self._promote()
+            self._tell()
         if self._may_ask():
             self._ask()
             done = True
         self._refuse_if_hopeless()
         if self._proposals is not None:
             self._proposals.save(self.history.last_id)
-        if not done and self._is_at_end():
-            self._end()
+        if not done and self._is_spent() and not self.history.training:
+            if not self._take_up_retried():
+                self._end()
             done = True
         return done
 
     # -- what has happened
 
     def _look(self) -> None:
-        ids = [job_id for trial in self.history.open.values() if not trial.is_waiting for job_id in trial.jobs]
+        ids = [job_id for trial in self.history.training.values() for job_id in trial.jobs]
         self._figures = search_events.figures(self.ledger, ids)
 
     def _follow(self) -> bool:
-        """Enter what has become of the open trials."""
+        """Enter what has become of the trials that train."""
         events, cancelled = list[SearchEvent](), list[Request]()
-        for trial in [trial for trial in self.history.open.values() if not trial.is_waiting]:
-            figures = [self._figures.get(job_id, GONE) for job_id in trial.jobs]
+        for trial in self.history.training.values():
+            figures = [self._figures.get(job_id, outcomes.GONE) for job_id in trial.jobs]
             states = {one.state for one in figures}
             if states == {"SUCCEEDED"}:
                 events.append(outcomes.over(self.ledger, self.experiment.search, trial))
-            elif states & {"FAILED", "CANCELLED"}:
+            elif states & {"FAILED", "CANCELLED"} and not self._is_retry_requested(trial):
                 unfinished = [id_ for id_, one in zip(trial.jobs, figures, strict=True) if one.state not in TERMINAL]
                 if unfinished:
                     new = [job_id for job_id in unfinished if job_id not in self._cancelled]
@@ -156,6 +168,21 @@ class Searcher:
         if events or cancelled:
             self._record(events, cancelled)
         return bool(events)
+
+    def _take_up_retried(self) -> bool:
+        """Go on with failed trials of which the user has retried a job."""
+        began = time.monotonic()
+        failed = self.history.failed.values()
+        events, requests = outcomes.retried(self.ledger, self.experiment.search, failed)
+        if events:
+            self._cancelled.difference_update(job_id for trial in failed for job_id in trial.jobs)
+            self._record(events, requests)
+        now = time.monotonic()
+        self._retries_at = now + max(RETRIES_EVERY_S, (now - began) / RETRIES_SHARE)
+        return bool(events)
+
+    def _is_retry_requested(self, trial: Trial) -> bool:
+        return any(search_events.is_requested(self.ledger, "retry", job_id) for job_id in trial.jobs)
 
     def _is_at_rung(self, trial: Trial, figures: Sequence[Figures]) -> bool:
         """Whether its jobs, all paused, have come to the rung that it is trained to; else the user pauses them."""
@@ -189,7 +216,7 @@ class Searcher:
     def _waits_for_user(self) -> bool:
         """Whether nothing can go on before the user resumes jobs that they have paused."""
         states = []
-        for trial in [trial for trial in self.history.open.values() if not trial.is_waiting]:
+        for trial in self.history.training.values():
             for one in [self._figures[job_id] for job_id in trial.jobs]:
                 is_there = self._is_at_rung(trial, [one])  # it waits for another seed; otherwise it is being promoted
                 states.append(one.state if one.cause != Cause.RUNG else "SUCCEEDED" if is_there else "promoted")
@@ -199,8 +226,8 @@ class Searcher:
     # -- what happens next
 
     def _promote(self) -> bool:
-        """Let the best at rungs go on. The jobs of a matrix come to their first rung before, as long as any wait."""
-        if self._scheduler is None or (self._proposals is None and not self._has_room()):
+        """Let the best at rungs go on."""
+        if self._scheduler is None:
             return False
         events, requests = [], []
         for promotion in self._scheduler.decisions():
@@ -276,13 +303,10 @@ class Searcher:
             for jobs in trials.values()
         )
 
-    def _is_at_end(self) -> bool:
-        return self._is_spent() and all(trial.is_waiting for trial in self.history.open.values())
-
     def _close(self) -> None:
         """Let the scheduler know once that there will be no more trials: it may have waited for them."""
         if self._scheduler is not None and not self._is_closed and self._is_spent():
-            self._is_closed = True
+            self._is_closed = self._has_news = True
             self._scheduler.no_more(len(self.history.asked))
 
     def _end(self) -> None:
@@ -323,6 +347,7 @@ class Searcher:
 
     def _apply(self, event: SearchEvent) -> None:
         self.history.apply(event)
+        self._has_news = True
         if self._scheduler is None or event.trial is None:
             return
         trial = self.history.trials[event.trial]
@@ -332,6 +357,8 @@ class Searcher:
             self._scheduler.reached(trial.index, len(trial.reached) - 1, trial.reached[-1])
         elif event.kind == "over" and trial.reevaluates is None:
             self._scheduler.ended(trial.index)
+        elif event.kind == "retried" and trial.reevaluates is None:
+            self._scheduler.retried(trial.index)
 
 
 def _scheduler(spec: SchedulerSpec, search: SearchSpec | None, rungs: Sequence[int]) -> schedulers.Scheduler:

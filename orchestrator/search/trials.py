@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -36,8 +36,6 @@ class TrialReader:
     """``total_timesteps`` of every job of a trial, by ``job_id``."""
     env_steps: int = 0
     """Of all jobs, trained so far, where the budget limits them; counted for that only."""
-    failed: int = 0
-    """Number of trials that have failed, without those that repeat one."""
     _done_steps: int = 0
     """``total_timesteps`` of all jobs of finished trials."""
     _front: list[tuple[Sequence[float], int, Trial]] = field(default_factory=list)
@@ -71,9 +69,9 @@ class TrialReader:
         if is_begun_again and (declared := TrialReader.of(self.paths)) is not None:
             self.search = declared.search
         self.totals |= search_events.totals(ledger, [id_ for one in self.history.trials[known:] for id_ in one.jobs])
-        for event in events:
-            if event.kind == "over" and event.trial is not None:
-                self._end(self.history.trials[event.trial])
+        for number in dict.fromkeys(event.trial for event in events if event.kind == "over"):
+            assert number is not None
+            self._end(self.history.trials[number])
         if self.search is not None and self.search.max_env_steps is not None:
             self.env_steps = search_events.env_steps(ledger)
         return bool(events)
@@ -84,7 +82,6 @@ class TrialReader:
             self._done_steps += sum(self.totals[job_id] for job_id in trial.jobs)
         if trial.reevaluates is not None:
             return
-        self.failed += trial.values is None
         if not trial.values or self.search is None:
             return
         mine = costs(trial, self.directions)
@@ -126,9 +123,14 @@ class TrialReader:
         return {trial.reevaluates: trial for trial in self.history.trials if trial.reevaluates is not None}
 
     @property
-    def waiting(self) -> list[Trial]:
+    def waiting(self) -> Collection[Trial]:
         """Those that stand at a rung."""
-        return [trial for trial in self.history.open.values() if trial.is_waiting]
+        return self.history.waiting.values()
+
+    @property
+    def failed(self) -> int:
+        """Number of trials that have failed, without those that repeat one."""
+        return sum(trial.reevaluates is None for trial in self.history.failed.values())
 
     def state(self, trial: Trial) -> str:
         """``finished``, ``failed``, ``waiting`` (at a rung) or ``training`` (or queued for it)."""

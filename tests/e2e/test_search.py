@@ -285,3 +285,41 @@ def make(params, folder):
     assert "the first 20 trials have failed, 20 of them as this one: " in done.stdout + done.stderr
     assert "no such leg" in done.stdout + done.stderr
     assert sum(event.kind == "asked" for event in events(tmp_path / "run")) <= 22
+
+
+OWN = """
+import pathlib
+import odd
+
+class Own(odd.Odd):
+    def step(self, action):
+        if self.count == 100 and pathlib.Path(__file__).with_name("broken").exists():
+            raise ValueError("the knee fell off")
+        return super().step(action)
+
+def make(xml=None, seed=0):
+    return Own("nothing", 0)
+"""
+
+
+@pytest.mark.slow
+def test_trials_that_fail_are_trained_with_all_seeds_when_they_are_retried(tmp_path: Path) -> None:
+    """They fail behind their first rung, where they have a checkpoint."""
+    jobs = commands.write_experiment(tmp_path, {"name": "odd", "entry_point": "own:make", "seeds": [0, 1]})
+    jobs.write_text(f"{jobs.read_text()}\n[search]\n{RUNGS.replace('trials = 6', 'trials = 3')}\n{SPACE}")
+    jobs.write_text("\n".join(line for line in jobs.read_text().splitlines() if "thigh" not in line))
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "broken").touch()
+    done = commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    before = commands.summary(tmp_path / "run")
+    failed = {job_id.rpartition("-")[0] for job_id, row in before.items() if row["state"] == "FAILED"}
+    assert failed, done.stdout + done.stderr
+    (tmp_path / "broken").unlink()
+    retried = commands.invoke("retry", "run", cwd=tmp_path)
+    assert retried.returncode == 0, retried.stderr
+    finish(jobs)
+    after = commands.summary(tmp_path / "run")
+    assert list(after) == list(before), "there are no further trials"
+    assert {after[f"{name}-s{seed}"]["state"] for name in failed for seed in (0, 1)} <= {"SUCCEEDED", "PAUSED"}
+    kinds = Counter(event.kind for event in events(tmp_path / "run"))
+    assert (kinds["retried"], kinds["told"]) == (len(failed), 3)

@@ -70,6 +70,19 @@ def test_what_is_decided_is_said_until_it_is_entered() -> None:
     assert compared.decisions() == []
 
 
+@pytest.mark.parametrize("order", ["asynchronous", "fixed"])
+def test_a_trial_that_had_failed_and_is_retried_goes_on_like_any_other(order: TrialOrder) -> None:
+    compared = scheduler(order=order, rungs=1)
+    compared.no_more(3)
+    for trial, value in enumerate((1.0, 2.0)):
+        compared.reached(trial, 0, value)
+    compared.ended(2)
+    assert decided(compared) == [Promotion(1, None)]
+    compared.retried(2)
+    compared.reached(2, 0, 3.0)
+    assert decided(compared) == [Promotion(2, None)]
+
+
 def test_asha_gives_those_of_higher_rungs_first() -> None:
     compared = scheduler()
     after(compared, 0, *map(float, range(9)))
