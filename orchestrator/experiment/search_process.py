@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import signal
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,10 +20,10 @@ from orchestrator.core.errors import ChangedError, LedgerError
 from orchestrator.core.job import TERMINAL, Cause, State, move
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.executors.process import end_group, has_ended
-from orchestrator.experiment import control, resume, run_end, side_process
+from orchestrator.experiment import control, resume, run_end
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.experiment.side_process import SideProcess
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger, search_events
 from orchestrator.machine.slots import Slots
@@ -34,6 +32,8 @@ from orchestrator.supervisor.retry_policy import exit_code, promoted
 from orchestrator.supervisor.supervisor import Supervisor
 
 MOST_STARTS = 5
+STEADY_S = 600.0
+"""A searcher that has worked for so long is started again, however often that was done before."""
 ENDED, WAITS_FOR_USER, CANNOT_GO_ON = 10, 3, 2
 """Exit codes of a searcher: the search is over; what is left is jobs that the user has paused; something has to be
 corrected first."""
@@ -60,31 +60,36 @@ class SearchProcess:
     """Why it has ended before."""
     _is_needed: bool = field(default=False, init=False)
     _is_search: bool = field(default=False, init=False)
-    _popen: subprocess.Popen[bytes] | None = field(default=None, init=False)
-    _starts: int = field(default=0, init=False)
+    _process: SideProcess = field(init=False)
     _told_lanes: int = field(default=0, init=False)
     """The number of jobs at once that the searcher knows."""
     _declared_at: int = field(default=0, init=False)
     """When the declaration was written that it has read."""
 
+    def __post_init__(self) -> None:
+        arguments = ["orchestrator.search.searcher", str(self.paths.root.absolute()), self.holder]
+        self._process = SideProcess(arguments=arguments, run_dir=self.paths.root, log=self.paths.search_log)
+
     def is_running(self) -> bool:
         """Whether it may still add jobs, or let paused ones go on. To be called often."""
-        is_redeclared = self._popen is not None and self._declared_at != _written_at(self.paths)
+        is_redeclared = self._process.starts > 0 and self._declared_at != _written_at(self.paths)
         if not self._is_needed or ((self.has_finished or self.problem) and not is_redeclared):
             return False
-        if self._popen is not None and not is_redeclared and not has_ended(self._popen.pid):
-            self._tell_lanes(self._popen)
+        if self._process.is_alive and not is_redeclared:
+            self._tell_lanes()
             return True
-        code = None if self._popen is None else end_group(self._popen)  # with whatever its sampler has started
+        code = self._process.end()  # with whatever its sampler has started
         if is_redeclared:
-            code, self._starts, self.problem = None, 0, ""
+            code, self._process.starts, self.problem = None, 0, ""
             self.reporter.event("reloaded", "the search goes on as it is declared now, taken over by `reload`")
         self.has_finished = code == ENDED
         if code in (ENDED, WAITS_FOR_USER):
             self.problem = "" if self.has_finished else "jobs are paused"
             return False
+        is_steady = self._process.ran_s > STEADY_S
+        is_hopeless = self._process.starts == MOST_STARTS and not is_steady
         try:
-            if code is not None and (code in (CANNOT_GO_ON, -signal.SIGPROF) or self._starts == MOST_STARTS):
+            if code is not None and (code in (CANNOT_GO_ON, -signal.SIGPROF) or is_hopeless):
                 self.problem = self._why(code)
                 text = f"the search has stopped: {self.problem}. The jobs that it has made are trained. {AGAIN}"
                 self.reporter.event("warning", text)
@@ -92,31 +97,25 @@ class SearchProcess:
             if code is not None:
                 text = f"the process of the search has ended ({self._why(code)}); it is started again"
                 self.reporter.event("warning", text)
-            self._start()
+            self._told_lanes, self._declared_at = self.slots.lanes, _written_at(self.paths)
+            self._process.starts *= not is_steady
+            self._process.start(str(self._told_lanes))
         except OSError as error:  # the jobs are trained without it
             self.problem = f"its process could not be started: {error}"
             self.reporter.event("warning", f"the search has stopped: {self.problem}")
             return False
         return True
 
-    def _tell_lanes(self, popen: subprocess.Popen[bytes]) -> None:
+    def _tell_lanes(self) -> None:
         if self.slots.lanes != self._told_lanes:
             self._told_lanes = self.slots.lanes
-            assert popen.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # it has just ended
-                os.write(popen.stdin.fileno(), f"{self._told_lanes}\n".encode())
+                self._process.tell(f"{self._told_lanes}\n".encode())
 
     def _why(self, code: int) -> str:
         if code == -signal.SIGPROF:
             return "a call of its sampler has not returned, and has kept all else in its process from running"
-        return side_process.last_words(self.paths.search_log, code).removeprefix("search: ")
-
-    def _start(self) -> None:
-        self._starts, self._told_lanes = self._starts + 1, self.slots.lanes
-        self._declared_at = _written_at(self.paths)
-        module, root = "orchestrator.search.searcher", str(self.paths.root.absolute())
-        arguments = [module, root, self.holder, str(self._told_lanes)]
-        self._popen = side_process.started(arguments, self.paths.root, self.paths.search_log)
+        return self._process.why_it_ended().removeprefix("search: ")
 
     def exit_code(self, states: Mapping[str, State], supervisor: Supervisor) -> int:
         """Of the command. Failed and paused trials are part of a search: it has succeeded when it has ended."""
@@ -139,10 +138,7 @@ class SearchProcess:
         try:
             yield
         finally:
-            if self._popen is not None:
-                assert self._popen.stdin is not None
-                self._popen.stdin.close()
-                end_group(self._popen)
+            self._process.end()
 
 
 def resumed(
@@ -151,24 +147,22 @@ def resumed(
     """``experiment`` with the jobs that its search has made so far and that are not settled, and ``options`` with the
     verdicts of these.
 
-    Where the jobs of a matrix are compared, they pause at the first rung.
+    Where the jobs of a matrix are compared, each pauses at the rung that it has been promoted to, or at the first one.
 
     :raises ChangedError: another search has begun here.
     """
     is_compared = experiment.scheduler is not None and experiment.search is None
-    if is_compared:
-        experiment = _pausing(experiment)
-    if ledger is None or not (is_compared or experiment.search is not None):
+    if not (is_compared or experiment.search is not None):
         return experiment, options
-    rows = ledger.jobs(decoded=False)
-    if not search_events.is_search(ledger):
-        if any(row.attempts for row in rows):
+    if ledger is None or not search_events.is_search(ledger):
+        if ledger is not None and any(row.attempts for row in ledger.jobs(decoded=False)):
             what = "scheduler" if is_compared else "search"
             raise ChangedError(f"{paths.root}: its jobs were begun without [{what}]; {OTHERWISE}")
-        return experiment, options
+        return (_pausing(experiment, {}) if is_compared else experiment), options
     _refuse_another(experiment, paths)
     if is_compared:
-        return experiment, options
+        return _pausing(experiment, search_events.pauses(ledger)), options
+    rows = ledger.jobs(decoded=False)
     left = [row for row in rows if not resume.is_settled(row, paths)]
     recorded = {row.job_id: row for row in rows}
     options = dataclasses.replace(options, verdicts=resume.verdicts(left), recorded=recorded)
@@ -211,11 +205,12 @@ def _refuse_another(experiment: Experiment, paths: RunPaths) -> Mapping[str, Any
     return before
 
 
-def _pausing(experiment: Experiment) -> Experiment:
-    """With jobs that pause at the first rung."""
+def _pausing(experiment: Experiment, recorded: Mapping[str, int | None]) -> Experiment:
+    """With jobs that pause where they are ``recorded`` to, even if they start over; all others at the first rung."""
     assert experiment.scheduler is not None
     first = experiment.scheduler.min_env_steps
-    return dataclasses.replace(experiment, jobs=tuple(job.with_spec(pause_at=first) for job in experiment.jobs))
+    jobs = tuple(job.with_spec(pause_at=recorded.get(job.job_id, first)) for job in experiment.jobs)
+    return dataclasses.replace(experiment, jobs=jobs)
 
 
 def let_all_train_on(experiment: Experiment, ledger: Ledger, reporter: Reporter) -> None:

@@ -14,7 +14,8 @@ from supervisor_helpers import RecordingReporter
 
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import control, run_directory, track_process
+from orchestrator.experiment import control, run_directory, search_process, track_process
+from orchestrator.experiment.search_process import SearchProcess
 from orchestrator.experiment.side_process import SideProcess
 from orchestrator.experiment.track_process import MOST_BYTES, TrackProcess
 from orchestrator.ledger import Ledger
@@ -22,6 +23,7 @@ from orchestrator.track.tracker import JobRows
 
 ENDS = ("platform",)
 """A module that prints a line and ends."""
+SILENT = ("abc",)
 
 
 def tracked(folder: Path) -> tuple[TrackProcess, RecordingReporter]:
@@ -105,6 +107,32 @@ def test_a_process_that_ended_before_it_was_told_can_be_ended(tmp_path: Path) ->
         process.tell(b"\n")
     process.end()
     assert process.exit_code == 0
+
+
+def test_a_process_that_ends_without_a_word_has_no_earlier_reason(tmp_path: Path) -> None:
+    process = SideProcess(arguments=SILENT, run_dir=tmp_path, log=tmp_path / "process.log")
+    process.log.write_text("the reason of the one before\n")
+    process.start()
+    has_ended(process)
+    assert process.why_it_ended() == "its process ended with exit code 0"
+
+
+@pytest.mark.parametrize("steady_s", [math.inf, -1.0])
+def test_a_searcher_that_had_worked_for_long_is_started_again_without_end(
+    steady_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_process, "STEADY_S", steady_s)
+    slots: Any = SimpleNamespace(lanes=1)
+    paths, reporter = RunPaths(tmp_path), RecordingReporter()
+    searcher = SearchProcess(paths=paths, holder="me", slots=slots, reporter=reporter)
+    searcher._process, searcher._is_needed = SideProcess(arguments=SILENT, run_dir=tmp_path, log=paths.search_log), True
+    starts = 0
+    while searcher.is_running() and starts <= search_process.MOST_STARTS:
+        starts += 1
+        has_ended(searcher._process)
+    assert starts == search_process.MOST_STARTS + (steady_s < 0)
+    assert bool(searcher.problem) is (steady_s > 0)
+    searcher._process.end()
 
 
 def test_requests_are_refused_while_the_end_of_a_run_waits_for_trackers(tmp_path: Path) -> None:

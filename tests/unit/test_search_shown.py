@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment import control, resume, run_directory, run_end, run_index, search_process
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.experiment.run_end import RunEnd
+from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.ledger import Ledger, search_events
 from orchestrator.ledger.search_events import SearchEvent
 from orchestrator.search.watch import SearchWatch, WatchReporter
@@ -199,6 +201,17 @@ def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Pat
     (message,) = messages
     assert "hopper-t00001-s0" in message
     assert "hopper-t00002-s0" not in message
+
+
+def test_a_job_of_a_matrix_that_starts_over_is_trained_to_the_rung_that_it_was_promoted_to(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [DONE, AT_FIRST, GOES_ON])
+    declared = replace(resume.declared_search(paths), search=None)
+    paths.search_declared.write_text(json.dumps(declared.declaration))
+    with run_directory.opened_ledger(paths) as ledger:
+        new = make_job("new")
+        begun = replace(declared, jobs=(*(row.job.with_spec(pause_at=None) for row in ledger.jobs()), new))
+        found, _ = search_process.resumed(begun, RunOptions(run_dir=paths.root), ledger, paths)
+    assert [job.spec.pause_at for job in found.jobs] == [None, 300, 300, 100]
 
 
 def test_a_search_is_resumed_from_its_run_directory_as_a_search(tmp_path: Path) -> None:
