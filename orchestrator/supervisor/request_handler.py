@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.core.errors import LedgerError, OrchestratorError
+from orchestrator.core.errors import LedgerBusyError, LedgerError, OrchestratorError
 from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, Running, Succeeded
 from orchestrator.core.text import count, listed
 from orchestrator.ledger import Request, Verb
@@ -33,6 +33,8 @@ class RequestHandler:
     """Names the supervisor in requests that are meant for it alone; see :attr:`Supervisor.holder`."""
     _to_resume: set[str] = field(default_factory=set, init=False)
     """Jobs that were resumed while they are being paused: queued again when their workers have exited."""
+    _to_retry: dict[str, None] = field(default_factory=dict, init=False)
+    """Jobs to be queued again that could not be read, as another process has the ledger locked."""
     _is_reload_due: bool = field(default=False, init=False)
     """Whether the ledger has new jobs, which could not be read yet if it is locked."""
     _is_asked_by_user: bool = field(default=False, init=False)
@@ -42,6 +44,8 @@ class RequestHandler:
         """Act on the requests since the last call, and on stops that signals have requested."""
         for request in self.recorder.take_requests():
             self._handle(request)
+        for job_id in list(self._to_retry):
+            self.retry(job_id)
         for job_id in [job_id for job_id in self._to_resume if not isinstance(self.jobs.states[job_id], Running)]:
             self._to_resume.remove(job_id)
             self.resume(job_id)
@@ -118,10 +122,13 @@ class RequestHandler:
 
     def retry(self, job_id: str) -> None:
         """Queue a failed or cancelled job again."""
+        self._to_retry.pop(job_id, None)
         if not isinstance(self.jobs.states[job_id], Failed | Cancelled):
             return
         try:
             self.jobs.job(job_id)
+        except LedgerBusyError:
+            self._to_retry[job_id] = None
         except LedgerError as error:  # as it was over, nobody has read it before
             self.recorder.reporter.event("warning", f"{job_id} cannot be queued again: {error}", job_id=job_id)
         else:

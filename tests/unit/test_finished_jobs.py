@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import random
 import shutil
 import sqlite3
@@ -14,8 +16,8 @@ import pytest
 from supervisor_helpers import Experiment, RecordingReporter, ask, ledgers_closed, make_job, once  # noqa: F401 - a fixture
 from trial_helpers import Told, search_run
 
-from orchestrator.core.errors import LedgerError
-from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Paused, Pending, State, Succeeded
+from orchestrator.core.errors import LedgerBusyError, LedgerError
+from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Job, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import resume, run_directory, search_process
 from orchestrator.experiment.preflight import JobVerdict
@@ -106,6 +108,24 @@ def test_a_finished_job_that_cannot_be_read_ends_no_run(tmp_path: Path) -> None:
     experiment.reporter.each_turn = once(lambda _: True, retry)
     assert experiment.run() == {"failed": "FAILED", "left": "SUCCEEDED"}
     assert "failed cannot be queued again" in experiment.reporter.messages()
+
+
+def test_a_retry_waits_while_the_ledger_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = begun(tmp_path, {"failed": FAILED, "left": Pending()})
+    real, locked = experiment.ledger._declared, [LedgerBusyError("locked")] * 3
+
+    def declared(job_id: str) -> Job:
+        if locked:
+            raise locked.pop()
+        return real(job_id)
+
+    experiment.supervisor.rows = [
+        dataclasses.replace(row, declared=functools.partial(declared, "failed")) if row.job_id == "failed" else row
+        for row in experiment.ledger.jobs()
+    ]
+    experiment.reporter.each_turn = once(lambda _: True, lambda: ask(tmp_path, ("retry", "failed")))
+    assert experiment.run() == {"failed": "SUCCEEDED", "left": "SUCCEEDED"}
+    assert not locked
 
 
 def test_jobs_that_are_over_stay_as_they_are_when_the_others_are_reconciled(tmp_path: Path) -> None:
