@@ -25,7 +25,7 @@ from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Event, Exited, Handle
 from orchestrator.executors.fake import FakeExecutor
-from orchestrator.ledger import summary
+from orchestrator.ledger.summary import SummaryFiles
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import Reporter
 from orchestrator.supervisor.job_table import JobTable
@@ -181,7 +181,7 @@ def simulate(
 @contextlib.contextmanager
 def booked(parts: Parts) -> Iterator[None]:
     """Book the supervisor's own time, and that of the files it writes, on ``parts``."""
-    writing = summary.writing
+    writing = SummaryFiles.writing
     with contextlib.ExitStack() as patches:
         for kind, method, part in (
             (JobTable, "load", "supervisor"),
@@ -190,7 +190,9 @@ def booked(parts: Parts) -> Iterator[None]:
             (Recorder, "exit_record", "job directories"),
         ):
             patches.enter_context(mock.patch.object(kind, method, parts.timed(part, getattr(kind, method))))
-        stepped = mock.patch.object(summary, "writing", lambda *given: parts.stepped("summary files", writing(*given)))
+        stepped = mock.patch.object(
+            SummaryFiles, "writing", lambda *given: parts.stepped("summary files", writing(*given))
+        )
         patches.enter_context(stepped)
         yield
 

@@ -36,7 +36,7 @@ from orchestrator.core.text import storable
 from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database_file import decoding, translated
 from orchestrator.ledger.requests import Request, RequestFiles, Verb
-from orchestrator.ledger.rows import AttemptRow, JobRow, SummaryRow
+from orchestrator.ledger.rows import AttemptRow, IsKnown, JobRow, SummaryRow
 from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
 
 __all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
@@ -344,23 +344,23 @@ class Ledger:
         """One row per job, in the order of the job file: the rows of ``summary.json`` and ``status``."""
         return [row for page in self.summaries(page_rows=-1) for row in page]
 
-    def summaries(self, *, page_rows: int) -> Iterator[list[SummaryRow]]:
-        """The rows of :meth:`summary` in pages, each as of the moment when it is asked for."""
-        declared = "SELECT point FROM declared WHERE point != '{}' ORDER BY position, job_id"
+    def summaries(self, *, page_rows: int, is_known: IsKnown = lambda _: False) -> Iterator[list[SummaryRow]]:
+        """The rows of :meth:`summary` in pages, each as of the moment when it is asked for.
+
+        :param is_known: whether a page of these jobs is not needed: it is empty then.
+        """
         with translated(self._path), decoding(self._path):
-            points = self._execute(declared)
+            points = self._execute("SELECT point FROM declared WHERE point != '{}' ORDER BY position, job_id")
             varied = list(dict.fromkeys(key for (point,) in points for key in rows.parsed_object(point)))
-        last = (-(2**63), "")
-        while True:
+        last: Sequence[Any] = (-(2**63), "")
+        while found := self.select(rows.PAGE, (*last, page_rows)):
+            before, last = last, tuple(found[-1])
+            is_needed = not is_known([job_id for _, job_id in found])
             with translated(self._path), decoding(self._path):
-                after = "WHERE (d.position, d.job_id) > (?, ?) ORDER BY d.position, d.job_id LIMIT ?"
-                selected = self._execute(f"{rows.SUMMARY} {after}", (*last, page_rows)).fetchall()
+                selected = self._execute(f"{rows.SUMMARY} {rows.OF_PAGE}", (*before, *last)) if is_needed else ()
                 page = [rows.summary_row(row, varied) for row in selected]
-            if page:
+            if page or not is_needed:
                 yield page
-            if len(selected) != page_rows:
-                return
-            last = selected[-1]["position"], selected[-1]["job_id"]
 
     def summary_of(self, job_id: str) -> SummaryRow:
         """The row of one job, without the keys that a matrix varies. :raises LedgerError: there is no such job."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, TypedDict, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, TypedDict, cast, get_args, get_origin, get_type_hints
 
 from orchestrator.core.decoding import INT64, LARGEST, decode, field_values, from_values, parsed_json
 from orchestrator.core.job import (
@@ -29,6 +29,9 @@ from orchestrator.core.job import (
 )
 from orchestrator.core.text import listed, shortened
 from orchestrator.core.worker_spec import WorkerSpec
+
+IsKnown: TypeAlias = Callable[[Sequence[str]], bool]
+"""Whether the rows of these jobs are known to somebody who would read them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +148,13 @@ SELECT d.job_id, d.position, d.fingerprint, d.robot_hash,
 FROM declared d JOIN jobs j ON j.job_id = d.job_id
 """
 """What :func:`job_row` reads; ends where conditions begin."""
+PAGE = """
+SELECT d.position, d.job_id FROM declared d
+WHERE (d.position, d.job_id) > (?, ?) ORDER BY d.position, d.job_id LIMIT ?
+"""
+"""Place and name of jobs that follow one."""
+OF_PAGE = "WHERE (d.position, d.job_id) > (?, ?) AND (d.position, d.job_id) <= (?, ?) ORDER BY d.position, d.job_id"
+"""The condition for all from the one that they follow to the last of them."""
 SUMMARY = """
 SELECT d.*, j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at, a.ended_at AS ended_at,
     a.node AS node, a.pid AS pid, a.record AS record, a.max_rss_mib AS max_rss_mib,

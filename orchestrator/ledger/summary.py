@@ -7,9 +7,11 @@ import csv
 import io
 import json
 import os
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from orchestrator.core.atomic_files import writing_whole
 from orchestrator.core.decoding import parsed_json
@@ -17,7 +19,7 @@ from orchestrator.core.errors import LedgerError, disk_full_explained
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import LARGEST_BYTES, open_regular, read_up_to
 from orchestrator.core.text import listed, plain
-from orchestrator.ledger.rows import SummaryRow, checked
+from orchestrator.ledger.rows import IsKnown, SummaryRow, checked
 
 FORMULA_SIGNS = ("=", "+", "-", "@")
 NOT_IN_TABLE = ("traceback", "measures", "waits_for")
@@ -28,39 +30,74 @@ MOST_MEASURES = 100
 """Columns for measures."""
 
 
-def writing(
-    paths: RunPaths,
-    pages: Iterable[Sequence[SummaryRow]],
-    measure_names: Callable[[], Collection[str]] = lambda: (),
-) -> Iterator[None]:
-    """Write both files, one page of rows per step; they appear with the last one.
+class Pages(Protocol):
+    """Gives the rows in pages. A page is empty if ``is_known`` says of its jobs that it is not needed."""
 
-    :param measure_names: gives the columns of the table for measures; called once there is a page.
-    :raises DiskFullError, OSError: the files before are still there.
-    """
-    columns: list[str] = []
-    with (
-        disk_full_explained(paths.root),
-        writing_whole(paths.summary_json, durable=False) as array,
-        writing_whole(paths.summary_csv, durable=False) as table,
-    ):
-        array.write(b"[\n")
-        for number, page in enumerate(pages):
-            if number:
-                yield
-                array.write(b",\n")
-            else:
-                columns = _columns(page[0], measure_names())
-                table.write(_csv([map(_cell, columns)]))
-            array.write(",\n".join(map(_line, page)).encode())
-            table.write(_csv(_cells(row, columns) for row in page))
-        array.write(b"\n]\n")
+    def __call__(self, *, is_known: IsKnown) -> Iterable[Sequence[SummaryRow]]: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class SummaryFiles:
+    """Writes both files again and again. It keeps the content of pages of which no job has moved or runs."""
+
+    paths: RunPaths
+    moved: set[str] = field(default_factory=set)
+    """Jobs that have come to another state since :meth:`writing` began; whoever moves them adds them."""
+    _moved_before: set[str] = field(default_factory=set, init=False)
+    _columns: Sequence[str] = field(default=(), init=False)
+    _kept: dict[int, Sequence[bytes]] = field(default_factory=dict, init=False)
+    """Compressed content of both files, by :attr:`_page`."""
+    _kept_before: Mapping[int, Sequence[bytes]] = field(default_factory=dict, init=False)
+    _page: int = field(default=0, init=False)
+    """Hash of the names of the jobs of a page."""
+
+    def writing(self, pages: Pages, measure_names: Callable[[], Collection[str]] = lambda: ()) -> Iterator[None]:
+        """Write both files, one page of rows per step; they appear with the last one.
+
+        :param measure_names: gives the columns of the table for measures; called once there is a page.
+        :raises DiskFullError, OSError: the files before are still there.
+        """
+        columns: list[str] = []
+        self._moved_before, self._kept_before = self.moved, {}  # the first page tells the columns, and is always read
+        self.moved, kept, self._kept = set(), self._kept, {}
+        with (
+            disk_full_explained(self.paths.root),
+            writing_whole(self.paths.summary_json, durable=False) as array,
+            writing_whole(self.paths.summary_csv, durable=False) as table,
+        ):
+            array.write(b"[\n")
+            for page in pages(is_known=self._is_known):
+                if columns:
+                    yield
+                    array.write(b",\n")
+                else:
+                    columns = _columns(page[0], measure_names())
+                    table.write(_csv([map(_cell, columns)]))
+                    self._kept_before = kept if columns == self._columns else {}
+                    self._columns = columns
+                for file, content in zip((array, table), self._contents(page), strict=True):
+                    file.write(content)
+            array.write(b"\n]\n")
+
+    def _is_known(self, job_ids: Sequence[str]) -> bool:
+        self._page = hash(tuple(job_ids))
+        return self._page in self._kept_before and self._moved_before.isdisjoint(job_ids)
+
+    def _contents(self, page: Sequence[SummaryRow]) -> Sequence[bytes]:
+        """What the page, or the known one if it is empty, has in both files."""
+        if not page:
+            self._kept[self._page] = self._kept_before[self._page]
+            return [zlib.decompress(content) for content in self._kept[self._page]]
+        contents = ",\n".join(map(_line, page)).encode(), _csv(_cells(row, self._columns) for row in page)
+        if all(row["state"] != "RUNNING" and row["waits_for"] is None for row in page):  # nothing but a move changes it
+            self._kept[self._page] = [zlib.compress(content, 1) for content in contents]
+        return contents
 
 
 def write(paths: RunPaths, rows: Sequence[SummaryRow]) -> None:
-    """Write both files at once, with the errors of :func:`writing`."""
+    """Write both files at once, with the errors of :meth:`SummaryFiles.writing`."""
     names = dict.fromkeys(name for row in rows for name in row["measures"] or ())
-    for _ in writing(paths, [rows] if rows else [], lambda: names):
+    for _ in SummaryFiles(paths=paths).writing(lambda **_: [rows] if rows else [], lambda: names):
         continue
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -14,8 +15,9 @@ from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.job import AttemptOutcome, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
-from orchestrator.ledger import JobRow, Ledger, Request, summary
+from orchestrator.ledger import JobRow, Ledger, Request
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
+from orchestrator.ledger.summary import SummaryFiles
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import Reporter, View
 
@@ -23,7 +25,7 @@ RECORD_EVERY_S = 1.0
 PROGRESS_SHARE = 0.05
 """At most this share of the supervisor's time goes into recording progress: one row per running job."""
 SUMMARY_SHARE = 0.005
-"""At most this share goes into ``summary.*``, which are written whole each time and grow with the number of jobs."""
+"""At most this share goes into ``summary.*``, which grow with the number of jobs."""
 LIVE_SHARE = 0.005
 """At most this share goes into ``live.json``, which names every running job."""
 PAGE_ROWS = 1000
@@ -54,10 +56,15 @@ class Recorder:
     _next_progress: float = field(default=0.0, init=False)
     _next_summary: float = field(default=0.0, init=False)
     _next_live: float = field(default=0.0, init=False)
+    _files: SummaryFiles = field(init=False)
     _writing: Iterator[None] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._files = SummaryFiles(paths=self.paths)
 
     def moved(self, job_id: str, state: State) -> None:
         self.ledger.set_state(job_id, state)
+        self._files.moved.add(job_id)
         self._is_behind = True
 
     def progressed(self, attempt: ActiveAttempt) -> None:
@@ -163,8 +170,8 @@ class Recorder:
             self._writing, self._is_behind, self._next_summary = None, True, now
         if self._writing is None and self._is_behind and now >= self._next_summary:
             self._is_behind = False
-            pages = self.ledger.summaries(page_rows=PAGE_ROWS)
-            self._writing = summary.writing(self.paths, pages, self.ledger.measure_names)
+            pages = functools.partial(self.ledger.summaries, page_rows=PAGE_ROWS)
+            self._writing = self._files.writing(pages, self.ledger.measure_names)
         while self._writing is not None and now >= self._next_summary:
             self._write_page(now, final=final)
 

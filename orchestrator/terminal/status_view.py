@@ -24,6 +24,8 @@ from orchestrator.terminal.output import console
 from orchestrator.terminal.output import show as put
 
 REASONS_SHOWN = 20
+MOST_ROWS = 1000
+"""Jobs in the table at the end of a run: a table of 100,000 takes minutes."""
 PAUSED_SHOWN = 5
 
 
@@ -66,7 +68,8 @@ def show_end(
     :param search: a line about the search, if it was one.
     """
     on = console()
-    put(on, "", summary(rows, on.width), *_remarks(rows), *(["", search] if search else []))
+    more = [f"… and {count(len(rows) - MOST_ROWS, 'more job')}, in summary.csv"] if len(rows) > MOST_ROWS else []
+    put(on, "", summary(rows[:MOST_ROWS], on.width), *more, *_remarks(rows), *(["", search] if search else []))
     is_any_done = any(row["state"] == "SUCCEEDED" for row in rows)
     if any(row["attempts"] for row in rows):
         model = "model.zip (of those that succeeded), " if is_any_done else ""

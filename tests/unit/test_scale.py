@@ -6,11 +6,15 @@ Counted, not timed: a busy machine changes none of it.
 from __future__ import annotations
 
 import cProfile
+import csv
 import io
 import itertools
 import json
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -20,9 +24,11 @@ from supervisor_helpers import RecordingReporter, ledgers_closed, make_job  # no
 
 from benchmarks.simulated_cluster import Rates, endless_supervisor, entered
 from benchmarks.simulated_experiment import Outcome, simulate
+from orchestrator.core.job import Attempt, Cancelled, Running, Succeeded
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
+from orchestrator.ledger import SummaryRow, rows
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor import recorder
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
@@ -213,6 +219,46 @@ def test_the_last_summary_is_whole_whatever_was_under_way(of_35_jobs: recorder.R
     assert json.loads(paths.summary_json.read_text()) == json.loads(json.dumps(ledger.summary()))
     assert json.loads(paths.summary_json.read_text())[0]["env_steps"] == 77
     assert not list(paths.root.glob(".summary*"))
+
+
+def test_of_the_summary_only_pages_are_made_again_whose_jobs_run_or_have_moved(
+    of_35_jobs: recorder.Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, paths, ledger = of_35_jobs, of_35_jobs.paths, of_35_jobs.ledger
+    made, real, time_s = list[str](), rows.summary_row, itertools.count(0.0, 1e6)
+
+    def summary_row(row: Any, varied: Sequence[str]) -> SummaryRow:
+        made.append(row["job_id"])
+        return real(row, varied)
+
+    def write() -> list[str]:
+        """The first jobs of the pages that are made."""
+        made.clear()
+        for _ in range(4):
+            one.end_turn(next(time_s))
+        firsts = [job_id for job_id in made if job_id.endswith("0")]
+        assert json.loads(paths.summary_json.read_text()) == json.loads(json.dumps(ledger.summary()))
+        table = list(csv.DictReader(paths.summary_csv.read_text().splitlines()))
+        assert [row["state"] for row in table] == [row["state"] for row in ledger.summary()]
+        return firsts
+
+    monkeypatch.setattr(rows, "summary_row", summary_row)
+    assert write() == ["j00", "j10", "j20", "j30"]
+    attempt = Attempt(job_id="j15", number=0, cpus=(0,), gpus=(), started_at=1.0)
+    ledger.start_attempt(attempt, queue_s=0.0)
+    one.moved("j15", Running(attempt=attempt))
+    for env_steps in (64, 128):
+        ledger.set_progress([("j15", env_steps, 1.0, None, None)])
+        one._is_behind = True
+        assert write() == ["j00", "j10"], "the first one tells the columns, the other changes"
+    one.moved("j15", Succeeded())
+    assert write() == ["j00", "j10"]
+    ledger.put_jobs([(35, make_job("j35"), None)])
+    one.moved("j22", Cancelled())
+    assert write() == ["j00", "j20", "j30"]
+    ledger.put_jobs([(36, replace(make_job("j36"), point={"ppo.gamma": 0.9}), None)])
+    one.moved("j36", Cancelled())
+    assert write() == ["j00", "j10", "j20", "j30"], "another column"
 
 
 def test_what_one_asks_for_is_set_aside_but_never_of_a_machine_that_is_idle(tmp_path: Path) -> None:

@@ -236,6 +236,15 @@ def test_who_has_only_invalid_jobs_is_told_to_correct_them(
     assert ("run the job file" in out) != is_retried
 
 
+def test_the_table_at_the_end_has_an_end(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_view, "MOST_ROWS", 3)
+    for number, is_cut in ((3, False), (5, True)):
+        rows: Any = [{**ROW, "learner": None, "job_id": f"j{n}", "state": "SUCCEEDED"} for n in range(number)]
+        status_view.show_end(Path("run"), rows, exit_code=0, is_stopped=False)
+        out = capsys.readouterr().out
+        assert ("… and 2 more jobs, in summary.csv" in out, "j3" in out) == (is_cut, False)
+
+
 def test_who_follows_a_run_is_told_the_command_that_resumes_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
