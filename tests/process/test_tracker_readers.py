@@ -84,3 +84,52 @@ def _send_twice(paths: RunPaths, backend: str) -> None:
     assert [metric.value for metric in client.get_metric_history(run.info.run_id, "eval/deterministic/mean")] == [7.0]
     assert run.data.tags["summary.state"] == "SUCCEEDED"
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["eval.json"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["wandb", "mlflow", "trackio"])
+def test_a_job_without_points_is_there_and_comes_back_when_it_is_deleted(
+    paths: RunPaths, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs(backend)
+    monkeypatch.setenv("TRACKIO_DIR", str(paths.root / "trackio"))
+    rows, options = Rows("FAILED"), {"wandb": {"mode": "offline"}, "trackio": {"project": "ended"}}.get(backend, {})
+    rows.row["env_steps"] = 0
+    write_progress(paths, [])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert send(paths, rows, backend, is_last=True, **options)
+        if backend == "wandb":
+            from orchestrator.track import wandb_tracker
+
+            [log] = paths.root.glob("wandb/offline-run-*/*.wandb")
+            *_, last = wandb_tracker.records(log)
+            assert last.exit.exit_code == 1
+            assert list(wandb_tracker.logged_steps(log)) == []
+        elif backend == "trackio":
+            from trackio.sqlite_storage import SQLiteStorage
+
+            for _ in range(2):
+                assert [row["summary/state"] for row in SQLiteStorage.get_logs("ended", JOB)] == ["FAILED"]
+                SQLiteStorage.delete_run("ended", JOB)
+                assert send(paths, rows, backend, is_last=True, **options)
+        else:
+            _mlflow_runs_come_back(paths, rows)
+
+
+def _mlflow_runs_come_back(paths: RunPaths, rows: Rows) -> None:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{paths.root / 'mlflow.db'}")
+    folder = [client.get_experiment_by_name("robots").experiment_id]
+    [run] = client.search_runs(folder)
+    assert (run.info.status, run.info.start_time) == ("FAILED", 1000500)
+    client.delete_run(run.info.run_id)
+    assert send(paths, rows, "mlflow", is_last=True)
+    [another] = client.search_runs(folder)
+    assert another.data.tags["summary.state"] == "FAILED"
+    [where] = (paths.job(JOB).root / "track").glob("mlflow-*.json")
+    where.write_text(where.read_text().replace(another.info.run_id, "0" * 32))  # of a database that is gone
+    for _ in range(2):
+        assert send(paths, rows, "mlflow", is_last=True)
+    assert len(client.search_runs(folder)) == 2
