@@ -55,7 +55,7 @@ LIVE_PAGE = (
     Shot(name="live-page-phone", width=390, height=844),
     Shot(name="live-page-phone-dark", width=390, height=844, dark=True),
 )
-REPORT = (Shot(name="report", width=1100, height=900, section="#learning-curves"),)
+REPORT = (Shot(name="report", width=1100, height=800, section="#learning-curves"),)
 
 
 def take(shots: tuple[Shot, ...], address: str, folder: Path) -> None:
