@@ -91,6 +91,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "docs/pictures", metavar="FOLDER")
     options = parser.parse_args()
     job_file, output = options.job_file.absolute(), options.output.absolute()
+    output.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "orchestrator"]
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / job_file.stem
@@ -98,6 +99,8 @@ def main() -> None:
             try:
                 while run.poll() is None and not half_have_ended(run_dir):
                     time.sleep(1.0)
+                if run.poll():
+                    raise SystemExit(f"no pictures: the run of {job_file} ended with exit code {run.returncode}")
                 with serving(run_dir) as (_, port):
                     take(LIVE_PAGE, f"http://127.0.0.1:{port}/", output)
             except BaseException:
