@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_helpers import HOPPER, Run, wait_until, write_experiment
+from PIL import Image
 from report_helpers import Trained, film_strip, make_run_dir
+from search_helpers import make_search_dir
 
+from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import Cancelled, Paused
 from orchestrator.core.paths import RunPaths
 
@@ -24,6 +29,11 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.keys import Keys
+
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.video_file import encoded
+from orchestrator.search.trials import TrialReader
+from orchestrator.web import job_details
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 DESKTOP, PHONE = (1280, 900), (390, 844)
@@ -283,3 +293,155 @@ def test_what_can_be_done_with_control_asks_first(browser: Browser, tmp_path: Pa
         browser.run("document.getElementById('stop').click()")
         browser.shows("#answer", "asked its supervisor")
         assert [one.verb for one in ledger.take_requests()] == ["stop"]
+
+
+def emulate(browser: Browser, colours: str) -> None:
+    features = [{"name": "prefers-color-scheme", "value": colours}]
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+CONTRASTS = """((selector) => {
+    const channel = (value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    const luminance = (colour) => {
+        const [red, green, blue] = colour.match(/[0-9.]+/g).slice(0, 3).map((value) => channel(value / 255));
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+    };
+    const paper = luminance(getComputedStyle(document.body).backgroundColor);
+    const inks = [...document.querySelectorAll(selector)].map((one) => luminance(getComputedStyle(one).color));
+    return [paper, ...inks.map((ink) => (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05))];
+})(arguments[0])"""
+"""Luminance of the page, and the contrast of texts to it (WCAG 2.2)."""
+
+
+def test_colours_follow_the_system_and_can_be_read(browser: Browser, tmp_path: Path) -> None:
+    states = ("SUCCEEDED", "FAILED", "PENDING")
+    paths = make_run_dir(tmp_path / "run", [Trained(name=state, state=state) for state in states])
+    with page(paths.root, browser) as (address, _):
+        try:
+            for colours in ("dark", "light"):
+                emulate(browser, colours)
+                browser.open(address)
+                browser.shows("#jobs", "succeeded")
+                paper, *contrasts = browser.run(CONTRASTS, "h1, .dim, #jobs a, #jobs .state, #jobs .message, #jobs th")
+                assert (paper < 0.1) is (colours == "dark")
+                assert len(contrasts) > 3 * len(states)
+                assert min(contrasts) >= 4.5
+        finally:
+            emulate(browser, "")
+
+
+def test_a_search_shows_its_best_trials_and_rungs(browser: Browser, tmp_path: Path) -> None:
+    paths = make_search_dir(tmp_path / "run", 30)
+    reader = TrialReader.of(paths)
+    assert reader is not None
+    with run_directory.opened_ledger(paths) as ledger:
+        reader.update(ledger)
+    best = reader.best()
+    with page(paths.root, browser) as (address, _):
+        browser.open(address)
+        browser.shows("#search-leaders", best[0].jobs[0])
+        first = browser.text("#search-leaders tbody tr").split()
+        assert (first[0], first[-1]) == (str(best[0].number), best[0].jobs[0])
+        assert browser.run("document.querySelectorAll('#search-leaders tbody tr').length") == min(10, len(best))
+        cells = "[...document.querySelectorAll('#search-rungs tbody td:nth-child(2)')].map((one) => one.innerText)"
+        reached = [int(text) for text in browser.run(cells)]
+        assert len(reached) == len(reader.rungs)
+        assert reached == sorted(reached, reverse=True)
+        assert reached[0] > reached[-1] > 0
+        points = browser.run("document.querySelectorAll('#search-history circle').length")
+        assert points == sum(bool(trial.values) for trial in reader.asked)
+        browser.run("document.querySelector('#search-leaders a').click()")
+        browser.shows("#panel-title", best[0].jobs[0])
+
+
+def test_a_video_plays_and_that_of_a_retried_job_is_shown_in_its_place(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.web.run_source.MEDIA_EVERY_S", 0.5)
+    paths = make_run_dir(tmp_path / "run", [Trained(preview=film_strip)])
+    video = paths.job("j0-s0").root / "video.mp4"
+    video.write_bytes(encoded([Image.new("RGB", (64, 48), "green")] * 30, 10))
+    with page(paths.root, browser) as (address, _):
+        browser.open(f"{address}#job=j0-s0")
+        wait_until(lambda: browser.run("document.querySelector('#panel video')?.readyState") == 4, "a video")
+        assert browser.run("document.querySelector('#panel video').videoWidth") == 64
+        browser.driver.find_element("css selector", "#panel video").send_keys(Keys.SPACE)
+        time_shown = "document.querySelector('#panel video').currentTime"
+        wait_until(lambda: browser.run(time_shown) > 0.2, "a video that plays")
+        thumbnail = "document.querySelector('#robots img').src"
+        before = browser.run(thumbnail)
+        again = time.time() + 5.0
+        video.write_bytes(encoded([Image.new("RGB", (32, 48), "red")] * 10, 10))
+        os.utime(video, (again, again))
+        wait_until(lambda: browser.run("document.querySelector('#panel video').videoWidth") == 32, "the new video")
+        wait_until(lambda: browser.run(thumbnail) != before, "the new picture")
+
+
+def test_the_page_can_be_used_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(name="walker"), Trained(name="hopper", state="FAILED")])
+    with page(paths.root, browser) as (address, _):
+        browser.open(address)
+        browser.shows("#jobs", "failed")
+
+        def press(*keys: str) -> str:
+            """Returns what has the focus then."""
+            browser.driver.switch_to.active_element.send_keys(*keys)
+            return str(browser.run("document.activeElement.innerText || document.activeElement.id"))
+
+        assert press(Keys.TAB) == "Skip to the jobs"
+        assert press(Keys.ENTER, Keys.TAB) == "job", "the first heading of the table"
+        assert press(Keys.ENTER) == "job"
+        assert browser.run("document.querySelector('#jobs th').getAttribute('aria-sort')") == "ascending"
+        assert press("/") == "filter"
+        assert press("j1", Keys.ARROW_DOWN) == "j1-s0"
+        assert press(Keys.ENTER) != "j1-s0"
+        browser.shows("#panel-title", "j1-s0")
+        assert browser.run("document.getElementById('panel').contains(document.activeElement)"), "not on what is behind"
+        assert press(Keys.ESCAPE) == "j1-s0", "where it was"
+        assert not browser.run("document.getElementById('panel').open")
+        assert press("/", Keys.ESCAPE) != "filter"
+        assert browser.run("document.getElementById('filter').value") == ""
+        failed = browser.driver.find_element("css selector", "#states [data-state=FAILED]")
+        failed.send_keys(Keys.SPACE)
+        assert browser.run("document.querySelectorAll('#jobs tbody tr').length") == 1
+        assert browser.run("document.activeElement.getAttribute('aria-pressed')") == "true"
+
+
+def test_the_log_of_each_rank_is_offered_and_a_refused_one_says_why(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(ranks=2), Trained(name="alone")])
+    attempt = paths.job("j0-s0").attempt(0)
+    attempt.root.mkdir(parents=True)
+    for rank in range(2):
+        attempt.log_of(rank).write_text(f"I am {rank}\n")
+    with serving(paths.root) as server:
+        browser.open(f"http://localhost:{server.port}/#job=j0-s0")
+        browser.shows("#panel .log", "I am 0")
+        browser.driver.find_element("css selector", "#panel [aria-label=Rank]").send_keys("rank 1")
+        browser.shows("#panel .log", "I am 1")
+        monkeypatch.setattr(job_details, "row", locked)
+        browser.run("void (location.hash = '#job=j1-s0')")
+        browser.shows("#panel", "503: the ledger is locked; trying again")
+        assert not browser.run("document.querySelector('#panel [aria-label=Rank]').checkVisibility()")
+        browser.driver.get("about:blank")
+
+
+def locked(*_: Any) -> None:
+    raise LedgerBusyError("the ledger is locked")
+
+
+def test_a_tab_that_is_opened_in_the_background_disconnects(browser: Browser, tmp_path: Path) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained()])
+    hidden = "Object.defineProperty(document, 'hidden', { get: () => !window.isSeen });"
+    with serving(paths.root) as server:
+        added = browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": hidden})
+        try:
+            browser.open(f"http://localhost:{server.port}/")
+            browser.shows("#link", "no connection")
+            wait_until(lambda: not server.server.server_state.connections, "no connection")
+            browser.run("void (window.isSeen = true, document.dispatchEvent(new Event('visibilitychange')))")
+            browser.shows("#link", "live")
+        finally:
+            browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+            browser.driver.get("about:blank")
