@@ -1,16 +1,24 @@
-"""What the live page costs: CPU time of its server with 100 running jobs and five viewers; first paint of 1,000 jobs.
+"""What the live page costs: CPU time of its server with 100 running jobs and five viewers; first paint of 1,000 jobs;
+how much slower a training is with five viewers.
 
-    python -m benchmarks.live_page                       # a minute for each repeat
+    python -m benchmarks.live_page --only cost           # a minute for each repeat
     python -m benchmarks.live_page --only paint          # needs Chromium, its driver and selenium
+    python -m benchmarks.live_page --only training       # two trainings of a minute or two for each repeat
 
 The run directory is held and written by this process as a supervisor does it: once a second the progress of all running
 jobs, and ``live.json``. The server is the command ``serve`` in a process of its own; its CPU time is that of all of its
 threads, from the kernel.
+
+For the training, one job on every core trains the hopper for 614,400 env_steps, as in ``benchmarks.trackers``: once
+with the server and five viewers beside it, on the same machine, and once without. The order alternates, and the figure
+is relative to the run without viewers of the same repeat.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -28,8 +36,9 @@ from typing import Any
 
 import psutil
 
-from benchmarks.harness import ROOT, Line, at_most, print_table
+from benchmarks.harness import ROOT, Line, at_most, both_ways, print_table
 from benchmarks.simulated_cluster import make_jobs
+from benchmarks.training_speed import STEPS, mean_speed, slower
 from orchestrator.core.job import Attempt, Running
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
@@ -117,20 +126,28 @@ def view(port: int, ends: list[socket.socket]) -> None:
             continue
 
 
+@contextlib.contextmanager
+def viewed(root: Path) -> Iterator[psutil.Process]:
+    """The process of a server that has viewers."""
+    with serving(root) as (server, port):
+        ends: list[socket.socket] = []
+        viewers = [threading.Thread(target=view, args=(port, ends), daemon=True) for _ in range(VIEWERS)]
+        for viewer in viewers:
+            viewer.start()
+        yield server
+        assert all(viewer.is_alive() for viewer in viewers), "they have looked all the time"
+        for end in ends:
+            end.close()
+
+
 def cost(repeats: int) -> list[Line]:
     """Share of a core, in per cent, with and without something that changes."""
     busy, idle = [], []
     for _ in range(repeats):
-        with pretended(RUNNING) as run, serving(run.paths.root) as (server, port):
-            ends: list[socket.socket] = []
-            viewers = [threading.Thread(target=view, args=(port, ends), daemon=True) for _ in range(VIEWERS)]
-            for viewer in viewers:
-                viewer.start()
+        with pretended(RUNNING) as run, viewed(run.paths.root) as server:
             _advance_for(run, WARM_UP_S)
             busy.append(_share(server, lambda run=run: _advance_for(run, MEASURED_S)))
             idle.append(_share(server, lambda: time.sleep(MEASURED_S / 4)))
-            for end in ends:
-                end.close()
     what = f"CPU of the server, {RUNNING} running jobs, {VIEWERS} viewers, % of a core"
     return [at_most(what, busy, MOST_SHARE), at_most("the same while nothing changes", idle)]
 
@@ -215,8 +232,27 @@ def _page_kib(port: int) -> float:
     return whole / 1024
 
 
+def training(steps: int, repeats: int) -> list[Line]:
+    """By which share a training is slower with viewers."""
+    shares = []
+    for number in range(repeats):
+        speeds = {has_viewers: _speed(steps, has_viewers=has_viewers) for has_viewers in both_ways(number, False, True)}
+        shares.append(1 - speeds[True] / speeds[False])
+    return [slower(f"a training slower with {VIEWERS} viewers", shares)]
+
+
+def _speed(steps: int, *, has_viewers: bool) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "run"
+        with viewed(root) if has_viewers else contextlib.nullcontext():
+            return mean_speed(root, steps=steps)
+
+
 def main() -> None:
-    print_table(__doc__, {"cost": cost, "paint": paint})
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("--steps", type=int, default=STEPS, help="env_steps of the jobs of a training")
+    steps = options.parse_known_args()[0].steps
+    print_table(__doc__, {"cost": cost, "paint": paint, "training": functools.partial(training, steps)}, options)
 
 
 if __name__ == "__main__":

@@ -9,19 +9,13 @@ tracker, relative to the run without trackers of the same repeat; the order alte
 from __future__ import annotations
 
 import argparse
-import csv
 import functools
-import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness import ROOT, Line, both_ways, print_table
-from orchestrator.machine import topology
+from benchmarks.harness import Line, both_ways, print_table
+from benchmarks.training_speed import mean_speed, slower
 
-STEPS = 614_400
-MOST_SLOWER = 0.005
 TABLES = {
     "tensorboard": "tensorboard = true",
     "wandb": 'wandb = { mode = "offline" }',
@@ -31,20 +25,8 @@ TABLES = {
 
 
 def speed(tracker: str) -> float:
-    """Mean env_steps/s of the jobs of a run. :raises subprocess.CalledProcessError: it failed."""
-    seeds = list(range(topology.detect().physical_cores))
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "jobs.toml"
-        track = f"[track]\n{TABLES[tracker]}\n" if tracker else ""
-        path.write_text(
-            f'name = "trackers"\n{track}[defaults]\ntotal_timesteps = {STEPS}\neval_episodes = 0\n'
-            f'[[jobs]]\nname = "hopper"\nxml = "{ROOT / "mjcf" / "hopper.xml"}"\nseeds = {seeds}\n',
-            encoding="utf-8",
-        )
-        command = [sys.executable, "-m", "orchestrator", "run", str(path), "--run-dir", f"{folder}/run"]
-        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-        with (Path(folder) / "run/summary.csv").open(newline="") as file:
-            return statistics.mean(float(row["env_steps_per_s"]) for row in csv.DictReader(file))
+        return mean_speed(Path(folder) / "run", f"[track]\n{TABLES[tracker]}\n" if tracker else "")
 
 
 def cost(tracker: str, repeats: int) -> list[Line]:
@@ -52,10 +34,7 @@ def cost(tracker: str, repeats: int) -> list[Line]:
     for number in range(repeats):
         speeds = {side: speed(side) for side in both_ways(number, "", tracker)}
         shares.append(1 - speeds[tracker] / speeds[""])
-    middle = statistics.median(shares)
-    shown = f"{middle:+.2%} ({min(shares):+.2%} – {max(shares):+.2%})"
-    good = middle < MOST_SLOWER
-    return [Line(what=f"slower with {tracker}", measured=shown, target="< 0.5 %", good=good, values=shares)]
+    return [slower(f"slower with {tracker}", shares)]
 
 
 def main() -> None:
