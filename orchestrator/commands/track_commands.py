@@ -27,7 +27,7 @@ def publish(
 ) -> None:
     """Send learning curves, hyperparameters, results and videos of a run directory to an experiment tracker.
 
-    What it has been sent before is not sent again. With the table [track] of the job file, `run` sends all by itself.
+    What it has already is not sent again. With the table [track] of the job file, `run` sends all by itself.
     """
     from orchestrator.core.errors import UsageError
     from orchestrator.track import publishing

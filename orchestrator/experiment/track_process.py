@@ -53,11 +53,8 @@ class TrackProcess:
     _warned: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        self._process = self._made()
-
-    def _made(self, *arguments: str) -> SideProcess:
-        command = [MODULE, str(self.paths.root.absolute()), *arguments]
-        return SideProcess(arguments=command, run_dir=self.paths.root, log=self.paths.track_log)
+        command = [MODULE, str(self.paths.root.absolute())]
+        self._process = SideProcess(arguments=command, run_dir=self.paths.root, log=self.paths.track_log)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[TrackProcess]:
@@ -90,12 +87,12 @@ class TrackProcess:
             self._warn(f"the process that tells trackers of the jobs has ended ({why}); it is started again")
         self._start()
 
-    def _start(self) -> None:
+    def _start(self, *more: str) -> None:
         self._start_at = time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         try:
             self._declare()
-            self._process.start()
+            self._process.start(*more)
         except OSError as error:
             self._warn(f"the process that tells trackers of the jobs could not be started: {error}")
 
@@ -111,9 +108,7 @@ class TrackProcess:
                 self._process.tell(FINISH)
                 self._wait(began + PATIENCE_S, is_stopped)
         if self._process.exit_code != 0 and not is_stopped():
-            self.end()
-            self._process = self._made(AT_ONCE)
-            self._start()
+            self._start(AT_ONCE)
             self._wait(began + TIME_LIMIT_S, is_stopped)
         self.end()
         while self._pass_warnings_on():

@@ -183,7 +183,7 @@ class Publisher:
         while points := job.tail.new_points(0 if job.position is None else job.position.env_steps):
             if job.run is None:
                 job.run = self._opened(job_id, job, job.tail.modified - points[-1].values.get(ELAPSED, 0.0))
-            job.position = replace(job.run.send(points), final="")
+            job.position = job.run.position = replace(job.run.send(points), final="")
             job.position.write(self._note(job_id))
             self._sent += 1
 

@@ -92,7 +92,7 @@ class TensorboardRun:
     def _append(self, events: Sequence[Any], env_steps: int) -> Position:
         with self._path.open("ab") as file:
             if file.tell() < self.position.size:
-                raise OSError(f"{self._path}: has lost what was written to it; it is written anew")
+                raise OSError(f"{self._path}: has lost what was written to it")
             file.truncate(self.position.size)
             writer = RecordWriter(file)
             if self.position.size == 0:

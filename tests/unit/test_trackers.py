@@ -150,6 +150,12 @@ def test_results_are_sent_when_a_job_has_ended_and_again_when_it_ends_once_more(
     write_progress(paths, [100, 200])
     turn(made, rows)
     rows.row.update(state="FAILED", env_steps=500)
+    memory.failing = 1
+    assert not turn(made, rows)
+    noted = read_position(paths.job(JOB).tracked("memory", "memory"), "memory")
+    assert noted is not None
+    assert noted.results
+    assert not noted.final, "the end of the first training is none of what came after it"
     turn(with_memory(paths, memory)[0], rows)
     assert memory.final == ["SUCCEEDED", "FAILED"]
     assert memory.sent == {"run-1": [100, 200]}
