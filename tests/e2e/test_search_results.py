@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -65,12 +66,18 @@ def test_a_stopped_search_is_resumed_from_its_run_directory_and_its_best_train_t
     assert again.items() <= before.items()
 
 
-def test_without_its_scheduler_the_jobs_of_a_matrix_train_to_their_end(tmp_path: Path) -> None:
+def test_the_jobs_of_a_matrix_train_as_far_again_and_without_its_scheduler_to_their_end(tmp_path: Path) -> None:
     job = f'[[jobs]]\nname = "hopper"\nxml = "{HOPPER}"\ntask = "forward"\nmatrix = {{ "ppo.gamma" = [0.9, 0.99] }}\n'
     rungs = "[scheduler]\nmin_env_steps = 128\nfactor = 4\n"
     (tmp_path / "jobs.toml").write_text(f'name = "rungs"\n{rungs}{TINY}\n{job}')
     assert give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path).returncode == 0
-    assert sorted(row["state"] for row in commands.summary(tmp_path / "run").values()) == ["PAUSED", "SUCCEEDED"]
+    before = commands.summary(tmp_path / "run")
+    assert sorted(row["state"] for row in before.values()) == ["PAUSED", "SUCCEEDED"]
+    (done_before,) = [job_id for job_id, row in before.items() if row["state"] == "SUCCEEDED"]
+    shutil.rmtree(tmp_path / "run/jobs" / done_before)
+    assert give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path).returncode == 0
+    again = commands.summary(tmp_path / "run")[done_before]
+    assert again["weights_sha256"] == before[done_before]["weights_sha256"], "it has not paused at its first rung"
     (tmp_path / "jobs.toml").write_text(f'name = "rungs"\n{TINY}\n{job}')
     done = give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
