@@ -113,6 +113,8 @@ class RunFollower:
             self._forget()
         ledger = Ledger.open(paths.ledger, read_only=True, is_sound=inode == self._ledger_inode)
         try:
+            if not self._reader.is_of(ledger):
+                self._forget()
             self._reader.update(ledger)
             self._ledger_inode = inode
             standing, goals = search_events.standing(ledger), search_events.goals(ledger)

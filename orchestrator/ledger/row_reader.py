@@ -24,6 +24,16 @@ class RowReader:
         """By ``job_id``, in the order of the job file. Not to be changed."""
         self._moves: dict[str, tuple[Any, ...]] = {}
         self._progress: dict[str, tuple[Any, ...]] = {}
+        self._attempt: tuple[str, int, float] | None = None
+        """An attempt by which the ledger is known again: job, number, and when it was started."""
+
+    def is_of(self, ledger: Ledger) -> bool:
+        """Whether these are the rows of ``ledger``, and not of one that was removed and whose inode number it has."""
+        if self._attempt is None:
+            return True
+        job_id, number, started_at = self._attempt
+        found = ledger.select("SELECT started_at FROM attempts WHERE job_id = ? AND number = ?", (job_id, number))
+        return [row[0] for row in found] == [started_at]
 
     def update(self, ledger: Ledger) -> None:
         """:raises LedgerError: a row cannot be read."""
@@ -43,6 +53,9 @@ class RowReader:
             for job_id, values in progress.items():
                 if job_id in rows and values != self._progress.get(job_id) and rows[job_id] is self.rows.get(job_id):
                     rows[job_id] = _progressed(rows[job_id], values)
+        if self._attempt is None:
+            for attempt in ledger.select("SELECT job_id, number, started_at FROM attempts LIMIT 1"):
+                self._attempt = attempt["job_id"], attempt["number"], attempt["started_at"]
         self.rows, self._moves, self._progress = rows, moves, progress
 
     def _moved(self, rows: dict[str, SummaryRow], moves: dict[str, tuple[Any, ...]]) -> list[str]:

@@ -78,7 +78,7 @@ class RunContent:
         self._delays: dict[str, float | int | None] = {}
         """Share of its time that each job has waited for a CPU, when it was examined last."""
         self._is_examined = False
-        """Whether nothing has changed since the files of jobs were read for contention."""
+        """Whether the ledger has not changed since the files of jobs were read for contention."""
         self._examine_due = 0.0
         self._search = SearchFactsReader(self.paths)
 
@@ -153,11 +153,11 @@ class RunContent:
     def _read_on(self, snapshot: Snapshot, changes: Changes, *, has_changed: bool) -> None:
         """What is looked at from time to time, even if the ledger stays as it is."""
         now = time.monotonic()
+        self._is_examined &= not has_changed
         if now >= self._media_due:
             has_changed |= self._look_for_media(snapshot.rows)
             self._media_due = now + max(MEDIA_EVERY_S, len(snapshot.rows) / JOBS_A_SECOND)
         if has_changed:
-            self._is_examined = False
             self._put_rows(snapshot, changes)
         # What has ended is examined at once: it does not change any more.
         is_due = not self._is_examined and (now >= self._examine_due or snapshot.holder is None)

@@ -25,8 +25,9 @@ from orchestrator.web import run_source
 from orchestrator.web.run_source import RunContent, RunSource
 
 
-def test_a_run_directory_that_is_replaced_is_read_anew(tmp_path: Path) -> None:
+def test_a_run_directory_that_is_replaced_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `run --fresh` replaces it."""
+    monkeypatch.setattr("orchestrator.web.feed.LONGEST_S", 0.5)
     root = make_search_dir(tmp_path / "run", 30).root
     new = make_search_dir(tmp_path / "new", 6).root
     with serving(root) as server, Viewer(server.port) as viewer:

@@ -214,6 +214,25 @@ def test_a_follower_of_a_ledger_that_is_replaced_reads_the_new_one(tmp_path: Pat
     assert [row["job_id"] for row in seen.snapshot.rows] == ["j0-s7"]
 
 
+def test_a_new_ledger_with_the_inode_number_of_a_removed_one_is_another_one(tmp_path: Path) -> None:
+    first = make_run_dir(tmp_path / "run", [Trained(state="FAILED", message="the knee fell off")])
+    follower = RunFollower(first.root)
+    follower.look()
+    before = follower.generation
+    with run_directory.opened_ledger(first) as ledger:
+        ledger.set_state("j0-s0", Paused())
+        ledger.commit()
+    follower.look()
+    assert follower.generation == before
+    other = make_run_dir(tmp_path / "another", [Trained(state="FAILED", message="the hip fell off")])
+    with run_directory.opened_ledger(other) as ledger:
+        ledger.change("UPDATE attempts SET started_at = started_at + 1000")
+        ledger.commit()
+    first.ledger.write_bytes(other.ledger.read_bytes())
+    follower.look()
+    assert follower.generation == before + 1
+
+
 def test_unknown_addresses_make_it_search_no_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     takes_s = 2 * SEARCH_EVERY_S * SEARCH_SHARE
     clock, searches = SimpleNamespace(now=1000.0), []
