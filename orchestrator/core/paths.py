@@ -96,7 +96,9 @@ class JobPaths:
     eval = Below("eval.json")
     video = Below("video.mp4")
     preview = Below("preview.png")
-    """A film strip: a few moments of one episode side by side."""
+    """A still of the robot in its best moment; with a video a film strip: a few moments of one episode side by side."""
+    moment = Below("moment.npz")
+    """The pose of the robot in its best moment, until the still has been drawn from it."""
 
     def tracked(self, backend: str, destination: str) -> Path:
         """What a tracker has been told of the job, at one of the places to which it can send."""
@@ -155,6 +157,8 @@ class RunPaths:
     """The search as its searcher reads it: the job file's content, and what was given on the command line."""
     search_sampler = Below("search/sampler.pickle")
     """The sampler's state, so that a resumed search need not tell it everything again."""
+    search_shown = Below("search/shown.json")
+    """Ids of the jobs of a search that has come to its end, as far as pages show them by themselves."""
     search_journal = Below("search/optuna-journal.log")
     """The trials for Optuna's own tools; written by `search export`."""
     search_log = Below("search/search.log")

@@ -110,6 +110,8 @@ class WorkerSpec:
     search_path: FilePath | None = None
     """Folder added to ``sys.path`` for the user's modules. Not part of the fingerprint."""
     video: bool = False
+    preview: bool = False
+    """Whether the evaluation keeps the pose of its best moment, for a still."""
     checkpoint_every_s: float | None = None
     """Wall-clock seconds between checkpoints; None where :attr:`checkpoint_every` counts."""
     on_divergence: OnDivergence = "fail"
@@ -212,7 +214,7 @@ class WorkerSpec:
 
 NOT_IN_FINGERPRINT = (
     *("search_path", "checkpoint_every", "checkpoint_every_s", "eval_episodes", "name", "video", "cores"),
-    *("collective_timeout_s", "keep_replay_buffer", "extended_from", "init", "pause_at", "after"),
+    *("preview", "collective_timeout_s", "keep_replay_buffer", "extended_from", "init", "pause_at", "after"),
 )
 ABOUT_RANKS = ("ranks", "backend", "mode")
 """Fields that are part of the fingerprint only where a job has several ranks."""

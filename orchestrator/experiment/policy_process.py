@@ -1,4 +1,4 @@
-"""Child processes in which a trained policy is played or exported: they alone load torch, MuJoCo and the policy."""
+"""Child processes in which a trained policy is played, exported or drawn: they alone load torch, MuJoCo, the policy."""
 
 from __future__ import annotations
 
@@ -65,6 +65,21 @@ class ExportRequest:
         return [f"--to={self.to}", *([] if self.checkpoint is None else [f"--checkpoint={self.checkpoint}"])]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StillsRequest:
+    """Stills of the best moments of this job and of others."""
+
+    module: ClassVar[str] = "orchestrator.worker.rendering.stills"
+    others: tuple[Path, ...] = ()
+    """Directories of the other jobs."""
+    is_probing: bool = False
+    """Whether OpenGL libraries are tried in processes of their own first."""
+
+    def arguments(self) -> list[str]:
+        """The command line arguments of :attr:`module`."""
+        return [*map(str, self.others), *(["--probe"] if self.is_probing else [])]
+
+
 def use(job: JobPaths, request: PlayRequest | ExportRequest) -> None:
     """Play or export the policy of ``job``; the child prints the files it writes.
 
@@ -86,7 +101,7 @@ def robot_warning(job: JobPaths) -> str | None:
 
 
 class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
-    """A child process that plays or exports a policy, in its own session.
+    """A child process that plays, exports or draws a policy, in its own session.
 
     It ends with this process and with the ``with`` block.
 
@@ -97,7 +112,7 @@ class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
     def __init__(
         self,
         job: JobPaths,
-        request: PlayRequest | ExportRequest,
+        request: PlayRequest | ExportRequest | StillsRequest,
         cpus: tuple[int, ...] | None = None,
         *,
         is_quiet: bool = False,

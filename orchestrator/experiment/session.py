@@ -1,4 +1,4 @@
-"""One experiment in one run directory, from start to end: plan, reconcile, supervise, make videos, sum up."""
+"""One experiment in one run directory, from start to end: plan, reconcile, supervise, make pictures, sum up."""
 
 from __future__ import annotations
 
@@ -147,7 +147,8 @@ def run(
         outcome.counts = lambda: supervisor.counts
         with searcher.declared(experiment):
             states = _supervised(supervisor, ledger, rows, callbacks)
-        _after_training(supervisor, states, backend, tracker, functools.partial(_is_stopped, notifier, stops))
+        is_stopped = functools.partial(_is_stopped, notifier, stops)
+        _after_training(supervisor, states, backend, tracker, is_stopped, is_search=experiment.search is not None)
         summaries = ledger.summary()
         ledger.close()
         outcome.exit_code = searcher.exit_code(states, supervisor)
@@ -191,10 +192,14 @@ def _after_training(
     backend: Backend,
     tracker: TrackProcess,
     is_stopped: Callable[[], bool],
+    *,
+    is_search: bool,
 ) -> None:
     slots, reporter = backend.local_slots, supervisor.reporter
     if not supervisor.interrupted:
-        videos.make_missing(supervisor.paths, supervisor.with_video, states, slots, reporter, is_stopped)
+        videos.make_missing(
+            supervisor.paths, supervisor.with_video, states, slots, reporter, is_stopped, is_search=is_search
+        )
         tracker.finish(is_stopped)
     tracker.end()  # it reads the ledger
 

@@ -1,7 +1,7 @@
-"""Videos of trained policies that are missing after a run, made by child processes.
+"""Videos and previews of trained policies that are missing after a run, made by child processes.
 
 They are made when all training is over, because rendering would take cores from it. A failure is a warning and
-changes nothing else; running the same `run` command again makes the missing videos.
+changes nothing else; running the same `run` command again makes what is missing.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from orchestrator.core.job import State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.core.text import count
+from orchestrator.core.text import count, joined
 from orchestrator.executors.process import has_ended
+from orchestrator.experiment import previews
 from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess, robot_warning
+from orchestrator.experiment.previews import StillsDrawing
 from orchestrator.machine.slots import Slot, SlotPool
 from orchestrator.supervisor.events import Reporter
 
@@ -30,48 +34,52 @@ def make_missing(
     slots: SlotPool,
     reporter: Reporter,
     stopped: Callable[[], bool],
+    *,
+    is_search: bool = False,
 ) -> None:
-    """Make the missing videos of jobs that have succeeded, each on its own CPU, until ``stopped`` says True.
+    """Make what is missing of jobs that have succeeded, each on its own CPU, until ``stopped`` says True.
 
-    :param wanted: ids of the jobs of which a video is wanted.
+    :param wanted: ids of the jobs of which a video is wanted. Of the others previews are drawn where poses wait for it.
+    :param is_search: whether the jobs are those of a search, which are too many to draw all of them.
     """
     succeeded = [job_id for job_id in wanted if isinstance(states[job_id], Succeeded)]
-    waiting = deque(job_id for job_id in succeeded if is_due(paths.job(job_id)))
+    due = [job_id for job_id in succeeded if is_due(paths.job(job_id))]
+    stills = previews.waiting(paths, states, set(wanted), is_search=is_search)
+    waiting = deque[Drawing](VideoDrawing(paths.job(job_id), reporter) for job_id in due)
+    waiting.extend(previews.drawings(paths, stills, slots.lanes, reporter))
     if waiting:
         with contextlib.suppress(OSError):  # it only makes other commands answer better
             paths.only_videos.touch()
-        reporter.event("pictures", f"making {count(len(waiting), 'video')}", jobs=list(waiting))
-    running: dict[str, tuple[PolicyProcess, Slot]] = {}
+        reporter.event("pictures", f"making {_named(waiting)}", jobs=[*due, *stills])
+    running: dict[PolicyProcess, tuple[Drawing, Slot]] = {}
     with contextlib.ExitStack() as players:
         while waiting or running:
             if stopped():
-                missing = count(len(waiting) + len(running), "video")
-                text = f"stopped before {missing} could be made; run the same command again to make the rest"
-                reporter.event("warning", text, jobs=[*running, *waiting])
+                left = [*(drawing for drawing, _ in running.values()), *waiting]
+                text = f"stopped before {_named(left)} could be made; run the same command again to make the rest"
+                reporter.event("warning", text, jobs=[job_id for drawing in left for job_id in drawing.jobs])
                 return
             while waiting and (slot := slots.acquire(1)) is not None:
-                job_id = waiting.popleft()
-                if (warning := robot_warning(paths.job(job_id))) is not None:
-                    reporter.event("warning", f"{job_id}: {warning}", job_id=job_id)
+                drawing = waiting.popleft()
                 try:
-                    player = players.enter_context(PolicyProcess(paths.job(job_id), PlayRequest(), cpus=slot.cpus))
+                    player = drawing.begin(slot.cpus)
                 except OSError as error:
+                    player = None
+                    drawing.not_begun(error.strerror or str(error))
+                if player is None:
                     slots.release(slot)
-                    reporter.event("warning", f"{job_id}: no video: {error.strerror or error}", job_id=job_id)
                 else:
-                    running[job_id] = player, slot
-            for job_id, (player, slot) in list(running.items()):
+                    running[players.enter_context(player)] = drawing, slot
+            for player, (drawing, slot) in list(running.items()):
                 late = time.monotonic() - player.started > TIME_LIMIT_S
                 if not (late or has_ended(player.pid)):
                     continue
                 code, message = player.end()
                 slots.release(slot)
-                del running[job_id]
-                if code == 0:
-                    reporter.event("pictured", f"{job_id}: {paths.job(job_id).video}", job_id=job_id)
-                else:
-                    why = f"took more than {TIME_LIMIT_S:.0f} s" if late else message
-                    reporter.event("warning", f"{job_id}: no video: {why}", job_id=job_id)
+                del running[player]
+                if late and code != 0:
+                    message = f"took more than {TIME_LIMIT_S:.0f} s"
+                waiting.extend(drawing.end(code, message))
             if running:
                 time.sleep(POLL_INTERVAL_S)
 
@@ -80,3 +88,47 @@ def is_due(job: JobPaths) -> bool:
     """Whether video or film strip are missing, or older than the policy."""
     model, *pictures = (path.stat().st_mtime_ns if path.exists() else 0 for path in (job.model, job.video, job.preview))
     return min(pictures) < model
+
+
+@dataclass(frozen=True, slots=True)
+class VideoDrawing:
+    """A process that makes the video and the film strip of one job."""
+
+    job: JobPaths
+    reporter: Reporter
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        return (self.job.root.name,)
+
+    def begin(self, cpus: tuple[int, ...]) -> PolicyProcess | None:
+        """:raises OSError: it cannot be started."""
+        if (warning := robot_warning(self.job)) is not None:
+            self._warn(warning)
+        return PolicyProcess(self.job, PlayRequest(), cpus=cpus)
+
+    def not_begun(self, why: str) -> None:
+        """Report that it cannot be started."""
+        self._warn(f"no video: {why}")
+
+    def end(self, code: int, message: str) -> list[StillsDrawing]:
+        """Report how it has ended."""
+        if code == 0:
+            self.reporter.event("pictured", f"{self.jobs[0]}: {self.job.video}", job_id=self.jobs[0])
+        else:
+            self._warn(f"no video: {message}")
+        return []
+
+    def _warn(self, text: str) -> None:
+        self.reporter.event("warning", f"{self.jobs[0]}: {text}", job_id=self.jobs[0])
+
+
+Drawing: TypeAlias = VideoDrawing | StillsDrawing
+
+
+def _named(drawings: Sequence[Drawing] | deque[Drawing]) -> str:
+    """``2 videos and 1 preview``"""
+    of_videos = sum(isinstance(drawing, VideoDrawing) for drawing in drawings)
+    of_stills = sum(len(drawing.jobs) for drawing in drawings) - of_videos
+    numbers = (("video", of_videos), ("preview", of_stills))
+    return joined(count(number, what) for what, number in numbers if number)

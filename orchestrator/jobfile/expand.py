@@ -46,7 +46,7 @@ _NOT_ON_COMMAND_LINE = {
 }
 SAME_IN_SPEC = (
     *("algo", "learner", "total_timesteps", "n_envs", "normalize", "eval_episodes", "video"),
-    *("policy", "policy_kwargs", "on_divergence", "keep_replay_buffer"),
+    *("preview", "policy", "policy_kwargs", "on_divergence", "keep_replay_buffer"),
 )
 """Settings that are fields of :class:`WorkerSpec` with the same name and value."""
 

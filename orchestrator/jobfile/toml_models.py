@@ -133,7 +133,10 @@ class Settings(TomlTable):
     eval_episodes: CountFromZero = key(
         10, "Number of episodes of each final evaluation, deterministic and stochastic; 0: no evaluation."
     )
-    video: bool = key(False, "Make video.mp4 and preview.png of every trained policy after all training.", True)
+    preview: bool = key(
+        True, "Draw preview.png after all training: the robot in the best moment of its final evaluation.", False
+    )
+    video: bool = key(False, "Make video.mp4 and a film strip of every trained policy after all training.", True)
     keep_replay_buffer: bool = key(
         False, "Keep the replay buffer of SAC and TD3 after the training, so that it can be extended.", True
     )

@@ -58,7 +58,7 @@ class ReportedJob(SummaryRow):
     curve: LearningCurve
     evaluation: EvaluationFile | None
     preview: bool
-    """Whether it has a film strip."""
+    """Whether it has a still or a film strip."""
 
 
 class EpisodeEstimates(TypedDict):

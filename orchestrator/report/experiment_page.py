@@ -40,8 +40,8 @@ ABOUT = (
 def document(facts: ExperimentFacts, run_dir: Path) -> Document:
     robots, jobs, search = facts["robots"], facts["jobs"], facts["search"]
     about, has_points = ABOUT, bool(search and search["objectives"])
-    strips = tables.previews(jobs, RunPaths(run_dir))
-    of_jobs = {job["job_id"]: strips[job["group"]] for job in jobs if job["group"] in strips}
+    pictures = tables.previews(jobs, RunPaths(run_dir))
+    of_jobs = {job["job_id"]: pictures[job["group"]] for job in jobs if job["group"] in pictures}
     trials = search_page.sections(search, of_jobs) if search else []
     if jobs:
         sections = [
@@ -49,7 +49,7 @@ def document(facts: ExperimentFacts, run_dir: Path) -> Document:
             _findings(facts["findings"], jobs),
             _learning_curves(robots, {job["job_id"]: job["curve"] for job in jobs}),
             # The trials of a search have a table of their own.
-            *([] if has_points else [tables.robots_section(robots, strips, learner_summary(jobs))]),
+            *([] if has_points else [tables.robots_section(robots, pictures, learner_summary(jobs))]),
             *tables.failures(jobs),
             *_varied(facts["varied"], jobs),
             *_schedule(facts["attempts"], jobs),

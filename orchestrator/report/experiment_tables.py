@@ -38,7 +38,7 @@ def robots_section(robots: Sequence[ReportedRobot], images: Mapping[str, str], l
     columns: Columns[ReportedRobot] = {
         "robot": _robot,
         "preview": lambda robot: (
-            Cell(text=f"film strip of {plain(robot['robot'])}", image=image)
+            Cell(text=f"picture of {plain(robot['robot'])}", image=image)
             if (image := images.get(robot["group"]))
             else ""
         ),
@@ -66,7 +66,10 @@ def robots_section(robots: Sequence[ReportedRobot], images: Mapping[str, str], l
     missing = sum(robot["group"] not in images for robot in robots)
     if missing:
         which = "No robot has a" if missing == len(robots) else f"{missing:,} of {len(robots):,} robots have no"
-        how = "set “video = true” in the job file, or use the command “play” (rendering needs a GL library)."
+        how = (
+            "at its end, a run draws those of robots that MuJoCo simulates and that are evaluated (“preview = true”), "
+            "where there is a GL library; “play” makes one, too."
+        )
         parts.append(Text(sentences=[f"{which} preview: {how}"], tone="dim"))
     return Section(title="Robots", parts=parts)
 

@@ -8,20 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.jobfile.search_spec import ArchiveAxis, Dimension, SearchSpec
+from orchestrator.jobfile.search_spec import ArchiveAxis, Dimension
 from orchestrator.ledger import Ledger, search_events
 from orchestrator.search.history import History, Trial, ranked
+from orchestrator.search.shown_trials import MOST_REPORTED, ArchiveElite, archive
 from orchestrator.search.trials import TrialReader, best
 
 AT_FIRST_RUNG = "return at the first rung"
 """What all trials have been compared by after equally many env_steps."""
 FEWEST_RATED = 12
 """Without so many values nothing is said of the effect of a dimension."""
-MOST_REPORTED = 60
-"""Trials of each kind that a page shows by themselves."""
 MOST_BINS, FEWEST_IN_BIN = 8, 6
-_EPSILON = 1e-6
-"""A measure on the border of two cells belongs to the upper one, as in the archives of pyribs."""
 Values: TypeAlias = Mapping[int, float]
 """Number of a trial → its value."""
 
@@ -72,14 +69,6 @@ class ReportedDimension(TypedDict):
     choices: Sequence[Any]
     effects: Mapping[str, ReportedEffect]
     """Outcome → the effect on it."""
-
-
-class ArchiveElite(TypedDict):
-    """The best trial of a cell, which is its place on every axis, from 0."""
-
-    cell: Sequence[int]
-    trial: int
-    value: float
 
 
 class ReportedAxis(TypedDict):
@@ -281,25 +270,6 @@ def bins(places: Sequence[float]) -> list[float]:
     """The number of the group of each of ``places``: groups of equal size, of neighbours; equal ones stay together."""
     number = max(2, min(MOST_BINS, len(places) // FEWEST_IN_BIN))
     return [float(int(rank * number // max(1, len(places)))) for rank in _ranks(places)]
-
-
-def archive(trials: Iterable[Trial], search: SearchSpec) -> list[ArchiveElite]:
-    """The best of the finished ``trials`` for each cell; of equal ones the earlier. The best cell comes first."""
-    sign = 1 if search.directions[0] == "maximize" else -1
-    known: dict[tuple[int, ...], tuple[float, int]] = {}
-    for trial in trials if search.measures else ():
-        if trial.values and trial.measures and all(map(math.isfinite, trial.measures)):
-            cell = tuple(_place(axis, value) for axis, value in zip(search.measures, trial.measures, strict=True))
-            if cell not in known or sign * trial.values[0] > sign * known[cell][0]:
-                known[cell] = trial.values[0], trial.number
-    elites = sorted(known.items(), key=lambda item: (-sign * item[1][0], item[0]))
-    return [{"cell": cell, "trial": number, "value": value} for cell, (value, number) in elites]
-
-
-def _place(axis: ArchiveAxis, value: float) -> int:
-    """The cell on ``axis``; what is beyond its ends belongs to the cells there."""
-    cell = math.floor((axis.cells * (value - axis.low) + _EPSILON) / (axis.high - axis.low))
-    return min(max(cell, 0), axis.cells - 1)
 
 
 def value_text(value: Any) -> str:

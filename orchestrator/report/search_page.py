@@ -13,13 +13,12 @@ from orchestrator.report.document import Cell, Columns, Figure, Headline, Part, 
 from orchestrator.report.number_format import DASH, number, percent, plain
 from orchestrator.report.search_data import (
     AT_FIRST_RUNG,
-    MOST_REPORTED,
-    ArchiveElite,
     ReportedDimension,
     ReportedTrial,
     SearchFacts,
     value_text,
 )
+from orchestrator.search.shown_trials import MOST_REPORTED, ArchiveElite
 
 MOST_SHOWN = 15
 """Rows of a table that are not folded."""
@@ -47,7 +46,7 @@ def headlines(facts: SearchFacts) -> list[Headline]:
 
 
 def sections(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
-    """:param images: job → its film strip as a ``data:`` URL."""
+    """:param images: job → its picture as a ``data:`` URL."""
     if not facts["trials"]:
         return [Section(title="Search", parts=[Text(sentences=["The search has made no trial yet."])])]
     if not facts["objectives"]:
@@ -132,7 +131,7 @@ def _categories(facts: SearchFacts) -> list[str]:
 def _columns(facts: SearchFacts, rows: Sequence[ReportedTrial], images: Mapping[str, str]) -> Columns[ReportedTrial]:
     columns: Columns[ReportedTrial] = {"trial": lambda one: f"trial {one['trial']}"}
     if any(one["jobs"][0] in images for one in rows if one["jobs"]):
-        columns["preview"] = lambda one: _strip(one, images)
+        columns["preview"] = lambda one: _picture(one, images)
     for place, name in enumerate(facts["objectives"]):
         columns[plain(name)] = partial(_text_of_value, place)
     if any(one["repeated"] for one in rows):
@@ -153,9 +152,9 @@ def _columns(facts: SearchFacts, rows: Sequence[ReportedTrial], images: Mapping[
     return columns
 
 
-def _strip(one: ReportedTrial, images: Mapping[str, str]) -> Cell | str:
+def _picture(one: ReportedTrial, images: Mapping[str, str]) -> Cell | str:
     image = next((images[job] for job in one["jobs"] if job in images), None)
-    return "" if image is None else Cell(text=f"film strip of trial {one['trial']}", image=image)
+    return "" if image is None else Cell(text=f"picture of trial {one['trial']}", image=image)
 
 
 def _text_of_value(place: int, one: ReportedTrial) -> str:
@@ -319,7 +318,7 @@ def _archive(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
     known, elites = _by_number(facts), facts["archive"][:MOST_REPORTED]
     columns: Columns[ArchiveElite] = {"trial": lambda one: f"trial {one['trial']}"}
     if any(job in images for one in elites for job in known[one["trial"]]["jobs"]):
-        columns["preview"] = lambda one: _strip(known[one["trial"]], images)
+        columns["preview"] = lambda one: _picture(known[one["trial"]], images)
     columns[plain(facts["objectives"][0])] = lambda one: number(one["value"])
     for place, axis in enumerate(facts["axes"]):
         columns.setdefault(plain(axis["name"]), partial(_range, facts, place))

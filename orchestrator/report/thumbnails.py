@@ -1,4 +1,4 @@
-"""Film strips made small enough for a page, whatever their number."""
+"""Previews made small enough for a page, whatever their number."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def thumbnails(previews: Mapping[str, Path]) -> dict[str, str]:
             if len(data) <= budget:
                 urls[name] = "data:image/jpeg;base64," + base64.b64encode(data).decode()
                 break
-            del heights[0]  # for all: film strips have similar sizes, so a height is not tried again
+            del heights[0]  # for all: previews have similar sizes, so a height is not tried again
     return urls
 
 

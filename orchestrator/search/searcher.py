@@ -33,7 +33,7 @@ from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
 from orchestrator.ledger import Ledger, Request, search_events
 from orchestrator.ledger.search_events import Figures, SearchEvent
-from orchestrator.search import outcomes, schedulers
+from orchestrator.search import outcomes, schedulers, shown_trials
 from orchestrator.search.history import History, Trial, ranked
 from orchestrator.search.proposals import RETURNS, Proposals
 from orchestrator.search.watchdog import Watchdog, tell
@@ -312,15 +312,15 @@ class Searcher:
     def _end(self) -> None:
         search, trials = self.experiment.search, self.history.trials
         if search is not None:
-            done = {trial.reevaluates for trial in trials}
-            best = ranked(self.history.asked, search.directions[:1])[: search.reevaluate]
-            missing = [trial for trial in best if trial.number not in done]
+            done, best = {trial.reevaluates for trial in trials}, ranked(self.history.asked, search.directions[:1])
+            missing = [trial for trial in best[: search.reevaluate] if trial.number not in done]
             for trial in missing:
                 seeds = [job.spec.seed + SEED_STEP for job in self.experiment.trial_jobs(trial.number, trial.point)]
                 jobs = self.experiment.trial_jobs(len(trials), trial.point, seeds)
                 self._enter(trial.point, jobs, reevaluates=trial.number)
             if missing:
                 return
+            shown_trials.note(self.paths, trials, search)
         self._record([SearchEvent(kind="ended", content={})])
 
     # -- the ledger

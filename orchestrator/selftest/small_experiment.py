@@ -33,6 +33,7 @@ total_timesteps = 4_096
 n_envs = 2
 checkpoint_every = 1
 eval_episodes = 1
+preview = false
 ppo = { n_steps = 64, batch_size = 64, n_epochs = 20 }
 resources = { memory = "1 GiB", min_free_disk = 0 }
 

@@ -110,5 +110,9 @@ class MlflowRun:
         self._client.set_terminated(run, status, end_time=at)
         return self.position
 
+    def show(self, preview: Path) -> Position:
+        self._client.log_artifact(self.position.run, str(preview))
+        return self.position
+
     def close(self) -> None:
         """Nothing is open between calls."""

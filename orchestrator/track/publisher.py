@@ -21,7 +21,7 @@ from orchestrator.core.text import shortened
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.ledger import SummaryRow
 from orchestrator.track import tracked_job
-from orchestrator.track.tracked_job import ELAPSED, ProgressTail
+from orchestrator.track.tracked_job import ELAPSED, JobResults, ProgressTail
 from orchestrator.track.tracker_protocol import Position, TrackedJob, TrackedRun, Tracker, read_position
 
 CLASSES: Mapping[str, str] = {
@@ -164,15 +164,12 @@ class Publisher:
         if not is_last and WorkerSpec.from_json(paths.spec.read_bytes()).video:
             return False  # its video is not made yet
         results = tracked_job.results(paths, row)
-        if job.position is None or job.position.final != results.digest:
+        known = job.position
+        if known is None or known.final != results.digest or results.has_newer_preview(known.preview):
             if job.run is None:  # perhaps the job has ended before its first iteration
                 job.run = self._opened(job_id, job, row["started_at"] or time.time())
-            position = job.run.position
-            if position.results != results.digest:
-                # Kept before they are sent, so that a killed process does not send them once more.
-                job.run.position = replace(position, results=results.digest, results_step=position.env_steps + 1)
-                job.run.position.write(where)
-            job.position = replace(job.run.finish(results), final=results.digest)
+            told = _tell_results(job.run, results, where)
+            job.position = replace(told, final=results.digest, preview=results.preview_written_at)
             job.position.write(where)
             job.run, self._sent = None, self._sent + 1
         job.is_done = True
@@ -213,3 +210,14 @@ class Publisher:
             tracked.position.write(self._note(job_id))
         job.position = tracked.position
         return self._tracker.open(tracked)
+
+
+def _tell_results(run: TrackedRun, results: JobResults, where: Path) -> Position:
+    """How a job has ended; only its preview where the tracker knows the rest."""
+    if run.position.final == results.digest and results.preview is not None:
+        return run.show(results.preview)
+    if run.position.results != results.digest:
+        # Kept before they are sent, so that a killed process does not send them once more.
+        run.position = replace(run.position, results=results.digest, results_step=run.position.env_steps + 1)
+        run.position.write(where)
+    return run.finish(results)

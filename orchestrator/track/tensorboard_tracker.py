@@ -86,6 +86,11 @@ class TensorboardRun:
         steps = self.position.env_steps
         return self._append([Event(wall_time=ended, step=steps, summary=Summary(value=values))], steps)
 
+    def show(self, preview: Path) -> Position:
+        image = Summary(value=[_image("preview", preview.read_bytes())])
+        steps = self.position.env_steps
+        return self._append([Event(wall_time=preview.stat().st_mtime, step=steps, summary=image)], steps)
+
     def close(self) -> None:
         """Nothing is open between calls."""
 

@@ -31,6 +31,7 @@ NOT_SETTINGS = (
     "after",
     "init_sha256",
     "video",
+    "preview",
 )
 """Fields of a spec that are no settings of the training."""
 
@@ -62,10 +63,22 @@ class JobResults:
 
     @property
     def digest(self) -> str:
-        """Differs when there is something new to tell."""
-        files = (self.eval_file, self.video, self.preview)
-        times = [path.stat().st_mtime_ns if path is not None else 0 for path in files]
-        return json.dumps([self.state, self.summary["env_steps"], *times])
+        """Differs when there is something new to tell; a still alone, which is drawn last of all, changes nothing."""
+        files = (self.eval_file, self.video, None if self.video is None else self.preview)
+        return json.dumps([self.state, self.summary["env_steps"], *map(_written_at, files)])
+
+    @property
+    def preview_written_at(self) -> int:
+        """Nanoseconds since the epoch; 0 where there is none."""
+        return _written_at(self.preview)
+
+    def has_newer_preview(self, written_at: int) -> bool:
+        """Whether there is a still that is not the one of that time."""
+        return self.video is None and self.preview is not None and self.preview_written_at != written_at
+
+
+def _written_at(path: Path | None) -> int:
+    return 0 if path is None else path.stat().st_mtime_ns
 
 
 def settings(paths: JobPaths) -> dict[str, Any]:

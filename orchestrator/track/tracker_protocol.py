@@ -34,6 +34,8 @@ class Position:
     """The step that they get where they have one; a tracker whose last step it is has them."""
     final: str = ""
     """Digest of the results that were sent; empty before."""
+    preview: int = 0
+    """When the preview was written that was sent; 0 before."""
 
     def at(self, env_steps: int) -> Position:
         """The same where the tracker's last step is another one; if it is lower, its results have to be sent again."""
@@ -75,6 +77,9 @@ class TrackedRun(Protocol):
 
     def finish(self, results: JobResults) -> Position:
         """Send how the job has ended."""
+
+    def show(self, preview: Path) -> Position:
+        """Send a preview that has been drawn since then."""
 
     def close(self) -> None: ...
 

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from trackio.media import TrackioImage, TrackioVideo
@@ -57,13 +58,20 @@ class TrackioRun:
         files = (("video", TrackioVideo, results.video), ("preview", TrackioImage, results.preview))
         for name, kind, path in files:
             if path is not None:
-                media = kind(str(path))
-                media._save(self._project, self._job.job_id, step)
-                content[name] = media._to_dict()
+                content[name] = self._stored(kind(str(path)), step)
         return self._log([content], [step], [float(results.summary.get("ended_at", self.position.began))])
+
+    def show(self, preview: Path) -> Position:
+        step = self.position.env_steps + 1
+        image = self._stored(TrackioImage(str(preview)), step)
+        return self._log([{"preview": image}], [step], [preview.stat().st_mtime])
 
     def close(self) -> None:
         """Nothing is open between calls."""
+
+    def _stored(self, media: Any, step: int) -> Any:
+        media._save(self._project, self._job.job_id, step)
+        return media._to_dict()
 
     def _log(self, rows: Sequence[Mapping[str, Any]], steps: Sequence[int], times: Sequence[float]) -> Position:
         SQLiteStorage.bulk_log(

@@ -98,6 +98,13 @@ class WandbRun:
         self._run.finish(exit_code=0 if results.state == "SUCCEEDED" else 1)
         return self.position
 
+    def show(self, preview: Path) -> Position:
+        step = self.position.env_steps + 1
+        self._run.log({"preview": wandb.Image(str(preview))}, step=step, commit=True)
+        self.position = replace(self.position, env_steps=step)
+        self._run.finish()
+        return self.position
+
     def close(self) -> None:
         self._run.finish()
 

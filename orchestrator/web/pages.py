@@ -50,7 +50,7 @@ LOG_SIGNS = "\n\r\t"
 """Control characters of a log that stay."""
 LARGEST_BODY = 1 << 20
 MOST_FEEDS = 50
-THUMBNAIL_HEIGHT = 96
+THUMBNAIL_HEIGHT = 144
 NOT_KEPT = {"cache-control": "no-store"}
 EVENTS = {**NOT_KEPT, "x-accel-buffering": "no"}
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core.errors import UsageError
 from orchestrator.jobfile.search_spec import ARCHIVE_SAMPLERS, WITHOUT_CHOICES, ArchiveAxis, Dimension, SearchSpec
-from orchestrator.report import search_data
+from orchestrator.search import shown_trials
 from orchestrator.search.cmaes_sampler import AsynchronousCma
 from orchestrator.search.history import Trial
 from orchestrator.search.samplers import Sampler, TrialOutcome, make
@@ -218,5 +218,5 @@ def test_the_archive_of_a_report_is_that_of_pyribs() -> None:
         theirs.add_single(np.zeros(len(spec.space)), trial.values[0], np.array(trial.measures))
     elites = theirs.data(["objective", "index"])
     cells = map(tuple, theirs.int_to_grid_index(elites["index"]).tolist())
-    ours = {tuple(elite["cell"]): elite["value"] for elite in search_data.archive(trials, spec)}
+    ours = {tuple(elite["cell"]): elite["value"] for elite in shown_trials.archive(trials, spec)}
     assert ours == pytest.approx(dict(zip(cells, elites["objective"].tolist(), strict=True)))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from tracker_helpers import JOB, Rows, end, make_publisher, needs, send, tracked_run, turn, write_progress
 
 from orchestrator.core.paths import RunPaths
+
+STILL = io.BytesIO()
+Image.new("RGB", (8, 6)).save(STILL, "PNG")
 
 
 @pytest.fixture
@@ -47,17 +52,21 @@ def _send_twice(paths: RunPaths, backend: str) -> None:
     note = json.loads(where.read_bytes())
     where.write_text(json.dumps({**note, "env_steps": 400, "final": ""}))  # killed before it noted the results
     send(paths, rows, backend, is_last=True, **options)
+    paths.job(JOB).preview.write_bytes(STILL.getvalue())
+    for _ in range(2):
+        send(paths, rows, backend, is_last=True, **options)
     if backend == "wandb":
         from orchestrator.track import wandb_tracker
 
         logs = sorted(paths.root.glob("wandb/offline-run-*/*.wandb"))
         steps = [step for log in logs for step in wandb_tracker.logged_steps(log)]
-        assert steps == [100, 200, 300, 400, 401]
+        assert steps == [100, 200, 300, 400, 401, 402]
         kinds = [record.WhichOneof("record_type") for log in logs for record in wandb_tracker.records(log)]
         assert {"run", "summary", "exit"} <= set(kinds)
         assert "environment" not in kinds, "the program, its arguments, the machine and its user"
         assert sys.executable.encode() not in b"".join(log.read_bytes() for log in logs)
         assert not list(paths.root.glob("wandb/*/files/requirements.txt"))
+        assert len(list(paths.root.glob("wandb/offline-run-*/files/media/images/*.png"))) == 1
         configured = [
             record.run for record in wandb_tracker.records(logs[0]) if record.WhichOneof("record_type") == "run"
         ]
@@ -68,7 +77,8 @@ def _send_twice(paths: RunPaths, backend: str) -> None:
         from trackio.sqlite_storage import SQLiteStorage
 
         logs = SQLiteStorage.get_logs("robots", JOB)
-        assert sorted(row["step"] for row in logs) == [100, 200, 300, 400, 401]
+        assert sorted(row["step"] for row in logs) == [100, 200, 300, 400, 401, 402]
+        assert [row["step"] for row in logs if "preview" in row] == [402]
         assert [row["summary/state"] for row in logs if row["step"] == 401] == ["SUCCEEDED"]
         config = SQLiteStorage.get_run_config("robots", JOB)
         assert config["hyperparameters.learning_rate"] == 1e-3
@@ -83,7 +93,7 @@ def _send_twice(paths: RunPaths, backend: str) -> None:
     assert run.data.params["hyperparameters.learning_rate"] == "0.001"
     assert [metric.value for metric in client.get_metric_history(run.info.run_id, "eval/deterministic/mean")] == [7.0]
     assert run.data.tags["summary.state"] == "SUCCEEDED"
-    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["eval.json"]
+    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["eval.json", "preview.png"]
 
 
 @pytest.mark.slow

@@ -50,6 +50,7 @@ def test_the_example_of_the_documentation_becomes_its_jobs(write: Callable[..., 
         policy_kwargs={"net_arch": [64, 64]},
         threads=1,
         search_path=None,
+        preview=True,
     )
     assert ant.spec.hyperparameters == {"n_steps": 256, "learning_rate": 1e-4}
     assert all(WorkerSpec.from_json(job.spec.to_json()) == job.spec for job in experiment.jobs)

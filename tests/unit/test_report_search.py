@@ -20,6 +20,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.jobfile.search_spec import ArchiveAxis, SearchSpec
 from orchestrator.report import drawing, search_data
 from orchestrator.report.document import Document, Section, Table
+from orchestrator.search import shown_trials
 from orchestrator.search.history import Trial
 
 TRIALS = 160
@@ -220,8 +221,8 @@ def trial(number: int, value: float, *measures: float) -> Trial:
 
 def test_an_archive_keeps_the_best_of_each_cell() -> None:
     trials = [trial(0, 1.0, 0.1, 0.0), trial(1, 2.0, 0.2, 0.1), trial(2, 2.0, 0.3, 0.1), trial(3, 0.5, 9.0, -9.0)]
-    assert [(one["cell"], one["trial"]) for one in search_data.archive(trials, spec())] == [((0, 2), 1), ((3, 0), 3)]
-    smallest = search_data.archive(trials, spec("minimize"))
+    assert [(one["cell"], one["trial"]) for one in shown_trials.archive(trials, spec())] == [((0, 2), 1), ((3, 0), 3)]
+    smallest = shown_trials.archive(trials, spec("minimize"))
     assert [(one["cell"], one["trial"]) for one in smallest] == [((3, 0), 3), ((0, 2), 0)]
 
 

@@ -79,6 +79,7 @@ class Memory:
         self.sent, self.failing, self.begun, self.final = {}, 0, 0, list[str]()
         self.bad, self.finished_at = set[str](), list[int]()
         """Jobs that it does not take; the step of the results, each time that they were sent."""
+        self.shown_previews: list[bytes] = []
 
     def begin(self, job: TrackedJob) -> str:
         self.begun += 1
@@ -107,6 +108,11 @@ class MemoryRun:
         self.tracker.finished_at.append(self.position.results_step)
         self._fail()
         self.tracker.final.append(results.state)
+        return self.position
+
+    def show(self, preview: Path) -> Position:
+        self._fail()
+        self.tracker.shown_previews.append(preview.read_bytes())
         return self.position
 
     def _fail(self) -> None:
@@ -159,6 +165,32 @@ def test_results_are_sent_when_a_job_has_ended_and_again_when_it_ends_once_more(
     turn(with_memory(paths, memory)[0], rows)
     assert memory.final == ["SUCCEEDED", "FAILED"]
     assert memory.sent == {"run-1": [100, 200]}
+
+
+def test_a_preview_that_is_drawn_later_is_sent_alone_and_once(paths: RunPaths) -> None:
+    memory, rows = Memory(), Rows()
+    made, _ = with_memory(paths, memory)
+    write_progress(paths, [100])
+    end(paths, rows)
+    turn(made, rows)
+    paths.job(JOB).preview.write_bytes(b"a still")
+    memory.failing = 1
+    assert not turn(made, rows, is_last=True)
+    for _ in range(2):
+        assert turn(made, rows, is_last=True)
+    turn(with_memory(paths, memory)[0], rows, is_last=True)
+    assert (memory.final, memory.shown_previews) == (["SUCCEEDED"], [b"a still"])
+    assert memory.sent == {"run-1": [100]}
+
+
+def test_a_preview_that_is_there_goes_with_the_results(paths: RunPaths) -> None:
+    memory, rows = Memory(), Rows()
+    write_progress(paths, [100])
+    end(paths, rows)
+    paths.job(JOB).preview.write_bytes(b"a still")
+    turn(with_memory(paths, memory)[0], rows, is_last=True)
+    turn(with_memory(paths, memory)[0], rows, is_last=True)
+    assert (memory.final, memory.shown_previews) == (["SUCCEEDED"], [])
 
 
 def test_points_that_a_tracker_has_lost_are_sent_again(paths: RunPaths) -> None:

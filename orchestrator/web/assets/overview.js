@@ -261,7 +261,7 @@ export class Gallery {
   cell(job) {
     let cell = this.cells.get(job.id);
     if (cell === undefined) {
-      const image = element("img", { alt: `${job.id} in a few moments of an episode`, loading: "lazy" });
+      const image = element("img", { alt: `Picture of ${job.id}`, loading: "lazy" });
       cell = element("a", { href: jobHref(job.id) }, image, element("span", {}, element("b", {}, job.id), element("em")));
       this.cells.set(job.id, cell);
     }

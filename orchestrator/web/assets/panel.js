@@ -129,7 +129,7 @@ export class Panel {
       parts.push(video);
     }
     if (job.media & 1) {
-      const image = element("img", { alt: `${this.id} in a few moments of an episode` });
+      const image = element("img", { alt: `Picture of ${this.id}` });
       setSource(image, `${path}/preview.png?${job.drawn}`);
       parts.push(image);
     }

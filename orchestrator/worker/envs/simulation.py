@@ -185,6 +185,10 @@ class Simulation:
         mujoco.mj_forward(self.model, data)
         return data
 
+    def physics(self, env: int) -> Floats:
+        """A copy of environment ``env``'s ``mjSTATE_INTEGRATION``."""
+        return np.array(self._batch.state[env])
+
     def seed(self, seed: int | Sequence[int]) -> None:
         """New generators; running episodes continue."""
         self.generators = self._generators(seed)

@@ -34,7 +34,8 @@ Picture = NDArray[np.uint8]
 
 WIDTH, HEIGHT = 640, 480
 _SHADOW_PIXELS = 2048
-_GL_LIBRARIES = ("egl", "osmesa")
+GL_LIBRARIES = ("egl", "osmesa")
+"""In the order in which they are tried."""
 _PROBE_LIMIT_S = 60.0
 _PROBE = """
 import os, mujoco
@@ -67,7 +68,7 @@ def choose_gl() -> str:
     """
     asked = os.environ.get("MUJOCO_GL")
     problems = []
-    for library in (asked,) if asked else _GL_LIBRARIES:
+    for library in (asked,) if asked else GL_LIBRARIES:
         problem = _try_gl(library)
         if problem is None:
             os.environ["MUJOCO_GL"] = library
@@ -88,7 +89,7 @@ def use_gl() -> None:
     :raises CannotRender: none works.
     """
     library = choose_gl()
-    if library in _GL_LIBRARIES and "mujoco" in sys.modules:
+    if library in GL_LIBRARIES and "mujoco" in sys.modules:
         from mujoco.rendering.classic import gl_context
 
         gl_context.GLContext = importlib.import_module(f"mujoco.{library}").GLContext
@@ -176,9 +177,10 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
     """Renders poses of one model. A context manager, because it holds an OpenGL context.
 
     :param model: never stepped; its visual settings are changed.
+    :param size: width and height in pixels; None: those of a video.
     """
 
-    def __init__(self, model: mujoco.MjModel) -> None:
+    def __init__(self, model: mujoco.MjModel, size: tuple[int, int] | None = None) -> None:
         import mujoco
 
         from orchestrator.worker.rendering import camera
@@ -186,11 +188,13 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
         self._model = model
         self._data = mujoco.MjData(model)
         self._geoms = camera.robot_geoms(model)
-        model.vis.global_.offwidth = max(model.vis.global_.offwidth, WIDTH)
-        model.vis.global_.offheight = max(model.vis.global_.offheight, HEIGHT)
+        width, height = size or (WIDTH, HEIGHT)
+        self._aspect = width / height
+        model.vis.global_.offwidth = max(model.vis.global_.offwidth, width)
+        model.vis.global_.offheight = max(model.vis.global_.offheight, height)
         # Shadows reach no further than the robot (see render), so they need few pixels; they take half of the time.
         model.vis.quality.shadowsize = min(model.vis.quality.shadowsize, _SHADOW_PIXELS)
-        self.renderer = mujoco.Renderer(model, HEIGHT, WIDTH)
+        self.renderer = mujoco.Renderer(model, height, width)
         self._option = mujoco.MjvOption()
         self._follower: mujoco.MjvCamera | None = None
         if not self._option.geomgroup[np.minimum(model.geom_group[self._geoms], 5)].any():
@@ -203,7 +207,7 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
         """The camera for each frame; the contents must be :class:`Pose`."""
         from orchestrator.worker.rendering import camera
 
-        return camera.choose(self._model, [self._robot_view(frame) for frame in frames], WIDTH / HEIGHT)
+        return camera.choose(self._model, [self._robot_view(frame) for frame in frames], self._aspect)
 
     def render(self, frames: Sequence[Frame]) -> Iterator[Picture]:
         """A picture for each frame; the contents must be :class:`Pose`."""

@@ -24,6 +24,7 @@ from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.algorithms import Model
+from orchestrator.worker.training.best_moment import BestMoment
 from orchestrator.worker.training.training_state import generators, restore_generators
 
 LONGEST = 100_000
@@ -93,6 +94,8 @@ class EvaluationResult:
     """Episodes with the policy's most likely actions."""
     stochastic: Outcome
     """With actions drawn from the policy, as in training; the episodes start from the same states."""
+    moment: bytes | None
+    """The best moment of the deterministic episodes, where the spec asks for one: :meth:`BestMoment.content`."""
     seed: int
     """Environment *i* had ``seed + i`` (the batch of a built-in task has ``seed`` as a whole)."""
     n_envs: int
@@ -146,6 +149,7 @@ def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[
     """
     seed = environment_seed(spec)
     n_envs = min(spec.eval_episodes, max(spec.n_envs, MOST_AT_ONCE) if env_factory.is_batched(spec) else spec.n_envs)
+    moment = BestMoment() if spec.preview and not spec.video else None
 
     def outcome(deterministic: bool) -> Outcome:
         with _seeded(_seed(spec, _ACTIONS), model.device):
@@ -153,11 +157,18 @@ def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[
             try:
                 venv.seed(seed)
                 remaining = np.array([(spec.eval_episodes + index) // n_envs for index in range(n_envs)])
-                return Outcome(_run(model, _prepared(spec, model, venv), remaining, each_step, deterministic))
+                prepared, watched = _prepared(spec, model, venv), moment if deterministic else None
+                return Outcome(_run(model, prepared, remaining, each_step, watched, deterministic=deterministic))
             finally:
                 venv.close()
 
-    return EvaluationResult(deterministic=outcome(True), stochastic=outcome(False), seed=seed, n_envs=n_envs)
+    return EvaluationResult(
+        deterministic=outcome(True),
+        stochastic=outcome(False),
+        moment=None if moment is None else moment.content(),
+        seed=seed,
+        n_envs=n_envs,
+    )
 
 
 def environment_seed(spec: WorkerSpec) -> int:
@@ -195,12 +206,20 @@ def _prepared(spec: WorkerSpec, model: Model, venv: Any) -> Any:
 
 
 def _run(
-    model: Model, venv: Any, remaining: np.ndarray, each_step: Callable[[], None], deterministic: bool
+    model: Model,
+    venv: Any,
+    remaining: np.ndarray,
+    each_step: Callable[[], None],
+    watched: BestMoment | None,
+    *,
+    deterministic: bool,
 ) -> Sequence[EvaluatedEpisode]:
     """Run episodes. :param remaining: ``(n_envs,)`` episodes still to run in each environment; counted down here."""
     episodes: list[EvaluatedEpisode] = []
     returns, steps = np.zeros(len(remaining)), np.zeros(len(remaining), int)
     observations = venv.reset()
+    if watched is not None:
+        watched.begin(venv)
     elapsed = 0
     while remaining.any():
         if not deterministic:
@@ -212,7 +231,10 @@ def _run(
         elapsed += 1
         returns += rewards
         steps += 1
-        for index in np.flatnonzero((dones | (steps >= LONGEST)) & (remaining > 0)):
+        ended = dones | (steps >= LONGEST)
+        if watched is not None:
+            watched.step(rewards, returns, steps, ended, remaining > 0)
+        for index in np.flatnonzero(ended & (remaining > 0)):
             info = infos[index]
             if dones[index]:
                 remaining[index] -= 1

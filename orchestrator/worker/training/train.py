@@ -72,7 +72,8 @@ def run(
         ranks = join(spec.ranks, spec.backend, device, rendezvous, spec.collective_timeout_s)
         before_writing()
         if ranks.rank == 0:  # what an earlier attempt was writing when it was killed
-            for path in (paths.progress_csv, paths.timings_csv, paths.model, paths.vecnormalize, paths.eval):
+            tables = (paths.progress_csv, paths.timings_csv)
+            for path in (*tables, paths.model, paths.vecnormalize, paths.eval, paths.moment):
                 remove_partial_files(path.parent, path.name)
         env_indices = own_share(spec.n_envs, ranks)
         venv = env_factory.make(spec, paths.root, n_envs=len(env_indices), seed=spec.seed, first_env=env_indices.start)
@@ -311,7 +312,8 @@ class Training:
         content = io.BytesIO()
         self._model.save(content)
         self._before_writing()
-        self._paths.eval.unlink(missing_ok=True)  # of a shorter training
+        for path in (self._paths.eval, self._paths.moment):  # of a shorter training
+            path.unlink(missing_ok=True)
         write_whole(self._paths.model, content.getvalue())
         normalization = self._model.get_vec_normalize_env()
         if normalization is not None:
@@ -333,6 +335,8 @@ class Training:
         finally:
             self._facts.eval_s = time.monotonic() - begun  # also of one that is stopped: no training
         self._before_writing()
+        if result.moment is not None:
+            write_whole(self._paths.moment, result.moment, durable=False)
         write_whole(self._paths.eval, result.to_json())
         deterministic = result.deterministic.summary
         self._facts.eval_mean = deterministic["mean"]

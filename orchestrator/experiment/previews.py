@@ -1,0 +1,112 @@
+"""Stills of robots in their best moments, drawn by child processes from poses that evaluations have kept.
+
+A pose waits in the directory of its job until it is drawn, so that a later run makes up for what was missing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.core.job import State, Succeeded
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
+from orchestrator.core.text import listed
+from orchestrator.experiment.policy_process import PolicyProcess, StillsRequest
+from orchestrator.supervisor.events import Reporter
+
+MOST_DRAWN = 500
+"""Of one run: whoever trains more jobs does not look at each of them."""
+FEWEST_IN_PROCESS, MOST_IN_PROCESS = 8, 64
+"""Jobs that one process draws: its start costs as much as drawing a few of them."""
+SHOWN = 3
+OFF = "`preview = false` in the job file switches previews off"
+
+
+def waiting(paths: RunPaths, states: Mapping[str, State], without: Collection[str], *, is_search: bool) -> list[str]:
+    """Ids of the jobs to draw, in their order. Of a search those that pages show by themselves.
+
+    :param states: of the jobs; of a search not of those that an earlier run has trained.
+    :param without: jobs that get another picture.
+    """
+    ids = _shown(paths) if is_search else list(states)
+    chosen = [id_ for id_ in ids if id_ not in without and isinstance(states.get(id_, Succeeded()), Succeeded)]
+    return [job_id for job_id in chosen if paths.job(job_id).moment.exists()][:MOST_DRAWN]
+
+
+def _shown(paths: RunPaths) -> list[str]:
+    """What the search has said that pages show; nothing before it has come to its end."""
+    try:
+        content = json.loads(read_regular(paths.search_shown))
+    except (OSError, ValueError):
+        return []
+    return [job_id for job_id in content if isinstance(job_id, str)] if isinstance(content, list) else []
+
+
+def drawings(paths: RunPaths, job_ids: Sequence[str], lanes: int, reporter: Reporter) -> list[StillsDrawing]:
+    """The processes that draw ``job_ids``, ``lanes`` of them at once."""
+    size = min(MOST_IN_PROCESS, max(FEWEST_IN_PROCESS, math.ceil(len(job_ids) / max(1, lanes))))
+    groups = [tuple(job_ids[first : first + size]) for first in range(0, len(job_ids), size)]
+    outcome = StillsOutcome(reporter)
+    return [StillsDrawing(paths=paths, jobs=group, outcome=outcome) for group in groups]
+
+
+@dataclass(slots=True)
+class StillsOutcome:
+    """What all processes of a run have in common."""
+
+    reporter: Reporter
+    is_impossible: bool = False
+    """Whether nothing can be drawn here: that is said once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StillsDrawing:
+    """A process that draws some jobs, one after another."""
+
+    paths: RunPaths
+    jobs: tuple[str, ...]
+    outcome: StillsOutcome
+    is_probing: bool = False
+
+    def begin(self, cpus: tuple[int, ...]) -> PolicyProcess | None:
+        """None: it is known that nothing can be drawn. :raises OSError: it cannot be started."""
+        if self.outcome.is_impossible:
+            return None
+        first, *others = (self.paths.job(job_id) for job_id in self.jobs)
+        request = StillsRequest(others=tuple(job.root for job in others), is_probing=self.is_probing)
+        return PolicyProcess(first, request, cpus=cpus)
+
+    def end(self, code: int, message: str) -> list[StillsDrawing]:
+        """Report how it has ended. Returns those that are to be begun in its place.
+
+        A job that has been drawn has no pose any more, nor has one that cannot be drawn.
+        """
+        left = tuple(job_id for job_id in self.jobs if self.paths.job(job_id).moment.exists())
+        is_drawn = left != self.jobs
+        if code == 0:
+            return []
+        if code > 0 and is_drawn:
+            self._warn(f"no preview of {message}")
+            return []
+        if not is_drawn and not self.is_probing:
+            return [replace(self, is_probing=True)]
+        if code > 0:
+            if not self.outcome.is_impossible:
+                self._warn(f"no previews: {message}. The same command draws them later; {OFF}")
+            self.outcome.is_impossible = True
+            return []
+        if not left:
+            return []
+        self.paths.job(left[0]).moment.unlink(missing_ok=True)  # its drawing has crashed, and would again
+        self._warn(f"no preview of {left[0]}: {message}")
+        return [replace(self, jobs=left[1:])] if left[1:] else []
+
+    def not_begun(self, why: str) -> None:
+        """Report that its process cannot be started."""
+        self._warn(f"no previews of {listed(self.jobs, SHOWN)}: {why}")
+
+    def _warn(self, text: str) -> None:
+        self.outcome.reporter.event("warning", text, jobs=list(self.jobs))

@@ -1,0 +1,123 @@
+"""``python -m orchestrator.worker.rendering.stills [--probe] JOB_DIR …``: draw the still of each job.
+
+It is drawn from the pose that the job's evaluation has kept (:mod:`orchestrator.worker.training.best_moment`), which is
+removed then. Neither torch nor the policy is loaded, so that a still costs little. With ``--probe``, which costs more,
+OpenGL libraries are tried in processes of their own first, as they may crash; without, the first of them is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.text import listed
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.rendering import offscreen
+from orchestrator.worker.runtime import child_command, failures
+
+if TYPE_CHECKING:
+    import mujoco
+
+SIZE = (480, 360)
+"""Width and height in pixels."""
+SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class KeptMoment:
+    """What the evaluation has kept."""
+
+    pose: offscreen.Pose
+    model: bytes
+    """Of an environment that is no task, in MuJoCo's binary format."""
+
+
+def read(paths: JobPaths) -> KeptMoment:
+    """:raises OSError, ValueError: it cannot be read."""
+    try:
+        with np.load(paths.moment, allow_pickle=False) as arrays:
+            state, marker, model = (arrays[name] for name in ("state", "marker", "model"))
+    except (KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{paths.moment} is damaged: {error}") from error
+    place = tuple(map(float, marker))
+    return KeptMoment(offscreen.Pose(state, place if len(place) == 3 else None), model.tobytes())
+
+
+def draw(paths: JobPaths) -> None:
+    """Write ``preview.png`` and remove the pose that it shows. :raises OSError: a file cannot be read or written."""
+    from PIL import Image
+
+    kept = read(paths)
+    frame = offscreen.Frame(0, 0.0, kept.pose)
+    with offscreen.PoseRenderer(_model(paths, kept), SIZE) as renderer:
+        [picture] = renderer.render([frame])
+    content = io.BytesIO()
+    Image.fromarray(picture).save(content, "PNG")
+    write_whole(paths.preview, content.getvalue(), durable=False)
+    paths.moment.unlink(missing_ok=True)
+
+
+def _model(paths: JobPaths, kept: KeptMoment) -> mujoco.MjModel:
+    """The robot as it is drawn. :raises ValueError: it cannot be compiled, or the pose is not one of it."""
+    import mujoco
+
+    if kept.model:
+        model = mujoco.MjModel.from_binary_path("model.mjb", {"model.mjb": kept.model})
+    else:
+        spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
+        model = offscreen.add_scenery(paths.root / str(spec.xml))
+    if mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION) != kept.pose.state.size:
+        raise ValueError("the robot in the job directory is not the one that was trained")
+    return model
+
+
+def main(options: argparse.Namespace) -> None:
+    """:raises OrchestratorError: nothing can be drawn here, or some could not be drawn, and the others have been."""
+    if options.probe:
+        offscreen.choose_gl()
+    os.environ.setdefault("MUJOCO_GL", offscreen.GL_LIBRARIES[0])
+    problems: dict[str, str] = {}
+    for path in options.job_dirs:
+        try:
+            draw(JobPaths(path))
+        except Exception as error:  # of a robot, such as one whose file was changed, or of OpenGL
+            _try_gl()
+            problems[path.name] = failures.describe(error)
+            if not isinstance(error, OSError):  # of a disk that is full: a later run may draw it
+                JobPaths(path).moment.unlink(missing_ok=True)
+    if problems:
+        [first, *_] = problems.values()
+        raise OrchestratorError(f"{listed(list(problems), SHOWN)}: {first}")
+
+
+def _try_gl() -> None:
+    """:raises offscreen.CannotRender: there is no OpenGL."""
+    try:
+        import mujoco
+
+        with contextlib.closing(mujoco.Renderer(mujoco.MjModel.from_xml_string("<mujoco/>"), 16, 16)):
+            pass
+    except Exception as error:  # of any kind: the driver's, or of the package that binds it
+        raise offscreen.CannotRender(f"OpenGL does not work here: {failures.describe(error)}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.worker.rendering.stills", allow_abbrev=False)
+    parser.add_argument("--probe", action="store_true")
+    parser.add_argument("job_dirs", type=Path, nargs="+")
+    return parser
+
+
+if __name__ == "__main__":
+    child_command.run(lambda: main(_parser().parse_args()))

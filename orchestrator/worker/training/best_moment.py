@@ -1,0 +1,140 @@
+"""The best moment of an evaluation, as a pose that a still is drawn from later: here nothing is rendered."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.worker.envs.divergence_wrapper import simulates_with_mujoco
+from orchestrator.worker.envs.sequential import SequentialVecEnv
+from orchestrator.worker.runtime import failures
+from orchestrator.worker.runtime.progress import say
+
+if TYPE_CHECKING:
+    import mujoco
+
+    from orchestrator.worker.envs.simulation import Simulation
+
+STRIDE = 10
+"""Control steps between two poses of which one may be the best; each is judged by as many before it and after it."""
+MOST_MODEL_BYTES = 16 << 20
+"""Of the model of an environment that is no task. A larger one is not kept, and there is no still."""
+
+Pose: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""MuJoCo's ``mjSTATE_INTEGRATION``, and the ``(3,)`` position of the goal in world coordinates (empty: none)."""
+
+
+class BestMoment:
+    """The pose, in the episode with the highest return, around which the rewards were highest.
+
+    Of equal ones it is the latest. In an episode that is too short to judge any, it is the latest that was kept.
+    """
+
+    def __init__(self) -> None:
+        self._read: Callable[[int], Pose] | None = None
+        """Reads the pose of an environment; None where there is none: it does not simulate with MuJoCo."""
+        self._model: mujoco.MjModel | None = None
+        """Of environments that are no task."""
+        self._return = -np.inf
+        self._chosen: Pose | None = None
+
+    def begin(self, venv: Any) -> None:
+        """:param venv: the environments of an evaluation, which have been reset; wrapped in any way."""
+        n_envs = venv.num_envs
+        self._find_poses(venv.unwrapped)
+        self._latest = [self._pose(env) for env in range(n_envs)]
+        self._best: list[Pose | None] = [None] * n_envs
+        self._highest = np.full(n_envs, -np.inf)
+        """Rewards around that best pose of the episode so far."""
+        self._rewards = np.zeros(n_envs)
+        """Since the latest pose."""
+        self._before = np.full(n_envs, np.nan)
+        """Rewards of the :data:`STRIDE` steps before the latest pose; NaN where it is the first of an episode."""
+
+    def step(
+        self,
+        rewards: NDArray[np.floating[Any]],
+        returns: NDArray[np.floating[Any]],
+        lengths: NDArray[np.int_],
+        ended: NDArray[np.bool_],
+        counted: NDArray[np.bool_],
+    ) -> None:
+        """After a step: its rewards, and return and length of each episode; all ``(n_envs,)``.
+
+        :param ended: which episodes have ended with it; their environments are at the beginning of the next one.
+        :param counted: which environments run episodes that count.
+        """
+        if self._read is None:
+            return
+        self._rewards += rewards
+        for env in map(int, np.flatnonzero(counted & (ended | (lengths % STRIDE == 0)))):
+            if ended[env]:
+                if returns[env] > self._return:
+                    self._return, self._chosen = returns[env], self._best[env] or self._latest[env]
+                self._best[env], self._before[env], self._highest[env] = None, np.nan, -np.inf
+            else:
+                around = self._before[env] + self._rewards[env]
+                if around >= self._highest[env]:
+                    self._highest[env], self._best[env] = around, self._latest[env]
+                self._before[env] = self._rewards[env]
+            self._latest[env], self._rewards[env] = self._pose(env), 0.0
+
+    def content(self) -> bytes | None:
+        """A file of arrays: ``state``, ``marker`` and ``model`` (in MuJoCo's binary format; empty for a task, whose
+        robot is in the job directory). None where there is no pose.
+        """
+        if self._chosen is None:
+            return None
+        model = np.empty(0, np.uint8)
+        if self._model is not None:
+            import mujoco
+
+            size = mujoco.mj_sizeModel(self._model)
+            if size > MOST_MODEL_BYTES:
+                say(f"no preview: the model of the environment has {size / 2**20:,.0f} MiB")
+                return None
+            model = np.empty(size, np.uint8)
+            mujoco.mj_saveModel(self._model, None, model)
+        file = io.BytesIO()
+        np.savez_compressed(file, state=self._chosen[0], marker=self._chosen[1], model=model)
+        return file.getvalue()
+
+    def _find_poses(self, venv: Any) -> None:
+        if isinstance(venv, SequentialVecEnv):
+            self._find_in_environments([env.unwrapped for env in venv.envs if simulates_with_mujoco(env)])
+            return
+        simulation: Simulation = venv.simulation
+
+        def of_task(env: int) -> Pose:
+            marker = simulation.task.goal_marker(simulation.states.goals[env])
+            return simulation.physics(env), np.array(() if marker is None else marker, float)
+
+        self._read = of_task
+
+    def _find_in_environments(self, envs: Sequence[Any]) -> None:
+        """:param envs: those of gymnasium or the user that have MuJoCo's model and data, perhaps of another binding."""
+        if not envs or not type(envs[0].model).__module__.startswith("mujoco."):
+            return
+        import mujoco
+
+        def of_environment(env: int) -> Pose:
+            model, data, kind = envs[env].model, envs[env].data, mujoco.mjtState.mjSTATE_INTEGRATION
+            state = np.empty(mujoco.mj_stateSize(model, kind))
+            mujoco.mj_getState(model, data, state, kind)
+            return state, np.empty(0)
+
+        self._read, self._model = of_environment, envs[0].model
+
+    def _pose(self, env: int) -> Pose | None:
+        if self._read is None:
+            return None
+        try:
+            return self._read(env)
+        except Exception as error:  # of an environment or task of the user's
+            self._read = None
+            say(f"no preview: {failures.describe(error)}")
+            return None

@@ -1,0 +1,193 @@
+"""Stills of robots in their best moments: drawn from poses by real processes, and after real trainings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import command_helpers as commands
+import numpy as np
+import pytest
+from command_helpers import HOPPER, TINY, Experiment, odd, write_experiment
+from PIL import Image
+from supervisor_helpers import RecordingReporter, make_machine, make_spec
+
+from orchestrator.core.job import Cause, Failed, State, Succeeded
+from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.experiment import previews, videos
+from orchestrator.experiment.previews import FEWEST_IN_PROCESS, MOST_IN_PROCESS
+from orchestrator.machine.slots import SlotPool
+from orchestrator.machine.topology import Cpu
+from orchestrator.worker.envs.vec_env import MujocoVecEnv
+from orchestrator.worker.rendering import stills
+from orchestrator.worker.training.best_moment import BestMoment
+
+NO_LIBRARY = "no-such-library"
+
+
+def keep_pose(paths: JobPaths) -> None:
+    """A job that has been evaluated."""
+    paths.robot.mkdir(parents=True)
+    (paths.robot / "hopper.xml").write_bytes(HOPPER.read_bytes())
+    spec = make_spec(paths.root.name, env=None, task="forward", xml="robot/hopper.xml", preview=True)
+    paths.spec.write_text(spec.to_json())
+    venv, moment = MujocoVecEnv(HOPPER, "forward", n_envs=1, seed=0), BestMoment()
+    venv.reset()
+    moment.begin(venv)
+    moment.step(np.ones(1), np.ones(1), np.ones(1, int), np.ones(1, bool), np.ones(1, bool))
+    content = moment.content()
+    assert content is not None
+    paths.moment.write_bytes(content)
+
+
+def drawn(paths: RunPaths, names: Sequence[str], states: Mapping[str, State] | None = None) -> RecordingReporter:
+    """The events of drawing what waits."""
+    reporter = RecordingReporter()
+    [cpu, *_] = os.sched_getaffinity(0)
+    machine = dataclasses.replace(make_machine(1), cpus=(Cpu(index=cpu, core=0, package=0, numa_node=0),))
+    states = states or {name: Succeeded() for name in names}
+    videos.make_missing(paths, [], states, SlotPool(machine), reporter, lambda: False)
+    return reporter
+
+
+def assert_still(paths: JobPaths) -> None:
+    with Image.open(paths.preview) as image:
+        assert image.size == stills.SIZE
+        assert np.ptp(np.asarray(image)) > 100  # something is to be seen
+    assert paths.preview.stat().st_size < 200_000
+    assert not paths.moment.exists()
+    assert not list(paths.root.glob(".*"))
+
+
+def test_poses_that_wait_are_drawn_and_a_robot_that_cannot_be_is_said(opengl: None, tmp_path: Path) -> None:
+    paths, names = RunPaths(tmp_path), ["a-s0", "damaged-s0", "other-s0", "b-s0", "failed-s0", "plain-s0"]
+    for name in names[:-1]:
+        keep_pose(paths.job(name))
+    paths.job("damaged-s0").moment.write_bytes(b"PK\x03\x04 and no more")
+    (paths.job("other-s0").robot / "hopper.xml").write_text("<mujoco/>")
+    failed = Failed(cause=Cause.ERROR, message="")
+    states: dict[str, State] = {name: failed if name == "failed-s0" else Succeeded() for name in names}
+    reporter = drawn(paths, names, states)
+    for name in ("a-s0", "b-s0"):
+        assert_still(paths.job(name))
+    assert reporter.kinds() == ["pictures", "warning"]
+    assert "making 4 previews" in reporter.messages()
+    assert "damaged-s0, other-s0" in reporter.messages()
+    assert paths.job("failed-s0").moment.exists()
+    assert drawn(paths, names, states).kinds() == [], "what cannot be drawn is not tried again"
+
+
+def test_without_a_gl_library_that_is_said_once_and_drawn_later(
+    opengl: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(previews, "FEWEST_IN_PROCESS", 1)
+    monkeypatch.setattr(previews, "MOST_IN_PROCESS", 1)
+    paths, names = RunPaths(tmp_path), ["a-s0", "b-s0"]
+    for name in names:
+        keep_pose(paths.job(name))
+    with monkeypatch.context() as patch:
+        patch.setenv("MUJOCO_GL", NO_LIBRARY)
+        reporter = drawn(paths, names)
+    assert reporter.kinds() == ["pictures", "warning"]
+    assert "the library in MUJOCO_GL does not work here" in reporter.messages()
+    assert "preview = false" in reporter.messages()
+    assert all(paths.job(name).moment.exists() for name in names)
+    assert drawn(paths, names).kinds() == ["pictures"]
+    for name in names:
+        assert_still(paths.job(name))
+
+
+# -- decisions
+
+
+def waiting(tmp_path: Path, names: Sequence[str]) -> RunPaths:
+    paths = RunPaths(tmp_path)
+    for name in names:
+        paths.job(name).root.mkdir(parents=True)
+        paths.job(name).moment.touch()
+    return paths
+
+
+def test_of_a_search_those_are_drawn_that_pages_show(tmp_path: Path) -> None:
+    names = [f"t{number}-s0" for number in range(4)]
+    paths, states = waiting(tmp_path, names), {name: Succeeded() for name in names[:3]}
+    assert previews.waiting(paths, states, {"t1-s0"}, is_search=False) == ["t0-s0", "t2-s0"]
+    assert previews.waiting(paths, states, set(), is_search=True) == [], "it has not come to its end"
+    paths.search_shown.parent.mkdir()
+    paths.search_shown.write_text(json.dumps(["t3-s0", "t1-s0", "gone-s0"]))
+    assert previews.waiting(paths, states, set(), is_search=True) == ["t3-s0", "t1-s0"]
+    paths.search_shown.write_text("[")
+    assert previews.waiting(paths, states, set(), is_search=True) == []
+
+
+@pytest.mark.parametrize(
+    ("jobs", "lanes", "sizes"),
+    [
+        (3, 2, [3]),
+        (20, 2, [10, 10]),
+        (20, 64, [8, 8, 4]),
+        (200, 2, [MOST_IN_PROCESS] * 3 + [8]),
+    ],
+)
+def test_a_process_draws_several_jobs_and_every_lane_has_some(
+    tmp_path: Path, jobs: int, lanes: int, sizes: Sequence[int]
+) -> None:
+    made = previews.drawings(RunPaths(tmp_path), [f"j{number}" for number in range(jobs)], lanes, RecordingReporter())
+    assert [len(drawing.jobs) for drawing in made] == sizes
+    assert FEWEST_IN_PROCESS == 8
+
+
+def test_a_drawing_that_crashes_costs_one_robot_its_preview(tmp_path: Path) -> None:
+    names, reporter = ["a-s0", "bad-s0", "c-s0"], RecordingReporter()
+    paths = waiting(tmp_path, names)
+    [first] = previews.drawings(paths, names, 1, reporter)
+    [probing] = first.end(-11, "ended with signal 11")
+    assert (probing.jobs, probing.is_probing) == (first.jobs, True)
+    paths.job("a-s0").moment.unlink()  # it has been drawn
+    [rest] = probing.end(-11, "ended with signal 11")
+    assert (rest.jobs, rest.is_probing) == (("c-s0",), True)
+    assert not paths.job("bad-s0").moment.exists()
+    assert reporter.messages() == "no preview of bad-s0: ended with signal 11"
+    paths.job("c-s0").moment.unlink()
+    assert rest.end(0, "") == []
+
+
+# -- after trainings
+
+
+def test_a_robot_that_was_evaluated_has_a_preview_without_being_asked(opengl: None, finished_once: Experiment) -> None:
+    jobs = RunPaths(finished_once.run_dir)
+    assert_still(jobs.job("balancer-s0"))
+    assert not jobs.job("hopper-s0").preview.exists(), "it was not evaluated"
+
+
+EVALUATED = TINY.replace("eval_episodes = 0", "eval_episodes = 1")
+JOBS = (
+    {"name": "hopper", "xml": str(HOPPER), "task": "forward"},
+    {"name": "pendulum", "env": "InvertedPendulum-v5"},
+    odd("blind", "nothing"),
+)
+
+
+@pytest.mark.slow
+def test_a_run_draws_every_robot_without_being_asked_and_trains_the_same(opengl: None, tmp_path: Path) -> None:
+    weights = []
+    for setting in ("", "preview = false\n"):
+        cwd = tmp_path / (setting[:7] or "default")
+        path = write_experiment(cwd, *JOBS, defaults=EVALUATED.replace("n_envs", f"{setting}n_envs"))
+        with commands.Run(path, "--run-dir", "run", cwd=cwd) as run:
+            assert run.end() == 0, run.stderr
+        assert not [event for event in run.events if "preview" in event["message"] and event["event"] == "warning"]
+        rows = commands.summary(cwd / "run")
+        weights.append({name: (row["weights_sha256"], row["eval_mean"]) for name, row in rows.items()})
+        jobs = RunPaths(cwd / "run")
+        assert not jobs.job("blind-s0").moment.exists()
+        if setting:
+            assert not list(jobs.jobs.glob("*/preview.png"))
+        else:
+            assert_still(jobs.job("hopper-s0"))
+            assert_still(jobs.job("pendulum-s0"))
+    assert weights[0] == weights[1]
