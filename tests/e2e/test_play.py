@@ -240,7 +240,7 @@ def test_without_opengl_play_says_what_to_do_and_nothing_else_breaks(finished: E
 
 def test_every_library_that_was_tried_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUJOCO_GL", "")
-    monkeypatch.setattr(offscreen, "_GL_LIBRARIES", ("off", "nonsense"))
+    monkeypatch.setattr(offscreen, "GL_LIBRARIES", ("off", "nonsense"))
     with pytest.raises(offscreen.CannotRender) as caught:
         offscreen.choose_gl()
     for expected in (
