@@ -234,7 +234,7 @@ def refuse_benchmark(paths: RunPaths) -> None:
 def refuse_if_only_videos(paths: RunPaths, holder: LockHolder) -> None:
     """:raises RunDirError: all jobs have ended, and ``holder`` reads no requests but to stop."""
     if paths.only_videos.exists():
-        what = f"all jobs have ended, and its supervisor ({holder}) only makes videos or tells trackers now"
+        what = f"all jobs have ended, and its supervisor ({holder}) only makes pictures or tells trackers now"
         advice = f"call this command again when it has ended, or end it with `stop {paths.root}`"
         raise RunDirError(f"{paths.root}: {what}; {advice}")
 

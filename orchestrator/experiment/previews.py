@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from orchestrator.core.job import State, Succeeded
 from orchestrator.core.paths import RunPaths
@@ -21,6 +23,9 @@ MOST_DRAWN = 500
 """Of one run: whoever trains more jobs does not look at each of them."""
 FEWEST_IN_PROCESS, MOST_IN_PROCESS = 8, 64
 """Jobs that one process draws: its start costs as much as drawing a few of them."""
+START_LIMIT_S, JOB_LIMIT_S = 120.0, 5.0
+"""Patience with a process, and added for each of its jobs."""
+CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 SHOWN = 3
 OFF = "`preview = false` in the job file switches previews off"
 
@@ -29,11 +34,11 @@ def waiting(paths: RunPaths, states: Mapping[str, State], without: Collection[st
     """Ids of the jobs to draw, in their order. Of a search those that pages show by themselves.
 
     :param states: of the jobs; of a search not of those that an earlier run has trained.
-    :param without: jobs that get another picture.
+    :param without: jobs that get another picture, or none.
     """
     ids = _shown(paths) if is_search else list(states)
     chosen = [id_ for id_ in ids if id_ not in without and isinstance(states.get(id_, Succeeded()), Succeeded)]
-    return [job_id for job_id in chosen if paths.job(job_id).moment.exists()][:MOST_DRAWN]
+    return list(islice((job_id for job_id in chosen if paths.job(job_id).moment.exists()), MOST_DRAWN))
 
 
 def _shown(paths: RunPaths) -> list[str]:
@@ -71,6 +76,10 @@ class StillsDrawing:
     outcome: StillsOutcome
     is_probing: bool = False
 
+    @property
+    def time_limit_s(self) -> float:
+        return START_LIMIT_S + JOB_LIMIT_S * len(self.jobs)
+
     def begin(self, cpus: tuple[int, ...]) -> PolicyProcess | None:
         """None: it is known that nothing can be drawn. :raises OSError: it cannot be started."""
         if self.outcome.is_impossible:
@@ -99,6 +108,9 @@ class StillsDrawing:
             self.outcome.is_impossible = True
             return []
         if not left:
+            return []
+        if -code not in CRASHES:  # it took too long, or somebody has killed it
+            self._warn(f"no previews of {listed(left, SHOWN)}: {message}. The same command draws them later; {OFF}")
             return []
         self.paths.job(left[0]).moment.unlink(missing_ok=True)  # its drawing has crashed, and would again
         self._warn(f"no preview of {left[0]}: {message}")

@@ -197,8 +197,16 @@ def _after_training(
 ) -> None:
     slots, reporter = backend.local_slots, supervisor.reporter
     if not supervisor.interrupted:
+        wanted, without_preview = supervisor.pictures
         videos.make_missing(
-            supervisor.paths, supervisor.with_video, states, slots, reporter, is_stopped, is_search=is_search
+            supervisor.paths,
+            wanted,
+            states,
+            slots,
+            reporter,
+            is_stopped,
+            without_preview=without_preview,
+            is_search=is_search,
         )
         tracker.finish(is_stopped)
     tracker.end()  # it reads the ledger

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -23,7 +23,6 @@ from orchestrator.experiment.previews import StillsDrawing
 from orchestrator.machine.slots import Slot, SlotPool
 from orchestrator.supervisor.events import Reporter
 
-TIME_LIMIT_S = 900.0
 POLL_INTERVAL_S = 0.1
 
 
@@ -35,16 +34,18 @@ def make_missing(
     reporter: Reporter,
     stopped: Callable[[], bool],
     *,
+    without_preview: Collection[str] = (),
     is_search: bool = False,
 ) -> None:
     """Make what is missing of jobs that have succeeded, each on its own CPU, until ``stopped`` says True.
 
     :param wanted: ids of the jobs of which a video is wanted. Of the others previews are drawn where poses wait for it.
+    :param without_preview: ids of the jobs of which no preview is wanted.
     :param is_search: whether the jobs are those of a search, which are too many to draw all of them.
     """
     succeeded = [job_id for job_id in wanted if isinstance(states[job_id], Succeeded)]
     due = [job_id for job_id in succeeded if is_due(paths.job(job_id))]
-    stills = previews.waiting(paths, states, set(wanted), is_search=is_search)
+    stills = previews.waiting(paths, states, {*wanted, *without_preview}, is_search=is_search)
     waiting = deque[Drawing](VideoDrawing(paths.job(job_id), reporter) for job_id in due)
     waiting.extend(previews.drawings(paths, stills, slots.lanes, reporter))
     if waiting:
@@ -71,14 +72,14 @@ def make_missing(
                 else:
                     running[players.enter_context(player)] = drawing, slot
             for player, (drawing, slot) in list(running.items()):
-                late = time.monotonic() - player.started > TIME_LIMIT_S
+                late = time.monotonic() - player.started > drawing.time_limit_s
                 if not (late or has_ended(player.pid)):
                     continue
                 code, message = player.end()
                 slots.release(slot)
                 del running[player]
                 if late and code != 0:
-                    message = f"took more than {TIME_LIMIT_S:.0f} s"
+                    message = f"took more than {drawing.time_limit_s:.0f} s"
                 waiting.extend(drawing.end(code, message))
             if running:
                 time.sleep(POLL_INTERVAL_S)
@@ -96,6 +97,7 @@ class VideoDrawing:
 
     job: JobPaths
     reporter: Reporter
+    time_limit_s: float = 900.0
 
     @property
     def jobs(self) -> tuple[str, ...]:

@@ -53,6 +53,8 @@ class JobRow:
     """Whether its observations are normalised: :attr:`WorkerSpec.normalize`."""
     video: bool = False
     """Whether videos of its policy are made: :attr:`WorkerSpec.video`."""
+    preview: bool = True
+    """Whether its best moment is drawn: :attr:`WorkerSpec.preview`, and True where that was not known."""
 
     @property
     def job(self) -> Job:
@@ -137,13 +139,14 @@ DECLARED: Mapping[str, tuple[type, ...]] = {
 KNOWN: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("job_id", "fingerprint", "state"), (str,)),
     **dict.fromkeys(("robot_hash", "cause", "message"), (str, NoneType)),
-    **dict.fromkeys(("failures", "attempts", "env_steps", "position", "normalize", "video"), (int,)),
+    **dict.fromkeys(("failures", "attempts", "env_steps", "position", "normalize", "video", "preview"), (int,)),
 }
 """Types of what :func:`job_row` reads of :data:`JOBS`."""
 JOBS = """
 SELECT d.job_id, d.position, d.fingerprint, d.robot_hash,
     instr(d.spec, char(10) || '  "normalize": true') > 0 AS normalize,
     instr(d.spec, char(10) || '  "video": true') > 0 AS video,
+    instr(d.spec, char(10) || '  "preview": false') = 0 AS preview,
     j.state, j.failures, j.cause, j.message, j.attempts, j.env_steps
 FROM declared d JOIN jobs j ON j.job_id = d.job_id
 """
@@ -266,6 +269,7 @@ def job_row(row: sqlite3.Row, declared: Job | Callable[[], Job], last_attempt: A
         position=row["position"],
         normalize=bool(row["normalize"]),
         video=bool(row["video"]),
+        preview=bool(row["preview"]),
     )
 
 

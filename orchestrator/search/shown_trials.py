@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -28,8 +29,9 @@ class ArchiveElite(TypedDict):
 
 
 def note(paths: RunPaths, trials: Sequence[Trial], search: SearchSpec) -> None:
-    """Write :func:`jobs_to_show` for whoever draws them."""
-    write_whole(paths.search_shown, json.dumps(jobs_to_show(trials, search)) + "\n", durable=False)
+    """Write :func:`jobs_to_show` for whoever draws them; without the file nothing is drawn."""
+    with contextlib.suppress(OSError):
+        write_whole(paths.search_shown, json.dumps(jobs_to_show(trials, search)) + "\n", durable=False)
 
 
 def jobs_to_show(trials: Sequence[Trial], search: SearchSpec) -> list[str]:

@@ -66,9 +66,10 @@ class JobTable:
         return self._changed.get(job_id) or self._rows[job_id].job
 
     @property
-    def with_video(self) -> list[str]:
-        """Ids of the jobs of which a video is wanted."""
-        return [job_id for job_id, row in self._rows.items() if row.video]
+    def pictures(self) -> tuple[list[str], list[str]]:
+        """Ids of the jobs of which a video is wanted, and of those of which no preview is."""
+        rows = self._rows.items()
+        return [id_ for id_, row in rows if row.video], [id_ for id_, row in rows if not row.preview]
 
     def replace(self, job: Job) -> None:
         """``job`` in place of the one of the same id, which differs in no part of the fingerprint."""

@@ -161,9 +161,9 @@ class Supervisor:
         self._termination.request_checkpoints()
 
     @property
-    def with_video(self) -> list[str]:
-        """Ids of the jobs of which a video is wanted, also of those that were added while it ran."""
-        return self._jobs.with_video
+    def pictures(self) -> tuple[list[str], list[str]]:
+        """Ids of jobs with a video, and of those without a preview; also of jobs that were added while it ran."""
+        return self._jobs.pictures
 
     @property
     def counts(self) -> Counter[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib
+import itertools
 import os
 import re
 import time
@@ -84,12 +85,14 @@ class Publisher:
             return False
         is_complete = True
         first = self._first % max(1, len(rows))
-        for number, row in enumerate([*rows[first:], *rows[:first]]):
+        ordered = [*rows[first:], *rows[:first]]
+        # Previews are drawn when all results have been sent; none of these has to wait for them.
+        for number, (with_previews, row) in enumerate(itertools.product((False, True)[: 1 + is_last], ordered)):
             if failures >= MOST_FAILURES and self._sent == sent:
                 self._first = first + number
                 return False
             try:
-                is_complete &= self._send(row, is_last=is_last)
+                is_complete &= self._send(row, is_last=is_last, with_previews=with_previews)
             except Exception as error:
                 failures, is_complete = failures + 1, False
                 self._forget(row["job_id"])
@@ -146,8 +149,11 @@ class Publisher:
             with contextlib.suppress(Exception):
                 job.run.close()
 
-    def _send(self, row: SummaryRow, *, is_last: bool) -> bool:
-        """Returns whether the tracker has all of the job."""
+    def _send(self, row: SummaryRow, *, is_last: bool, with_previews: bool) -> bool:
+        """Returns whether the tracker has all of the job.
+
+        :param with_previews: whether a preview that was drawn after the results were sent follows them.
+        """
         job_id, is_over = row["job_id"], row["state"] in TERMINAL
         paths, where = self.paths.job(job_id), self._note(job_id)
         if job_id not in self._jobs:
@@ -165,7 +171,8 @@ class Publisher:
             return False  # its video is not made yet
         results = tracked_job.results(paths, row)
         known = job.position
-        if known is None or known.final != results.digest or results.has_newer_preview(known.preview):
+        is_told = known is not None and known.final == results.digest
+        if known is None or not is_told or (with_previews and results.has_newer_preview(known.preview)):
             if job.run is None:  # perhaps the job has ended before its first iteration
                 job.run = self._opened(job_id, job, row["started_at"] or time.time())
             told = _tell_results(job.run, results, where)

@@ -43,13 +43,19 @@ def keep_pose(paths: JobPaths) -> None:
     paths.moment.write_bytes(content)
 
 
-def drawn(paths: RunPaths, names: Sequence[str], states: Mapping[str, State] | None = None) -> RecordingReporter:
+def drawn(
+    paths: RunPaths,
+    names: Sequence[str],
+    states: Mapping[str, State] | None = None,
+    without_preview: Sequence[str] = (),
+) -> RecordingReporter:
     """The events of drawing what waits."""
     reporter = RecordingReporter()
     [cpu, *_] = os.sched_getaffinity(0)
     machine = dataclasses.replace(make_machine(1), cpus=(Cpu(index=cpu, core=0, package=0, numa_node=0),))
     states = states or {name: Succeeded() for name in names}
-    videos.make_missing(paths, [], states, SlotPool(machine), reporter, lambda: False)
+    slots = SlotPool(machine)
+    videos.make_missing(paths, [], states, slots, reporter, lambda: False, without_preview=without_preview)
     return reporter
 
 
@@ -98,6 +104,21 @@ def test_without_a_gl_library_that_is_said_once_and_drawn_later(
     assert drawn(paths, names).kinds() == ["pictures"]
     for name in names:
         assert_still(paths.job(name))
+
+
+def test_previews_that_are_switched_off_and_processes_that_are_killed(
+    opengl: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, names = RunPaths(tmp_path), ["a-s0", "b-s0"]
+    for name in names:
+        keep_pose(paths.job(name))
+    assert drawn(paths, names, without_preview=names).kinds() == [], "a pose of before waits for nothing"
+    monkeypatch.setattr(previews, "START_LIMIT_S", 0.0)
+    monkeypatch.setattr(previews, "JOB_LIMIT_S", 0.0)
+    reporter = drawn(paths, names)
+    assert reporter.kinds() == ["pictures", "warning"]
+    assert "a-s0, b-s0: took more than 0 s" in reporter.messages()
+    assert all(paths.job(name).moment.exists() for name in names), "another time they are drawn"
 
 
 # -- decisions

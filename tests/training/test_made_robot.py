@@ -50,6 +50,10 @@ def endless(params, folder):
 def dies(params, folder):
     os._exit(7)
 
+def forks(params, folder):
+    os.fork()
+    return make(params, folder)
+
 def unordered(params, folder):
     raise ValueError(f"order {sys.flags.hash_randomization}")
 """
@@ -102,6 +106,21 @@ def test_what_makes_no_robot_is_a_problem_with_its_reason(
     answer = asked(function)
     assert problem in answer.problem
     assert answer.cause == cause
+
+
+def test_function_that_forks_has_one_answer_and_so_have_those_after_it(tmp_path: Path) -> None:
+    (tmp_path / "bodies.py").write_text(MAKES)
+    tables = [
+        {"name": f"{name}-{number}", "xml": f"bodies:{name}", "params": {"length": 0.5 + number}, "task": "stand"}
+        for number, name in enumerate(("forks", "raises", "make", "nothing"))
+    ]
+    jobs = from_mapping({"name": "t", "jobs": tables}, source="t.toml", base=tmp_path).jobs
+    requests = [request for request, _ in preflight.requests_of(jobs)[0].values()]
+    forked, raised, made, nothing = preflight.ask(requests, at_once=1)
+    assert (forked.problem, made.problem) == (None, None)
+    assert forked.hash != made.hash
+    assert "raises" in (raised.problem or "")
+    assert "returns None" in (nothing.problem or "")
 
 
 @pytest.mark.slow

@@ -209,7 +209,7 @@ def test_while_only_videos_are_made_requests_are_refused_and_a_stop_is_taken(tmp
 
     def is_stopped() -> bool:
         for call in calls:
-            with pytest.raises(RunDirError, match="only makes videos") as refused:
+            with pytest.raises(RunDirError, match="only makes pictures") as refused:
                 call()
             answers.append(str(refused.value))
         answers.append(control.stop(tmp_path, []))

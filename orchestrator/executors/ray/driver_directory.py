@@ -8,6 +8,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.atomic_files import write_whole
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverDirectory:
@@ -36,7 +38,8 @@ class DriverDirectory:
     def keep(self, name: str, content: bytes) -> Path:
         """Write a file for nodes to fetch from the driver's machine; :meth:`remove` removes it."""
         path = self.nonce_file.with_name(f"{self.nonce_file.name}-{name}")
-        path.write_bytes(content)
+        if not path.exists():  # perhaps a node reads it
+            write_whole(path, content, durable=False)
         return path
 
     def is_accessible(self) -> bool:

@@ -29,6 +29,7 @@ def make(request: ExaminationRequest, folder: Path) -> Path:
     except (Exception, SystemExit) as error:
         text = f"importing its module raises {failures.describe(error)}"
         raise UnfitError(f"{request.robot_maker}: {text}", "settings") from None
+    own = os.getpid()
     try:
         with memory_limit(request.memory_mib):
             made = function(dict(request.params), folder)
@@ -37,6 +38,9 @@ def make(request: ExaminationRequest, folder: Path) -> Path:
         raise UnfitError(f"{request.robot}: takes more memory than {limit}") from None
     except (Exception, SystemExit) as error:
         raise UnfitError(f"{request.robot}: {failures.describe(error)}") from None
+    finally:
+        if os.getpid() != own:  # a child that it has forked: one process answers
+            os._exit(1)
     if not isinstance(made, str | os.PathLike):
         kind = "None" if made is None else f"a {type(made).__name__}"
         raise UnfitError(f"{request.robot}: returns {kind}, expected the path of the MJCF that it has written")

@@ -359,8 +359,11 @@ def main() -> NoReturn:
     os.dup2(2, 1)
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # as in a worker
     recent = RecentRobot()  # its files are in the folder that the process that asks removes
+    own = os.getpid()
     for line in sys.stdin.buffer:
         answer = check(ExaminationRequest.from_line(line), recent)
+        if os.getpid() != own:  # a child that the user's code has forked, and that has come back from it
+            os._exit(1)
         answers.write(answer.to_line())
         answers.flush()
         if answer.process_exits:

@@ -85,8 +85,15 @@ class BestMoment:
 
     def content(self) -> bytes | None:
         """A file of arrays: ``state``, ``marker`` and ``model`` (in MuJoCo's binary format; empty for a task, whose
-        robot is in the job directory). None where there is no pose.
+        robot is in the job directory). None where there is no pose, or it cannot be kept.
         """
+        try:
+            return self._content()
+        except Exception as error:  # of any kind: the training and its evaluation are done, and need no picture
+            say(f"no preview: {failures.describe(error)}")
+            return None
+
+    def _content(self) -> bytes | None:
         if self._chosen is None:
             return None
         model = np.empty(0, np.uint8)

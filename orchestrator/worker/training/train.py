@@ -312,7 +312,7 @@ class Training:
         content = io.BytesIO()
         self._model.save(content)
         self._before_writing()
-        for path in (self._paths.eval, self._paths.moment):  # of a shorter training
+        for path in (self._paths.eval, self._paths.moment, self._paths.preview):  # of a shorter training
             path.unlink(missing_ok=True)
         write_whole(self._paths.model, content.getvalue())
         normalization = self._model.get_vec_normalize_env()
