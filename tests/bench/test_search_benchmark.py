@@ -17,7 +17,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_learning, "MATRIX", {search_learning.LEARNING_RATE: [1e-4, 3e-4, 1e-3, 3e-3]})
     monkeypatch.setattr(search_learning, "RUNGS", {"kind": "asha", "min_env_steps": 2_048, "factor": 2})
     monkeypatch.setattr(search_learning, "SAMPLED_ENV_STEPS", 2_048)
-    monkeypatch.setattr(search_learning, "SAMPLED_TRIALS", 3)
+    monkeypatch.setattr(search_learning, "SAMPLED_TRIALS", 2)
     monkeypatch.setattr(search_learning, "SAMPLERS", ("random", "tpe"))
 
 
