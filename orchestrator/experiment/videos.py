@@ -24,6 +24,8 @@ from orchestrator.machine.slots import Slot, SlotPool
 from orchestrator.supervisor.events import Reporter
 
 POLL_INTERVAL_S = 0.1
+TIME_LIMIT_S = 900.0
+"""How long a video may take."""
 
 
 def make_missing(
@@ -97,7 +99,10 @@ class VideoDrawing:
 
     job: JobPaths
     reporter: Reporter
-    time_limit_s: float = 900.0
+
+    @property
+    def time_limit_s(self) -> float:
+        return TIME_LIMIT_S
 
     @property
     def jobs(self) -> tuple[str, ...]:
