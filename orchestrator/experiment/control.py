@@ -338,7 +338,7 @@ def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> l
                 ledger.set_state(job_id, move(job_id, row.state, _next(verb, row.state)))
                 moved.append(job_id)
         ledger.commit()
-        summary.write(paths, ledger.summary())
+        summary.write(paths, ledger)
     finally:
         ledger.close()
     return moved

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,8 @@ from orchestrator.core.job import (
     TERMINAL,
     Attempt,
     AttemptOutcome,
-    Cancelled,
     Cause,
-    Failed,
     Job,
-    Paused,
     Pending,
     Resources,
     Running,
@@ -36,7 +33,7 @@ from orchestrator.core.text import storable
 from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database_file import decoding, translated
 from orchestrator.ledger.requests import Request, RequestFiles, Verb
-from orchestrator.ledger.rows import AttemptRow, IsKnown, JobRow, SummaryRow
+from orchestrator.ledger.rows import AttemptRow, JobRow, SummaryRow
 from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
 
 __all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
@@ -69,6 +66,8 @@ class Ledger:
         self._applied = 0
         """How many of them the open transaction holds."""
         self._measure_names: dict[str, None] | None = None
+        self._varied: tuple[int, dict[str, None]] = 0, {}
+        """The last row of the declarations that :meth:`varied_keys` has read, and the keys."""
         self._request_files = RequestFiles(path.with_name("requests"))
 
     @classmethod
@@ -163,6 +162,7 @@ class Ledger:
             " resources = :resources, max_retries = :max_retries, fingerprint = :fingerprint WHERE job_id = :job_id",
             rows.job_values(position, job, None),
         )
+        self._varied = 0, {}
 
     def update_spec(self, job: Job) -> None:
         """Update values of the job of that id that are no part of its fingerprint."""
@@ -172,6 +172,7 @@ class Ledger:
         for name in ("attempts", "jobs", "declared"):
             self._execute(f"DELETE FROM {name} WHERE job_id = ?", (job_id,))  # noqa: S608 - our own tables
         self.withdraw_notes(job_id)
+        self._varied = 0, {}
 
     def jobs(self, *, decoded: bool = True) -> list[JobRow]:
         """Every job in the order of the job file, a RUNNING one with its last attempt.
@@ -218,16 +219,8 @@ class Ledger:
     # -- attempts and states
 
     def set_state(self, job_id: str, state: State) -> None:
-        failures = state.failures if isinstance(state, Pending | Running | Paused) else None
-        cause, message = (state.cause, state.message) if isinstance(state, Failed) else (None, None)
-        if isinstance(state, Cancelled) and state.is_undeclared:
-            cause, message = Cause.UNDECLARED, "the job file no longer declares it"
-        if isinstance(state, Paused) and state.at_rung:
-            cause, message = Cause.RUNG, "waits at a rung, where the search compares it with others"
-        self._keep(
-            "UPDATE jobs SET state = ?, failures = coalesce(?, failures), cause = ?, message = ? WHERE job_id = ?",
-            (state.name, failures, cause, message, job_id),
-        )
+        sql = "UPDATE jobs SET state = ?, failures = coalesce(?, failures), cause = ?, message = ? WHERE job_id = ?"
+        self._keep(sql, (*rows.state_values(state), job_id))
         if not isinstance(state, Pending | Running):
             self.withdraw_notes(job_id)
 
@@ -342,25 +335,29 @@ class Ledger:
 
     def summary(self) -> list[SummaryRow]:
         """One row per job, in the order of the job file: the rows of ``summary.json`` and ``status``."""
-        return [row for page in self.summaries(page_rows=-1) for row in page]
+        return self._summary_rows(self.varied_keys(), rows.IN_ORDER)
 
-    def summaries(self, *, page_rows: int, is_known: IsKnown = lambda _: False) -> Iterator[list[SummaryRow]]:
-        """The rows of :meth:`summary` in pages, each as of the moment when it is asked for.
-
-        :param is_known: whether a page of these jobs is not needed: it is empty then.
-        """
-        with translated(self._path), decoding(self._path):
-            points = self._execute("SELECT point FROM declared WHERE point != '{}' ORDER BY position, job_id")
-            varied = list(dict.fromkeys(key for (point,) in points for key in rows.parsed_object(point)))
+    def pages(self, page_rows: int) -> Iterator[tuple[list[str], Callable[[], list[SummaryRow]]]]:
+        """The names of the jobs in pages of so many, each with what reads the rows of :meth:`summary` of that page."""
+        read_rows = functools.partial(self._summary_rows, self.varied_keys(), rows.OF_PAGE)
         last: Sequence[Any] = (-(2**63), "")
         while found := self.select(rows.PAGE, (*last, page_rows)):
             before, last = last, tuple(found[-1])
-            is_needed = not is_known([job_id for _, job_id in found])
-            with translated(self._path), decoding(self._path):
-                selected = self._execute(f"{rows.SUMMARY} {rows.OF_PAGE}", (*before, *last)) if is_needed else ()
-                page = [rows.summary_row(row, varied) for row in selected]
-            if page or not is_needed:
-                yield page
+            yield [job_id for _, job_id in found], functools.partial(read_rows, (*before, *last))
+
+    def _summary_rows(self, varied: Collection[str], condition: str, values: Sequence[Any] = ()) -> list[SummaryRow]:
+        with translated(self._path), decoding(self._path):
+            return [rows.summary_row(row, varied) for row in self._execute(f"{rows.SUMMARY} {condition}", values)]
+
+    def varied_keys(self) -> Collection[str]:
+        """Keys that a matrix of the experiment varies, in the order of the job file; those of later jobs follow."""
+        last, known = self._varied
+        with translated(self._path), decoding(self._path):
+            sql = "SELECT rowid, point FROM declared WHERE rowid > ? ORDER BY position, job_id"
+            found = self._execute(sql, (last,)).fetchall()
+            keys = dict.fromkeys(key for _, point in found for key in rows.parsed_object(point))
+        self._varied = max((last, *(rowid for rowid, _ in found))), known | keys
+        return self._varied[1].keys()
 
     def summary_of(self, job_id: str) -> SummaryRow:
         """The row of one job, without the keys that a matrix varies. :raises LedgerError: there is no such job."""

@@ -6,11 +6,11 @@ import contextlib
 import functools
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, TypeAlias, TypedDict, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypedDict, cast, get_args, get_origin, get_type_hints
 
 from orchestrator.core.decoding import INT64, LARGEST, decode, field_values, from_values, parsed_json
 from orchestrator.core.job import (
@@ -29,9 +29,6 @@ from orchestrator.core.job import (
 )
 from orchestrator.core.text import listed, shortened
 from orchestrator.core.worker_spec import WorkerSpec
-
-IsKnown: TypeAlias = Callable[[Sequence[str]], bool]
-"""Whether the rows of these jobs are known to somebody who would read them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +153,8 @@ SELECT d.position, d.job_id FROM declared d
 WHERE (d.position, d.job_id) > (?, ?) ORDER BY d.position, d.job_id LIMIT ?
 """
 """Place and name of jobs that follow one."""
-OF_PAGE = "WHERE (d.position, d.job_id) > (?, ?) AND (d.position, d.job_id) <= (?, ?) ORDER BY d.position, d.job_id"
+IN_ORDER = "ORDER BY d.position, d.job_id"
+OF_PAGE = f"WHERE (d.position, d.job_id) > (?, ?) AND (d.position, d.job_id) <= (?, ?) {IN_ORDER}"
 """The condition for all from the one that they follow to the last of them."""
 SUMMARY = """
 SELECT d.*, j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at, a.ended_at AS ended_at,
@@ -293,6 +291,20 @@ def _state(row: sqlite3.Row, last_attempt: Attempt | None) -> State:
             raise ValueError(f"unknown state {other!r}")
 
 
+def state_values(state: State) -> tuple[str, int | None, Cause | None, str | None]:
+    """Name, number of failures, cause and message; None for failures that stay as they are."""
+    failures = state.failures if isinstance(state, Pending | Running | Paused) else None
+    match state:
+        case Failed():
+            return state.name, failures, state.cause, state.message
+        case Cancelled(is_undeclared=True):
+            return state.name, failures, Cause.UNDECLARED, "the job file no longer declares it"
+        case Paused(at_rung=True):
+            return state.name, failures, Cause.RUNG, "waits at a rung, where the search compares it with others"
+        case _:
+            return state.name, failures, None, None
+
+
 def attempt_values(attempt: Attempt) -> dict[str, Any]:
     return {**field_values(attempt), "cpus": json.dumps(attempt.cpus), "gpus": json.dumps(attempt.gpus)}
 
@@ -307,7 +319,7 @@ def attempt_row(row: sqlite3.Row) -> AttemptRow:
     return cast(AttemptRow, checked(AttemptRow, _in_order(AttemptRow, row, values)))
 
 
-def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> SummaryRow:
+def summary_row(row: sqlite3.Row, varied: Iterable[str]) -> SummaryRow:
     """:param varied: keys that a matrix of the experiment varies; each is a column, unless there is one of its name."""
     point, spec, record = parsed_object(row["point"]), parsed_object(row["spec"]), _record(row)
     values = {key: record.get(key) for key in RECORDED} | {

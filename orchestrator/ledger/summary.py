@@ -8,10 +8,10 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from orchestrator.core.atomic_files import writing_whole
 from orchestrator.core.decoding import parsed_json
@@ -19,7 +19,8 @@ from orchestrator.core.errors import LedgerError, disk_full_explained
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import LARGEST_BYTES, open_regular, read_up_to
 from orchestrator.core.text import listed, plain
-from orchestrator.ledger.rows import IsKnown, SummaryRow, checked
+from orchestrator.ledger import Ledger
+from orchestrator.ledger.rows import SummaryRow, checked
 
 FORMULA_SIGNS = ("=", "+", "-", "@")
 NOT_IN_TABLE = ("traceback", "measures", "waits_for")
@@ -30,12 +31,6 @@ MOST_MEASURES = 100
 """Columns for measures."""
 
 
-class Pages(Protocol):
-    """Gives the rows in pages. A page is empty if ``is_known`` says of its jobs that it is not needed."""
-
-    def __call__(self, *, is_known: IsKnown) -> Iterable[Sequence[SummaryRow]]: ...
-
-
 @dataclass(slots=True, kw_only=True)
 class SummaryFiles:
     """Writes both files again and again. It keeps the content of pages of which no job has moved or runs."""
@@ -43,61 +38,47 @@ class SummaryFiles:
     paths: RunPaths
     moved: set[str] = field(default_factory=set)
     """Jobs that have come to another state since :meth:`writing` began; whoever moves them adds them."""
-    _moved_before: set[str] = field(default_factory=set, init=False)
     _columns: Sequence[str] = field(default=(), init=False)
     _kept: dict[int, Sequence[bytes]] = field(default_factory=dict, init=False)
-    """Compressed content of both files, by :attr:`_page`."""
-    _kept_before: Mapping[int, Sequence[bytes]] = field(default_factory=dict, init=False)
-    _page: int = field(default=0, init=False)
-    """Hash of the names of the jobs of a page."""
+    """Compressed content of both files, by the hash of the names of the jobs of a page."""
 
-    def writing(self, pages: Pages, measure_names: Callable[[], Collection[str]] = lambda: ()) -> Iterator[None]:
-        """Write both files, one page of rows per step; they appear with the last one.
+    def writing(self, ledger: Ledger, page_rows: int = -1) -> Iterator[None]:
+        """Write both files, one page of so many rows per step; they appear with the last one.
 
-        :param measure_names: gives the columns of the table for measures; called once there is a page.
-        :raises DiskFullError, OSError: the files before are still there.
+        :raises DiskFullError, LedgerError, OSError: the files before are still there.
         """
-        columns: list[str] = []
-        self._moved_before, self._kept_before = self.moved, {}  # the first page tells the columns, and is always read
-        self.moved, kept, self._kept = set(), self._kept, {}
+        columns = _columns(ledger.varied_keys(), ledger.measure_names())
+        moved, kept = self.moved, self._kept if columns == self._columns else {}
+        self.moved, self._kept, self._columns = set(), {}, columns
         with (
             disk_full_explained(self.paths.root),
             writing_whole(self.paths.summary_json, durable=False) as array,
             writing_whole(self.paths.summary_csv, durable=False) as table,
         ):
             array.write(b"[\n")
-            for page in pages(is_known=self._is_known):
-                if columns:
+            table.write(_csv([map(_cell, columns)]))
+            for number, (job_ids, read_rows) in enumerate(ledger.pages(page_rows)):
+                if number:
                     yield
                     array.write(b",\n")
+                page = hash(tuple(job_ids))
+                if page in kept and moved.isdisjoint(job_ids):
+                    self._kept[page] = kept[page]
+                    contents = [zlib.decompress(content) for content in kept[page]]
                 else:
-                    columns = _columns(page[0], measure_names())
-                    table.write(_csv([map(_cell, columns)]))
-                    self._kept_before = kept if columns == self._columns else {}
-                    self._columns = columns
-                for file, content in zip((array, table), self._contents(page), strict=True):
+                    rows = read_rows()
+                    contents = [",\n".join(map(_line, rows)).encode(), _csv(_cells(row, columns) for row in rows)]
+                    # Nothing but a move changes the rows of such jobs.
+                    if all(row["state"] != "RUNNING" and row["waits_for"] is None for row in rows):
+                        self._kept[page] = [zlib.compress(content, 1) for content in contents]
+                for file, content in zip((array, table), contents, strict=True):
                     file.write(content)
             array.write(b"\n]\n")
 
-    def _is_known(self, job_ids: Sequence[str]) -> bool:
-        self._page = hash(tuple(job_ids))
-        return self._page in self._kept_before and self._moved_before.isdisjoint(job_ids)
 
-    def _contents(self, page: Sequence[SummaryRow]) -> Sequence[bytes]:
-        """What the page, or the known one if it is empty, has in both files."""
-        if not page:
-            self._kept[self._page] = self._kept_before[self._page]
-            return [zlib.decompress(content) for content in self._kept[self._page]]
-        contents = ",\n".join(map(_line, page)).encode(), _csv(_cells(row, self._columns) for row in page)
-        if all(row["state"] != "RUNNING" and row["waits_for"] is None for row in page):  # nothing but a move changes it
-            self._kept[self._page] = [zlib.compress(content, 1) for content in contents]
-        return contents
-
-
-def write(paths: RunPaths, rows: Sequence[SummaryRow]) -> None:
+def write(paths: RunPaths, ledger: Ledger) -> None:
     """Write both files at once, with the errors of :meth:`SummaryFiles.writing`."""
-    names = dict.fromkeys(name for row in rows for name in row["measures"] or ())
-    for _ in SummaryFiles(paths=paths).writing(lambda **_: [rows] if rows else [], lambda: names):
+    for _ in SummaryFiles(paths=paths).writing(ledger):
         continue
 
 
@@ -131,9 +112,10 @@ def _line(row: Mapping[str, object]) -> str:
     return plain(json.dumps(row, ensure_ascii=False))
 
 
-def _columns(row: SummaryRow, measure_names: Collection[str]) -> list[str]:
+def _columns(varied: Collection[str], measure_names: Collection[str]) -> list[str]:
     """Names of the columns: later versions of this program add new ones after those that there were."""
-    own = [*(name for name in row if name not in NOT_IN_TABLE), *TIMES]
+    names = dict.fromkeys([*SummaryRow.__annotations__, *varied])
+    own = [*(name for name in names if name not in NOT_IN_TABLE), *TIMES]
     return own + [name for name in measure_names if name not in own][:MOST_MEASURES]
 
 

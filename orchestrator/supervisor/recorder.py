@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -170,8 +169,7 @@ class Recorder:
             self._writing, self._is_behind, self._next_summary = None, True, now
         if self._writing is None and self._is_behind and now >= self._next_summary:
             self._is_behind = False
-            pages = functools.partial(self.ledger.summaries, page_rows=PAGE_ROWS)
-            self._writing = self._files.writing(pages, self.ledger.measure_names)
+            self._writing = self._files.writing(self.ledger, PAGE_ROWS)
         while self._writing is not None and now >= self._next_summary:
             self._write_page(now, final=final)
 

@@ -62,7 +62,7 @@ def finished(run_dir: Path, *, weights: str = "ab" * 32, state: str = "SUCCEEDED
     }
     ledger.set_state("a-s0", states[state])
     ledger.commit()
-    summary.write(paths, ledger.summary())
+    summary.write(paths, ledger)
     ledger.close()
     return run_dir
 

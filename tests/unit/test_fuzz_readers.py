@@ -167,7 +167,7 @@ def test_any_row_of_the_ledger_is_read_or_called_damaged(finished: Path, example
                         recovery.settle(row, RunPaths(finished), ledger, RecordingReporter()) for row in ledger.jobs()
                     ]
                     ledger.losses()
-                    list(ledger.summaries(page_rows=1))
+                    [read_rows() for _, read_rows in ledger.pages(1)]
                     assert len(rows) == len({row.job.job_id for row in rows})
                 finally:
                     ledger.abandon()

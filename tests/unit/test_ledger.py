@@ -154,12 +154,25 @@ def test_what_a_matrix_varies_is_a_column_of_every_row(tmp_path: Path) -> None:
     assert [(row["model.geom.a.size"], row["n_envs"]) for row in rows] == [([1, 2], 4), (None, None), (None, None)]
     assert [row["seed"] for row in rows] == [0, 0, 0]  # a column of its own: what the job really has
     assert len({tuple(row) for row in rows}) == 1
-    ledger.update_declaration(0, replace(jobs[0], point={"n_envs": 4}))
-    assert [row["n_envs"] for row in ledger.summary()] == [4, None, None]
     paths = RunPaths(tmp_path)
-    summary.write(paths, rows)
+    summary.write(paths, ledger)
     with paths.summary_csv.open(newline="") as file:
         assert [row["model.geom.a.size"] for row in csv.DictReader(file)] == ["1 2", "", ""]
+
+
+def test_the_columns_follow_declarations_that_change_and_jobs_of_other_processes(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "l")
+    job = replace(make_job("j0"), point={"ppo.gamma": 0.9})
+    ledger.put_jobs([(0, job, None)])
+    ledger.commit()
+    assert list(ledger.varied_keys()) == ["ppo.gamma"]
+    with contextlib.closing(Ledger.open(tmp_path / "l")) as other:
+        other.put_jobs([(1, replace(make_job("j1"), point={"n_envs": 4}), None)])
+    assert [row["n_envs"] for row in ledger.summary()] == [None, 4]
+    ledger.update_declaration(0, replace(job, point={"ppo.lr": 1e-3}))
+    assert list(ledger.varied_keys()) == ["ppo.lr", "n_envs"]
+    ledger.delete_job("j1")
+    assert list(ledger.varied_keys()) == ["ppo.lr"]
 
 
 def test_progress_that_lacks_a_figure_keeps_the_last_one(tmp_path: Path) -> None:
@@ -234,9 +247,8 @@ def test_texts_that_an_earlier_version_stored_are_cut_and_can_be_written(tmp_pat
         connection.execute("UPDATE jobs SET message = ?", ("x" * 1_000_000,))
         connection.commit()
     with contextlib.closing(Ledger.open(path, read_only=True)) as ledger:
-        rows = ledger.summary()
-    paths = RunPaths(tmp_path)
-    summary.write(paths, rows)
+        paths = RunPaths(tmp_path)
+        summary.write(paths, ledger)
     (row,) = json.loads(paths.summary_json.read_bytes())
     assert row["traceback"].startswith("at /dM\\udcfcl\n")
     assert len(row["traceback"]) <= LONGEST_TEXT
@@ -257,7 +269,7 @@ def test_no_cell_of_the_table_is_a_formula_or_more_than_a_line(tmp_path: Path) -
     ledger.put_jobs((number, make_job(f"j{number}", spec={"name": name}), None) for number, name in enumerate(jobs))
     ledger.set_progress([("j0", 1, -2.5, None, None)])
     ledger.set_state("j1", Failed(cause=Cause.ERROR, message="-1+cmd\nnext line\x1b[2J"))
-    summary.write(paths, ledger.summary())
+    summary.write(paths, ledger)
     with paths.summary_csv.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == list(jobs.values())

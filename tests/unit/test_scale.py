@@ -11,7 +11,7 @@ import io
 import itertools
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -213,6 +213,9 @@ def test_the_summary_of_many_jobs_is_written_page_by_page_as_its_share_of_time_a
 
 def test_the_last_summary_is_whole_whatever_was_under_way(of_35_jobs: recorder.Recorder) -> None:
     one, paths, ledger = of_35_jobs, of_35_jobs.paths, of_35_jobs.ledger
+    attempt = Attempt(job_id="j00", number=0, cpus=(0,), gpus=(), started_at=1.0)
+    ledger.start_attempt(attempt, queue_s=0.0)
+    one.moved("j00", Running(attempt=attempt))
     one.end_turn(0.0)
     ledger.set_progress([("j00", 77, None, None, None)])  # of a page that is written already
     one.end_turn(0.1, final=True)
@@ -227,7 +230,7 @@ def test_of_the_summary_only_pages_are_made_again_whose_jobs_run_or_have_moved(
     one, paths, ledger = of_35_jobs, of_35_jobs.paths, of_35_jobs.ledger
     made, real, time_s = list[str](), rows.summary_row, itertools.count(0.0, 1e6)
 
-    def summary_row(row: Any, varied: Sequence[str]) -> SummaryRow:
+    def summary_row(row: Any, varied: Iterable[str]) -> SummaryRow:
         made.append(row["job_id"])
         return real(row, varied)
 
@@ -250,12 +253,12 @@ def test_of_the_summary_only_pages_are_made_again_whose_jobs_run_or_have_moved(
     for env_steps in (64, 128):
         ledger.set_progress([("j15", env_steps, 1.0, None, None)])
         one._is_behind = True
-        assert write() == ["j00", "j10"], "the first one tells the columns, the other changes"
+        assert write() == ["j10"]
     one.moved("j15", Succeeded())
-    assert write() == ["j00", "j10"]
+    assert write() == ["j10"]
     ledger.put_jobs([(35, make_job("j35"), None)])
     one.moved("j22", Cancelled())
-    assert write() == ["j00", "j20", "j30"]
+    assert write() == ["j20", "j30"]
     ledger.put_jobs([(36, replace(make_job("j36"), point={"ppo.gamma": 0.9}), None)])
     one.moved("j36", Cancelled())
     assert write() == ["j00", "j10", "j20", "j30"], "another column"

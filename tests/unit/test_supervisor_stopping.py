@@ -249,9 +249,7 @@ class FullLedger:
         return wrapped
 
 
-@pytest.mark.parametrize(
-    "method", ["end_attempt", "set_state", "start_attempt", "commit", "summaries", "take_requests"]
-)
+@pytest.mark.parametrize("method", ["end_attempt", "set_state", "start_attempt", "commit", "pages", "take_requests"])
 @pytest.mark.parametrize("call", [1, 2, 5])
 def test_when_our_own_writes_find_no_space_all_workers_leave_and_we_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, call: int
