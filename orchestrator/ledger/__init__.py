@@ -56,7 +56,7 @@ class Ledger:
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self._path = path
+        self.path = path
         self._connection = connection
         self._data_version = -1
         self._taken = 0
@@ -89,7 +89,7 @@ class Ledger:
         try:
             self.commit()
             # While another process reads, the write-ahead file stays, and remains valid.
-            with translated(self._path), contextlib.suppress(sqlite3.OperationalError):
+            with translated(self.path), contextlib.suppress(sqlite3.OperationalError):
                 self._connection.execute("PRAGMA busy_timeout=200")
                 self._connection.execute("PRAGMA journal_mode=DELETE")
         finally:
@@ -102,7 +102,7 @@ class Ledger:
 
     def commit(self) -> None:
         """Write everything that is kept, or raise and continue to keep it."""
-        with translated(self._path):
+        with translated(self.path):
             try:
                 self._apply()
                 self._connection.commit()
@@ -116,7 +116,7 @@ class Ledger:
 
     def wait_for_lock(self, seconds: float = database_file.BUSY_S) -> None:
         """How long every further call waits for another process that has the file locked."""
-        with translated(self._path):
+        with translated(self.path):
             self._connection.execute(f"PRAGMA busy_timeout={int(seconds * 1000)}")
 
     def _keep(self, sql: str, values: Sequence[Any] | Mapping[str, Any]) -> None:
@@ -129,13 +129,13 @@ class Ledger:
             self._applied += 1
 
     def _execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
-        with translated(self._path):
+        with translated(self.path):
             self._apply()
             return self._connection.execute(sql, _bound(values))
 
     def select(self, sql: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """For the modules of this package, which have all SQL."""
-        with translated(self._path):
+        with translated(self.path):
             return self._execute(sql, values).fetchall()
 
     def change(self, sql: str, values: Sequence[Any] = ()) -> None:
@@ -179,19 +179,19 @@ class Ledger:
 
         :param decoded: False: declarations of jobs that are over are read when they are asked for, from this ledger.
         """
-        with translated(self._path), decoding(self._path):
+        with translated(self.path), decoding(self.path):
             selected = self._execute(f"{rows.JOBS} ORDER BY d.position, d.job_id")
             return [self._job_row(row, decoded=decoded) for row in selected]
 
     def job_row(self, job_id: str, *, decoded: bool = True) -> JobRow | None:
         """The job of that id; None where there is none. :param decoded: as for :meth:`jobs`."""
-        with translated(self._path), decoding(self._path):
+        with translated(self.path), decoding(self.path):
             row = self._execute(f"{rows.JOBS} WHERE d.job_id = ?", (job_id,)).fetchone()
             return None if row is None else self._job_row(row, decoded=decoded)
 
     def new_jobs(self, known: Collection[str]) -> list[JobRow]:
         """Jobs without attempts that are not ``known``, in the order of the job file."""
-        with translated(self._path):
+        with translated(self.path):
             selected = self._execute("SELECT job_id FROM jobs WHERE attempts = 0")
             found = [self.job_row(job_id) for (job_id,) in selected if job_id not in known]
         return sorted((row for row in found if row is not None), key=lambda row: row.position)
@@ -203,18 +203,18 @@ class Ledger:
         return rows.job_row(row, declared() if decoded or state not in TERMINAL else declared, last_attempt)
 
     def _declared(self, job_id: str) -> Job:
-        with translated(self._path), decoding(self._path):
+        with translated(self.path), decoding(self.path):
             # Without what is kept until the commit: that concerns no declaration that has not been read.
             row = self._connection.execute("SELECT * FROM declared WHERE job_id = ?", (job_id,)).fetchone()
             return rows.declared_job(row)
 
     def last_attempt(self, job_id: str) -> Attempt:
         """:raises LedgerError: when there is none."""
-        with translated(self._path), decoding(self._path):
+        with translated(self.path), decoding(self.path):
             sql = "SELECT * FROM attempts WHERE job_id = ? ORDER BY number DESC LIMIT 1"
             if (row := self._execute(sql, (job_id,)).fetchone()) is not None:
                 return rows.attempt_of(row)
-        raise LedgerError(f"{self._path}: job {job_id} is RUNNING without an attempt; {database_file.ADVICE}")
+        raise LedgerError(f"{self.path}: job {job_id} is RUNNING without an attempt; {database_file.ADVICE}")
 
     # -- attempts and states
 
@@ -319,7 +319,7 @@ class Ledger:
         return [*self._take_rows(), *self._request_files.take()]
 
     def _take_rows(self) -> list[Request]:
-        with translated(self._path):
+        with translated(self.path):
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._data_version:
             return []
@@ -346,13 +346,13 @@ class Ledger:
             yield [job_id for _, job_id in found], functools.partial(read_rows, (*before, *last))
 
     def _summary_rows(self, varied: Collection[str], condition: str, values: Sequence[Any] = ()) -> list[SummaryRow]:
-        with translated(self._path), decoding(self._path):
+        with translated(self.path), decoding(self.path):
             return [rows.summary_row(row, varied) for row in self._execute(f"{rows.SUMMARY} {condition}", values)]
 
     def varied_keys(self) -> Collection[str]:
         """Keys that a matrix of the experiment varies, in the order of the job file; those of later jobs follow."""
         last, known = self._varied
-        with translated(self._path), decoding(self._path):
+        with translated(self.path), decoding(self.path):
             sql = "SELECT rowid, point FROM declared WHERE rowid > ? ORDER BY position, job_id"
             found = self._execute(sql, (last,)).fetchall()
             keys = dict.fromkeys(key for _, point in found for key in rows.parsed_object(point))
@@ -361,7 +361,7 @@ class Ledger:
 
     def summary_of(self, job_id: str) -> SummaryRow:
         """The row of one job, without the keys that a matrix varies. :raises LedgerError: there is no such job."""
-        with translated(self._path), decoding(self._path):
+        with translated(self.path), decoding(self.path):
             return rows.summary_row(self._execute(f"{rows.SUMMARY} WHERE d.job_id = ?", (job_id,)).fetchone(), ())
 
     def measure_names(self) -> Collection[str]:
@@ -369,7 +369,7 @@ class Ledger:
         if self._measure_names is None:
             # What the end of an attempt adds later is known here; only earlier attempts have to be read, and once.
             sql = "SELECT record FROM attempts WHERE record LIKE '%\"measures\": {%'"
-            with translated(self._path):
+            with translated(self.path):
                 names = [name for (record,) in self._execute(sql) for name in rows.measure_names(record)]
             self._measure_names = dict.fromkeys(names)
         return self._measure_names.keys()
@@ -377,17 +377,19 @@ class Ledger:
     def free_disk_asked(self) -> dict[str, int]:
         """MiB of free disk space that each PENDING job asks for, by ``job_id``."""
         sql = "SELECT job_id, resources FROM declared JOIN jobs USING (job_id) WHERE state = 'PENDING'"
-        with translated(self._path), decoding(self._path):
+        with translated(self.path), decoding(self.path):
             return {job_id: decode(Resources, text).min_free_disk_mib for job_id, text in self._execute(sql)}
 
     def counts(self) -> dict[str, int]:
         """Number of jobs by the name of their state."""
         return dict(self._execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
 
-    def attempts(self) -> list[AttemptRow]:
-        with translated(self._path), decoding(self._path):
-            sql = "SELECT a.* FROM attempts a JOIN declared d USING (job_id) ORDER BY d.position, d.job_id, a.number"
-            return [rows.attempt_row(row) for row in self._execute(sql)]
+    def attempts(self, job_id: str | None = None) -> list[AttemptRow]:
+        """The attempts of one job, or of all in the order of the job file; of each job the first one first."""
+        condition, values = ("", ()) if job_id is None else ("WHERE d.job_id = ?", (job_id,))
+        with translated(self.path), decoding(self.path):
+            sql = f"SELECT a.* FROM attempts a JOIN declared d USING (job_id) {condition} {rows.IN_ORDER}, a.number"  # noqa: S608
+            return [rows.attempt_row(row) for row in self._execute(sql, values)]
 
 
 def _bound(values: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any] | Mapping[str, Any]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, cast
 
 from orchestrator.core.errors import LedgerError
-from orchestrator.ledger import AttemptRow, Ledger, SummaryRow
-from orchestrator.ledger.database_file import decoding
-from orchestrator.ledger.rows import attempt_row, checked
+from orchestrator.ledger import Ledger, SummaryRow
+from orchestrator.ledger.rows import checked
 
 PROGRESS = ("env_steps", "ep_rew_mean", "env_steps_per_s", "learner")
 """Columns that a running job changes all the time."""
@@ -64,17 +62,6 @@ class RowReader:
         if moved:
             moved |= {job_id for job_id, row in rows.items() if row is not None and row["waits_for"]}
         return [job_id for job_id in moved if job_id in rows]
-
-
-def attempts_of(ledger: Ledger, path: Path, job_id: str) -> list[AttemptRow]:
-    """The attempts of one job, the first one first.
-
-    :param path: of the ledger, for messages.
-    :raises LedgerError: a row cannot be read.
-    """
-    with decoding(path):
-        found = ledger.select("SELECT * FROM attempts WHERE job_id = ? ORDER BY number", (job_id,))
-        return [attempt_row(row) for row in found]
 
 
 def _progressed(row: SummaryRow, values: tuple[Any, ...]) -> SummaryRow:

@@ -92,18 +92,17 @@ def pauses(ledger: Ledger) -> dict[str, int | None]:
     return dict(map(tuple, ledger.select(f"SELECT job_id, {PAUSE_AT} FROM declared")))  # noqa: S608
 
 
-def events(ledger: Ledger, path: Path, *, after: int = 0) -> list[SearchEvent]:
+def events(ledger: Ledger, *, after: int = 0) -> list[SearchEvent]:
     """The events with an id above ``after``, in their order; none where no search has begun.
 
-    :param path: of the ledger, for messages.
     :raises LedgerError: a row cannot be read.
     """
     if not is_search(ledger):
         return []
-    with translated(path), decoding(path):
+    with translated(ledger.path), decoding(ledger.path):
         found = ledger.select("SELECT id, at, kind, trial, content FROM search WHERE id > ? ORDER BY id", (after,))
         contents = parsed_json(f"[{','.join(row['content'] for row in found)}]")
-        return [_event(path, row, content) for row, content in zip(found, contents, strict=True)]
+        return [_event(ledger.path, row, content) for row, content in zip(found, contents, strict=True)]
 
 
 class Figures(NamedTuple):

@@ -121,7 +121,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
     }
     if reader.rungs:
         outcomes[AT_FIRST_RUNG] = {one.number: value for one in asked if (value := _first_return(one)) is not None}
-    spent = _spent(search_events.events(ledger, paths.ledger), {trial.number for trial in finished})
+    spent = _spent(search_events.events(ledger), {trial.number for trial in finished})
     return {
         "sampler": None if search is None else search.sampler,
         "objectives": names,

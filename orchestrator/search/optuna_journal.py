@@ -86,7 +86,7 @@ def export(run_dir: Path, out: Path | None = None) -> Exported:
         raise UsageError(f"{run_dir}: there is no search here, whose trials could be exported; its job file has none")
     with run_directory.reading_ledger(paths) as ledger:
         reader.update(ledger)
-        times.note(search_events.events(ledger, paths.ledger))
+        times.note(search_events.events(ledger))
     file = paths.search_journal if out is None else out
     _refuse_others(file)
     backend = _Lines()

@@ -84,7 +84,7 @@ class Searcher:
             factor = 2 if scheduler is None or scheduler.kind == "median" else scheduler.factor
             bracket, base = factor ** len(self._rungs), self.experiment.base
             self._proposals = Proposals(search, self.paths.search_sampler, base, bracket, self.watchdog)
-        events = search_events.events(self.ledger, self.paths.ledger)
+        events = search_events.events(self.ledger)
         if self._proposals is not None and events:
             self._proposals.restore(events[-1].id)
         for event in events:
@@ -340,7 +340,7 @@ class Searcher:
             ledger.add_requests(requests)
 
         self.ledger = additions.written(self.ledger, self.paths, change)
-        for event in search_events.events(self.ledger, self.paths.ledger, after=self.history.last_id):
+        for event in search_events.events(self.ledger, after=self.history.last_id):
             self._apply(event)
             if event.kind == "told" and self._proposals is not None:
                 self._proposals.tell(event, self.history)

@@ -61,7 +61,7 @@ class TrialReader:
 
     def update(self, ledger: Ledger) -> bool:
         """Take in what the ledger has of the search beyond what is known. Returns whether that is something."""
-        events = search_events.events(ledger, self.paths.ledger, after=self.history.last_id)
+        events = search_events.events(ledger, after=self.history.last_id)
         known = len(self.history.trials)
         for event in events:
             self.history.apply(event)

@@ -13,7 +13,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import Iteration
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_follower import Mark, mark
-from orchestrator.ledger import AttemptRow, SummaryRow, row_reader, search_events, summary
+from orchestrator.ledger import AttemptRow, SummaryRow, search_events, summary
 from orchestrator.web.job_row import brief, shown
 from orchestrator.web.run_source import LONGEST_TEXT, attempt_values
 
@@ -52,7 +52,7 @@ def _read(run_dir: Path, job_id: str, *, with_attempts: bool) -> tuple[SummaryRo
         with run_directory.opened_ledger(paths, read_only=True, is_sound=True) as ledger:
             if not search_events.figures(ledger, [job_id]):
                 return None
-            attempts = row_reader.attempts_of(ledger, paths.ledger, job_id) if with_attempts else []
+            attempts = ledger.attempts(job_id) if with_attempts else []
             return ledger.summary_of(job_id), attempts
     except LedgerBusyError:
         raise

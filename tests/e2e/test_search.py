@@ -42,7 +42,7 @@ def search_file(folder: Path, table: str, seeds: Sequence[int] = (0,), settings:
 def events(run_dir: Path) -> list[SearchEvent]:
     paths = RunPaths(run_dir)
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
-        return search_events.events(ledger, paths.ledger)
+        return search_events.events(ledger)
 
 
 def finish(jobs: Path, patience_s: float = 120.0) -> subprocess.CompletedProcess[str]:

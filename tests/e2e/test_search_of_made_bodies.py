@@ -47,7 +47,7 @@ def test_bodies_and_values_that_cannot_be_trained_are_failed_trials_with_their_r
     assert done.returncode == 0, done.stdout + done.stderr
     paths, history = RunPaths(tmp_path / "run"), History()
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
-        for event in search_events.events(ledger, paths.ledger):
+        for event in search_events.events(ledger):
             history.apply(event)
     rows = commands.summary(paths.root)
     assert (history.is_over, len(history.trials)) == (True, 8)

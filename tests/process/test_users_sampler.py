@@ -102,7 +102,7 @@ def test_children_and_threads_of_a_sampler_do_not_search_nor_keep_the_searcher_f
     with searcher(paths) as process:
         assert process.wait(commands.PATIENCE_S) == ENDED
     ledger = Ledger.open(paths.ledger)
-    kinds = [event.kind for event in search_events.events(ledger, paths.ledger)]
+    kinds = [event.kind for event in search_events.events(ledger)]
     ledger.close()
     assert [kinds.count(kind) for kind in ("began", "told", "ended")] == [2, 2, 1]
 

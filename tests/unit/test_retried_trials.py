@@ -66,7 +66,7 @@ class Searched:
         return Counter((event.kind, event.trial) for event in self.events())
 
     def events(self) -> list[SearchEvent]:
-        return search_events.events(self.searcher.ledger, self.paths.ledger)
+        return search_events.events(self.searcher.ledger)
 
 
 def test_a_retried_trial_is_trained_with_all_seeds_and_compared_and_told_once(tmp_path: Path) -> None:
