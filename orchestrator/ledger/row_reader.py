@@ -23,15 +23,16 @@ class RowReader:
         self._moves: dict[str, tuple[Any, ...]] = {}
         self._progress: dict[str, tuple[Any, ...]] = {}
         self._attempt: tuple[str, int, float] | None = None
-        """An attempt by which the ledger is known again: job, number, and when it was started."""
+        """An attempt by which the ledger is known again: job, number, and how long it was queued.
+        That never changes: a cluster reports later when the attempt was started."""
 
     def is_of(self, ledger: Ledger) -> bool:
         """Whether these are the rows of ``ledger``, and not of one that was removed and whose inode number it has."""
         if self._attempt is None:
             return True
-        job_id, number, started_at = self._attempt
-        found = ledger.select("SELECT started_at FROM attempts WHERE job_id = ? AND number = ?", (job_id, number))
-        return [row[0] for row in found] == [started_at]
+        job_id, number, queue_s = self._attempt
+        found = ledger.select("SELECT queue_s FROM attempts WHERE job_id = ? AND number = ?", (job_id, number))
+        return [row[0] for row in found] == [queue_s]
 
     def update(self, ledger: Ledger) -> None:
         """:raises LedgerError: a row cannot be read."""
@@ -52,8 +53,8 @@ class RowReader:
                 if job_id in rows and values != self._progress.get(job_id) and rows[job_id] is self.rows.get(job_id):
                     rows[job_id] = _progressed(rows[job_id], values)
         if self._attempt is None:
-            for attempt in ledger.select("SELECT job_id, number, started_at FROM attempts LIMIT 1"):
-                self._attempt = attempt["job_id"], attempt["number"], attempt["started_at"]
+            for attempt in ledger.select("SELECT job_id, number, queue_s FROM attempts LIMIT 1"):
+                self._attempt = attempt["job_id"], attempt["number"], attempt["queue_s"]
         self.rows, self._moves, self._progress = rows, moves, progress
 
     def _moved(self, rows: dict[str, SummaryRow], moves: dict[str, tuple[Any, ...]]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -226,11 +227,25 @@ def test_a_new_ledger_with_the_inode_number_of_a_removed_one_is_another_one(tmp_
     assert follower.generation == before
     other = make_run_dir(tmp_path / "another", [Trained(state="FAILED", message="the hip fell off")])
     with run_directory.opened_ledger(other) as ledger:
-        ledger.change("UPDATE attempts SET started_at = started_at + 1000")
+        ledger.change("UPDATE attempts SET queue_s = queue_s + 0.001")
         ledger.commit()
     first.ledger.write_bytes(other.ledger.read_bytes())
     follower.look()
     assert follower.generation == before + 1
+
+
+def test_an_attempt_that_a_cluster_places_later_leaves_the_page_as_it_is(tmp_path: Path) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(state="RUNNING")])
+    follower = RunFollower(paths.root)
+    follower.look()
+    before = follower.generation
+    with run_directory.opened_ledger(paths) as ledger:
+        attempt = ledger.last_attempt("j0-s0")
+        ledger.place_attempt(dataclasses.replace(attempt, node="far", started_at=attempt.started_at + 60))
+        ledger.set_progress([("j0-s0", 64, None, None, None)])
+        ledger.commit()
+    assert follower.look() is not None
+    assert follower.generation == before
 
 
 def test_unknown_addresses_make_it_search_no_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
