@@ -81,6 +81,8 @@ class WorkerSpec:
     """Path of the robot's MJCF relative to the job directory (``robot/hopper.xml``)."""
     model_edits: Mapping[str, Any] = field(default_factory=dict)
     """Edits that the bundle in ``robot`` already contains: ``"geom.thigh.size"`` → value."""
+    randomize: Mapping[str, str] = field(default_factory=dict)
+    """What every episode draws anew: ``"body.trunk.mass"`` → distribution (:mod:`orchestrator.core.distributions`)."""
     task: str | None = None
     """Name of the task when neither ``env`` nor ``entry_point`` is set."""
     task_options: Mapping[str, Any] = field(default_factory=dict)
@@ -146,8 +148,11 @@ class WorkerSpec:
             values["total_timesteps"] = total_timesteps
         for key in (*NOT_IN_FINGERPRINT, *(ABOUT_RANKS if self.ranks == 1 else ())):
             del values[key]
-        if self.on_divergence == "fail":  # so that fingerprints are those of earlier versions
+        # What is not used is left out, so that fingerprints are those of earlier versions.
+        if self.on_divergence == "fail":
             del values["on_divergence"]
+        if not self.randomize:
+            del values["randomize"]
         if self.init_job is not None:
             values["init"] = self.init
         if self.init_job is not None or self.init_sha256 is None:

@@ -142,6 +142,7 @@ def _request(job: Job) -> ExaminationRequest:
         params=spec.params,
         allow_outside=job.allow_outside,
         model_edits=spec.model_edits,
+        randomize=spec.randomize,
         task=spec.task,
         task_options=spec.task_options,
         env=spec.env,

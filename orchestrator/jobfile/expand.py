@@ -305,6 +305,7 @@ def _jobs(
             robot_maker=robot.maker,
             params=merged["params"] if robot.maker else {},
             model_edits=flat(merged["model"]),
+            randomize=flat(merged["randomize"]) if "task" in merged else {},
             task=task,
             task_options=merged["task_options"] if "task" in merged else {},
             env=env,

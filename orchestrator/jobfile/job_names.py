@@ -87,7 +87,7 @@ def _short(key: str) -> str:
     """``ppo.n_steps`` → ``n_steps``; ``model.geom.thigh.size`` → ``thigh.size``; ``*`` is left out."""
     table, _, rest = key.partition(".")
     *above, last = rest.split(".") if rest else [table]
-    name = ".".join(above[1:]) if table == "model" else ""
+    name = ".".join(above[1:]) if table in ("model", "randomize") else ""
     name = re.sub(r"[^A-Za-z0-9._-]+", "", name).strip("-._")
     return f"{name}.{last}" if name else last
 

@@ -39,7 +39,7 @@ def takes_part(settings: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
 def _suits(table: str, job: Mapping[str, Any]) -> bool:
     if table in ALGORITHMS:
         return bool(job["algo"] == table)
-    suits = {"env_kwargs": "task" not in job, "task_options": "task" in job}
+    suits = {"env_kwargs": "task" not in job, "task_options": "task" in job, "randomize": "task" in job}
     return suits.get(table, table != "distributed" or job["resources"]["ranks"] > 1)
 
 
@@ -63,7 +63,12 @@ def why_kept(key: str, entry: Mapping[str, Any], varied: Collection[str]) -> str
 def why_unused(key: str) -> str:
     """Why no job uses the setting with this dotted key."""
     top = key.partition(".")[0]
-    users = {"env_kwargs": "env or entry_point", "task_options": "a task", "distributed": "several ranks"}
+    users = {
+        "env_kwargs": "env or entry_point",
+        "task_options": "a task",
+        "randomize": "a task",
+        "distributed": "several ranks",
+    }
     users |= {name: f'algo = "{name}"' for name in ALGORITHMS}
     return f"no job with {users[top]} takes it" if top in users else "no job takes it"
 
@@ -96,7 +101,7 @@ def check_together(
         written = next((layer.where(key) for layer in reversed(layers) for key in keys if layer.has(key)), where)
         problems.add(written, message)
 
-    if not bad & {*FAMILY, "xml", "env_kwargs", "task_options", "policy"}:
+    if not bad & {*FAMILY, "xml", "env_kwargs", "task_options", "policy", "randomize"}:
         _check_environment(merged, [layers[-3], layers[-1]], report)
     if merged["model"] and "xml" not in merged and not bad & {"xml", "model"}:
         report(["model"], "changes a robot, but this job has none; set xml")
@@ -133,6 +138,8 @@ def _check_environment(merged: Mapping[str, Any], own: Sequence[Layer], report: 
         return
     if any(layer.has("task_options") for layer in own):
         report(["task_options"], "is for built-in tasks; arguments of env or entry_point belong in env_kwargs")
+    if any(layer.has("randomize") for layer in own):
+        report(["randomize"], "is for tasks, built-in or your own; an environment of its own draws its robots itself")
     for argument, instead in (("seed", "seeds"), ("xml", "xml")):
         if argument in merged["env_kwargs"]:
             report([f"env_kwargs.{argument}"], f"is set by the job; use its key {instead} instead")

@@ -36,7 +36,7 @@ def _matrix(definitions: dict[str, Any]) -> dict[str, Any]:
             key: {"type": "array", "items": content, "minItems": 1, "uniqueItems": True}
             for key, content in properties.items()
         },
-        "patternProperties": {r"^(env_kwargs|model|params|task_options)\.": {"type": "array", "minItems": 1}},
+        "patternProperties": {r"^(env_kwargs|model|params|randomize|task_options)\.": {"type": "array", "minItems": 1}},
         "additionalProperties": False,
     }
 

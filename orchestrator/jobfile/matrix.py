@@ -106,7 +106,7 @@ def _key_in(table: str, values: Any) -> str:
         return f"{table}.{next(iter(TABLES[table].model_fields if table in TABLES else ()), 'key')}"
     name, inner = next(iter(values.items()))
     dotted = f"{table}.{name}"
-    while table == "model" and isinstance(inner, dict) and inner:
+    while table in ("model", "randomize") and isinstance(inner, dict) and inner:
         name, inner = next(iter(inner.items()))
         dotted += f".{name}"
     return dotted

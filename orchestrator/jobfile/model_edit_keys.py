@@ -1,4 +1,5 @@
-"""The table ``model``: changes to a robot, with dotted keys (``"geom.thigh.size"``), as nested tables, or mixed.
+"""The tables ``model`` and ``randomize``: changes to a robot, with dotted keys (``"geom.thigh.size"``), as nested
+tables, or mixed.
 
 The worker checks the elements and attributes themselves when it examines the robot.
 """
@@ -7,9 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from orchestrator.core.distributions import parse_distribution
 from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
 from orchestrator.jobfile.value_types import ExpectedError
 
@@ -17,16 +19,28 @@ _FACTOR = re.compile(r"\*\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\Z")
 
 
 def nested(value: Any) -> dict[str, Any]:
-    """The changes as nested tables, one level per part of a key, so that layers merge key by key.
+    """The changes of ``model`` as nested tables, one level per part of a key, so that layers merge key by key.
 
     :raises ValueError: for a key or value that cannot be a change.
     """
+    return _nested(value, _check_value, 'changes to the robot, such as { "geom.thigh.size" = "*1.2" }')
+
+
+def nested_distributions(value: Any) -> dict[str, Any]:
+    """The distributions of ``randomize`` in the same way.
+
+    :raises ValueError: for a key that cannot be drawn, or a value that is no distribution.
+    """
+    return _nested(value, _check_distribution, 'distributions, such as { "body.trunk.mass" = "scale(0.8, 1.2)" }')
+
+
+def _nested(value: Any, check_value: Callable[[str, Any], None], expected: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise ExpectedError('expected a table of changes to the robot, such as { "geom.thigh.size" = "*1.2" }')
+        raise ExpectedError(f"expected a table of {expected}")
     tree: dict[str, Any] = {}
     for key, changed in _leaves(value):
         _check_key(key)
-        _check_value(key, changed)
+        check_value(key, changed)
         *tables, last = key.split(".")
         holder: Any = tree
         for table in tables:
@@ -68,3 +82,12 @@ def _check_value(key: str, value: Any) -> None:
             raise ValueError(f'"{key}": expected a finite number, found {part}')
         elif not isinstance(part, (str, int, float)) or (isinstance(part, int) and abs(part) >= 2**63):
             raise ValueError(f'"{key}": expected a number, true or false, text, or a list; "*1.2" multiplies')
+
+
+def _check_distribution(key: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise ExpectedError(f'"{key}": expected a distribution such as "uniform(0.4, 1.2)", found {value!r}')
+    try:
+        parse_distribution(value)
+    except ValueError as error:
+        raise ValueError(f'"{key}": {error}') from None

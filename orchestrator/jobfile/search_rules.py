@@ -90,7 +90,7 @@ def read_search(table: Mapping[str, Any], jobs: int, problems: Problems) -> Sear
 def read_scheduler(top: Mapping[str, Any], problems: Problems) -> SchedulerSpec | None:
     """The scheduler of the jobs, or of the trials of a search; None where all go on to their end."""
     table, where = top.get("scheduler"), "scheduler"
-    in_search = top.get("search", {}).get("scheduler")
+    in_search = (top.get("search") or {}).get("scheduler")
     if in_search is not None:
         if table is not None:
             problems.add(where, "is there twice; keep [search.scheduler], which is that of the trials")
@@ -161,7 +161,7 @@ def check_rungs(
     :param lengths: ``total_timesteps`` that trials of a search can have.
     :return: warnings.
     """
-    search = top.get("search", {})
+    search = top.get("search") or {}
     where, totals = (
         "search.scheduler" if "scheduler" in search else "scheduler",
         [job.spec.total_timesteps for job in jobs],

@@ -10,13 +10,14 @@ from orchestrator.core.job import Start
 from orchestrator.core.worker_spec import COLLECTIVE_TIMEOUT_S, Algorithm, Backend, LearnerChoice, Mode, OnDivergence
 from orchestrator.jobfile import value_types
 from orchestrator.jobfile.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td3
-from orchestrator.jobfile.model_edit_keys import nested
+from orchestrator.jobfile.model_edit_keys import nested, nested_distributions
 from orchestrator.jobfile.presets import PresetName
 from orchestrator.jobfile.search_tables import SchedulerTable, SearchTable
 from orchestrator.jobfile.track_tables import TrackTable
 from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Name, TomlTable, Whole, key
 
 ModelEdits = Annotated[dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"})]
+Randomized = Annotated[dict[str, Any], PlainValidator(nested_distributions), WithJsonSchema({"type": "object"})]
 
 
 class ResourcesTable(TomlTable):
@@ -108,6 +109,12 @@ class Settings(TomlTable):
         {},
         'Changes to the robot before training: kind, name or pattern, attribute; "*1.2" multiplies.',
         {"geom.thigh.size": "*1.2"},
+    )
+    randomize: Randomized = key(
+        {},
+        "Properties of the robot that every episode draws anew, under the keys of model: uniform(low, high), "
+        "loguniform(low, high), normal(mean, standard deviation), choice(a, b, …), or scale(low, high) for a factor.",
+        {"body.trunk.mass": "scale(0.8, 1.2)"},
     )
     allow_outside: bool = key(
         False,

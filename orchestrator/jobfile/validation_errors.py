@@ -31,7 +31,7 @@ TABLES: dict[str, type[BaseModel]] = {
     **{"policy_kwargs": PolicyKwargs, "resources": ResourcesTable, "distributed": Distributed, "retry": Retry},
 }
 """Tables of a job with fixed keys."""
-FREE_TABLES = ("env_kwargs", "model", "params", "task_options")
+FREE_TABLES = ("env_kwargs", "model", "params", "randomize", "task_options")
 """Tables of a job with any keys."""
 
 _NO_CLASS = "cannot be set in a job file"

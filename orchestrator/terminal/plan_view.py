@@ -46,7 +46,7 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     notify += [f"track: {joined(experiment.trackers)}"] if experiment.trackers else []
     warnings = [Text(f"warning: {warning}", style="yellow") for warning in (*plan.warnings, *refusals)]
     restriction = [plan.restriction] if plan.restriction else []
-    below = [*_hyperparameters(jobs), *_model_edits(jobs), *_changes(dry)]
+    below = [*_hyperparameters(jobs), *_changed_robots(jobs), *_changes(dry)]
     above: list[str | Text] = [*warnings, *restriction, *plan.choices, *notify, heading, *experiment.search_summary]
     if experiment.search is not None:
         output.show(output.console(), *above)
@@ -80,10 +80,14 @@ def _hyperparameters(jobs: Sequence[Job]) -> list[str]:
     return ["", heading, *_by_values(jobs, _set_values)]
 
 
-def _model_edits(jobs: Sequence[Job]) -> list[str]:
-    """Changes to the robots, where any job has some."""
-    lines = _by_values(jobs, lambda job: _assignments(job.spec.model_edits))
-    return ["", "Model edits:", *lines] if any(job.spec.model_edits for job in jobs) else []
+def _changed_robots(jobs: Sequence[Job]) -> list[str]:
+    """Changes to the robots, and what their episodes draw, where any job has some."""
+    shown: list[str] = []
+    if any(job.spec.model_edits for job in jobs):
+        shown += ["", "Model edits:", *_by_values(jobs, lambda job: _assignments(job.spec.model_edits))]
+    if any(job.spec.randomize for job in jobs):
+        shown += ["", "Drawn anew for each episode:", *_by_values(jobs, lambda job: _assignments(job.spec.randomize))]
+    return shown
 
 
 def _by_values(jobs: Sequence[Job], values_of: Callable[[Job], str]) -> list[str]:

@@ -21,10 +21,12 @@ from orchestrator.core.errors import SpecError
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
 from orchestrator.worker.envs.model_loading import load_model
-from orchestrator.worker.robots import file_collector, model_edits
+from orchestrator.worker.model import model_comparison, spec_elements
+from orchestrator.worker.model.spec_elements import EditError
+from orchestrator.worker.robots import file_collector
 from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError
-from orchestrator.worker.robots.model_edits import EditError, RobotVariants
+from orchestrator.worker.robots.model_edits import RobotVariants
 from orchestrator.worker.robots.preflight_child import RecentRobot, check
 
 ROOT = Path(__file__).parents[2]
@@ -239,7 +241,7 @@ def cost_of_variants(number: int, folder: Path) -> Counter[str]:
         patch.setattr(mujoco.MjSpec, "from_file", staticmethod(counted("files parsed", mujoco.MjSpec.from_file)))
         from_xml_path = mujoco.MjModel.from_xml_path
         patch.setattr(mujoco.MjModel, "from_xml_path", staticmethod(counted("files compiled", from_xml_path)))
-        patch.setattr(model_edits, "_equal", counted("fields compared", model_edits._equal))
+        patch.setattr(model_comparison, "_equal", counted("fields compared", model_comparison._equal))
         patch.setattr(file_collector, "read_regular_file", read)
         for variant in range(number):
             answer = check(
@@ -265,12 +267,14 @@ def test_a_further_variant_of_a_robot_costs_as_much_however_many_there_are(tmp_p
     assert of_two["specifications compiled"] == of_two["files parsed"] == of_two["files compiled"] == 2
     assert of_two["bytes of edited robots"] < 4 * HOPPER.stat().st_size
     model = mujoco.MjModel.from_xml_path(str(HOPPER))
-    assert of_two["fields compared"] < len(list(model_edits._fields(model, model, ""))), "only up to the first edit"
+    assert of_two["fields compared"] < len(list(model_comparison._fields(model, model, ""))), (
+        "only up to the first edit"
+    )
 
 
 def test_the_job_file_knows_the_kinds_that_can_be_edited() -> None:
-    assert set(EDITABLE_KINDS) == {*model_edits.SINGLE, *model_edits.LISTS}
-    assert model_edits.SINGLE == SINGLE_KINDS
+    assert set(EDITABLE_KINDS) == {*spec_elements.SINGLE, *spec_elements.LISTS}
+    assert spec_elements.SINGLE == SINGLE_KINDS
 
 
 @pytest.mark.slow

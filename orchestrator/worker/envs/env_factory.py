@@ -21,13 +21,23 @@ from orchestrator.worker.runtime import user_env
 
 
 def make(
-    spec: WorkerSpec, job_dir: Path, *, n_envs: int, seed: int, measuring: bool = False, first_env: int = 0
+    spec: WorkerSpec,
+    job_dir: Path,
+    *,
+    n_envs: int,
+    seed: int,
+    measuring: bool = False,
+    first_env: int = 0,
+    training: bool = False,
 ) -> VecEnv:
     """``n_envs`` environments in this process, with rewards and observations as the task gives them.
 
     Environment *i*, counted from ``first_env`` (ranks share one numbering), has the seed ``seed + i``, as
     ``PPO(seed=seed)`` would give it. At the end of an episode ``infos[i]["episode"]`` holds the return ``"r"`` and
     the length ``"l"`` and, with ``measuring``, ``infos[i]["measures"]`` the measures of a built-in task.
+
+    :param training: whether numbers that change over the training begin at its start; otherwise they are those of its
+        end.
     """
     if is_batched(spec):
         from orchestrator.worker.envs.vec_env import MujocoVecEnv
@@ -45,6 +55,8 @@ def make(
             first_env=first_env,
             on_divergence=spec.on_divergence,
             n_threads=spec.cores,
+            randomize=spec.randomize,
+            training_steps=spec.total_timesteps / spec.n_envs if training else None,
         )
     return SequentialVecEnv(makers(spec, job_dir, range(first_env, first_env + n_envs), seed), first_env)
 

@@ -182,8 +182,12 @@ class Simulation:
     def data(self, env: int) -> mujoco.MjData:
         """A new ``MjData`` in environment ``env``'s state, derived fields included, for rendering."""
         data: mujoco.MjData = self._batch.get_data(env)
-        mujoco.mj_forward(self.model, data)
+        mujoco.mj_forward(self.model_of(env), data)
         return data
+
+    def model_of(self, env: int) -> mujoco.MjModel:
+        """The robot of environment ``env``; all have the same here."""
+        return self.model
 
     def physics(self, env: int) -> Floats:
         """A copy of environment ``env``'s ``mjSTATE_INTEGRATION``."""
@@ -267,7 +271,7 @@ class Simulation:
             return
         for env in envs:
             self._batch.get_data(env, self._scratch)
-            mujoco.mj_rnePostConstraint(self.model, self._scratch)
+            mujoco.mj_rnePostConstraint(self.model_of(env), self._scratch)
             for name, computed in self._scratch_fields:
                 self._fields[name][env] = computed
 

@@ -34,9 +34,19 @@ class MujocoVecEnv(VecEnv):
         xml_path: Path | str,
         task: str,
         task_options: Mapping[str, Any] | None = None,
+        *,
+        randomize: Mapping[str, str] | None = None,
+        training_steps: float | None = None,
         **settings: Unpack[BatchSettings],
     ) -> None:
-        self.simulation = Simulation.from_xml(xml_path, task, task_options, **settings)
+        """:param randomize, training_steps: see :class:`RandomizedSimulation`."""
+        self.simulation: Simulation
+        if randomize:
+            from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
+
+            self.simulation = RandomizedSimulation(xml_path, task, task_options, randomize, training_steps, **settings)
+        else:
+            self.simulation = Simulation.from_xml(xml_path, task, task_options, **settings)
         self._actions: NDArray[np.floating[Any]] | None = None
         self._started = time.monotonic()
         super().__init__(self.simulation.n_envs, *self.simulation.env_spaces())

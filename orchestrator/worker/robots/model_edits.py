@@ -12,36 +12,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
-import fnmatch
 import functools
-import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import mujoco
-import numpy as np
 
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.worker.envs.model_loading import for_simulation
+from orchestrator.worker.model.model_comparison import differing_fields
+from orchestrator.worker.model.spec_attributes import AttributeEditError, attribute_names, set_attribute
+from orchestrator.worker.model.spec_elements import EditError, is_pattern, matching, suggested
 from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.file_collector import BundleError
-from orchestrator.worker.robots.spec_attributes import AttributeEditError, attribute_names, set_attribute
-
-SINGLE = ("option", "compiler")
-RELATIVE_TOLERANCE = 1e-9
-_NOT_THE_ROBOT = re.compile(r"_|n?paths|nbuffer|\w+_pathadr|\w+_matid")
-"""Fields that say where files were read from, and materials, for which MuJoCo's MJCF writer cannot write "none"."""
-_PLURALS = {"body": "bodies", "equality": "equalities", "mesh": "meshes"}
-_KINDS = "actuator body camera equality geom hfield joint key light material mesh pair sensor site tendon"
-LISTS = {kind: _PLURALS.get(kind, f"{kind}s") for kind in _KINDS.split()}
-"""Kind of element → the MjSpec's list of them."""
-
-
-class EditError(Exception):
-    """The edits do not fit the robot; the message names the key and what would fit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,7 +66,7 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the examination of the edited robot repeats MuJoCo's warnings
             # Patterns before names, so that the more specific edit wins; then by key, for reproducible results.
-            in_order = sorted(edits.items(), key=lambda edit: (not _is_pattern(edit[0]), edit[0]))
+            in_order = sorted(edits.items(), key=lambda edit: (not is_pattern(edit[0]), edit[0]))
             original, spec = self._original, mujoco.MjSpec.from_file(str(self._main))
             model = self._apply_all(in_order, spec, original)
             _name_files_of_attached(spec, model, self._main.parent)
@@ -148,98 +133,24 @@ def _name_files_of_attached(spec: mujoco.MjSpec, model: mujoco.MjModel, folder: 
                 asset.file = resolved
 
 
-def _is_pattern(key: str) -> bool:
-    return any(character in key for character in "*?[")
-
-
-def differing_fields(first: mujoco.MjModel, second: mujoco.MjModel) -> Iterator[str]:
-    """Names of the fields of MjModel (and its ``opt``, ``vis``, ``stat``) that differ by more than rounding."""
-    if _as_bytes(first) == _as_bytes(second):  # usually, and much faster than field by field
-        return
-    yield from (name for name, value, other in _fields(first, second, "") if not _equal(value, other))
-
-
-def _as_bytes(model: mujoco.MjModel) -> bytes:
-    buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
-    mujoco.mj_saveModel(model, None, buffer)
-    return buffer.tobytes()
-
-
-@functools.cache
-def _names(kind: Any) -> Sequence[str]:
-    return [name for name in dir(kind) if not _NOT_THE_ROBOT.match(name)]
-
-
-def _fields(first: Any, second: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
-    for name in _names(first.__class__) if prefix.count(".") <= 2 else ():
-        value = getattr(first, name)
-        if isinstance(value, np.ndarray | int | float | bytes):
-            yield prefix + name, value, getattr(second, name)
-        elif type(value).__module__.startswith("mujoco") and not callable(value):
-            yield from _fields(value, getattr(second, name), f"{prefix}{name}.")
-
-
-def _equal(value: Any, other: Any) -> bool:
-    if not isinstance(value, np.ndarray) and (value == other or isinstance(value, bytes)):
-        return bool(value == other)
-    array, other = np.asarray(value), np.asarray(other)
-    if array.shape != other.shape:
-        return False
-    if (array == other).all():  # nearly always, and much faster than the comparison below
-        return True
-    scale = float(np.abs(array).max(initial=0.0)) if array.dtype.kind == "f" else 0.0
-    return bool(np.allclose(array, other, rtol=RELATIVE_TOLERANCE, atol=RELATIVE_TOLERANCE * scale, equal_nan=True))
-
-
 def _apply(spec: mujoco.MjSpec, key: str, value: Any, written: dict[tuple[str, int, str], str]) -> bool:
     """Apply one edit to ``spec``; return whether it changed a value.
 
     :param written: the pattern that has already set an attribute, by kind, number of the element and attribute.
     """
-    kind, _, rest = key.partition(".")
-    name, _, attribute = rest.rpartition(".")
+    kind, attribute = key.partition(".")[0], key.rpartition(".")[2]
     has_changed = False
-    for number, element in _matching(spec, key, kind, name):
-        here = f"model.{key}" + (f": {kind} {element.name!r}" if _is_pattern(key) else "")
-        other = written.setdefault((kind, number, attribute), key) if _is_pattern(key) else key
+    for number, element in matching(spec, "model", key):
+        here = f"model.{key}" + (f": {kind} {element.name!r}" if is_pattern(key) else "")
+        other = written.setdefault((kind, number, attribute), key) if is_pattern(key) else key
         if other != key:
             raise EditError(f"{here} is edited by model.{other} too; leave one of them out, or name the element")
         try:
             has_changed |= set_attribute(element, kind, attribute, value)
         except AttributeEditError as problem:
-            hint = _suggested(attribute, attribute_names(element, kind)) if problem.is_unknown else ""
+            hint = suggested(attribute, attribute_names(element, kind)) if problem.is_unknown else ""
             raise EditError(f"{here}: {problem}{hint}") from None
     return has_changed
-
-
-def _matching(spec: mujoco.MjSpec, key: str, kind: str, name: str) -> list[tuple[int, Any]]:
-    """The elements that an edit applies to, with their numbers among those of their kind."""
-    if kind in SINGLE:
-        if name:
-            raise EditError(f"model.{key}: there is one {kind} only; write model.{kind}.{key.rpartition('.')[2]}")
-        return [(0, getattr(spec, kind))]
-    if kind not in LISTS:
-        raise EditError(f"model.{key}: unknown kind of element{_suggested(kind, (*SINGLE, *LISTS))}")
-    elements = list(enumerate(getattr(spec, LISTS[kind])))
-    named = [(number, element) for number, element in elements if element.name == name]
-    matches = named or [pair for pair in elements if fnmatch.fnmatchcase(pair[1].name, name)]
-    if not matches:
-        what = "matches" if _is_pattern(name) else "is called"
-        names = [element.name for _, element in elements if element.name]
-        braces = " (braces are no pattern; * ? and [ ] are)" if "{" in name else ""
-        raise EditError(f"model.{key}: no {kind} of the robot {what} {name!r}{braces}{_suggested(name, names)}")
-    return matches
-
-
-def _suggested(word: str, valid: Iterable[str]) -> str:
-    """A hint with similar names, or with all names where none is similar."""
-    names = list(dict.fromkeys(valid))
-    plain = re.sub(r"[*?\[\]]", "", word)
-    near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
-    near += [name for name in names if plain and plain in name and name not in near][: 3 - len(near)]
-    if near:
-        return f"; did you mean {' or '.join(map(repr, near))}?"
-    return f"; there are {', '.join(names[:40])}{' …' if len(names) > 40 else ''}" if names else "; there is none"
 
 
 def _multiplies(value: Any) -> bool:

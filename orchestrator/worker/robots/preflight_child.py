@@ -24,7 +24,9 @@ from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.model_loading import load_model
+from orchestrator.worker.envs.randomization.randomized_fields import randomized_keys
 from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.model.spec_elements import EditError
 from orchestrator.worker.robots import made_robot, model_checks
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.compiling import MujocoAbortedError, compile_staged, guarded, too_large
@@ -32,7 +34,7 @@ from orchestrator.worker.robots.env_check import UnfitError, check_environment
 from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError, read_regular_file
 from orchestrator.worker.robots.mjcf_elements import elements
 from orchestrator.worker.robots.model_checks import ModelFindings
-from orchestrator.worker.robots.model_edits import EditError, RobotVariants
+from orchestrator.worker.robots.model_edits import RobotVariants
 from orchestrator.worker.robots.model_summary import summarize
 from orchestrator.worker.robots.stability_test import check_stability
 from orchestrator.worker.runtime import failures, lifeline
@@ -229,7 +231,7 @@ def _examine_robot(
             findings.warnings, findings.problems = [*findings.problems, *findings.warnings], []
             answer = _with_findings(answer, findings, summary)
         else:
-            answer = _examine_task(model, answer, findings, request, staged.name)
+            answer = _examine_task(model, answer, findings, request, staged)
             if model.nv == 0:
                 answer = dataclasses.replace(answer, fragment=f"not a robot: {NOTHING_MOVES}")
     if answer.problem is None and is_environment:
@@ -252,7 +254,7 @@ def _edits_explained(xml: Path) -> Iterator[None]:
 
 
 def _examine_task(
-    model: mujoco.MjModel, answer: ExaminationAnswer, findings: ModelFindings, request: ExaminationRequest, robot: str
+    model: mujoco.MjModel, answer: ExaminationAnswer, findings: ModelFindings, request: ExaminationRequest, staged: Path
 ) -> ExaminationAnswer:
     simulation: Simulation | None = None
     if model.nu == 0:
@@ -263,8 +265,10 @@ def _examine_task(
             if name == AUTO:
                 name, reason = choose(model)
             made = make_task(name, model, request.task_options)
-            simulation = Simulation(model, made, n_envs=1, seed=0, robot=robot)
+            simulation = Simulation(model, made, n_envs=1, seed=0, robot=staged.name)
             answer = dataclasses.replace(answer, task=name, task_reason=reason)
+            if request.randomize:
+                randomized_keys(staged, model, request.randomize)
         except ValueError as error:  # a robot examined alone may be for the user's own task
             (findings.warnings if request.alone else findings.problems).append(str(error))
             answer = dataclasses.replace(answer, task_reason=str(error), cause=_cause(request, error))

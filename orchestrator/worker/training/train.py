@@ -76,7 +76,9 @@ def run(
             for path in (*tables, paths.model, paths.vecnormalize, paths.eval, paths.moment):
                 remove_partial_files(path.parent, path.name)
         env_indices = own_share(spec.n_envs, ranks)
-        venv = env_factory.make(spec, paths.root, n_envs=len(env_indices), seed=spec.seed, first_env=env_indices.start)
+        venv = env_factory.make(
+            spec, paths.root, n_envs=len(env_indices), seed=spec.seed, first_env=env_indices.start, training=True
+        )
         try:
             learner = learners.build(spec, env_factory.normalized(spec, venv) if spec.normalize else venv, ranks)
             facts.learner, facts.learner_reason, reporter.learner = learner.name, learner.reason, learner.name

@@ -1,0 +1,137 @@
+"""Distributions that a job file writes as text, such as ``"uniform(0.4, 1.2)"``, and numbers that change with training.
+
+A number of a distribution may itself be a schedule: ``"uniform(linear(1, 0.4), linear(1, 1.6, 0.5))"`` begins narrow,
+and has its whole width after half of the training.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from orchestrator.core.worker_spec import parse_schedule
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FORMS = {
+    "uniform": "uniform(low, high)",
+    "loguniform": "loguniform(low, high)",
+    "normal": "normal(mean, standard deviation)",
+    "choice": "choice(a, b, …)",
+    "scale": "scale(low, high)",
+}
+"""Name of a distribution → how it is written. ``scale`` draws a factor, by which the robot's value is multiplied."""
+NORMAL_WIDTH = 3.0
+"""Standard deviations beyond which ``normal`` draws nothing, so that every distribution has bounds."""
+_EXPECTED = f"expected a distribution: {', '.join(FORMS.values())}"
+_CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*\Z", re.DOTALL)
+_SEPARATOR = re.compile(r",(?![^()]*\))")
+
+Schedule: TypeAlias = tuple[float, float, float]
+"""``(start, end, end_fraction)``, as :func:`orchestrator.core.worker_spec.parse_schedule` gives them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """What a value is drawn from at the start of an episode."""
+
+    kind: str
+    """A key of :data:`FORMS`."""
+    schedules: tuple[Schedule, ...]
+    """Its numbers, each of which may change over the training."""
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it gives factors of the robot's own value."""
+        return self.kind == "scale"
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether its numbers stay the same over the whole training."""
+        return all(start == end for start, end, _ in self.schedules)
+
+    def numbers(self, progress: float) -> tuple[float, ...]:
+        """:param progress: the share of the training that is over, from 0 to 1."""
+        return tuple(
+            start + (end - start) * min(1.0, progress / end_fraction) for start, end, end_fraction in self.schedules
+        )
+
+    def bounds(self, progress: float) -> tuple[float, float]:
+        """The smallest and the largest value that it can give."""
+        numbers = self.numbers(progress)
+        if self.kind == "normal":
+            mean, deviation = numbers
+            return mean - NORMAL_WIDTH * deviation, mean + NORMAL_WIDTH * deviation
+        return min(numbers), max(numbers)
+
+    def draw(self, rng: np.random.Generator, progress: float = 1.0) -> float:
+        """A value drawn from ``rng``, which advances."""
+        numbers = self.numbers(progress)
+        if self.kind == "choice":
+            return numbers[int(rng.integers(len(numbers)))]
+        if self.kind == "normal":
+            mean, deviation = numbers
+            while abs(drawn := float(rng.standard_normal())) > NORMAL_WIDTH:
+                pass
+            return mean + deviation * drawn
+        low, high = map(math.log, numbers) if self.kind == "loguniform" else numbers
+        drawn = low + (high - low) * float(rng.random())
+        return math.exp(drawn) if self.kind == "loguniform" else drawn
+
+
+def parse_distribution(text: str) -> Distribution:
+    """The distribution that ``text`` describes.
+
+    :raises ValueError: it is none, or its numbers do not fit.
+    """
+    match = _CALL.match(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no distribution; {_EXPECTED}")
+    kind, arguments = match[1], match[2]
+    if kind not in FORMS:
+        near = difflib.get_close_matches(kind, FORMS, n=1)
+        raise ValueError(
+            f"{text!r}: unknown distribution {kind!r}; {f'did you mean {near[0]}? ' * bool(near)}{_EXPECTED}"
+        )
+    try:
+        schedules = tuple(_schedule(part) for part in _SEPARATOR.split(arguments))
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+    if len(schedules) != 2 and (kind != "choice" or len(schedules) < 2):
+        expected = "at least two values" if kind == "choice" else "two numbers"
+        raise ValueError(f"{text!r} has {len(schedules)}; expected {expected}, {FORMS[kind]}")
+    distribution = Distribution(kind, schedules)
+    for progress in (0.0, 1.0):
+        _check_numbers(text, kind, distribution.numbers(progress))
+    return distribution
+
+
+def _schedule(text: str) -> Schedule:
+    if "(" in text:
+        return parse_schedule(text.strip())
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"{text.strip()!r} is no number; a number may be a schedule such as linear(0, 1)") from None
+    return number, number, 1.0
+
+
+def _check_numbers(text: str, kind: str, numbers: Sequence[float]) -> None:
+    """:raises ValueError: the numbers, those at one end of the training, do not make a distribution of this kind."""
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"{text!r}: expected finite numbers")
+    if kind == "choice":
+        return
+    first, second = numbers
+    if kind == "normal":
+        if second < 0:
+            raise ValueError(f"{text!r}: the standard deviation is {second:g}; expected at least 0")
+    elif first > second:
+        raise ValueError(f"{text!r}: low is {first:g} and high is {second:g}; expected low below high")
+    elif kind == "loguniform" and first <= 0:
+        raise ValueError(f"{text!r}: low is {first:g}; a logarithm needs numbers above 0")

@@ -1,0 +1,95 @@
+"""A batch of environments whose robots differ: each episode draws its own properties from the environment's stream."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Unpack, cast
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.worker.envs.model_loading import load_model
+from orchestrator.worker.envs.randomization.randomized_fields import randomized_keys, write
+from orchestrator.worker.envs.simulation import BatchSettings, Simulation, SimulationState
+from orchestrator.worker.tasks import make_task
+from orchestrator.worker.tasks.actions import Floats
+
+
+class RandomizedState(SimulationState):
+    drawn: dict[str, Floats]
+    """Key → ``(n_envs,)`` values of the running episodes."""
+    control_steps: int
+    """Since the start of the training."""
+
+
+class RandomizedSimulation(Simulation):
+    """A :class:`Simulation` that draws the values of ``randomize`` whenever an episode begins.
+
+    :param randomize: dotted keys of the robot → distributions, as in the job file.
+    :param training_steps: control steps of each environment in the whole training, over which numbers may change;
+        None: the numbers of its end.
+    :raises ValueError: a key does not fit the robot.
+    """
+
+    def __init__(
+        self,
+        xml: Path | str,
+        task: str,
+        task_options: Mapping[str, Any] | None,
+        randomize: Mapping[str, str],
+        training_steps: float | None,
+        **settings: Unpack[BatchSettings],
+    ) -> None:
+        model = load_model(xml)
+        super().__init__(model, make_task(task, model, task_options), robot=Path(xml).name, **settings)
+        self.keys = randomized_keys(Path(xml), model, randomize)
+        self._training_steps = training_steps
+        self._steps_before = 0
+        self.drawn = np.zeros((self.n_envs, len(self.keys)))
+        """``(n_envs, len(keys))`` values of the running episodes."""
+        for key in self.keys:
+            for change in key.changes:
+                self._batch.expand(change.name)
+        # Contact forces are computed outside of the batch, at every step.
+        self._models = [copy.copy(model) if self._contact_forces else None for _ in range(self.n_envs)]
+
+    def model_of(self, env: int) -> mujoco.MjModel:
+        """The robot of environment ``env`` in its running episode."""
+        return self._models[env] or self._batch.get_model(env)
+
+    def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
+        progress = 1.0 if self._training_steps is None else min(1.0, self._control_steps / self._training_steps)
+        for env in envs:
+            rng = self.generators[env]
+            self.drawn[env] = [key.distribution.draw(rng, progress) for key in self.keys]
+        self._write_robots(envs)
+        return super()._start_episodes(envs)
+
+    def _write_robots(self, envs: NDArray[np.intp]) -> None:
+        for env in envs:
+            for key, value in zip(self.keys, self.drawn[env].tolist(), strict=True):
+                write(self._batch, env, key.changes, value)
+        self._batch.set_const(envs)
+        for env in envs:
+            if (model := self._models[env]) is not None:
+                self._batch.get_model(env, model)
+
+    @property
+    def _control_steps(self) -> int:
+        """Of each environment since the start of the training."""
+        return self._steps_before + self._step
+
+    def get_state(self) -> RandomizedState:
+        drawn = {key.key: self.drawn[:, number].copy() for number, key in enumerate(self.keys)}
+        return {**super().get_state(), "drawn": drawn, "control_steps": self._control_steps}
+
+    def set_state(self, state: SimulationState) -> NDArray[Any]:
+        """As :meth:`Simulation.set_state`, with the robots of the running episodes."""
+        saved = cast(RandomizedState, state)
+        self.drawn = np.array([saved["drawn"][key.key] for key in self.keys]).reshape(len(self.keys), self.n_envs).T
+        self._steps_before = saved["control_steps"] - self._step
+        self._write_robots(self._all_envs)
+        return super().set_state(state)

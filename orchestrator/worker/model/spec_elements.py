@@ -1,0 +1,63 @@
+"""The elements of an MjSpec that a key of the job file names: ``"geom.*_foot.friction"``."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import mujoco
+
+SINGLE = ("option", "compiler")
+_PLURALS = {"body": "bodies", "equality": "equalities", "mesh": "meshes"}
+_KINDS = "actuator body camera equality geom hfield joint key light material mesh pair sensor site tendon"
+LISTS = {kind: _PLURALS.get(kind, f"{kind}s") for kind in _KINDS.split()}
+"""Kind of element → the MjSpec's list of them."""
+
+
+class EditError(Exception):
+    """The edits do not fit the robot; the message names the key and what would fit."""
+
+
+def is_pattern(key: str) -> bool:
+    """Whether a name may match several elements."""
+    return any(character in key for character in "*?[")
+
+
+def matching(spec: mujoco.MjSpec, table: str, key: str) -> list[tuple[int, Any]]:
+    """The elements that a key ``KIND.NAME.ATTRIBUTE`` applies to, with their numbers among those of their kind.
+
+    :param table: the job file's table that holds the key, named in messages.
+    :raises EditError: there is no such element.
+    """
+    kind, _, rest = key.partition(".")
+    name, _, attribute = rest.rpartition(".")
+    here = f"{table}.{key}"
+    if kind in SINGLE:
+        if name:
+            raise EditError(f"{here}: there is one {kind} only; write {table}.{kind}.{attribute}")
+        return [(0, getattr(spec, kind))]
+    if kind not in LISTS:
+        raise EditError(f"{here}: unknown kind of element{suggested(kind, (*SINGLE, *LISTS))}")
+    elements = list(enumerate(getattr(spec, LISTS[kind])))
+    named = [(number, element) for number, element in elements if element.name == name]
+    matches = named or [pair for pair in elements if fnmatch.fnmatchcase(pair[1].name, name)]
+    if not matches:
+        what = "matches" if is_pattern(name) else "is called"
+        names = [element.name for _, element in elements if element.name]
+        braces = " (braces are no pattern; * ? and [ ] are)" if "{" in name else ""
+        raise EditError(f"{here}: no {kind} of the robot {what} {name!r}{braces}{suggested(name, names)}")
+    return matches
+
+
+def suggested(word: str, valid: Iterable[str]) -> str:
+    """A hint with similar names, or with all names where none is similar."""
+    names = list(dict.fromkeys(valid))
+    plain = re.sub(r"[*?\[\]]", "", word)
+    near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    near += [name for name in names if plain and plain in name and name not in near][: 3 - len(near)]
+    if near:
+        return f"; did you mean {' or '.join(map(repr, near))}?"
+    return f"; there are {', '.join(names[:40])}{' …' if len(names) > 40 else ''}" if names else "; there is none"

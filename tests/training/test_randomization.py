@@ -1,0 +1,237 @@
+"""Domain randomisation: every episode draws its robot from the environment's own stream."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import mujoco
+import numpy as np
+import pytest
+import simulation_helpers
+import worker_helpers as helpers
+
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.envs.model_loading import load_model
+from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, randomized_keys
+from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.model.model_comparison import differing_fields
+from orchestrator.worker.model.spec_attributes import set_attribute
+from orchestrator.worker.model.spec_elements import matching
+
+MJCF = Path(__file__).parents[2] / "mjcf"
+QUADRUPED = MJCF / "quadruped.xml"
+DRAWN = {
+    "body.trunk.mass": "scale(0.7, 1.3)",
+    "geom.floor.friction": "uniform(0.4, 1.2)",
+    "actuator.*.kp": "scale(0.8, 1.2)",
+}
+FIELDS = {
+    **DRAWN,
+    "body.*_thigh.mass": "uniform(0.1, 1.2)",
+    "body.*_shin.pos": "scale(0.9, 1.1)",
+    "geom.*.density": "scale(0.9, 1.2)",
+    "geom.*.friction": "normal(0.8, 0.1)",
+    "geom.*.solref": "scale(1, 2)",
+    "joint.*.damping": "scale(0.5, 2)",
+    "joint.*.armature": "loguniform(0.001, 0.02)",
+    "joint.*.frictionloss": "uniform(0, 0.2)",
+    "joint.*.stiffness": "uniform(0, 3)",
+    "joint.*.range": "scale(0.9, 1)",
+    "actuator.*.gear": "choice(0.8, 1, 1.1)",
+    "actuator.*.forcerange": "scale(0.5, 1)",
+    "option.gravity": "scale(0.9, 1.1)",
+    "option.viscosity": "uniform(0, 0.1)",
+}
+
+
+def simulation(randomize: dict[str, str] = DRAWN, robot: Path = QUADRUPED, **changes: Any) -> RandomizedSimulation:
+    settings: Any = {"n_envs": 3, "seed": 7} | changes
+    steps = settings.pop("training_steps", None)
+    options = {"max_episode_steps": 40}
+    return RandomizedSimulation(robot, "auto", options, randomize, steps, **settings)
+
+
+def edited(key: str, value: float, factor: bool) -> mujoco.MjModel:
+    """The robot with the value written into its MJCF."""
+    spec = mujoco.MjSpec.from_file(str(QUADRUPED))
+    mass = {body.name: mass for body, mass in zip(spec.bodies, load_model(QUADRUPED).body_mass, strict=True)}
+    for _, element in matching(spec, "randomize", key):
+        if key.endswith(".mass"):
+            for geom in element.geoms:
+                geom.density *= value if factor else value / mass[element.name]
+        else:
+            set_attribute(
+                element,
+                key.split(".", maxsplit=1)[0],
+                key.rsplit(".", maxsplit=1)[-1],
+                f"*{value!r}" if factor else value,
+            )
+    return spec.compile()
+
+
+@pytest.mark.parametrize("key", FIELDS)
+def test_the_drawn_robot_is_the_edited_and_recompiled_one_and_moves_like_it(key: str) -> None:
+    """But for statistics of the whole robot, which scale the tolerance of the solver."""
+    batch = simulation({key: FIELDS[key]}, seed=3)
+    batch.reset()
+    values = batch.drawn[:, 0].tolist()
+    assert len(set(values)) > 1
+    for env, value in enumerate(values):
+        recompiled = edited(key, value, FIELDS[key].startswith("scale"))
+        recompiled.opt.enableflags, recompiled.opt.disableflags = (
+            batch.model.opt.enableflags,
+            batch.model.opt.disableflags,
+        )
+        assert [name for name in differing_fields(batch.model_of(env), recompiled) if name[:5] != "stat."] == []
+    last = len(values) - 1
+    data = mujoco.MjData(recompiled)
+    mujoco.mj_setState(recompiled, data, batch.physics(last), mujoco.mjtState.mjSTATE_INTEGRATION)
+    rest = np.zeros((3, batch.model.nu))
+    batch.step(rest)
+    data.ctrl[:] = batch.task.actions.ctrl(batch.task.actions.taken(rest))[last]
+    for _ in range(batch.task.frame_skip):
+        mujoco.mj_step(recompiled, data)
+    assert batch.states.qpos[last] == pytest.approx(data.qpos, abs=1e-9)
+
+
+def test_each_episode_of_each_environment_draws_anew_and_other_environments_keep_theirs() -> None:
+    batch = simulation()
+    batch.reset()
+    seen, plan = [batch.drawn.copy()], np.random.default_rng(1).uniform(-1, 1, (100, 3, batch.model.nu))
+    for action in plan:
+        ended = [episode.env for episode in batch.step(action).ended]
+        changed = (batch.drawn != seen[-1]).any(axis=1).nonzero()[0].tolist()
+        assert changed == ended
+        seen.append(batch.drawn.copy())
+    assert len({tuple(row) for drawn in seen for row in drawn}) >= 6
+
+
+def test_an_environment_draws_the_same_alone_and_among_neighbours_and_with_threads() -> None:
+    plan = np.random.default_rng(1).uniform(-1, 1, (90, 3, simulation().model.nu))
+    together, threads = simulation(), simulation(n_threads=2)
+    assert np.array_equal(together.reset(), threads.reset())
+    results = simulation_helpers.steps(together, plan)
+    simulation_helpers.assert_same(results, simulation_helpers.steps(threads, plan))
+    alone = simulation(n_envs=1, first_env=2)
+    alone.reset()
+    for action, (observations, rewards, *_) in zip(plan, results, strict=True):
+        own = alone.step(action[2:])
+        assert np.array_equal(own.observations[0], observations[2])
+        assert own.rewards[0] == rewards[2]
+
+
+def test_a_saved_state_goes_on_with_the_robots_of_its_episodes() -> None:
+    plan = np.random.default_rng(1).uniform(-1, 1, (120, 3, simulation().model.nu))
+    whole, copy = simulation(training_steps=100), simulation(training_steps=100)
+    whole.reset()
+    simulation_helpers.steps(whole, plan[:50])
+    state = whole.get_state()
+    copy.reset()
+    copy.set_state(state)
+    simulation_helpers.assert_same(
+        simulation_helpers.steps(whole, plan[50:]), simulation_helpers.steps(copy, plan[50:])
+    )
+
+
+def test_numbers_follow_the_training_and_are_those_of_its_end_elsewhere() -> None:
+    growing = {"geom.floor.friction": "uniform(1, linear(1.0001, 3))"}
+    batch = simulation(growing, training_steps=200)
+    largest = []
+    for _ in range(6):
+        batch.reset()
+        largest.append(float(batch.drawn.max()))
+        simulation_helpers.steps(batch, np.zeros((40, 3, batch.model.nu)))
+    assert largest[0] <= 1.0001 < max(largest[3:]) <= 3
+    at_end = simulation(growing, n_envs=32)
+    at_end.reset()
+    assert at_end.drawn.max() > 2
+
+
+def test_contact_forces_are_computed_with_the_drawn_robot() -> None:
+    """Gymnasium's Ant observes ``cfrc_ext``, which is computed outside of the batch, with a model for each robot."""
+    ant = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets" / "ant.xml"
+    batch = RandomizedSimulation(
+        ant, "gymnasium:Ant-v5", {}, {"body.torso.mass": "scale(2, 30)"}, None, n_envs=2, seed=0
+    )
+    batch.reset()
+    simulation_helpers.steps(batch, np.zeros((60, 2, batch.model.nu)))
+    for env, factor in enumerate(batch.drawn[:, 0]):
+        model = batch.model_of(env)
+        assert model is batch.model_of(env)
+        assert model.body("torso").mass[0] == pytest.approx(batch.model.body("torso").mass[0] * factor)
+        lifted = batch.states.fields["cfrc_ext"][env, :, 5].sum()
+        assert lifted == pytest.approx(model.body_mass.sum() * 9.81, rel=0.2), "it lies on the floor"
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("body.trunk.mass", "uniform(-1, 1)", "may draw a mass that is not above 0 for the body 'trunk'"),
+        ("geom.*.density", "normal(1, 1)", "MuJoCo refuses"),
+        ("body.nobody.mass", "scale(1, 2)", "no body of the robot is called 'nobody'; there are world, trunk"),
+        ("body.world.mass", "uniform(1, 2)", "'world' has no mass of its own"),
+        ("body.trunk.weight", "scale(1, 2)", "body has no attribute 'weight' to edit"),
+        ("geom.trunk.size", "scale(0.9, 1.1)", "cannot be drawn for each episode; vary it with a matrix of model.geom"),
+        (
+            "body.trunk.gravcomp",
+            "uniform(0, 1)",
+            "which MuJoCo cannot vary between environments; vary it with a matrix",
+        ),
+        ("option.timestep", "scale(0.5, 1)", "the number of physics steps in a control period depends on it"),
+        ("joint.*.damping", "uniform(1, 1)", "always draws 1; write model.joint.*.damping instead"),
+        ("option.gravity", "uniform(-11, -9)", "gravity takes 3 values, found 1"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_by_its_key(key: str, text: str, message: str) -> None:
+    with pytest.raises(RandomizeError) as error:
+        randomized_keys(QUADRUPED, load_model(QUADRUPED), {key: text})
+    assert str(error.value).startswith(f"randomize.{key}: ")
+    assert message in str(error.value)
+
+
+def test_two_keys_for_one_value_are_refused() -> None:
+    both = {"geom.*.friction": "uniform(0.5, 1)", "geom.floor.friction": "uniform(0.5, 2)"}
+    with pytest.raises(
+        RandomizeError, match=r"randomize.geom.floor.friction: randomize.geom.\*.friction draws the same"
+    ):
+        randomized_keys(QUADRUPED, load_model(QUADRUPED), both)
+
+
+def test_a_simulation_without_randomisation_is_not_touched() -> None:
+    plain = Simulation.from_xml(QUADRUPED, "auto", n_envs=1, seed=0)
+    assert type(plain).__name__ == "Simulation"
+    assert "drawn" not in plain.get_state()
+
+
+@pytest.mark.parametrize("learner", ["fast", pytest.param("sb3", marks=pytest.mark.slow)])
+def test_a_resumed_training_has_the_same_weights(tmp_path: Path, learner: str) -> None:
+    growing = {**DRAWN, "joint.*.damping": "scale(linear(1, 0.5), linear(1.001, 2))"}
+    given: dict[str, Any] = {"task": "forward", "xml": "robot/quadruped.xml", "randomize": growing, "learner": learner}
+    spec = helpers.algorithm("ppo", **given, eval_episodes=2, task_options={"max_episode_steps": 40})
+    whole, parts = (helpers.job(tmp_path / name, spec) for name in ("whole", "parts"))
+    for paths in (whole, parts):
+        paths.robot.mkdir()
+        shutil.copy(QUADRUPED, paths.robot)
+    record, log = helpers.train_here(whole)
+    assert record.code == ExitCode.SUCCEEDED, log
+    parts.spec.write_text(dataclasses.replace(spec, pause_at=600).to_json())
+    assert helpers.train_here(parts)[0].code == ExitCode.PAUSED
+    parts.spec.write_text(spec.to_json())
+    resumed, log = helpers.train_here(parts, 1)
+    assert (resumed.code, resumed.resumed_from) == (ExitCode.SUCCEEDED, 640), log
+    assert resumed.weights_sha256 == record.weights_sha256
+    assert parts.eval.read_bytes() == whole.eval.read_bytes()
+
+
+def test_fingerprints_of_jobs_without_randomisation_are_as_before() -> None:
+    plain = helpers.spec()
+    assert plain.fingerprint() != dataclasses.replace(plain, randomize=DRAWN).fingerprint()
+    as_before = {key: value for key, value in json.loads(plain.to_json()).items() if key != "randomize"}
+    assert WorkerSpec.from_json(json.dumps(as_before)).fingerprint() == plain.fingerprint()
