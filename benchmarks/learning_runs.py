@@ -14,6 +14,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.text import joined, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
 from orchestrator.experiment import run_directory
+from orchestrator.jobfile.job_names import without_seed
 
 MEASURES = {
     "final": "Final return of training: `rollout/ep_rew_mean` at its end, the mean over the last 100 episodes",
@@ -63,7 +64,7 @@ def read(run_dir: Path) -> Side:
             continue
         learners.add(row["learner"])
         work[job_id] = {**_work(job.job.spec), "robot_hash": job.robot_hash}
-        robots.setdefault(job_id.removesuffix(f"-s{row['seed']}"), []).append(
+        robots.setdefault(without_seed(job_id, row["seed"]), []).append(
             Trained(
                 seed=row["seed"],
                 env_steps=row["env_steps"],

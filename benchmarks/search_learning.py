@@ -29,6 +29,7 @@ from orchestrator.analysis import run_reader
 from orchestrator.core.paths import JobPaths
 from orchestrator.experiment import run_directory, run_plan
 from orchestrator.jobfile import from_mapping
+from orchestrator.jobfile.job_names import without_seed
 from orchestrator.report import search_data
 
 ROBOT = ROOT / "mjcf/quadruped.xml"
@@ -254,7 +255,7 @@ def run(run_dir: Path, content: Mapping[str, Any]) -> orchestrator.ExperimentRes
 
 def _point(result: orchestrator.Result) -> str:
     assert result.job_id is not None
-    return result.job_id.rpartition("-s")[0]
+    return without_seed(result.job_id, result.seed)
 
 
 def search(seed: int, **settings: Any) -> Curve:

@@ -11,6 +11,7 @@ from typing import overload
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration, number
 from orchestrator.ledger import SummaryRow
+from orchestrator.ledger.rows import fitness
 from orchestrator.terminal.notebook_view import html_table
 
 
@@ -59,7 +60,7 @@ class Result:
         It is ``eval_mean``, the mean deterministic return after training, or ``ep_rew_mean`` if the policy was not
         evaluated. It is ``default`` if the job has not succeeded, or if no episode has ended.
         """
-        value = self.ep_rew_mean if self.eval_mean is None else self.eval_mean
+        value = fitness(self.eval_mean, self.ep_rew_mean)
         return value if self.ok and value is not None else default
 
     def _repr_html_(self) -> str:

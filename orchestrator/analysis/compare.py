@@ -19,6 +19,7 @@ from orchestrator.core.text import listed
 from orchestrator.experiment import control, run_directory
 from orchestrator.experiment.reconcile import decisive_keys
 from orchestrator.jobfile.hyperparameters import DEFAULTS
+from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import JobRow, SummaryRow
 
 Kind = Literal["benchmark", "experiment"]
@@ -236,7 +237,7 @@ def _experiment(run_dir: Path) -> _Side:
     groups: dict[str, list[SummaryRow]] = {}
     snapshot = control.status(run_dir)
     for row in snapshot.rows:
-        groups.setdefault(group_of(row["job_id"], row["seed"]), []).append(row)
+        groups.setdefault(without_seed(row["job_id"], row["seed"]), []).append(row)
     metrics = job_metrics.gather(run_dir).jobs
     speeds = {job.job_id: job.env_steps / job.wall_s for job in metrics if job.env_steps}
     cases = {name: _values(rows, speeds) for name, rows in groups.items()}
@@ -256,7 +257,7 @@ def _by_case(paths: RunPaths, cases: Collection[str]) -> dict[str, dict[str, Any
     if cases:
         with run_directory.reading_ledger(paths) as ledger:
             for row in ledger.jobs():
-                declared.setdefault(group_of(row.job_id, row.job.spec.seed), []).append(row)
+                declared.setdefault(without_seed(row.job_id, row.job.spec.seed), []).append(row)
     return {case: _declared(declared[case]) for case in cases if case in declared}
 
 
@@ -290,11 +291,6 @@ def _declared(rows: Sequence[JobRow]) -> dict[str, Any]:
         "resources.cores": job.resources.cores,
         "resources.nice": job.resources.nice,
     }
-
-
-def group_of(job_id: str, seed: int) -> str:
-    """The name of the jobs that differ from this one in their seed alone: name and point of the matrix."""
-    return job_id.removesuffix(f"-s{seed}")
 
 
 def _values(rows: Sequence[SummaryRow], speeds: Mapping[str, float]) -> dict[str, Sequence[float]]:

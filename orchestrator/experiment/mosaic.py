@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import OrchestratorError, UsageError
@@ -20,6 +20,9 @@ from orchestrator.core.text import count, listed
 from orchestrator.experiment import control
 from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess
 from orchestrator.experiment.video_file import encoded, frames, video_as_gif
+from orchestrator.jobfile.job_names import without_seed
+from orchestrator.ledger import SummaryRow
+from orchestrator.ledger.rows import fitness
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -66,12 +69,12 @@ def make(run_dir: Path, request: PlayRequest, *, as_gif: bool, report: Callable[
         report(f"left out, as they have no model.zip yet: {listed(without, MOST_NAMED)}")
     if len(chosen) > MOST_ROBOTS:
         report(f"{count(len(chosen), 'robot')}: the {MOST_ROBOTS} with the highest returns are shown")
-        chosen = sorted(chosen, key=lambda row: -_return(row, -math.inf))[:MOST_ROBOTS]
+        chosen = sorted(chosen, key=lambda row: -_rank(row))[:MOST_ROBOTS]
     players: list[PolicyProcess] = []
     is_over = threading.Event()
     with tempfile.TemporaryDirectory() as folder:
 
-        def play(row: Any) -> PlayedRobot | str:
+        def play(row: SummaryRow) -> PlayedRobot | str:
             output = Path(folder) / row["job_id"]
             job = snapshot.paths.job(row["job_id"])
             with PolicyProcess(job, replace(request, output=output), is_quiet=True) as process:
@@ -81,7 +84,7 @@ def make(run_dir: Path, request: PlayRequest, *, as_gif: bool, report: Callable[
                 code, message = process.wait()
             if code != 0:
                 return f"{row['job_id']}: {message}"
-            return PlayedRobot(name=_robot(row), episode_return=_return(row, None), video=output / "video.mp4")
+            return PlayedRobot(name=_robot(row), episode_return=_return(row), video=output / "video.mp4")
 
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             try:
@@ -109,24 +112,26 @@ def write_gif(job: JobPaths, request: PlayRequest) -> Path:
     return animated
 
 
-def _chosen(rows: Sequence[Any], paths: RunPaths) -> list[Any]:
-    best: dict[str, Any] = {}
+def _chosen(rows: Sequence[SummaryRow], paths: RunPaths) -> list[SummaryRow]:
+    best: dict[str, SummaryRow] = {}
     for row in rows:
         robot = _robot(row)
-        is_better = robot not in best or _return(row, -math.inf) > _return(best[robot], -math.inf)
+        is_better = robot not in best or _rank(row) > _rank(best[robot])
         if is_better and paths.job(row["job_id"]).model.exists():
             best[robot] = row
     return list(best.values())
 
 
-def _robot(row: Any) -> str:
-    """The job's id without its seed."""
-    return str(row["job_id"].removesuffix(f"-s{row['seed']}"))
+def _robot(row: SummaryRow) -> str:
+    return without_seed(row["job_id"], row["seed"])
 
 
-def _return(row: Any, otherwise: Any) -> Any:
-    known = [row[name] for name in ("eval_mean", "ep_rew_mean") if row[name] is not None]
-    return known[0] if known else otherwise
+def _return(row: SummaryRow) -> float | None:
+    return fitness(row["eval_mean"], row["ep_rew_mean"])
+
+
+def _rank(row: SummaryRow) -> float:
+    return -math.inf if (known := _return(row)) is None else known
 
 
 def _write(robots: Sequence[PlayedRobot], folder: Path, *, as_gif: bool) -> list[Path]:

@@ -83,6 +83,11 @@ class JobNames:
         return "", owner[2]
 
 
+def without_seed(job_id: str, seed: int) -> str:
+    """The name of the jobs that differ from this one in their seed alone: name and point of the matrix."""
+    return job_id.removesuffix(f"-s{seed}")
+
+
 def _short(key: str) -> str:
     """``ppo.n_steps`` → ``n_steps``; ``model.geom.thigh.size`` → ``thigh.size``; ``*`` is left out."""
     table, _, rest = key.partition(".")

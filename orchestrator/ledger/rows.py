@@ -111,6 +111,11 @@ class SummaryRow(TypedDict):
     """Means of the task's measures over the deterministic episodes; in ``summary.csv`` each is a column of its own."""
 
 
+def fitness(eval_mean: float | None, ep_rew_mean: float | None) -> float | None:
+    """The return by which policies are compared: that of the evaluation, or that of training where there was none."""
+    return ep_rew_mean if eval_mean is None else eval_mean
+
+
 class AttemptRow(TypedDict):
     """An attempt with its end, for reports. None: not known (yet)."""
 

@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.analysis import run_reader
-from orchestrator.analysis.compare import LETTERS, Comparison, Line, any_pair, group_of, lines, merged
+from orchestrator.analysis.compare import LETTERS, Comparison, Line, any_pair, lines, merged
 from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
 from orchestrator.experiment import control
+from orchestrator.jobfile.job_names import without_seed
 from orchestrator.report import drawing, page
 from orchestrator.report import experiment_figures as figures
 from orchestrator.report.document import Columns, Document, Figure, Section, Table, Text, table
@@ -102,5 +103,5 @@ def _curves(run_dir: Path) -> dict[str, list[LearningCurve]]:
     for row in snapshot.rows:
         curve = run_reader.learning_curve(snapshot.paths.job(row["job_id"]).progress_csv)
         if curve:
-            curves.setdefault(group_of(row["job_id"], row["seed"]), []).append(curve)
+            curves.setdefault(without_seed(row["job_id"], row["seed"]), []).append(curve)
     return curves

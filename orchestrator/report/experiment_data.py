@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import contention, run_reader
-from orchestrator.analysis.compare import group_of
 from orchestrator.analysis.job_metrics import COST_NEUTRAL_KEYS
 from orchestrator.analysis.run_reader import EPISODE_KINDS, EpisodeKind, EvaluationFile
 from orchestrator.analysis.statistics import Estimate, known_estimate, location, ratio
@@ -19,6 +18,7 @@ from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE, Iteration
 from orchestrator.experiment import run_directory
+from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import AttemptRow, JobRow, SummaryRow
 from orchestrator.report import certificate_page, search_data
 from orchestrator.report.experiment_facts import (
@@ -138,7 +138,7 @@ def _job(
     paths = run.job(row["job_id"])
     timings, point = _timings(paths.timings_csv) if read else _sums([]), declared.job.point
     curve = run_reader.learning_curve(paths.progress_csv) if read else []
-    group = group_of(row["job_id"], row["seed"])
+    group = without_seed(row["job_id"], row["seed"])
     wall_s, env_steps = timings["wall_s"], timings["env_steps"] or 0.0
     is_running, several = row["state"] == "RUNNING", row["ranks"] > 1
     allreduce_s = timings["allreduce_s"] if several else None
