@@ -24,8 +24,8 @@ class Changes:
     """Name of a list → items that are appended to it."""
     restart: set[str] = field(default_factory=set)
     """Names of lists that are emptied before."""
-    is_anew: bool = False
-    """Whether everything that was there before is gone."""
+    is_over: bool = False
+    """Whether nothing holds any more that this source has told; it has nothing else to tell."""
     rare_s: float = 0.0
     """CPU seconds of this reading that the source spends rarely, and limits itself."""
 
@@ -60,9 +60,8 @@ class Board:
     def apply(self, changes: Changes) -> bool:
         """Returns whether anything is new."""
         there = self._pieces.keys() | self._lists.keys()
-        drop = there if changes.is_anew else there & set(changes.drop)
-        before = {} if changes.is_anew else self._pieces
-        put = {name: text for name, text in changes.put.items() if before.get(name, (0, ""))[1] != text}
+        drop = there & set(changes.drop)
+        put = {name: text for name, text in changes.put.items() if self._pieces.get(name, (0, ""))[1] != text}
         if not (put or drop or changes.grow or changes.restart):
             return False
         self.version += 1

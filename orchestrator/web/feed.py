@@ -32,8 +32,8 @@ class Source(Protocol):
 class Feed:
     """The board of one source, and those who look at it.
 
-    After an error that nobody has foreseen, everything is read anew by another source: the first one may have taken in
-    what it has told nobody.
+    When a source is over, everything is read anew by another one. So it is after an error that nobody has foreseen: the
+    source may have taken in what it has told nobody.
     """
 
     def __init__(self, make_source: Callable[[], Source]) -> None:
@@ -63,11 +63,14 @@ class Feed:
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read())
             seen, board = 0, self._board
-            yield f"event: clock\ndata: {time.time():.1f}\n\n"
+            yield _clock()
             while True:
                 changed = self._changed
-                if board is not self._board or self._reading.done():
-                    return  # an error has ended the reading; the page connects again
+                if self._reading.done():
+                    return  # an error has ended it; the page connects again
+                if board is not self._board:
+                    seen, board = 0, self._board
+                    yield _clock()
                 if text := board.since(seen):
                     seen = board.version
                     yield f"data: {text}\n\n"
@@ -85,6 +88,9 @@ class Feed:
         try:
             while self._viewers:
                 changes, cost_s = await asyncio.to_thread(self._timed)
+                if changes.is_over:
+                    self._source, self._board = None, Board()
+                    continue
                 began = time.thread_time()
                 if self._board.apply(changes):
                     self._tell()
@@ -114,3 +120,8 @@ class Feed:
         self._source = self._source or self._make_source()
         changes = self._source.read()
         return changes, time.thread_time() - began - changes.rare_s
+
+
+def _clock() -> str:
+    """With it everything begins that a page shows: what it was told before holds no more."""
+    return f"event: clock\ndata: {time.time():.1f}\n\n"

@@ -42,30 +42,14 @@ NO_MEDIA = JobMedia()
 
 
 class RunSource:
-    """Reads one run directory, whatever comes to lie there; see :class:`orchestrator.web.feed.Source`."""
+    """Reads one run directory; see :class:`orchestrator.web.feed.Source`. It is over when another ledger lies there."""
 
     def __init__(self, run_dir: Path) -> None:
+        self.paths = RunPaths(run_dir)
         self._follower = RunFollower(run_dir)
-        self._content: RunContent | None = None
-        self._generation = 0
-        """Of the ledger that the content is of."""
-
-    def read(self) -> Changes:
-        follower, changes = self._follower, Changes()
-        look = follower.look()
-        if self._content is None or (look is not None and follower.generation != self._generation):
-            self._content, self._generation = RunContent(follower.paths), follower.generation
-            changes.is_anew = True
-        self._content.read(look, changes)
-        return changes
-
-
-class RunContent:
-    """What is read of one ledger and the files that belong to it."""
-
-    def __init__(self, paths: RunPaths) -> None:
-        self.paths = paths
         self._look: RunLook | None = None
+        self._generation = 0
+        """Of the ledger that the look is of."""
         self._shown: dict[str, tuple[object, ...]] = {}
         """What the row of each job was made of."""
         self._curves: dict[str, CurveReader] = {}
@@ -82,13 +66,17 @@ class RunContent:
         self._examine_due = 0.0
         self._search = SearchFactsReader(self.paths)
 
-    def read(self, look: RunLook | None, changes: Changes) -> None:
-        """:param look: what the ledger says now; None where that has not changed."""
+    def read(self) -> Changes:
+        look, changes = self._follower.look(), Changes()
         if look is not None:
-            self._look = look
+            had_content = self._look is not None and self._look.snapshot is not None
+            if had_content and self._generation != self._follower.generation:
+                return Changes(is_over=True)
+            self._look, self._generation = look, self._follower.generation
             self._take_in(look, changes)
         if self._look is not None and (snapshot := self._look.snapshot) is not None:
             self._read_on(snapshot, changes, has_changed=look is not None)
+        return changes
 
     # -- what the ledger and live.json say
 

@@ -167,7 +167,9 @@ class Viewer:
                     name = value.decode()
                 elif key == b"data":
                     data = value
-            if data is not None and name == "message":
+            if name == "clock":
+                self.pieces, self.lists = {}, {}
+            elif data is not None and name == "message":
                 self.sizes.append(len(data))
                 return json.loads(data)
 

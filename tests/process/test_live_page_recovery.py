@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
-from command_helpers import wait_until
 from live_page_helpers import Viewer, running, serving
 from report_helpers import Trained, make_run_dir
 from search_helpers import make_search_dir
@@ -22,7 +21,7 @@ from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import Attempt, Succeeded
 from orchestrator.experiment import run_directory
 from orchestrator.web import run_source
-from orchestrator.web.run_source import RunContent, RunSource
+from orchestrator.web.run_source import RunSource
 
 
 def test_a_run_directory_that_is_replaced_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,40 +47,15 @@ def test_a_run_directory_that_is_replaced_is_read_anew(tmp_path: Path, monkeypat
         assert len(viewer.lists["curve:j0-s0"]) == 2
 
 
-def test_after_an_unexpected_error_nothing_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    broken: list[int] = []
-    read_attempts = RunContent._read_attempts
+def test_after_an_unexpected_error_the_page_is_told_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(_: RunSource) -> None:
+        raise ZeroDivisionError
 
-    def breaks_once(*given: Any) -> None:
-        """The points of the curve have been read before."""
-        if broken == [0]:
-            broken.append(1)
-            raise ZeroDivisionError
-        read_attempts(*given)
-
-    monkeypatch.setattr(RunContent, "_read_attempts", breaks_once)
-    with running(tmp_path / "run") as (paths, ledger), serving(paths.root) as server:
-        progress = paths.job("j0-s0").progress_csv
-        progress.parent.mkdir(parents=True)
-        progress.write_text("time/total_timesteps,rollout/ep_rew_mean\n100,1.5\n")
-        with Viewer(server.port) as viewer:
-            viewer.next()
-            assert viewer.lists["curve:j0-s0"] == [[100, 1.5]]
-            broken.append(0)
-            with progress.open("a") as file:
-                file.write("200,2.5\n")
-            ledger.set_progress([("j0-s0", 200, 2.5, 100.0, "fast")])
-            ledger.commit()
-            wait_until(lambda: broken == [0, 1], "an error")
-            wait_until(lambda: "ZeroDivisionError" in capfd.readouterr().err, "its message")
+    monkeypatch.setattr(RunSource, "read", breaks)
+    with serving(make_run_dir(tmp_path / "run", [Trained()]).root) as server:
+        assert server.request("/api/this/events")[0] == 200, "its stream ends"
         status, _, body = server.request("/api/this/events")
         assert (status, b"reading has failed" in body) == (503, True)
-        monkeypatch.setattr("orchestrator.web.feed.AFTER_ERROR_S", 0.0)
-        with Viewer(server.port) as viewer:
-            viewer.next()
-            assert viewer.lists["curve:j0-s0"] == [[100, 1.5], [200, 2.5]]
 
 
 def test_a_ledger_that_is_locked_is_said_to_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

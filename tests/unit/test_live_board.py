@@ -57,16 +57,29 @@ def test_a_viewer_gets_what_is_newer_than_what_it_has() -> None:
     assert json.loads(board.since(0))["grow"] == {"c": [9]}
 
 
-def test_where_all_is_anew_a_viewer_loses_what_is_gone_and_keeps_what_is_there_again() -> None:
-    board = Board()
-    board.apply(changes(a=1, b=1, grow={"c": [1], "d": [1]}))
-    anew = changes(a=1, grow={"c": [2]})
-    anew.is_anew = True
-    assert board.apply(anew)
-    message = json.loads(board.since(1))
-    assert sorted(message.pop("drop")) == ["b", "d"]
-    assert message == {"version": 2, "put": {"a": 1}, "grow": {"c": [2]}, "restart": ["c"]}
-    assert json.loads(board.since(0))["put"] == {"a": 1}
+def test_when_a_source_is_over_a_viewer_gets_everything_from_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.web.feed.LOOK_EVERY_S", 0.0)
+    made: list[Iterator[Changes]] = []
+
+    def source() -> Source:
+        told = [changes(a=1, b=1, grow={"c": [1]}), Changes(is_over=True)], [changes(a=1, grow={"c": [2]})]
+        made.append(iter(told[len(made)]))
+        return SimpleNamespace(read=lambda: next(made[-1], Changes()))
+
+    async def look() -> list[str]:
+        seen = []
+        async with contextlib.aclosing(Feed(source).messages()) as messages:
+            async for message in messages:
+                seen.append(message)
+                if len(seen) == 4:
+                    break
+        return seen
+
+    clock, first, again, second = asyncio.run(look())
+    assert clock.startswith("event: clock")
+    assert json.loads(first[6:]) == {"version": 1, "put": {"a": 1, "b": 1}, "grow": {"c": [1]}, "restart": ["c"]}
+    assert again.startswith("event: clock")
+    assert json.loads(second[6:]) == {"version": 1, "put": {"a": 1}, "grow": {"c": [2]}, "restart": ["c"]}
 
 
 def test_after_an_unexpected_error_another_source_reads_everything_anew(

@@ -125,7 +125,7 @@ export class Store {
   take(name, data) {
     if (name === "clock") {
       this.clockOffset = data - Date.now() / 1000;
-      this.isFresh = true;  // a new connection: everything comes once more
+      this.isFresh = true;  // a new connection or run: everything comes once more
       return;
     }
     const changed = new Set();
