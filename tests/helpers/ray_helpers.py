@@ -149,6 +149,13 @@ def checkpoints(run_dir: Path, job_id: str) -> list[int]:
     return [int(path.stem.rpartition("-")[2]) for path in (run_dir / "jobs" / job_id).glob("checkpoints/*.pt")]
 
 
+def until_resumed(run_dir: Path, job_id: str, number: int, env_steps: int) -> None:
+    """Wait until an attempt trains from its checkpoint. From then on a worker that is asked to exit writes its record:
+    while it imports what it needs it has nothing to save, and ends at once. (Progress in the summary may be older.)"""
+    log, resumed = run_dir / f"jobs/{job_id}/attempts/{number}/worker.log", f"resumed at {env_steps} env_steps"
+    wait_until(lambda: log.exists() and resumed in log.read_text(), f"{job_id} {resumed}")
+
+
 def last_attempt(run_dir: Path, job_id: str) -> dict[str, Any]:
     """The exit record of a job's last attempt."""
     number = summary(run_dir)[job_id]["attempts"] - 1

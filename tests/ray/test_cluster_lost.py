@@ -9,7 +9,7 @@ import pytest
 import ray_helpers
 from command_helpers import Run, give, wait_until, write_experiment
 from executor_helpers import await_gone
-from ray_helpers import LONG, Cluster, checkpoints, has_progressed, impatient, last_attempt, options
+from ray_helpers import LONG, Cluster, checkpoints, impatient, last_attempt, options, until_resumed
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -33,7 +33,8 @@ def test_a_head_that_dies_ends_the_driver_with_a_message_and_another_cluster_res
     with Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as again:
         for _ in names:
             again.until("launched")
-        wait_until(lambda: has_progressed(run_dir, saved), "progress")
+        for name in names:
+            until_resumed(run_dir, name, 1, saved[name])
         again.signal(signal.SIGINT)
         assert again.end() == 130
     assert {name: last_attempt(run_dir, name)["resumed_from"] for name in names} == saved

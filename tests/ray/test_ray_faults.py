@@ -18,6 +18,7 @@ from ray_helpers import (
     last_attempt,
     options,
     stubbed,
+    until_resumed,
     weights,
 )
 
@@ -60,9 +61,7 @@ def test_after_a_stop_and_after_the_death_of_the_driver_the_run_resumes(tmp_path
     with Run(jobs, *options(ray_cluster, "run", "stream"), cwd=tmp_path) as run:
         pids = [run.until("launched")["pid"] for _ in names]
         for name in names:
-            log = run_dir / f"jobs/{name}/attempts/1/worker.log"
-            resumed = f"resumed at {stopped[name]} env_steps"
-            wait_until(lambda: log.exists() and resumed in log.read_text(), f"{name} {resumed}")  # noqa: B023
+            until_resumed(run_dir, name, 1, stopped[name])
         wait_until(lambda: max(checkpoints(run_dir, "long-s0")) > stopped["long-s0"], "a checkpoint to be received")
         tokens = [token_of(pid) for pid in pids]
         assert {pid for token in tokens for pid in carriers(token)} >= {*pids}
@@ -72,8 +71,7 @@ def test_after_a_stop_and_after_the_death_of_the_driver_the_run_resumes(tmp_path
 
     with Run(jobs, *options(ray_cluster, "run", "stream"), cwd=tmp_path) as again:
         again.until("launched", "long-s0")
-        log = run_dir / "jobs/long-s0/attempts/2/worker.log"
-        wait_until(lambda: log.exists() and f"resumed at {saved} env_steps" in log.read_text(), "it has resumed")
+        until_resumed(run_dir, "long-s0", 2, saved)
         wait_until(lambda: summary(run_dir)["long-s0"]["env_steps"] > before, "progress")
         again.signal(signal.SIGINT)
         assert again.end() == 130
