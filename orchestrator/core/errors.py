@@ -88,6 +88,17 @@ def disk_full_explained(path: Path, advice: str = "") -> Iterator[None]:
         raise kind(f"{path}: {kind.what}" + (f". {kind.cure} and {advice}" if advice else "")) from error
 
 
+@contextlib.contextmanager
+def errors_name(path: Path) -> Iterator[None]:
+    """An OSError raised in the block names ``path``, unless it names a file already."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 class ClusterLostError(OrchestratorError):
     """The machines that run the attempts can no longer be reached; resumable."""
 

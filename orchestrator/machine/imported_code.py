@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import UsageError, errors_name
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
@@ -41,6 +41,7 @@ def python_files(folder: Path) -> Files:
     environments and run directories.
 
     :raises UsageError: there are too many.
+    :raises OSError: one cannot be read, although its permissions allow that.
     """
     files: dict[str, bytes] = {}
     size = 0
@@ -51,7 +52,8 @@ def python_files(folder: Path) -> Files:
             if path.is_file() and os.access(path, os.R_OK):
                 size += path.stat().st_size
                 if size <= MOST_MIB * MIB:
-                    files[path.relative_to(folder).as_posix()] = path.read_bytes()
+                    with errors_name(path):
+                        files[path.relative_to(folder).as_posix()] = path.read_bytes()
         for amount, most, what in (
             (folders, MOST_FOLDERS, f"{MOST_FOLDERS:,} folders"),
             (len(files), MOST_FILES, f"{MOST_FILES:,} Python files"),
@@ -65,10 +67,19 @@ def python_files(folder: Path) -> Files:
     return files
 
 
+def named_code(jobs: Iterable[Job]) -> dict[str, set[str]]:
+    """Each folder that ``jobs`` import code from, with the names of what they import."""
+    names: dict[str, set[str]] = {}
+    for job in jobs:
+        if (folder := code_folder(job.spec)) is not None:
+            names.setdefault(folder, set()).add(code_name(job.spec))
+    return names
+
+
 def digests(jobs: Iterable[Job]) -> dict[str, str]:
     """Each folder that ``jobs`` import code from, with the digest of its code; not those that are too large."""
     found = {}
-    for folder in sorted({folder for job in jobs if (folder := code_folder(job.spec)) is not None}):
+    for folder in sorted(named_code(jobs)):
         with contextlib.suppress(UsageError, OSError):
             if files := python_files(Path(folder)):
                 found[folder] = digest(files)

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from typing import Any
 
-from orchestrator.core.errors import Problem
+from orchestrator.core.errors import Problem, UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.text import count
 from orchestrator.executors.base import BackendSettings, amounts, resource_problem
@@ -17,14 +17,14 @@ from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.executors.ray.node_registry import NodeRegistry
 from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.transport import Transport
-from orchestrator.executors.ray.user_code import CodeFolders
+from orchestrator.executors.ray.user_code import CodeCopyError, CodeFolders
 from orchestrator.machine import imported_code
 
 
 class RayBackend:
     """See :class:`orchestrator.executors.base.Backend`.
 
-    :raises UsageError: Ray is missing, the cluster cannot be used, or the user's code is too large to be copied.
+    :raises UsageError: Ray is missing, the cluster cannot be used, or the user's code cannot be copied.
     """
 
     def __init__(self, settings: BackendSettings) -> None:
@@ -36,8 +36,11 @@ class RayBackend:
             driver_directory = DriverDirectory.create(run_dir)
             stack.callback(driver_directory.remove)
             code = CodeFolders(driver_directory=driver_directory)
-            for job in jobs:
-                code.code(imported_code.code_folder(job.spec), imported_code.code_name(job.spec))
+            try:
+                for folder, names in imported_code.named_code(jobs).items():
+                    code.read(folder, names)
+            except CodeCopyError as error:
+                raise UsageError(f"{error}, and run the same command again") from error
             self.slots = ClusterSlots(settings.max_parallel)
             registry = NodeRegistry(connected, driver_directory, transport)
             self.nodes = stack.enter_context(contextlib.closing(CompatibleNodes(registry, self.slots, transport)))

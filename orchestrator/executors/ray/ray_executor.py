@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.core.errors import ClusterLostError, DiskFullError, UsageError
+from orchestrator.core.errors import ClusterLostError, DiskFullError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
 from orchestrator.executors.base import Event, Exited, Handle, Launch
 from orchestrator.executors.rank_group import RankGroup
@@ -42,7 +42,8 @@ class RayExecutor:
     :param nodes: the nodes that ``Launch.rank_slots`` names.
     :param worker_command: what is started in place of the worker, with job directory and attempt number appended.
     :param environment: variables added to every worker's environment.
-    :param code: gives the code of the user, from :attr:`Launch.code_folder` and :attr:`Launch.code_name`.
+    :param code: gives the code of the user, from :attr:`Launch.code_folder` and :attr:`Launch.code_name`; an OSError
+        of it is that of :meth:`submit`.
     """
 
     nodes: CompatibleNodes
@@ -68,7 +69,8 @@ class RayExecutor:
         why_exec = "the executor ray starts every worker by exec" if launch.fork else launch.why_exec
         launch = replace(launch, job_dir=launch.job_dir.absolute(), fork=False, why_exec=why_exec)
         tasks: RankGroup[RayTask] = RankGroup(handle=handle, ranks=launch.ranks, running=[])
-        attempt = RemoteAttempt(handle=handle, launch=launch, tasks=tasks)
+        code = self.code(launch.code_folder, launch.code_name)
+        attempt = RemoteAttempt(handle=handle, launch=launch, tasks=tasks, code=code)
         if attempt.is_one_task:
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -89,14 +91,10 @@ class RayExecutor:
     ) -> None:
         """Start a task for ``launch`` on the node of ``slot``.
 
-        :raises OSError: the node has left, or the user's code cannot be copied.
+        :raises OSError: the node has left.
         """
         if (node := self.nodes.get(slot.node)) is None:
             raise OSError("the node chosen for it has left the cluster")
-        try:
-            code = self.code(launch.code_folder, launch.code_name)
-        except UsageError as error:
-            raise OSError(str(error)) from error
         assignment = Assignment(
             launch=launch,
             cores=slot.cores,
@@ -109,7 +107,7 @@ class RayExecutor:
             ranks=None if rank_variables is None else (launch.first_rank,),
             worker_command=self.worker_command,
             environment={**self.environment, **(rank_variables or {})},
-            code=code,
+            code=attempt.code,
         )
         if self._run is None:
             import ray

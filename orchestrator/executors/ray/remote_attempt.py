@@ -8,6 +8,7 @@ from typing import Any
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed, Sampled
 from orchestrator.executors.rank_group import RankExit, RankGroup
 from orchestrator.executors.ray.ray_task import RayTask
+from orchestrator.executors.ray.user_code import UserCode
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -17,6 +18,7 @@ class RemoteAttempt:
     handle: Handle
     launch: Launch
     tasks: RankGroup[RayTask]
+    code: UserCode | None = None
     placement_group: Any = None
     """Ray's placement group, for ranks on several nodes."""
     _placed: dict[int, Placed] = field(default_factory=dict)

@@ -11,12 +11,14 @@ import contextlib
 import os
 import pickle
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from orchestrator.core.environment import SEARCH_PATH_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.executors.ray import internals
 from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.machine.imported_code import Files, digest, python_files
@@ -24,6 +26,17 @@ from orchestrator.machine.imported_code import Files, digest, python_files
 FETCH_TIMEOUT_S = 120.0
 CODE_FOLDER = "code"
 """In a session's scratch directory, beside the folders of attempts, which have ``@`` in their names."""
+
+
+class CodeCopyError(OSError):
+    """The user's code cannot be copied. ``errno`` is that of the cause, None if the code is too large."""
+
+    def __init__(self, number: int | None, message: str) -> None:
+        """:param message: what is wrong, where, and what to do; without a full stop."""
+        super().__init__(number, message)
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,31 +94,58 @@ class CodeFolders:
 
     driver_directory: DriverDirectory
     """Receives the copies."""
-    _read: dict[tuple[str, str], UserCode | None] = field(default_factory=dict, init=False)
+    _read: dict[tuple[str, str], UserCode | UsageError | None] = field(default_factory=dict, init=False)
+
+    def read(self, folder: str, names: Iterable[str]) -> None:
+        """Read and copy a folder, once for all ``names`` that jobs import from it.
+
+        :raises CodeCopyError: the code is too large, which stands until the next run, or cannot be read or copied.
+        """
+        try:
+            code: UserCode | UsageError | None = _copy(folder, self.driver_directory)
+        except UsageError as error:
+            code = error
+        self._read.update({(folder, name): code for name in names})
+        _raise_refused(code)
 
     def code(self, folder: str | None, name: str) -> UserCode | None:
         """The code in :attr:`Launch.code_folder`, with :attr:`Launch.code_name`; None where there is none.
 
-        :raises UsageError: the code is too large, or cannot be read or copied.
+        :raises CodeCopyError: as :meth:`read`, which is called for a name that is not known yet.
         """
         if folder is None:
             return None
         if (folder, name) not in self._read:
-            try:
-                self._read[folder, name] = _copy(folder, self.driver_directory)
-            except OSError as error:
-                raise UsageError(
-                    f"{error.filename or folder}: cannot be copied for other nodes ({error.strerror})"
-                ) from error
-        return self._read[folder, name]
+            self.read(folder, [name])
+        return _raise_refused(self._read[folder, name])
+
+
+def _raise_refused(code: UserCode | UsageError | None) -> UserCode | None:
+    """:raises CodeCopyError: in place of a UsageError."""
+    if isinstance(code, UsageError):
+        raise CodeCopyError(None, str(code)) from code
+    return code
 
 
 def _copy(folder: str, driver_directory: DriverDirectory) -> UserCode | None:
-    files = python_files(Path(folder))
+    """:raises CodeCopyError: the folder cannot be read, or its copy not be written. :raises UsageError: too large."""
+    try:
+        files = python_files(Path(folder))
+    except OSError as error:
+        place = f"{error.filename or folder}: jobs import code from {folder}"
+        text = f"{place}, and this file cannot be copied to nodes ({error.strerror}). Make it readable or remove it"
+        raise CodeCopyError(error.errno, text) from error
     if not files:
         return None
     name = digest(files)
-    return UserCode(folder=folder, digest=name, copy=driver_directory.keep(name[:8], pickle.dumps(files)))
+    try:
+        return UserCode(folder=folder, digest=name, copy=driver_directory.keep(name[:8], pickle.dumps(files)))
+    except OSError as error:
+        what = (
+            f"{driver_directory.root}: the code that jobs import from {folder} cannot be copied there for other nodes"
+        )
+        cure = "Free some space" if error.errno in DISK_FULL_ERRNOS else "Correct that"
+        raise CodeCopyError(error.errno, f"{what} ({error.strerror}). {cure}") from error
 
 
 def _fetch(copy: Path, driver_node: str) -> bytes:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.core.atomic_files import sync_directory
+from orchestrator.core.errors import errors_name
 from orchestrator.executors.ray.file_sync import chunks
 from orchestrator.executors.ray.file_sync.chunks import Chunk, FileSyncError
 from orchestrator.executors.ray.file_sync.storage import Storage
@@ -96,7 +97,7 @@ class Receiver:
 
     def _write(self, target: Path, write: Callable[[BinaryIO], object], *, begin: bool, finish: bool) -> None:
         try:
-            with _errors_name(target):
+            with errors_name(target):
                 with self._partial.open("wb" if begin else "ab") as file:
                     write(file)
                     if finish and self._durable:
@@ -113,7 +114,7 @@ class Receiver:
 
     def _append(self, target: Path, chunk: chunks.Appended) -> None:
         raw = chunk.payload.raw()
-        with _errors_name(target), target.open("r+b", buffering=0) as file:
+        with errors_name(target), target.open("r+b", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             if size != chunk.offset:
                 raise FileSyncError(f"{target}: has {size} bytes; the bytes to append begin at {chunk.offset}")
@@ -126,21 +127,10 @@ class Receiver:
                 raise
 
     def _remove(self, target: Path) -> None:
-        with _errors_name(target):
+        with errors_name(target):
             target.unlink(missing_ok=True)
         for folder in target.parents:
             if folder == self._root:
                 return
             with contextlib.suppress(OSError):  # it is not empty, or missing
                 folder.rmdir()
-
-
-@contextlib.contextmanager
-def _errors_name(target: Path) -> Iterator[None]:
-    """An OSError raised in the block names ``target``, unless it names a file already."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, str(target)) from error
