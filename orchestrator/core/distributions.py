@@ -17,6 +17,7 @@ from orchestrator.core.worker_spec import parse_schedule
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
 FORMS = {
     "uniform": "uniform(low, high)",
@@ -27,7 +28,18 @@ FORMS = {
 }
 """Name of a distribution → how it is written. ``scale`` draws a factor, by which the robot's value is multiplied."""
 NORMAL_WIDTH = 3.0
-"""Standard deviations beyond which ``normal`` draws nothing, so that every distribution has bounds."""
+"""Standard deviations at which values of ``normal`` end: what lies beyond is moved there. So every distribution has
+bounds."""
+DISTURBANCES = {
+    "observation.noise": "added to every value of every observation",
+    "observation.delay": "control steps by which observations are late",
+    "action.delay": "control steps by which actions are late",
+    "push.speed": "metres a second that a push adds to the robot's base",
+    "push.period": "seconds between pushes",
+}
+"""Keys of ``randomize`` that are no property of the robot → what is drawn."""
+MOST_DELAY = 100
+"""Largest delay of observations and actions in control steps."""
 _EXPECTED = f"expected a distribution: {', '.join(FORMS.values())}"
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*\Z", re.DOTALL)
 _SEPARATOR = re.compile(r",(?![^()]*\))")
@@ -76,12 +88,17 @@ class Distribution:
             return numbers[int(rng.integers(len(numbers)))]
         if self.kind == "normal":
             mean, deviation = numbers
-            while abs(drawn := float(rng.standard_normal())) > NORMAL_WIDTH:
-                pass
-            return mean + deviation * drawn
+            return mean + deviation * max(-NORMAL_WIDTH, min(NORMAL_WIDTH, float(rng.standard_normal())))
         low, high = map(math.log, numbers) if self.kind == "loguniform" else numbers
         drawn = low + (high - low) * float(rng.random())
         return math.exp(drawn) if self.kind == "loguniform" else drawn
+
+    def draw_many(self, rng: np.random.Generator, count: int, progress: float = 1.0) -> NDArray[np.float64]:
+        """``(count,)`` values of ``normal`` or ``uniform``."""
+        first, second = self.numbers(progress)
+        if self.kind == "normal":
+            return first + second * rng.standard_normal(count).clip(-NORMAL_WIDTH, NORMAL_WIDTH)
+        return first + (second - first) * rng.random(count)
 
 
 def parse_distribution(text: str) -> Distribution:
@@ -109,6 +126,21 @@ def parse_distribution(text: str) -> Distribution:
     for progress in (0.0, 1.0):
         _check_numbers(text, kind, distribution.numbers(progress))
     return distribution
+
+
+def check_disturbance(key: str, distribution: Distribution) -> None:
+    """:raises ValueError: a key of :data:`DISTURBANCES` cannot be drawn from this distribution."""
+    fitting = ("normal", "uniform") if key.endswith("noise") else tuple(kind for kind in FORMS if kind != "scale")
+    if distribution.kind not in fitting:
+        expected = " or ".join(FORMS[kind] for kind in fitting)
+        raise ValueError(f"{distribution.kind} does not fit here; expected {expected}")
+    ends = [value for progress in (0.0, 1.0) for value in distribution.bounds(progress)]
+    if not key.endswith("noise") and min(ends) < 0:
+        raise ValueError(f"may draw {min(ends):g}; expected at least 0")
+    if key.endswith("period") and min(ends) == 0:
+        raise ValueError("may draw 0; expected more than 0")
+    if key.endswith("delay") and max(ends) > MOST_DELAY:
+        raise ValueError(f"may draw {max(ends):g}; expected at most {MOST_DELAY} control steps")
 
 
 def _schedule(text: str) -> Schedule:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from orchestrator.core.distributions import parse_distribution
+from orchestrator.core.distributions import DISTURBANCES, check_disturbance, parse_distribution
 from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
 from orchestrator.jobfile.value_types import ExpectedError
 
@@ -23,7 +23,7 @@ def nested(value: Any) -> dict[str, Any]:
 
     :raises ValueError: for a key or value that cannot be a change.
     """
-    return _nested(value, _check_value, 'changes to the robot, such as { "geom.thigh.size" = "*1.2" }')
+    return _nested(value, _check_change, 'changes to the robot, such as { "geom.thigh.size" = "*1.2" }')
 
 
 def nested_distributions(value: Any) -> dict[str, Any]:
@@ -34,13 +34,12 @@ def nested_distributions(value: Any) -> dict[str, Any]:
     return _nested(value, _check_distribution, 'distributions, such as { "body.trunk.mass" = "scale(0.8, 1.2)" }')
 
 
-def _nested(value: Any, check_value: Callable[[str, Any], None], expected: str) -> dict[str, Any]:
+def _nested(value: Any, check: Callable[[str, Any], None], expected: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise ExpectedError(f"expected a table of {expected}")
     tree: dict[str, Any] = {}
     for key, changed in _leaves(value):
-        _check_key(key)
-        check_value(key, changed)
+        check(key, changed)
         *tables, last = key.split(".")
         holder: Any = tree
         for table in tables:
@@ -64,16 +63,18 @@ def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
             yield above + key, value
 
 
-def _check_key(key: str) -> None:
+def _check_key(key: str, *others: str) -> None:
     kind, *rest = key.split(".")
     if kind not in EDITABLE_KINDS:
-        raise ValueError(f'"{key}": unknown kind of element; expected one of {", ".join(EDITABLE_KINDS)}')
+        or_key = f", or the key {', '.join(others)}" if others else ""
+        raise ValueError(f'"{key}": unknown kind of element; expected one of {", ".join(EDITABLE_KINDS)}{or_key}')
     if "" in rest or len(rest) < (1 if kind in SINGLE_KINDS else 2):
         example = f"{kind}.timestep" if kind in SINGLE_KINDS else f"{kind}.NAME.ATTRIBUTE, with * for any name"
         raise ValueError(f'"{key}" names no attribute; expected for example {example}')
 
 
-def _check_value(key: str, value: Any) -> None:
+def _check_change(key: str, value: Any) -> None:
+    _check_key(key)
     for part in value if isinstance(value, list) and value else [value]:
         if isinstance(part, str) and part.startswith("*"):
             if not _FACTOR.match(part):
@@ -85,9 +86,13 @@ def _check_value(key: str, value: Any) -> None:
 
 
 def _check_distribution(key: str, value: Any) -> None:
+    if key not in DISTURBANCES:
+        _check_key(key, *DISTURBANCES)
     if not isinstance(value, str):
         raise ExpectedError(f'"{key}": expected a distribution such as "uniform(0.4, 1.2)", found {value!r}')
     try:
-        parse_distribution(value)
+        distribution = parse_distribution(value)
+        if key in DISTURBANCES:
+            check_disturbance(key, distribution)
     except ValueError as error:
         raise ValueError(f'"{key}": {error}') from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,13 @@ from orchestrator.worker.model.spec_elements import matching
 
 MJCF = Path(__file__).parents[2] / "mjcf"
 QUADRUPED = MJCF / "quadruped.xml"
+DISTURBED = {
+    "observation.noise": "normal(0, 0.01)",
+    "observation.delay": "choice(0, 1, 2)",
+    "action.delay": "choice(0, 2)",
+    "push.speed": "uniform(0.1, 0.5)",
+    "push.period": "uniform(0.2, 0.6)",
+}
 DRAWN = {
     "body.trunk.mass": "scale(0.7, 1.3)",
     "geom.floor.friction": "uniform(0.4, 1.2)",
@@ -115,11 +123,11 @@ def test_each_episode_of_each_environment_draws_anew_and_other_environments_keep
 
 def test_an_environment_draws_the_same_alone_and_among_neighbours_and_with_threads() -> None:
     plan = np.random.default_rng(1).uniform(-1, 1, (90, 3, simulation().model.nu))
-    together, threads = simulation(), simulation(n_threads=2)
+    together, threads = simulation({**DRAWN, **DISTURBED}), simulation({**DRAWN, **DISTURBED}, n_threads=2)
     assert np.array_equal(together.reset(), threads.reset())
     results = simulation_helpers.steps(together, plan)
     simulation_helpers.assert_same(results, simulation_helpers.steps(threads, plan))
-    alone = simulation(n_envs=1, first_env=2)
+    alone = simulation({**DRAWN, **DISTURBED}, n_envs=1, first_env=2)
     alone.reset()
     for action, (observations, rewards, *_) in zip(plan, results, strict=True):
         own = alone.step(action[2:])
@@ -129,12 +137,12 @@ def test_an_environment_draws_the_same_alone_and_among_neighbours_and_with_threa
 
 def test_a_saved_state_goes_on_with_the_robots_of_its_episodes() -> None:
     plan = np.random.default_rng(1).uniform(-1, 1, (120, 3, simulation().model.nu))
-    whole, copy = simulation(training_steps=100), simulation(training_steps=100)
+    whole, copy = (simulation({**DRAWN, **DISTURBED}, training_steps=100) for _ in range(2))
     whole.reset()
-    simulation_helpers.steps(whole, plan[:50])
+    *_, (last, *_) = simulation_helpers.steps(whole, plan[:50])
     state = whole.get_state()
     copy.reset()
-    copy.set_state(state)
+    assert np.array_equal(copy.set_state(state), last)
     simulation_helpers.assert_same(
         simulation_helpers.steps(whole, plan[50:]), simulation_helpers.steps(copy, plan[50:])
     )
@@ -152,6 +160,74 @@ def test_numbers_follow_the_training_and_are_those_of_its_end_elsewhere() -> Non
     at_end = simulation(growing, n_envs=32)
     at_end.reset()
     assert at_end.drawn.max() > 2
+
+
+def at_the_same_state(randomize: dict[str, str]) -> tuple[RandomizedSimulation, RandomizedSimulation]:
+    """One without and one with disturbances, whose episodes begin with the same robots in the same states."""
+    plain, disturbed = simulation(), simulation({**DRAWN, **randomize})
+    plain.reset()
+    disturbed.reset()
+    disturbed.set_state({**plain.get_state(), "disturbances": disturbed.get_state()["disturbances"]})
+    return plain, disturbed
+
+
+def test_noise_is_added_to_what_the_policy_sees_and_to_nothing_else() -> None:
+    plain, disturbed = at_the_same_state({"observation.noise": "normal(0, 0.01)"})
+    noise = []
+    for action in np.random.default_rng(1).uniform(-0.1, 0.1, (30, 3, plain.model.nu)):
+        one, other = plain.step(action), disturbed.step(action)
+        assert np.array_equal(one.rewards, other.rewards)
+        noise.append(other.observations - one.observations)
+    assert np.std(noise) == pytest.approx(0.01, rel=0.1)
+    assert np.abs(noise).max() <= 0.03 + 1e-5
+
+
+def test_actions_are_late_by_so_many_control_steps_and_were_zeros_before() -> None:
+    plain, disturbed = at_the_same_state({"action.delay": "choice(3, 3)"})
+    plan = np.random.default_rng(1).uniform(-0.3, 0.3, (20, 3, plain.model.nu))
+    late = np.concatenate([np.zeros_like(plan[:3]), plan[:-3]])
+    simulation_helpers.assert_same(simulation_helpers.steps(plain, late), simulation_helpers.steps(disturbed, plan))
+
+
+def test_observations_are_late_by_so_many_control_steps_and_begin_with_the_first() -> None:
+    plain, disturbed = simulation(), simulation({**DRAWN, "observation.delay": "choice(2, 2)"})
+    disturbed.reset()
+    state = disturbed.get_state()
+    plain.set_state({**state, "disturbances": plain.get_state()["disturbances"]})
+    first = state["disturbances"]["seen"]
+    plan = np.random.default_rng(1).uniform(-0.3, 0.3, (20, 3, plain.model.nu))
+    at_once = [first, first, *(row[0] for row in simulation_helpers.steps(plain, plan))]
+    seen = [first, *(row[0] for row in simulation_helpers.steps(disturbed, plan))]
+    assert all(np.array_equal(late, early) for late, early in zip(seen[1:], at_once, strict=False))
+
+
+def test_pushes_come_at_their_period_in_any_horizontal_direction() -> None:
+    plain, disturbed = at_the_same_state({"push.speed": "uniform(1, 1.001)", "push.period": "uniform(0.4, 0.4)"})
+    period = round(0.4 / plain.control_period_s)
+    rest = np.zeros((3, plain.model.nu))
+    for _ in range(period):
+        assert np.array_equal(plain.step(rest).observations, disturbed.step(rest).observations)
+    plain.step(rest)
+    disturbed.step(rest)
+    gained = (disturbed.states.qvel - plain.states.qvel)[:, :2]
+    assert np.linalg.norm(gained, axis=1) == pytest.approx(1, abs=0.5)
+    assert len({tuple(np.sign(row)) for row in gained}) > 1
+
+
+@pytest.mark.parametrize(
+    ("robot", "randomize", "message"),
+    [
+        ("arm", {"push.speed": "uniform(0, 1)"}, "randomize.push.speed: "),
+        (
+            "hopper",
+            {"push.period": "uniform(1, 2)"},
+            "randomize.push.period: there are no pushes; set push.speed",
+        ),
+    ],
+)
+def test_pushes_that_cannot_be_are_refused(robot: str, randomize: dict[str, str], message: str) -> None:
+    with pytest.raises(RandomizeError, match=re.escape(message)):
+        simulation(randomize, MJCF / f"{robot}.xml")
 
 
 def test_contact_forces_are_computed_with_the_drawn_robot() -> None:
@@ -212,7 +288,7 @@ def test_a_simulation_without_randomisation_is_not_touched() -> None:
 
 @pytest.mark.parametrize("learner", ["fast", pytest.param("sb3", marks=pytest.mark.slow)])
 def test_a_resumed_training_has_the_same_weights(tmp_path: Path, learner: str) -> None:
-    growing = {**DRAWN, "joint.*.damping": "scale(linear(1, 0.5), linear(1.001, 2))"}
+    growing = {**DRAWN, **DISTURBED, "joint.*.damping": "scale(linear(1, 0.5), linear(1.001, 2))"}
     given: dict[str, Any] = {"task": "forward", "xml": "robot/quadruped.xml", "randomize": growing, "learner": learner}
     spec = helpers.algorithm("ppo", **given, eval_episodes=2, task_options={"max_episode_steps": 40})
     whole, parts = (helpers.job(tmp_path / name, spec) for name in ("whole", "parts"))

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from orchestrator.core.distributions import parse_distribution
+from orchestrator.core.distributions import check_disturbance, parse_distribution
 
 
 def drawn(text: str, progress: float = 1.0, count: int = 2000) -> np.ndarray:
@@ -69,3 +69,23 @@ def test_numbers_change_over_the_training() -> None:
 def test_what_is_no_distribution_is_refused_with_what_is_one(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         parse_distribution(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        (
+            "observation.noise",
+            "choice(0, 1)",
+            "choice does not fit here; expected normal(mean, ",
+        ),
+        ("action.delay", "scale(1, 2)", "scale does not fit here"),
+        ("action.delay", "uniform(-1, 2)", "may draw -1; expected at least 0"),
+        ("observation.delay", "choice(0, 101)", "may draw 101; expected at most 100 control steps"),
+        ("push.period", "uniform(0, 2)", "may draw 0; expected more than 0"),
+        ("push.speed", "normal(1, 1)", "may draw -2; expected at least 0"),
+    ],
+)
+def test_what_does_not_fit_a_disturbance_is_refused(key: str, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check_disturbance(key, parse_distribution(text))

@@ -21,6 +21,7 @@ class PhysicsDiverged(OrchestratorError, Diverged):
 
 
 HINT = 'on_divergence = "end-episode" ends only the episode in which physics diverges'
+REMEDIES = "a smaller timestep, weaker actuators or more damping or armature usually help"
 
 
 def quantities() -> dict[mujoco.mjtWarning, str]:

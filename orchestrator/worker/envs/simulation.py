@@ -9,7 +9,7 @@ copying that array.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Required, TypedDict, Unpack
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from gymnasium import spaces
 
 _WARNINGS = sorted(map(int, divergence.quantities()))
-_NONE: Mapping[int, str] = {}
 POST_CONSTRAINT = frozenset({"cacc", "cfrc_ext", "cfrc_int"})
 """Fields of ``MjData`` that only ``mj_rnePostConstraint`` computes."""
 _STAGE_NONE, _STAGE_VEL, _STAGE_ACC = (
@@ -211,7 +210,7 @@ class Simulation:
         :raises PhysicsDiverged: a state is not finite, unless that ends only the episode.
         """
         task, states, before = self.task, self.states, self._before
-        fallen = _NONE
+        fallen: Mapping[int, str] = {}
         action = task.actions.taken(np.asarray(actions))
         np.copyto(self._moved_from, self._moving)
         for name, field in states.fields.items():
@@ -237,8 +236,8 @@ class Simulation:
             for env in (~done & (self._lengths() % task.goal_period == 0)).nonzero()[0]:
                 states.goals[env] = task.sample_goal(self.generators[env])
         if task.push_period is not None:
-            self._push(~done & (self._lengths() % task.push_period == 0))
-        observations = task.observe(states)
+            self._push(~done & (self._lengths() % task.push_period == 0), task.push)
+        observations = self._observe()
         ended: list[Episode] = []
         if np.count_nonzero(done):
             envs = done.nonzero()[0]
@@ -246,6 +245,9 @@ class Simulation:
             if self._autoreset:
                 observations[envs] = self._start_episodes(envs)
         return StepResult(observations, rewards, done, ended)
+
+    def _observe(self) -> NDArray[Any]:
+        return self.task.observe(self.states)
 
     def _lengths(self) -> NDArray[np.int64]:
         """``(n_envs,)`` control steps of the running episodes."""
@@ -275,10 +277,10 @@ class Simulation:
             for name, computed in self._scratch_fields:
                 self._fields[name][env] = computed
 
-    def _push(self, where: NDArray[np.bool_]) -> None:
+    def _push(self, where: NDArray[np.bool_], push: Callable[[np.random.Generator], Floats]) -> None:
         envs = where.nonzero()[0]
         for env in envs:
-            self.states.qvel[env] += self.task.push(self.generators[env])
+            self.states.qvel[env] += push(self.generators[env])
         if len(envs) and self._stage != _STAGE_NONE:
             self._batch.forward(envs)
             self._compute_contact_forces(envs)
@@ -287,8 +289,7 @@ class Simulation:
         self, env: int, terminal_observation: NDArray[Any], terminated: bool, fallen: Mapping[int, str]
     ) -> Episode:
         length = self._step - int(self._begun[env])
-        sums = self._measure_sums[env]
-        by = {"sum": sums, "mean": sums / length, "last": self._measures[env]}
+        by = {"sum": (sums := self._measure_sums[env]), "mean": sums / length, "last": self._measures[env]}
         measures = self.task.measures if self._measured else ()
         return Episode(
             env=env,
@@ -386,7 +387,7 @@ class Simulation:
         return rewards, terminated
 
     def _describe_divergence(self, env: int) -> str:
-        start = (self._step - int(self._begun[env])) * self.control_period_s
+        start = int(self._lengths()[env]) * self.control_period_s
         if self._bad_counts[env].any():
             kind = mujoco.mjtWarning(_WARNINGS[0] + int(self._bad_counts[env].argmax()))
             what = divergence.describe(self.model, kind, int(self._batch.warning[env, int(kind), 0]))
@@ -394,7 +395,6 @@ class Simulation:
             what = divergence.describe_state(self.model, self.states.qpos[env], self.states.qvel[env])
         number, end = self._first_env + env, start + self.control_period_s
         return (
-            f"{self.robot}: environment {number} at simulation time {start:.3f}–{end:.3f} s of its "
-            f"episode: physics diverged, {what} is not finite or out of bounds; a smaller timestep, weaker "
-            "actuators or more damping or armature usually help"
+            f"{self.robot}: environment {number} at simulation time {start:.3f}–{end:.3f} s of its episode: physics "
+            f"diverged, {what} is not finite or out of bounds; {divergence.REMEDIES}"
         )

@@ -49,6 +49,20 @@ class Root:
         return [part for part in (self.x, self.y, self.z, self.pitch) if part is not None]
 
 
+def horizontal_push(root: Root, nv: int, speed: float, rng: np.random.Generator) -> Floats:
+    """``(nv,)`` velocities of a push in a random horizontal direction; along x where the root moves in a plane.
+
+    :param speed: in metres a second.
+    """
+    pushed, direction = np.zeros(nv), rng.uniform(-math.pi, math.pi)
+    if root.y is None:
+        pushed[root.x.dof] = math.copysign(speed, direction)
+    else:
+        pushed[root.x.dof] = speed * math.cos(direction)
+        pushed[root.y.dof] = speed * math.sin(direction)
+    return pushed
+
+
 class NoRootError(ValueError):
     """The robot's base cannot move along x; the message says which joints it has."""
 

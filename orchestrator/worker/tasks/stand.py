@@ -21,7 +21,6 @@ joint velocities, height, activations of muscles; all within ±10. Ends when unh
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +32,7 @@ from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task, control_steps
 from orchestrator.worker.tasks.motion import LEAST_HEIGHT_M, Proprioception, brisk_speed
-from orchestrator.worker.tasks.root import Health, HealthOptions, find_root
+from orchestrator.worker.tasks.root import Health, HealthOptions, find_root, horizontal_push
 from orchestrator.worker.tasks.task_options import check_at_least, check_positive
 
 HIGH_SHARE = 0.2
@@ -74,14 +73,7 @@ class Stand(Task):
         self.push_period = control_steps(options.push_period_s, self.step_s) if self._push_speed else None
 
     def push(self, rng: np.random.Generator) -> Floats:
-        pushed = np.zeros(self.model.nv)
-        root, direction = self.root, rng.uniform(-math.pi, math.pi)
-        if root.y is None:
-            pushed[root.x.dof] = math.copysign(self._push_speed, direction)
-        else:
-            pushed[root.x.dof] = self._push_speed * math.cos(direction)
-            pushed[root.y.dof] = self._push_speed * math.sin(direction)
-        return pushed
+        return horizontal_push(self.root, self.model.nv, self._push_speed, rng)
 
     def observe(self, states: States) -> Floats:
         return self._body.observe(states, self._height(states)[:, None], *states.fields.values())

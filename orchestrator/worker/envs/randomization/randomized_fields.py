@@ -21,7 +21,7 @@ import numpy as np
 from mujoco.batch import MODEL_FIELDS, Batch
 from numpy.typing import NDArray
 
-from orchestrator.core.distributions import Distribution, parse_distribution
+from orchestrator.core.distributions import DISTURBANCES, Distribution, parse_distribution
 from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.model.model_comparison import differences
 from orchestrator.worker.model.spec_attributes import AttributeEditError, attribute_names, set_attribute
@@ -74,7 +74,7 @@ def randomized_keys(xml: Path, model: mujoco.MjModel, randomize: Mapping[str, st
     :raises RandomizeError: a key matches nothing, does not fit or changes nothing, or MuJoCo refuses a value.
     """
     spec = mujoco.MjSpec.from_file(str(xml))
-    drawn = {key: parse_distribution(text) for key, text in sorted(randomize.items())}
+    drawn = {key: parse_distribution(text) for key, text in sorted(randomize.items()) if key not in DISTURBANCES}
     found = [_examined(spec, model, key, distribution) for key, distribution in drawn.items()]
     owner: dict[tuple[str, int], str] = {}
     for one in found:

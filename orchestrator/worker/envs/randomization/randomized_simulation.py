@@ -9,11 +9,12 @@ from typing import Any, Unpack, cast
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.worker.envs.model_loading import load_model
+from orchestrator.worker.envs.randomization.disturbances import Disturbances, DisturbanceState
 from orchestrator.worker.envs.randomization.randomized_fields import randomized_keys, write
-from orchestrator.worker.envs.simulation import BatchSettings, Simulation, SimulationState
+from orchestrator.worker.envs.simulation import BatchSettings, Simulation, SimulationState, StepResult
 from orchestrator.worker.tasks import make_task
 from orchestrator.worker.tasks.actions import Floats
 
@@ -23,6 +24,7 @@ class RandomizedState(SimulationState):
     """Key → ``(n_envs,)`` values of the running episodes."""
     control_steps: int
     """Since the start of the training."""
+    disturbances: DisturbanceState
 
 
 class RandomizedSimulation(Simulation):
@@ -53,6 +55,8 @@ class RandomizedSimulation(Simulation):
         for key in self.keys:
             for change in key.changes:
                 self._batch.expand(change.name)
+        seen = np.zeros((self.n_envs, self.observation_size), self.observation_dtype)
+        self._disturbances = Disturbances(randomize, self.task, seen)
         # Contact forces are computed outside of the batch, at every step.
         self._models = [copy.copy(model) if self._contact_forces else None for _ in range(self.n_envs)]
 
@@ -60,22 +64,41 @@ class RandomizedSimulation(Simulation):
         """The robot of environment ``env`` in its running episode."""
         return self._models[env] or self._batch.get_model(env)
 
+    def step(self, actions: ArrayLike) -> StepResult:
+        """As :meth:`Simulation.step`; a push comes before the physics, and late actions take effect."""
+        disturbances, progress = self._disturbances, self._progress
+        if (due := disturbances.is_push_due(self._lengths())) is not None:
+            self._push(due, lambda rng: disturbances.push(rng, progress))
+        return super().step(disturbances.acted(np.asarray(actions)))
+
+    def _observe(self) -> NDArray[Any]:
+        observations = super()._observe()
+        return self._disturbances.observed(observations, self._all_envs, self.generators, self._progress)
+
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
-        progress = 1.0 if self._training_steps is None else min(1.0, self._control_steps / self._training_steps)
+        progress = self._progress
         for env in envs:
             rng = self.generators[env]
             self.drawn[env] = [key.distribution.draw(rng, progress) for key in self.keys]
+        self._disturbances.begin(envs, self.generators, progress)
         self._write_robots(envs)
-        return super()._start_episodes(envs)
+        first = super()._start_episodes(envs)
+        return self._disturbances.first_observed(first, envs, self.generators, progress)
 
     def _write_robots(self, envs: NDArray[np.intp]) -> None:
         for env in envs:
             for key, value in zip(self.keys, self.drawn[env].tolist(), strict=True):
                 write(self._batch, env, key.changes, value)
-        self._batch.set_const(envs)
+        if self.keys:
+            self._batch.set_const(envs)
         for env in envs:
             if (model := self._models[env]) is not None:
                 self._batch.get_model(env, model)
+
+    @property
+    def _progress(self) -> float:
+        """The share of the training that is over."""
+        return 1.0 if self._training_steps is None else min(1.0, self._control_steps / self._training_steps)
 
     @property
     def _control_steps(self) -> int:
@@ -83,13 +106,19 @@ class RandomizedSimulation(Simulation):
         return self._steps_before + self._step
 
     def get_state(self) -> RandomizedState:
-        drawn = {key.key: self.drawn[:, number].copy() for number, key in enumerate(self.keys)}
-        return {**super().get_state(), "drawn": drawn, "control_steps": self._control_steps}
+        return {
+            **super().get_state(),
+            "drawn": {key.key: self.drawn[:, number].copy() for number, key in enumerate(self.keys)},
+            "control_steps": self._control_steps,
+            "disturbances": self._disturbances.get_state(),
+        }
 
     def set_state(self, state: SimulationState) -> NDArray[Any]:
-        """As :meth:`Simulation.set_state`, with the robots of the running episodes."""
+        """As :meth:`Simulation.set_state`, with the robots and disturbances of the running episodes."""
         saved = cast(RandomizedState, state)
-        self.drawn = np.array([saved["drawn"][key.key] for key in self.keys]).reshape(len(self.keys), self.n_envs).T
+        for number, key in enumerate(self.keys):
+            self.drawn[:, number] = saved["drawn"][key.key]
         self._steps_before = saved["control_steps"] - self._step
         self._write_robots(self._all_envs)
-        return super().set_state(state)
+        super().set_state(state)
+        return self._disturbances.set_state(saved["disturbances"])
