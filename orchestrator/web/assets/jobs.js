@@ -17,6 +17,8 @@ export function jobOf(id, values) {
 
 export function jobHref(id) { return `#job=${encodeURIComponent(id)}`; }
 
+export function jobPath(key, id) { return `/api/${key}/jobs/${encodeURIComponent(id)}`; }
+
 export function elapsed(job, now) {
   const running = job.state === "RUNNING" && job.started !== null ? now - job.started : 0;
   return job.wall === null && !running ? null : (job.wall ?? 0) + running;

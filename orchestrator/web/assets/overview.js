@@ -1,7 +1,7 @@
 // What stands around the table of an experiment: its state, contention, the search, learning curves, schedule, robots.
 
 import { decimal, duration, element, gantt, lineChart, lineStyle, number, percent, short } from "./charts.js";
-import { STATES, SYMBOLS, elapsed, jobHref } from "./jobs.js";
+import { STATES, SYMBOLS, elapsed, jobHref, jobPath } from "./jobs.js";
 import { setSource } from "./stream.js";
 
 const MOST_PANELS = 24, ROBOTS = 24, SCHEDULE_MS = 10_000;
@@ -265,7 +265,7 @@ export class Gallery {
       cell = element("a", { href: jobHref(job.id) }, image, element("span", {}, element("b", {}, job.id), element("em")));
       this.cells.set(job.id, cell);
     }
-    const path = `/api/${this.key}/jobs/${encodeURIComponent(job.id)}/thumbnail.jpg?${job.drawn}`;
+    const path = `${jobPath(this.key, job.id)}/thumbnail.jpg?${job.drawn}`;
     if (cell.dataset.path !== path) setSource(cell.querySelector("img"), cell.dataset.path = path);
     cell.querySelector("em").textContent = `${job.media & 2 ? "▷ " : ""}${decimal(job.ret)}`;
     return cell;

@@ -1,7 +1,7 @@
 // One job, opened: its curves, its log as it is written, its video, its facts, and what can be done with it.
 
 import { decimal, element, lineChart, number, percent } from "./charts.js";
-import { SYMBOLS } from "./jobs.js";
+import { SYMBOLS, jobPath } from "./jobs.js";
 import { follow, freeSources, json, post, setSource } from "./stream.js";
 
 const READ_EVERY_MS = 5000, MOST_LINES = 4000, SURE_MS = 4000;
@@ -121,7 +121,7 @@ export class Panel {
     const key = `${this.id} ${job.media} ${job.drawn}`;
     if (key === this.mediaKey && this.media.children.length) return;
     this.mediaKey = key;
-    const path = `/api/${this.key}/jobs/${encodeURIComponent(this.id)}`;
+    const path = jobPath(this.key, this.id);
     const parts = [];
     if (job.media & 2) {
       const video = element("video", { controls: "", preload: "metadata", "aria-label": `Video of ${this.id}` });
@@ -140,7 +140,7 @@ export class Panel {
   async read() {
     const id = this.id;
     this.readAt = Date.now();
-    const facts = await json(`/api/${this.key}/jobs/${encodeURIComponent(id)}`).catch(() => null);
+    const facts = await json(jobPath(this.key, id)).catch(() => null);
     if (facts === null || id !== this.id) return;
     const width = Math.max(300, this.dialog.clientWidth - 40), job = this.table.jobs.get(id);
     this.problem.replaceChildren(...(facts.message && facts.state !== "SUCCEEDED" ? [element("p", { class: "note" }, facts.message)] : []),
@@ -166,7 +166,7 @@ export class Panel {
     this.log.textContent = this.logState.textContent = "";
     if (!this.attempted) { this.log.textContent = "No output yet: the job has not been launched."; return; }
     const { log, logState } = this;
-    const path = `/api/${this.key}/jobs/${encodeURIComponent(this.id)}/log?attempt=${this.chosen.value}&rank=${this.rank.value}`;
+    const path = `${jobPath(this.key, this.id)}/log?attempt=${this.chosen.value}&rank=${this.rank.value}`;
     this.endLog = follow(path, (name, text) => {
       const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 30;
       log.append(text);
