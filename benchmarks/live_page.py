@@ -16,9 +16,7 @@ is relative to the run without viewers of the same repeat.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import functools
 import http.client
 import json
 import os
@@ -36,9 +34,9 @@ from typing import Any
 
 import psutil
 
-from benchmarks.harness import ROOT, Line, at_most, both_ways, print_table
+from benchmarks.harness import ROOT, Line, at_most, print_table
 from benchmarks.simulated_cluster import make_jobs
-from benchmarks.training_speed import STEPS, mean_speed, slower
+from benchmarks.training_speed import slower
 from orchestrator.core.job import Attempt, Running
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
@@ -232,27 +230,13 @@ def _page_kib(port: int) -> float:
     return whole / 1024
 
 
-def training(steps: int, repeats: int) -> list[Line]:
+def training(repeats: int) -> list[Line]:
     """By which share a training is slower with viewers."""
-    shares = []
-    for number in range(repeats):
-        speeds = {has_viewers: _speed(steps, has_viewers=has_viewers) for has_viewers in both_ways(number, False, True)}
-        shares.append(1 - speeds[True] / speeds[False])
-    return [slower(f"a training slower with {VIEWERS} viewers", shares)]
-
-
-def _speed(steps: int, *, has_viewers: bool) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder) / "run"
-        with viewed(root) if has_viewers else contextlib.nullcontext():
-            return mean_speed(root, steps=steps)
+    return [slower(f"a training slower with {VIEWERS} viewers", repeats, beside=viewed)]
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(add_help=False)
-    options.add_argument("--steps", type=int, default=STEPS, help="env_steps of the jobs of a training")
-    steps = options.parse_known_args()[0].steps
-    print_table(__doc__, {"cost": cost, "paint": paint, "training": functools.partial(training, steps)}, options)
+    print_table(__doc__, {"cost": cost, "paint": paint, "training": training})
 
 
 if __name__ == "__main__":

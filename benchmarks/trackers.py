@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import functools
-import tempfile
-from pathlib import Path
 
-from benchmarks.harness import Line, both_ways, print_table
-from benchmarks.training_speed import mean_speed, slower
+from benchmarks.harness import Line, print_table
+from benchmarks.training_speed import slower
 
 TABLES = {
     "tensorboard": "tensorboard = true",
@@ -24,17 +22,8 @@ TABLES = {
 }
 
 
-def speed(tracker: str) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        return mean_speed(Path(folder) / "run", f"[track]\n{TABLES[tracker]}\n" if tracker else "")
-
-
 def cost(tracker: str, repeats: int) -> list[Line]:
-    shares = []
-    for number in range(repeats):
-        speeds = {side: speed(side) for side in both_ways(number, "", tracker)}
-        shares.append(1 - speeds[tracker] / speeds[""])
-    return [slower(f"slower with {tracker}", shares)]
+    return [slower(f"slower with {tracker}", repeats, tables=f"[track]\n{TABLES[tracker]}\n")]
 
 
 def main() -> None:
