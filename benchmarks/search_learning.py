@@ -12,7 +12,7 @@ import itertools
 import statistics
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,8 +83,8 @@ class Grid:
 
     values: Mapping[str, float]
     """``eval_mean`` by the name of a job without its seed."""
-    errors: Mapping[str, float]
-    """Its standard error over the episodes of the evaluation, likewise."""
+    error: float
+    """The standard error of the best of them over the episodes of its evaluation."""
     chosen: str
     """The best of those that ASHA has let train to their end."""
     spent: int
@@ -106,7 +106,7 @@ def asha(repeats: int) -> list[Line]:
     choice after training all points to their ends.
     """
     grids = [grid(seed) for seed in range(repeats)]
-    near = sum(each.values[each.chosen] >= each.values[each.best] - each.errors[each.best] for each in grids)
+    near = [each.values[each.chosen] >= each.values[each.best] - each.error for each in grids]
     ratios = [each.values[each.chosen] / each.values[each.best] for each in grids]
     means = {name: statistics.fmean(each.values[name] for each in grids) for name in grids[0].values}
     best = max(means, key=means.__getitem__)
@@ -114,13 +114,7 @@ def asha(repeats: int) -> list[Line]:
     what = f"ASHA on {len(means)} points of quadruped"
     lines = [
         at_most(f"{what}: env_steps / training all to the end", [each.spent / each.whole for each in grids], 1 / 3),
-        Line(
-            what=f"{what}: choices within a standard error of the best policy of the same seed",
-            measured=f"{near} of {repeats}",
-            target=f"{repeats} of {repeats}",
-            good=near == repeats,
-            values=ratios,
-        ),
+        _within(f"{what}: choices within a standard error of the best policy of the same seed", near, ratios),
         at_least(f"{what}: eval_mean of the choice / of the best policy of the same seed", ratios),
     ]
     for title, choices, is_asha in (
@@ -128,18 +122,19 @@ def asha(repeats: int) -> list[Line]:
         ("the same, chosen after training all to the end", [each.best for each in grids], False),
     ):
         found = [means[choice] for choice in choices]
-        good = sum(mean >= means[best] - error for mean in found)
+        near = [mean >= means[best] - error for mean in found]
+        title_near = f"{title}: choices whose mean over the seeds is within a standard error of the best"
         lines += [
-            Line(
-                what=f"{title}: choices whose mean over the seeds is within a standard error of the best",
-                measured=f"{good} of {repeats}",
-                target=f"{repeats} of {repeats}" if is_asha else "",
-                good=good == repeats or not is_asha,
-                values=found,
-            ),
+            _within(title_near, near, found, has_target=is_asha),
             at_least(f"{title}: mean of the choice / of the best", [mean / means[best] for mean in found]),
         ]
     return lines
+
+
+def _within(what: str, near: Sequence[bool], values: Sequence[float], *, has_target: bool = True) -> Line:
+    """How many choices are ``near``; the target is all of them."""
+    measured, target = f"{sum(near)} of {len(near)}", f"{len(near)} of {len(near)}" if has_target else ""
+    return Line(what=what, measured=measured, target=target, good=all(near) or not has_target, values=values)
 
 
 @functools.cache
@@ -155,7 +150,7 @@ def grid(seed: int) -> Grid:
         return Grid(
             values={_point(result): result.eval_mean for result in every if result.eval_mean is not None},
             chosen=max(finished, key=lambda point: finished[point]),
-            errors={_point(result): _standard_error(result) for result in every},
+            error=_standard_error(max(every, key=orchestrator.Result.fitness)),
             spent=sum(result.env_steps for result in first),
             whole=sum(result.env_steps for result in every),
         )
