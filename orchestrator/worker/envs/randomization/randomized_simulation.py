@@ -73,7 +73,7 @@ class RandomizedSimulation(Simulation):
 
     def _observe(self) -> NDArray[Any]:
         observations = super()._observe()
-        return self._disturbances.observed(observations, self._all_envs, self.generators, self._progress)
+        return self._disturbances.observed(observations, self.generators, self._progress)
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
         progress = self._progress
