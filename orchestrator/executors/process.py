@@ -263,6 +263,15 @@ def worker_environment(
 PACKAGE_IS_INSTALLED = PACKAGE_PARENT in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 
 
+def child_environment(**more: str) -> dict[str, str]:
+    """Of a process of this program that is no worker: one thread, and sets in the same order each time it is started.
+
+    A user's function that makes robots and iterates over a set would otherwise make another one the next time.
+    """
+    settings = environment.worker_thread_settings(1)
+    return {**os.environ, **settings, **package_path(), "PYTHONHASHSEED": "0", **more}
+
+
 def package_path() -> dict[str, str]:
     """PYTHONPATH for a child process, where this package is not installed."""
     if PACKAGE_IS_INSTALLED:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar
 
-from orchestrator.core.environment import CHANNEL_VARIABLE, worker_thread_settings
+from orchestrator.core.environment import CHANNEL_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.robot_hash import altered_since_training
 from orchestrator.core.text import last_line
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.process import end_group, package_path, working_directory
+from orchestrator.executors.process import child_environment, end_group, working_directory
 
 SOFTWARE_RENDERER = {"LP_NUM_THREADS": "0"}
 """Mesa's setting for rendering in the process's own thread, beside other processes."""
@@ -118,8 +118,7 @@ class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
         is_quiet: bool = False,
     ) -> None:
         self.started = time.monotonic()
-        environment = {**os.environ, **worker_thread_settings(1), **package_path()}
-        environment |= {"CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0"}
+        environment = child_environment(CUDA_VISIBLE_DEVICES="")
         is_quiet = is_quiet or cpus is not None
         if is_quiet:
             environment |= SOFTWARE_RENDERER

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from orchestrator.core.environment import worker_thread_settings
 from orchestrator.core.errors import DiskFullError, Problem
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.job import Job
@@ -31,7 +30,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import last_line
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.process import end_group, has_ended, package_path, working_directory
+from orchestrator.executors.process import child_environment, end_group, has_ended, working_directory
 from orchestrator.experiment import training_time
 from orchestrator.machine.topology import available_memory_mib
 
@@ -286,10 +285,7 @@ class Child:
         self._text = b""
         self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         self._folder = TemporaryFolder()
-        temporary = {"TMPDIR": self._folder.name}  # removed even when the process is killed
-        # A function that makes robots and iterates over a set would otherwise make another one the next time.
-        fixed = {**worker_thread_settings(1), "PYTHONHASHSEED": "0"}
-        environment = {**os.environ, **fixed, **package_path(), **temporary}
+        environment = child_environment(TMPDIR=self._folder.name)  # removed even when the process is killed
         command, pipe = [sys.executable, "-m", "orchestrator.worker.robots.preflight_child"], subprocess.PIPE
         folder = working_directory(Path(self._folder.name))
         self._popen = subprocess.Popen(

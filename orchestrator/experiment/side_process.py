@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.core.environment import worker_thread_settings
 from orchestrator.core.regular_files import open_regular
 from orchestrator.core.text import last_line
-from orchestrator.executors.process import end_group, has_ended, package_path, working_directory
+from orchestrator.executors.process import child_environment, end_group, has_ended, working_directory
 
 LOG_BYTES = 4_000
 """So much of the end of its log is read to say why it has ended."""
@@ -50,7 +49,7 @@ class SideProcess:
                 stdout=output,
                 stderr=output,
                 cwd=working_directory(self.run_dir),
-                env={**os.environ, **worker_thread_settings(1), **package_path(), "PYTHONHASHSEED": "0"},
+                env=child_environment(),
                 start_new_session=True,
             )
 
