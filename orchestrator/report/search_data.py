@@ -110,7 +110,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
     reader = TrialReader.of(paths)
     if reader is None:
         return None
-    reader.update(ledger)
+    events = reader.update(ledger)
     search, asked, repeated = reader.search, reader.asked, reader.repeated
     finished = [trial for trial in asked if trial.values and all(map(math.isfinite, trial.values))]
     names = () if search is None else search.objectives
@@ -121,7 +121,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
     }
     if reader.rungs:
         outcomes[AT_FIRST_RUNG] = {one.number: value for one in asked if (value := _first_return(one)) is not None}
-    spent = _spent(search_events.events(ledger), {trial.number for trial in finished})
+    spent = _spent(events, {trial.number for trial in finished})
     return {
         "sampler": None if search is None else search.sampler,
         "objectives": names,

@@ -21,7 +21,6 @@ from orchestrator.core.errors import UsageError, disk_full_explained
 from orchestrator.core.paths import absolute
 from orchestrator.experiment import run_directory
 from orchestrator.jobfile.search_spec import Dimension, SearchSpec
-from orchestrator.ledger import search_events
 from orchestrator.ledger.search_events import SearchEvent
 from orchestrator.search.history import Trial
 from orchestrator.search.trials import TrialReader
@@ -85,8 +84,7 @@ def export(run_dir: Path, out: Path | None = None) -> Exported:
     if reader is None or reader.search is None:
         raise UsageError(f"{run_dir}: there is no search here, whose trials could be exported; its job file has none")
     with run_directory.reading_ledger(paths) as ledger:
-        reader.update(ledger)
-        times.note(search_events.events(ledger))
+        times.note(reader.update(ledger))
     file = paths.search_journal if out is None else out
     _refuse_others(file)
     backend = _Lines()

@@ -17,6 +17,7 @@ from orchestrator.jobfile.search_spec import Direction, SchedulerSpec, SearchSpe
 from orchestrator.jobfile.validation import check
 from orchestrator.jobfile.validation_errors import Problems
 from orchestrator.ledger import Ledger, SummaryRow, search_events
+from orchestrator.ledger.search_events import SearchEvent
 from orchestrator.search.history import History, Trial, costs, ranked
 
 OF_PLAIN_JOBS = "eval_mean"
@@ -59,8 +60,8 @@ class TrialReader:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LedgerError(f"{paths.search_declared}: cannot be read ({error!r})") from error
 
-    def update(self, ledger: Ledger) -> bool:
-        """Take in what the ledger has of the search beyond what is known. Returns whether that is something."""
+    def update(self, ledger: Ledger) -> Sequence[SearchEvent]:
+        """Take in what the ledger has of the search beyond what is known. Returns that."""
         events = search_events.events(ledger, after=self.history.last_id)
         known = len(self.history.trials)
         for event in events:
@@ -74,7 +75,7 @@ class TrialReader:
             self._end(self.history.trials[number])
         if self.search is not None and self.search.max_env_steps is not None:
             self.env_steps = search_events.env_steps(ledger)
-        return bool(events)
+        return events
 
     def _end(self, trial: Trial) -> None:
         """Count ``trial``, which is over."""

@@ -45,7 +45,7 @@ class SearchWatch:
         if self._reader is None or not self.paths.ledger.exists():
             return ""
         with run_directory.opened_ledger(self.paths, read_only=True, is_sound=not is_first) as ledger:
-            has_changed = self._reader.update(ledger)
+            has_changed = bool(self._reader.update(ledger))
         before = self._best
         if has_changed or not self.line:
             front = self._reader.front
