@@ -229,7 +229,7 @@ def _run(
             search = "" if watching is None else watching.look()
         if as_json:
             succeeded = sum(state.name == "SUCCEEDED" for state in finished.states.values())
-            text = f"{succeeded} of {len(finished.states)} jobs succeeded"
+            text = f"{succeeded} of {len(finished.states)} jobs succeeded{search and '; '}{search}"
             reporter.event("ended", text, exit_code=finished.exit_code, run_dir=str(finished.paths.root))
         else:
             root, is_stopped = finished.paths.root, finished.interrupted

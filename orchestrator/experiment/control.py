@@ -284,7 +284,7 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
     if verb == "retry" and (invalid := [id_ for id_ in named if row_of(snapshot, id_)["cause"] == Cause.INVALID]):
         named = [job_id for job_id in named if job_id not in invalid]
         if jobs or not any(states[job_id] in command.from_states for job_id in named):
-            advice = "correct what `status` says and run the job file, which examines all but points of a search again"
+            advice = "correct what `status` says and run the job file; points of a search are not examined again"
             raise UsageError(f"{run_dir}: invalid, and never launched: {listed(invalid, NAMES_SHOWN)}; {advice}")
     chosen = [job_id for job_id in named if states[job_id] in command.from_states]
     if jobs and len(chosen) < len(named):

@@ -125,7 +125,7 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
                 new = Paused(failures=failures)
             case "resume", Paused(failures=failures, at_rung=False):
                 new = Pending(failures=failures)
-            case "promote", Pending() | Running() | Paused() if request.promotion:
+            case "promote", Pending() | Running() | Paused() | Failed() | Cancelled() if request.promotion:
                 row = rows[job_id]
                 if (after := retry_policy.promoted(row.job, state, pause_at)) is None:
                     continue

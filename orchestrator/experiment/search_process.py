@@ -17,10 +17,10 @@ from typing import Any
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import ChangedError, LedgerError
-from orchestrator.core.job import TERMINAL, Cause, State, move
+from orchestrator.core.job import Cause, State, move
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.experiment import control, resume, run_end
+from orchestrator.experiment import control, resume, run_directory, run_end
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.experiment.side_process import SideProcess
@@ -118,14 +118,15 @@ class SearchProcess:
         return self._process.why_it_ended().removeprefix("search: ")
 
     def exit_code(self, states: Mapping[str, State], supervisor: Supervisor) -> int:
-        """Of the command. Failed and paused trials are part of a search: it has succeeded when it has ended."""
+        """Of the command. Failed and paused trials are part of a search: it has succeeded when it has ended, and one
+        trial has a value.
+        """
         is_incomplete = self._is_needed and not self.has_finished
         if is_incomplete and (supervisor.is_stopping or any(state.name == "PAUSED" for state in states.values())):
             return 130
         if not self._is_search:
             return 1 if is_incomplete else exit_code(states, interrupted=supervisor.interrupted)
-        succeeded = any(state.name == "SUCCEEDED" for state in states.values())
-        return 0 if self.has_finished and succeeded else 1
+        return 0 if self.has_finished and search_events.has_value(supervisor.ledger) else 1
 
     @contextlib.contextmanager
     def declared(self, experiment: Experiment) -> Iterator[None]:
@@ -220,7 +221,7 @@ def let_all_train_on(experiment: Experiment, ledger: Ledger, reporter: Reporter)
         return
     declared, waiting = {job.job_id for job in experiment.jobs}, list[str]()
     for row in ledger.jobs(decoded=False):
-        is_left = row.job_id in declared and row.state.name not in TERMINAL
+        is_left = row.job_id in declared and row.state.name != "SUCCEEDED"
         if is_left and (after := promoted(row.job, row.state, None)) is not None:
             job, state = after
             ledger.update_spec(job)
@@ -240,7 +241,8 @@ def exit_code_of(snapshot: Snapshot) -> int:
         return control.exit_code(snapshot.rows)
     states = {row["state"] for row in snapshot.rows if row["cause"] != Cause.RUNG}
     if snapshot.standing == "over" and not states & {"PENDING", "RUNNING", "PAUSED"}:
-        return 0 if "SUCCEEDED" in states else 1
+        with run_directory.opened_ledger(snapshot.paths, read_only=True) as ledger:
+            return 0 if search_events.has_value(ledger) else 1
     end = run_end.read(snapshot.paths) if snapshot.holder is None else None
     return 130 if end is None or end.exit_code == 0 else end.exit_code
 

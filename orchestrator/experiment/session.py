@@ -150,8 +150,8 @@ def run(
         is_stopped = functools.partial(_is_stopped, notifier, stops)
         _after_training(supervisor, states, backend, tracker, is_stopped, is_search=experiment.search is not None)
         summaries = ledger.summary()
-        ledger.close()
         outcome.exit_code = searcher.exit_code(states, supervisor)
+        ledger.close()
     return RunResult(
         paths=paths,
         states=states,

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.job import Cause
-from orchestrator.ledger import Ledger, Verb
+from orchestrator.ledger import NOTES, Ledger
 from orchestrator.ledger.database_file import decoding, translated
 
 SCHEMA = """
@@ -143,10 +143,16 @@ def jobs_count(ledger: Ledger) -> int:
     return int(ledger.select("SELECT count(*) FROM declared")[0][0])
 
 
-def is_requested(ledger: Ledger, verb: Verb, job_id: str) -> bool:
-    """Whether its supervisor has not acted on such a request for the job yet."""
-    sql = "SELECT count(*) FROM requests WHERE verb = ? AND job_id = ?"
-    return bool(ledger.select(sql, (verb, job_id))[0][0])
+def requested(ledger: Ledger, verb: Literal["retry", "cancel"]) -> set[str]:
+    """Jobs of such requests whose supervisor has not done that yet."""
+    sql = "SELECT job_id FROM requests WHERE verb IN (?, ?)"
+    return {job_id for (job_id,) in ledger.select(sql, (verb, NOTES.get(verb)))}
+
+
+def has_value(ledger: Ledger) -> bool:
+    """Whether a trial of the search has come to its end with a value for each objective."""
+    sql = "SELECT id FROM search WHERE kind = 'over' AND json_extract(content, '$.values') IS NOT NULL LIMIT 1"
+    return bool(ledger.select(sql))
 
 
 def version(ledger: Ledger) -> int:

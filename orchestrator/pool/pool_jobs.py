@@ -169,9 +169,10 @@ class PoolJobs:
         """Give their results to the futures of jobs that have ended."""
         if not self._open or (version := search_events.version(self._ledger)) == self._seen:
             return
+        retried = search_events.requested(self._ledger, "retry")  # before the states, which soon change for these
         for job_id, figures in search_events.figures(self._ledger, self._open).items():
             job = self._open[job_id]
-            job.is_retried = job.is_retried and search_events.is_requested(self._ledger, "retry", job_id)
+            job.is_retried = job.is_retried and job_id in retried
             job.state = "PENDING" if job.is_retried else figures.state
             for submission in job.submissions:
                 submission.future.is_training = job.state == "RUNNING"

@@ -36,6 +36,8 @@ class Trial:
     is_over: bool = False
     why: str = ""
     """Why it failed."""
+    failed_jobs: Sequence[str] = ()
+    """Those that had FAILED or were CANCELLED then."""
 
     @property
     def is_waiting(self) -> bool:
@@ -104,6 +106,7 @@ class History:
             case "over":
                 trial.is_over, trial.why, trial.env_steps = True, content["why"], content["env_steps"]
                 trial.values, trial.measures = content["values"], content["measures"]
+                trial.failed_jobs = content.get("failed", ())
                 if trial.values is None:
                     self.whys.append(trial.why)
                 self.has_succeeded |= trial.values is not None

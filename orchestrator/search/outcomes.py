@@ -54,25 +54,30 @@ def over(ledger: Ledger, search: SearchSpec | None, trial: Trial) -> SearchEvent
 
 
 def failed(trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
-    """One of its jobs, which have these ``figures``, has not succeeded, and none goes on."""
-    whys = [one.message for one in figures if one.state == "FAILED" and one.message]
-    steps, why = sum(one.env_steps for one in figures), whys[0] if whys else "it was cancelled, or is gone"
-    content = {"values": None, "measures": None, "env_steps": steps, "why": why}
+    """One of its jobs, which have these ``figures``, has FAILED or is CANCELLED."""
+    pairs = zip(trial.jobs, figures, strict=True)
+    ended = {job_id: one for job_id, one in pairs if one.state in ("FAILED", "CANCELLED")}
+    job_id, first = max(ended.items(), key=lambda item: item[1].state == "FAILED")
+    content = {
+        "values": None,
+        "measures": None,
+        "env_steps": sum(one.env_steps for one in figures),
+        "why": first.message or f"{job_id} is {first.state}",
+        "failed": list(ended),
+    }
     return SearchEvent(kind="over", trial=trial.number, content=content)
 
 
-def retried(
-    ledger: Ledger, search: SearchSpec | None, failed: Collection[Trial]
-) -> tuple[list[SearchEvent], list[Request]]:
+def retried(ledger: Ledger, failed: Collection[Trial]) -> tuple[list[SearchEvent], list[Request]]:
     """Those of the ``failed`` trials go on of which the user has retried a job, with all of their seeds."""
     events, requests = list[SearchEvent](), list[Request]()
+    cancelled = search_events.requested(ledger, "cancel")  # before the states: what is cancelled by then is TERMINAL
     found = search_events.figures(ledger, [job_id for trial in failed for job_id in trial.jobs])
     for trial in failed:
         states = {job_id: found.get(job_id, GONE).state for job_id in trial.jobs}
-        have_succeeded = set(states.values()) == {"SUCCEEDED"}
-        if have_succeeded and over(ledger, search, trial).content["values"] is None:  # as before
-            continue
-        if have_succeeded or not set(states.values()) <= set(TERMINAL):
+        goes_on = not set(states.values()) <= set(TERMINAL)
+        has_succeeded = any(states[job_id] == "SUCCEEDED" for job_id in trial.failed_jobs)
+        if (goes_on or has_succeeded) and cancelled.isdisjoint(trial.jobs):
             events.append(SearchEvent(kind="retried", trial=trial.number, content={}))
             left = [job_id for job_id, state in states.items() if state in ("FAILED", "CANCELLED")]
             requests += [Request(verb="retry", job_id=job_id) for job_id in left]

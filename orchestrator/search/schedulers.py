@@ -206,7 +206,8 @@ class MedianStopping:
     _reached: set[tuple[int, int]] = field(default_factory=set, init=False)
     """Trials and rungs."""
     _promotions: dict[int, Promotion] = field(default_factory=dict, init=False)
-    """Those that go on, by trial."""
+    """Those that go on unless they have ended, by trial."""
+    _ended: set[int] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         self._scores = [[] for _ in range(self.rungs)]
@@ -222,10 +223,10 @@ class MedianStopping:
         insort(scores, score)
 
     def ended(self, trial: int) -> None:
-        self._promotions.pop(trial, None)
+        self._ended.add(trial)
 
     def retried(self, trial: int) -> None:
-        """It is decided when it comes to the next rung."""
+        self._ended.discard(trial)
 
     def no_more(self, trials: int) -> None:
         """Nobody waits for further trials."""
@@ -235,7 +236,7 @@ class MedianStopping:
             del self._promotions[trial]
 
     def decisions(self) -> list[Promotion]:
-        return _highest_first(list(self._promotions.values()))
+        return _highest_first([one for one in self._promotions.values() if one.trial not in self._ended])
 
 
 def _highest_first(promotions: list[Promotion]) -> list[Promotion]:

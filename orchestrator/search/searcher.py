@@ -39,9 +39,9 @@ from orchestrator.search.proposals import RETURNS, Proposals
 from orchestrator.search.watchdog import Watchdog, tell
 
 LOOK_EVERY_S = 0.05
-RETRIES_EVERY_S = 2.0
-"""How often the jobs of failed trials are looked at: perhaps the user has retried some."""
-RETRIES_SHARE = 0.01
+ALL_EVERY_S = 2.0
+"""How often trials that do not train are looked at, too: perhaps the user has retried or cancelled jobs of theirs."""
+ALL_SHARE = 0.01
 """Largest share of the time for that."""
 FAILURES_IN_A_ROW = 20
 """So many failures before the first success end a search: something is wrong with all of its jobs."""
@@ -67,11 +67,9 @@ class Searcher:
     """Whether the scheduler knows that there will be no more trials."""
     _has_news: bool = field(default=True, init=False)
     """Whether there may be something to decide, or to tell the sampler."""
-    _retries_at: float = field(default=0.0, init=False)
+    _all_at: float = field(default=0.0, init=False)
     _figures: dict[str, Figures] = field(default_factory=dict, init=False)
-    """Of the jobs of trials that train."""
-    _cancelled: set[str] = field(default_factory=set, init=False)
-    """Jobs whose end was requested, as another seed of their trial has failed."""
+    """Of the jobs of trials that were looked at last: at least of those that train."""
     _children: list[preflight.Child] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -111,7 +109,7 @@ class Searcher:
                         seen, is_done = now, not self._turn()
                         continue
                 except LedgerBusyError:
-                    self.ledger = additions.reopened(self.ledger, self.paths)
+                    self.ledger, is_done = additions.reopened(self.ledger, self.paths), False
                 time.sleep(LOOK_EVERY_S)
         finally:
             for child in self._children:
@@ -119,10 +117,8 @@ class Searcher:
 
     def _turn(self) -> bool:
         """Act on what is new in the ledger. Returns whether something was done."""
-        self._look()
-        done = self._follow()
-        if time.monotonic() >= self._retries_at:
-            done |= self._take_up_retried()
+        self._take_in()
+        done = self._look(at_all=time.monotonic() >= self._all_at)
         self._close()
         if self._has_news and (self._proposals is not None or self._has_room()):
             # The jobs of a matrix come to their first rung before any goes on, as long as some wait.
@@ -135,54 +131,50 @@ class Searcher:
         self._refuse_if_hopeless()
         if self._proposals is not None:
             self._proposals.save(self.history.last_id)
-        if not done and self._is_spent() and not self.history.training:
-            if not self._take_up_retried():
+        is_idle = not (done or self.history.training or search_events.requested(self.ledger, "cancel"))
+        if is_idle and self._is_spent():
+            if not self._look(at_all=True):
                 self._end()
             done = True
         return done
 
     # -- what has happened
 
-    def _look(self) -> None:
-        ids = [job_id for trial in self.history.training.values() for job_id in trial.jobs]
-        self._figures = search_events.figures(self.ledger, ids)
+    def _look(self, *, at_all: bool) -> bool:
+        """Enter what has become of the trials that train. Returns whether that was something.
 
-    def _follow(self) -> bool:
-        """Enter what has become of the trials that train."""
-        events, cancelled = list[SearchEvent](), list[Request]()
-        for trial in self.history.training.values():
+        :param at_all: also what the user has done to jobs of trials that wait at rungs or have failed.
+        """
+        began = time.monotonic()
+        waiting = self.history.waiting.values() if at_all else ()
+        events, requests = self._ends([*self.history.training.values(), *waiting])
+        if at_all:
+            retried, retries = outcomes.retried(self.ledger, self.history.failed.values())
+            events, requests = events + retried, requests + retries
+        if events:
+            self._record(events, requests)
+        if at_all:
+            now = time.monotonic()
+            self._all_at = now + max(ALL_EVERY_S, (now - began) / ALL_SHARE)
+        return bool(events)
+
+    def _ends(self, trials: Sequence[Trial]) -> tuple[list[SearchEvent], list[Request]]:
+        """Those of the ``trials``, which are not over, that have come to a rung or to their end."""
+        retried = search_events.requested(self.ledger, "retry")  # before the states, which soon change for these
+        self._figures = search_events.figures(self.ledger, [job_id for trial in trials for job_id in trial.jobs])
+        events, requests = list[SearchEvent](), list[Request]()
+        for trial in trials:
             figures = [self._figures.get(job_id, outcomes.GONE) for job_id in trial.jobs]
             states = {one.state for one in figures}
             if states == {"SUCCEEDED"}:
                 events.append(outcomes.over(self.ledger, self.experiment.search, trial))
-            elif states & {"FAILED", "CANCELLED"} and not self._is_retry_requested(trial):
+            elif states & {"FAILED", "CANCELLED"} and retried.isdisjoint(trial.jobs):
+                events.append(outcomes.failed(trial, figures))
                 unfinished = [id_ for id_, one in zip(trial.jobs, figures, strict=True) if one.state not in TERMINAL]
-                if unfinished:
-                    new = [job_id for job_id in unfinished if job_id not in self._cancelled]
-                    cancelled += [Request(verb="cancel", job_id=job_id) for job_id in new]
-                    self._cancelled.update(new)
-                else:
-                    events.append(outcomes.failed(trial, figures))
-            elif states == {"PAUSED"} and self._is_at_rung(trial, figures):
+                requests += [Request(verb="cancel", job_id=job_id) for job_id in unfinished]
+            elif states == {"PAUSED"} and not trial.is_waiting and self._is_at_rung(trial, figures):
                 events.append(outcomes.reached(self.experiment.search, trial, figures))
-        if events or cancelled:
-            self._record(events, cancelled)
-        return bool(events)
-
-    def _take_up_retried(self) -> bool:
-        """Go on with failed trials of which the user has retried a job."""
-        began = time.monotonic()
-        failed = self.history.failed.values()
-        events, requests = outcomes.retried(self.ledger, self.experiment.search, failed)
-        if events:
-            self._cancelled.difference_update(job_id for trial in failed for job_id in trial.jobs)
-            self._record(events, requests)
-        now = time.monotonic()
-        self._retries_at = now + max(RETRIES_EVERY_S, (now - began) / RETRIES_SHARE)
-        return bool(events)
-
-    def _is_retry_requested(self, trial: Trial) -> bool:
-        return any(search_events.is_requested(self.ledger, "retry", job_id) for job_id in trial.jobs)
+        return events, requests
 
     def _is_at_rung(self, trial: Trial, figures: Sequence[Figures]) -> bool:
         """Whether its jobs, all paused, have come to the rung that it is trained to; else the user pauses them."""
@@ -331,7 +323,10 @@ class Searcher:
         requests: Sequence[Request] = (),
         enter: Callable[[Ledger], None] = lambda _: None,
     ) -> None:
-        """Enter events, requests and whatever ``enter`` enters: all, or nothing."""
+        """Enter events, requests and whatever ``enter`` enters: all, or nothing.
+
+        :raises LedgerBusyError: all of it is entered, but not known here before the next :meth:`_take_in`.
+        """
         events = list(events)
 
         def change(ledger: Ledger) -> None:
@@ -340,6 +335,10 @@ class Searcher:
             ledger.add_requests(requests)
 
         self.ledger = additions.written(self.ledger, self.paths, change)
+        self._take_in()
+
+    def _take_in(self) -> None:
+        """Learn of the events that have been entered since."""
         for event in search_events.events(self.ledger, after=self.history.last_id):
             self._apply(event)
             if event.kind == "told" and self._proposals is not None:

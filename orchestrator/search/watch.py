@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import count, duration
+from orchestrator.core.text import count, duration, joined
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.control import Snapshot
 from orchestrator.search.history import Trial
@@ -116,7 +116,17 @@ def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
         parts.append(f"{waiting:,} {'waits' if waiting == 1 else 'wait'} at a rung")
     if saved:
         parts.append(f"{saved:.0%} of the env_steps of training all of them to the end saved")
-    return f"{'rungs' if search is None else 'search'}: {' · '.join(parts)}"
+    line = f"{'rungs' if search is None else 'search'}: {' · '.join(parts)}"
+    is_fruitless = search is not None and best is None and reader.history.is_over
+    return f"{line}. {_without_value(reader)}" if is_fruitless else line
+
+
+def _without_value(reader: TrialReader) -> str:
+    """What to do about a search that has ended without a best trial."""
+    why = next((f" (trial {one.number}: {one.why})" for one in reader.history.failed.values()), "")
+    what = f"No trial has a value of {joined(reader.objectives)}{why}"
+    advice = "then `retry` trains failed jobs again, and `run --fresh` starts over with another job file"
+    return f"{what}. Correct the cause; {advice}"
 
 
 def _progress(reader: TrialReader, asked: int) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -33,19 +35,20 @@ class RequestHandler:
     """Names the supervisor in requests that are meant for it alone; see :attr:`Supervisor.holder`."""
     _to_resume: set[str] = field(default_factory=set, init=False)
     """Jobs that were resumed while they are being paused: queued again when their workers have exited."""
-    _to_retry: dict[str, None] = field(default_factory=dict, init=False)
-    """Jobs to be queued again that could not be read, as another process has the ledger locked."""
+    _taken: deque[Request] = field(default_factory=deque, init=False)
+    """Requests that are to be acted on."""
     _is_reload_due: bool = field(default=False, init=False)
     """Whether the ledger has new jobs, which could not be read yet if it is locked."""
     _is_asked_by_user: bool = field(default=False, init=False)
     """Whether who asked for that waits for an answer: ``reload`` does, a search does not."""
 
-    def handle(self) -> None:
-        """Act on the requests since the last call, and on stops that signals have requested."""
-        for request in self.recorder.take_requests():
-            self._handle(request)
-        for job_id in list(self._to_retry):
-            self.retry(job_id)
+    def handle(self) -> bool:
+        """Act on the requests since the last call, and on stops that signals have requested.
+
+        Returns False while a request waits for the ledger, which another process has locked.
+        """
+        self._taken.extend(self.recorder.take_requests())
+        self.act_on_taken()
         for job_id in [job_id for job_id in self._to_resume if not isinstance(self.jobs.states[job_id], Running)]:
             self._to_resume.remove(job_id)
             self.resume(job_id)
@@ -56,11 +59,28 @@ class RequestHandler:
         if self.termination.stage and not was_stopping:
             self.recorder.ledger.note_stop(self.holder)
         self.termination.apply_checkpoints()
+        return not self._taken
+
+    def act_on_taken(self) -> bool:
+        """Act on the requests that wait, in their order. Returns False while one has to wait on."""
+        with contextlib.suppress(LedgerBusyError):
+            while self._taken:
+                self._handle(self._taken[0])
+                self._taken.popleft()
+        return not self._taken
 
     def _handle(self, request: Request) -> None:
-        """Act on ``request``. An error in that ends no job: any program can write into a ledger."""
+        """Act on ``request``. An error in that ends no job: any program can write into a ledger.
+
+        :raises LedgerBusyError: nothing was done.
+        """
         try:
             self._act_on(request)
+        except LedgerBusyError:
+            raise
+        except LedgerError as error:  # of a job that was over, and that nobody has read before
+            text = f"{request.job_id}: its `{request.verb}` has no effect: {error}"
+            self.recorder.reporter.event("warning", text, job_id=request.job_id)
         except OrchestratorError:  # not of this request
             raise
         except Exception as error:
@@ -122,16 +142,8 @@ class RequestHandler:
 
     def retry(self, job_id: str) -> None:
         """Queue a failed or cancelled job again."""
-        self._to_retry.pop(job_id, None)
-        if not isinstance(self.jobs.states[job_id], Failed | Cancelled):
-            return
-        try:
-            self.jobs.job(job_id)
-        except LedgerBusyError:
-            self._to_retry[job_id] = None
-        except LedgerError as error:  # as it was over, nobody has read it before
-            self.recorder.reporter.event("warning", f"{job_id} cannot be queued again: {error}", job_id=job_id)
-        else:
+        if isinstance(self.jobs.states[job_id], Failed | Cancelled):
+            self.jobs.job(job_id)  # if it cannot be read, before anything has changed
             self.jobs.move(job_id, Pending())
             self.recorder.reporter.event("retrying", f"{job_id} is queued again, requested by `retry`", job_id=job_id)
 
@@ -171,7 +183,7 @@ class RequestHandler:
     def promote(self, job_id: str, pause_at: int | None) -> None:
         """Let a job train on to ``pause_at`` env_steps, or to its end; one that is on the way to its rung passes it."""
         state = self.jobs.states.get(job_id)
-        if state is None or isinstance(state, Succeeded | Failed | Cancelled):
+        if isinstance(state, Succeeded | None):
             return
         if (after := retry_policy.promoted(self.jobs.job(job_id), state, pause_at)) is None:
             return

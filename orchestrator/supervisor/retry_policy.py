@@ -185,10 +185,11 @@ def next_state(
 def promoted(job: Job, state: State, pause_at: int | None) -> tuple[Job, State] | None:
     """The job that a search lets train on to ``pause_at`` env_steps, or to its end (None), and its state then.
 
-    None if the request has no effect: the job has ended, or already trains as far.
+    None if the request has no effect: the job has succeeded, or already trains as far. One that has failed or is
+    cancelled trains as far when it is retried.
     """
     before = job.spec.pause_at
-    if state.name in TERMINAL or before is None or (pause_at is not None and pause_at <= before):
+    if isinstance(state, Succeeded) or before is None or (pause_at is not None and pause_at <= before):
         return None
     if isinstance(state, Paused) and state.at_rung:
         state = Pending(failures=state.failures)

@@ -188,8 +188,9 @@ class Supervisor:
         awaits_jobs = not self.is_stopping and self.is_awaiting_jobs()
         if self._active or self._may_launch:
             return True
-        self._requests.handle()  # a retry that came at the last moment, or jobs that were added until now
-        return self._may_launch or awaits_jobs
+        # A retry that came at the last moment, or jobs that were added until now.
+        is_request_left = not self._requests.handle()
+        return self._may_launch or awaits_jobs or (is_request_left and not self.is_stopping)
 
     def _poll_timeout_s(self) -> float:
         if not (self._may_launch and self._jobs.queue) or len(self._active) >= self.slots.lanes:
@@ -341,7 +342,7 @@ class Supervisor:
         if not self._termination.stage:
             self._jobs.report_held()
         stops: int | None = None
-        while not self._recorder.end_turn(self.now(), final=True):
+        while not (self._requests.act_on_taken() and self._recorder.end_turn(self.now(), final=True)):
             if stops is None:
                 stops = self._termination.stops_requested
                 text = "all jobs have ended; waiting for the ledger to record that. Press Ctrl-C to end without"

@@ -85,8 +85,7 @@ def show_end(
         put(on, f"Next: {best}orchestrator report {run_dir}    {play}")
     if is_stopped and exit_code != 0:
         put(on, Text(f"Stopped. {how_to_resume}", style="yellow"))
-    elif exit_code == 1:
-        causes = {row["cause"] for row in rows if row["state"] in ("FAILED", "CANCELLED")}
+    elif exit_code == 1 and (causes := {row["cause"] for row in rows if row["state"] in ("FAILED", "CANCELLED")}):
         advice = f"`logs {root} JOB` shows the output of one; `retry {root}` queues them again."
         if causes == {Cause.INVALID}:
             advice = "Correct what is said above and run the job file, which examines them again."

@@ -287,6 +287,22 @@ def make(params, folder):
     assert sum(event.kind == "asked" for event in events(tmp_path / "run")) <= 22
 
 
+@pytest.mark.slow
+def test_a_search_without_a_value_of_its_objective_has_failed(tmp_path: Path) -> None:
+    job = {"name": "odd", "entry_point": "odd:make", "eval_episodes": 1}
+    jobs = commands.write_experiment(tmp_path, job, head="max_parallel = 2")
+    search = 'sampler = "random"\ntrials = 2\nobjective = "hops"\nspace."ppo.learning_rate" = {low = 1e-4, high = 1e-3}'
+    jobs.write_text(f"{jobs.read_text()}\n[search]\n{search}\n")
+    done = commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert {row["state"] for row in commands.summary(tmp_path / "run").values()} == {"SUCCEEDED"}
+    shown = " ".join(done.stdout.split())
+    for fact in ("No trial has a value of hops (trial", "hops has no value; known are", "run --fresh", "best run"):
+        assert fact in shown
+    assert "did not succeed" not in shown
+    assert commands.invoke("status", "run", "--exit-code", cwd=tmp_path).returncode == 1
+
+
 OWN = """
 import pathlib
 import odd

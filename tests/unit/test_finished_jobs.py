@@ -107,11 +107,11 @@ def test_a_finished_job_that_cannot_be_read_ends_no_run(tmp_path: Path) -> None:
 
     experiment.reporter.each_turn = once(lambda _: True, retry)
     assert experiment.run() == {"failed": "FAILED", "left": "SUCCEEDED"}
-    assert "failed cannot be queued again" in experiment.reporter.messages()
+    assert "failed: its `retry` has no effect" in experiment.reporter.messages()
 
 
-def test_a_retry_waits_while_the_ledger_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = begun(tmp_path, {"failed": FAILED, "left": Pending()})
+def test_a_retry_waits_while_the_ledger_is_locked_and_so_does_the_end_of_the_run(tmp_path: Path) -> None:
+    experiment = begun(tmp_path, {"failed": FAILED})
     real, locked = experiment.ledger._declared, [LedgerBusyError("locked")] * 3
 
     def declared(job_id: str) -> Job:
@@ -119,13 +119,29 @@ def test_a_retry_waits_while_the_ledger_is_locked(tmp_path: Path, monkeypatch: p
             raise locked.pop()
         return real(job_id)
 
-    experiment.supervisor.rows = [
-        dataclasses.replace(row, declared=functools.partial(declared, "failed")) if row.job_id == "failed" else row
-        for row in experiment.ledger.jobs()
-    ]
-    experiment.reporter.each_turn = once(lambda _: True, lambda: ask(tmp_path, ("retry", "failed")))
-    assert experiment.run() == {"failed": "SUCCEEDED", "left": "SUCCEEDED"}
+    (row,) = experiment.ledger.jobs()
+    experiment.supervisor.rows = [dataclasses.replace(row, declared=functools.partial(declared, "failed"))]
+    ask(tmp_path, ("retry", "failed"))
+    assert experiment.run() == {"failed": "SUCCEEDED"}
     assert not locked
+
+
+def test_a_run_that_is_stopped_keeps_a_retry_that_waits_for_the_ledger(tmp_path: Path) -> None:
+    experiment = begun(tmp_path, {"failed": FAILED})
+    (row,) = experiment.ledger.jobs()
+    job, locked = row.job, [LedgerBusyError("locked")] * 3
+
+    def declared() -> Job:
+        if len(locked) == 3:
+            experiment.supervisor.request_stop("by the test")
+        if locked:
+            raise locked.pop()
+        return job
+
+    experiment.supervisor.rows = [dataclasses.replace(row, declared=declared)]
+    ask(tmp_path, ("retry", "failed"))
+    assert experiment.run() == {"failed": "PENDING"}
+    assert experiment.ledger.counts() == {"PENDING": 1}
 
 
 def test_jobs_that_are_over_stay_as_they_are_when_the_others_are_reconciled(tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from supervisor_helpers import ledgers_closed  # noqa: F401 - a fixture
 from trial_helpers import Told, search_run
 
-from orchestrator.core.job import Cancelled, Cause, Failed, Paused, State, Succeeded
+from orchestrator.core.errors import LedgerBusyError
+from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Paused, Pending, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import control, recovery, resume
+from orchestrator.experiment import additions, control, recovery, resume
 from orchestrator.ledger import Ledger, search_events
 from orchestrator.ledger.search_events import SearchEvent
 from orchestrator.report.search_data import _spent
@@ -62,6 +65,28 @@ class Searched:
             self.searcher.ledger.set_state(job_id, state)
         self.searcher.ledger.commit()
 
+    def set(self, **states: State) -> None:
+        """Jobs come to these states."""
+        for job_id, state in states.items():
+            if isinstance(state, Running):
+                self.searcher.ledger.start_attempt(state.attempt, queue_s=0.0)
+            self.searcher.ledger.set_state(job_id, state)
+        self.searcher.ledger.commit()
+
+    def supervise(self) -> None:
+        """Do what is requested."""
+        ledger = Ledger.open(self.paths.ledger)
+        recovery.apply_late_requests(ledger, "me")
+        ledger.abandon()
+
+    def states(self) -> list[str]:
+        """Of the jobs of the trial."""
+        return [row.state.name for row in self.searcher.ledger.jobs()[2:]]
+
+    def pauses(self) -> list[int | None]:
+        """To how many env_steps its jobs are trained."""
+        return [row.job.spec.pause_at for row in self.searcher.ledger.jobs()[2:]]
+
     def kinds(self) -> Counter[tuple[str, int | None]]:
         return Counter((event.kind, event.trial) for event in self.events())
 
@@ -75,7 +100,7 @@ def test_a_retried_trial_is_trained_with_all_seeds_and_compared_and_told_once(tm
     searched = Searched(paths)
     searched.turns()
     assert not searched.trial.is_over
-    assert search_events.is_requested(searched.searcher.ledger, "retry", OTHER)
+    assert OTHER in search_events.requested(searched.searcher.ledger, "retry")
     recovery.apply_late_requests(searched.searcher.ledger, "me")
     assert {row.state.name for row in searched.searcher.ledger.jobs()[2:]} == {"PENDING"}
 
@@ -124,6 +149,118 @@ def test_a_retried_trial_that_fails_again_has_failed(state: State, tmp_path: Pat
     searched.move(state)
     searched.turns()
     assert (searched.trial.is_over, searched.trial.values, searched.searcher.history.is_over) == (True, None, True)
+
+
+def searched(root: Path, trial: Told) -> Searched:
+    """A search that goes on: its first trial is finished, the second one is this."""
+    settings = {"objective": "ep_rew_mean", "scheduler": {"min_env_steps": 100}}
+    return Searched(search_run(root, [Told(values=[1.0]), trial], seeds=(0, 1), is_over=False, **settings))
+
+
+RUNNING = Running(attempt=Attempt(job_id=OTHER, number=0, cpus=(), gpus=(), started_at=0.0))
+GOES_ON, AT_RUNG = Told(reached=[2.0], is_promoted=True), Told(reached=[2.0])
+
+
+def test_a_trial_has_failed_as_soon_as_one_of_its_jobs_is_cancelled_at_its_rung(tmp_path: Path) -> None:
+    search = searched(tmp_path / "run", AT_RUNG)
+    search.set(**{ONE: Cancelled()})
+    search.turns()
+    assert (search.trial.is_over, search.trial.why) == (True, f"{ONE} is CANCELLED")
+    search.supervise()
+    assert search.states() == ["CANCELLED", "CANCELLED"]
+
+    search.set(**{ONE: Pending()})
+    search.turns()
+    assert search.trial.goal == 1, "it is the only one at its rung"
+    search.supervise()
+    assert (search.states(), search.pauses()) == (["PENDING", "PENDING"], [300, 300])
+
+
+def test_a_retried_job_trains_to_where_its_trial_was_promoted_while_it_was_cancelled(tmp_path: Path) -> None:
+    search = searched(tmp_path / "run", AT_RUNG)
+    search.searcher._turn()  # it is promoted
+    search.set(**{ONE: Cancelled()})
+    search.supervise()
+    search.turns()
+    search.supervise()
+    assert (search.trial.is_over, search.states()) == (True, ["CANCELLED", "CANCELLED"])
+    search.set(**{ONE: Pending(), OTHER: Pending()})
+    search.turns()
+    assert search.pauses() == [300, 300]
+    search.move(Paused(at_rung=True), 300)
+    search.turns()
+    assert search.trial.goal == 2
+
+
+@pytest.mark.parametrize("now", [Pending(), Succeeded(), Paused(at_rung=True)])
+def test_a_job_that_is_retried_and_ends_before_anybody_looks_takes_the_other_seeds_with_it(
+    now: State, tmp_path: Path
+) -> None:
+    search = searched(tmp_path / "run", GOES_ON)
+    search.set(**{ONE: FAILED})
+    search.turns()
+    search.supervise()
+    assert (search.trial.is_over, search.states()) == (True, ["FAILED", "CANCELLED"])
+    search.set(**{ONE: now})
+    search.turns()
+    assert not search.trial.is_over
+    search.supervise()
+    assert search.states() == [now.name, "PENDING"]
+
+
+def test_a_retry_while_other_seeds_are_being_cancelled_is_not_undone(tmp_path: Path) -> None:
+    search = searched(tmp_path / "run", GOES_ON)
+    search.set(**{ONE: FAILED})
+    search.turns()
+    search.set(**{ONE: Pending()})  # the user retries it, while a request to cancel the other one is unread
+    search.turns()
+    assert search.states() == ["PENDING", "PENDING"]
+    search.set(**{OTHER: RUNNING})
+    search.supervise()  # its worker saves a checkpoint
+    search.turns()
+    assert not search.searcher.history.is_over
+    search.set(**{OTHER: Cancelled()})
+    search.turns()
+    search.supervise()
+    assert (search.trial.is_over, search.states()) == (False, ["PENDING", "PENDING"])
+
+
+def test_a_seed_that_succeeds_while_it_is_being_cancelled_is_no_retry(tmp_path: Path) -> None:
+    search = searched(tmp_path / "run", GOES_ON)
+    search.set(**{ONE: FAILED})
+    search.turns()
+    search.set(**{OTHER: RUNNING})
+    search.supervise()
+    search.set(**{OTHER: Succeeded()})
+    search.turns()
+    assert search.searcher.history.is_over
+    assert search.kinds()["retried", 1] == 0
+
+
+def test_what_was_entered_is_not_entered_again_if_the_ledger_is_locked_when_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, written, read = searched(tmp_path / "run", GOES_ON), additions.written, search_events.events
+    search.move(Succeeded(), 1000)
+    locked = list[LedgerBusyError]()
+
+    def enter(*arguments: Any) -> Ledger:
+        locked.append(LedgerBusyError("locked"))
+        return written(*arguments)
+
+    def events(*arguments: Any, **settings: Any) -> list[SearchEvent]:
+        if locked:
+            raise locked.pop()
+        return read(*arguments, **settings)
+
+    monkeypatch.setattr(additions, "written", enter)
+    monkeypatch.setattr(search_events, "events", events)
+    for _ in range(20):
+        with contextlib.suppress(LedgerBusyError):
+            if not search.searcher._turn():
+                break
+    kinds = search.kinds()
+    assert (kinds["over", 0], kinds["over", 1], kinds["told", 0], kinds["told", 1]) == (1, 1, 1, 1)
 
 
 def test_failed_trials_that_nobody_retries_stay_as_they_are(tmp_path: Path) -> None:

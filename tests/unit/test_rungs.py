@@ -123,6 +123,18 @@ def test_promotions_that_are_late_or_make_no_sense_do_nothing(tmp_path: Path) ->
     assert (row.state, row.job.spec.pause_at, row.attempts) == (AT_RUNG, 200, 1)
 
 
+@pytest.mark.parametrize("is_late", [False, True], ids=["running", "late"])
+def test_a_cancelled_job_that_is_promoted_trains_as_far_when_it_is_retried(is_late: bool, tmp_path: Path) -> None:
+    Experiment(tmp_path, [rung_job()], to_rungs).run()
+    experiment = Experiment(tmp_path, [], to_rungs)
+    ask(tmp_path, ("cancel", "a"), ("promote", "a=600"), ("retry", "a"))
+    if is_late:
+        recovery.apply_late_requests(experiment.ledger, "")
+        experiment.supervisor.rows = experiment.ledger.jobs()
+    assert experiment.run() == {"a": "PAUSED"}
+    assert spec_of(tmp_path).pause_at == 600
+
+
 def test_a_job_that_the_user_has_paused_is_promoted_but_waits_for_the_user(tmp_path: Path) -> None:
     patient = Behaviour(after_s=NEVER, exits_within_s=1.0)
     experiment = Experiment(tmp_path, [rung_job()], lambda launch: patient)
@@ -195,7 +207,7 @@ def test_promotions_that_no_supervisor_read_are_for_the_next(tmp_path: Path) -> 
         "a": (Pending(failures=2), None),
         "b": (Pending(), 600),
         "c": (running, 600),
-        "d": (Cancelled(), 200),
+        "d": (Cancelled(), 600),
     }
 
 

@@ -83,6 +83,17 @@ def test_a_trial_that_had_failed_and_is_retried_goes_on_like_any_other(order: Tr
     assert decided(compared) == [Promotion(2, None)]
 
 
+@pytest.mark.parametrize("kind", ["asha", "median"])
+def test_a_trial_that_is_cancelled_before_it_goes_on_goes_on_when_it_is_retried(kind: SchedulerKind) -> None:
+    compared = scheduler(kind)
+    compared.reached(0, 0, 1.0)
+    compared.no_more(1)
+    compared.ended(0)
+    assert compared.decisions() == []
+    compared.retried(0)
+    assert compared.decisions() == [Promotion(0, 1)]
+
+
 def test_asha_gives_those_of_higher_rungs_first() -> None:
     compared = scheduler()
     after(compared, 0, *map(float, range(9)))

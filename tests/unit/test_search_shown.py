@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import command_helpers as commands
 import pytest
@@ -19,6 +21,7 @@ from orchestrator.experiment import control, resume, run_directory, run_end, run
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.experiment.run_end import RunEnd
 from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.experiment.search_process import SearchProcess
 from orchestrator.ledger import Ledger, search_events
 from orchestrator.ledger.search_events import SearchEvent
 from orchestrator.search.watch import SearchWatch, WatchReporter
@@ -155,6 +158,26 @@ def test_list_and_the_exit_code_of_status_are_those_of_the_search(
     assert search_process.exit_code_of(control.status(paths.root)) == code
 
 
+def test_a_search_whose_jobs_succeed_without_a_value_has_failed_and_says_what_to_do(tmp_path: Path) -> None:
+    why = "hops has no value; known are eval_mean, ep_rew_mean"
+    paths = search_run(tmp_path / "run", [Told(why=why), AT_FIRST])
+    ledger = Ledger.open(paths.ledger)
+    ledger.set_state("hopper-t00000-s0", Succeeded())
+    ledger.commit()
+    for fact in (f"No trial has a value of eval_mean (trial 0: {why})", "`retry`", "--fresh"):
+        assert fact in line_of(paths)
+    assert search_process.exit_code_of(control.status(paths.root)) == 1
+
+    supervisor: Any = SimpleNamespace(ledger=ledger, is_stopping=False)
+    process: Any = SimpleNamespace(_is_search=True, _is_needed=True, has_finished=True)
+    states = {row.job_id: row.state for row in ledger.jobs()}
+    assert SearchProcess.exit_code(process, states, supervisor) == 1
+    add(paths, over(0, 2.0))
+    assert SearchProcess.exit_code(process, states, supervisor) == 0
+    assert "No trial" not in line_of(paths)
+    ledger.close()
+
+
 def set_failed(paths: RunPaths, trials: Sequence[Told]) -> None:
     ledger = Ledger.open(paths.ledger)
     for number, trial in enumerate(trials):
@@ -180,7 +203,9 @@ def test_while_a_search_may_make_jobs_it_is_not_over(tmp_path: Path) -> None:
 
 
 def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Path) -> None:
-    paths = search_run(tmp_path / "run", [DONE, AT_FIRST, GOES_ON])
+    trials = [DONE, AT_FIRST, GOES_ON, Told(why="it fell")]
+    paths = search_run(tmp_path / "run", trials)
+    set_failed(paths, trials)
     ledger = Ledger.open(paths.ledger)
     jobs = tuple(row.job for row in ledger.jobs())
     experiment = replace(resume.declared_search(paths), search=None, scheduler=None, jobs=jobs)
@@ -194,8 +219,8 @@ def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Pat
         search_process.let_all_train_on(experiment, ledger, Reporter())
         ledger.commit()
     states: list[State] = [row.state for row in ledger.jobs()]
-    assert states == [Succeeded(), Pending(), Pending()]
-    assert [row.job.spec.pause_at for row in ledger.jobs()] == [None, None, None]
+    assert states == [Succeeded(), Pending(), Pending(), Failed(cause=Cause.ERROR, message="it fell")]
+    assert [row.job.spec.pause_at for row in ledger.jobs()] == [None] * 4
     assert search_events.standing(ledger) == "none"
     ledger.close()
     (message,) = messages
