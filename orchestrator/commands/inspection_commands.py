@@ -10,8 +10,11 @@ import typer
 from typer import Argument, Option
 
 from orchestrator.commands.shared_options import AsJson, print_json, print_text, stoppable
+from orchestrator.core.errors import UsageError
 
 app = typer.Typer()
+ADVISE_S = 30.0
+"""CPU seconds of measuring advice for one robot."""
 
 
 @app.command()
@@ -21,20 +24,36 @@ def check(
         Argument(metavar="JOBS.toml|FILE.xml|FOLDER...", help="Job files, MJCF files, folders of MJCF files."),
     ],
     time_limit: Annotated[float, Option(min=0.1, help="Time limit for each robot, in seconds.")] = 30.0,
+    advise: Annotated[
+        bool,
+        Option(
+            "--advise",
+            help="Measure what changes to the physics of each robot would bring in speed and change in its motion, "
+            "with lines for the job file. Nothing is changed.",
+        ),
+    ] = False,
+    advise_time: Annotated[
+        float | None,
+        Option(min=0.5, max=3600, help="CPU seconds that --advise measures each robot.", show_default="30"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which robots can be trained, how fast they simulate, and what is wrong with the others."""
     from orchestrator.experiment import robot_check
     from orchestrator.supervisor.stop_signals import StopRequests
-    from orchestrator.terminal import check_view, output
+    from orchestrator.terminal import advice_view, check_view, output
 
+    if advise_time is not None and not advise:
+        raise UsageError("--advise-time is for --advise; add --advise, or leave --advise-time out")
+    advise_s = (advise_time or ADVISE_S) if advise else 0.0
     stops = StopRequests()
     with stoppable("stopped"), stops.installed(), output.examination() as show:
-        rows = robot_check.check(paths, time_limit_s=time_limit, watch=stops.checking(show))
+        rows = robot_check.check(paths, time_limit_s=time_limit, advise_s=advise_s, watch=stops.checking(show))
     if as_json:
         print_json([row.facts() for row in rows])
     else:
         check_view.show(rows)
+        advice_view.show(rows)
     raise typer.Exit(robot_check.exit_code(rows))
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from orchestrator.core.decoding import FilePath, Message, decode
+from orchestrator.core.physics_advice import PhysicsAdvice
 
 HIGH_RUN_DELAY_SHARE = 0.15
 """Share of its wall time that a job waits for a CPU, above which something else uses its cores; alone on a core it is
@@ -121,6 +122,10 @@ class ExaminationRequest(JsonLine):
     """CPU seconds that the simulation stability test may take."""
     memory_mib: int | None = None
     """Memory that compiling and simulating may take; None: no limit."""
+    advise_s: float = 0.0
+    """CPU seconds of measuring for advice on physics; 0: none is asked for."""
+    advise_cpu: int | None = None
+    """The CPU to measure on; None: any."""
 
     @property
     def robot(self) -> str | None:
@@ -165,3 +170,5 @@ class ExaminationAnswer(JsonLine):
     """Whether the process ends after this answer, because what this robot did might affect the next one."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     """Key figures of the compiled model (see ``worker/robots/model_summary.py``); empty without a model."""
+    advice: PhysicsAdvice | None = None
+    """If it was asked for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import os
@@ -13,8 +14,9 @@ from typing import Any, Literal, TypeAlias
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.physics_advice import PhysicsAdvice
 from orchestrator.core.text import storable
-from orchestrator.experiment import preflight
+from orchestrator.experiment import preflight, robot_advice
 from orchestrator.experiment.preflight import requests_of
 from orchestrator.experiment.run_directory import is_run_directory
 from orchestrator.machine import topology
@@ -51,6 +53,8 @@ class RobotCheck:
     """The first examined file that includes this one; None also where both include each other."""
     outside: str | None = None
     """Which file lies outside of the robot's folder, so that a job needs ``allow_outside``; None for a job's robot."""
+    advice: PhysicsAdvice | None = None
+    """If it was asked for, and the robot can be trained."""
     figures: Mapping[str, Any]
 
     def facts(self) -> dict[str, Any]:
@@ -58,7 +62,9 @@ class RobotCheck:
         own = {name: getattr(self, name) for name in ("path", "verdict", "job", "where", "hash", "task", "task_reason")}
         figures = {name: self.figures.get(name) for name in FIGURES}
         unfit = [name for name, figure in figures.items() if isinstance(figure, float) and not math.isfinite(figure)]
-        return {**own, "messages": list(self.messages), **figures, **dict.fromkeys(unfit)}  # JSON has no NaN
+        advice = None if self.advice is None else dataclasses.asdict(self.advice)
+        # JSON has no NaN.
+        return {**own, "messages": list(self.messages), **figures, **dict.fromkeys(unfit), "advice": advice}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +82,27 @@ class _Item:
 
 
 def check(
-    paths: Sequence[Path], *, time_limit_s: float = TIME_LIMIT_S, watch: preflight.Watch = lambda *_: None
+    paths: Sequence[Path],
+    *,
+    time_limit_s: float = TIME_LIMIT_S,
+    advise_s: float = 0.0,
+    watch: preflight.Watch = lambda *_: None,
 ) -> list[RobotCheck]:
     """Examine files, all ``*.xml`` below folders, and the robots and tasks of job files.
 
+    :param advise_s: CPU seconds of measuring for advice on the physics of each robot; 0: no advice.
     :raises UsageError: a path that does not exist, or a folder without ``*.xml``.
     """
     items = list(_items(paths))
     examined = [item for item in items if isinstance(item, _Item)]
     requests, at_once = [item.request for item in examined], topology.detect().capacity
     answers = preflight.ask(requests, at_once=at_once, time_limit_s=time_limit_s, watch=watch)
+    if advise_s:
+        advisable = [number for number, item in enumerate(examined) if not item.may_be_invalid]
+        pairs = [(requests[number], answers[number]) for number in advisable]
+        advised = robot_advice.with_advice(pairs, advise_s=advise_s, time_limit_s=time_limit_s, watch=watch)
+        for number, answer in zip(advisable, advised, strict=True):
+            answers[number] = answer
     answered = dict(zip(map(id, examined), answers, strict=True))
     includers = _includers((item, answer) for item, answer in zip(examined, answers, strict=True) if item.where is None)
     first_with: dict[str, str] = {}
@@ -227,5 +244,6 @@ def _checked(
         task_reason=answer.task_reason,
         included_by=includer,
         outside=answer.outside,
+        advice=answer.advice,
         figures=answer.figures,
     )

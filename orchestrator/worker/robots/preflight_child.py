@@ -87,7 +87,7 @@ def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> Exa
     """
     try:
         with contextlib.ExitStack() as cleanup:
-            use = _init_check(request, cleanup) if request.init else _unchanged
+            use = _advising(request) if request.advise_s else _init_check(request, cleanup)
             return _examine(request, recent or cleanup.enter_context(RecentRobot()), cleanup, use)
     except (BundleError, UnfitError) as error:
         return _unfit(error)
@@ -112,8 +112,19 @@ def _unchanged(answer: ExaminationAnswer, _: object) -> ExaminationAnswer:
     return answer
 
 
+def _advising(request: ExaminationRequest) -> EnvironmentUse:
+    from orchestrator.worker.robots.advice import physics_advisor
+
+    return lambda answer, simulation: physics_advisor.advised(request, answer, simulation)
+
+
 def _init_check(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> EnvironmentUse:
-    """Checks ``init``. The environment of a source that is still to be trained is made before that of the job."""
+    """Checks ``init``, if there is one.
+
+    The environment of a source that is still to be trained is made before that of the job.
+    """
+    if not request.init:
+        return _unchanged
     from orchestrator.worker.robots import init_check  # here, before the user's folder is on the path
 
     made: list[Any] = []
