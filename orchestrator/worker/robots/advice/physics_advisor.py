@@ -22,6 +22,7 @@ from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import count
 from orchestrator.worker.envs.model_loading import for_simulation, load_model
 from orchestrator.worker.envs.simulation import Simulation, SimulationState
+from orchestrator.worker.model.spec_elements import EditError
 from orchestrator.worker.robots import made_robot
 from orchestrator.worker.robots.advice import collision_census, physics_candidates, trajectory_deviation
 from orchestrator.worker.robots.advice.collision_census import CollisionCensus
@@ -37,7 +38,7 @@ from orchestrator.worker.robots.advice.physics_candidates import ChangeCandidate
 from orchestrator.worker.robots.advice.trajectory_deviation import MotionTest
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.file_collector import BundleError
-from orchestrator.worker.robots.model_edits import EditError, RobotVariants, WithoutEffectError
+from orchestrator.worker.robots.model_edits import RobotVariants, WithoutEffectError
 from orchestrator.worker.tasks import Task, gymnasium_tasks, make_task
 from orchestrator.worker.tasks.actions import Floats
 
