@@ -62,11 +62,6 @@ class Distribution:
         """Whether it gives factors of the robot's own value."""
         return self.kind == "scale"
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether its numbers stay the same over the whole training."""
-        return all(start == end for start, end, _ in self.schedules)
-
     def numbers(self, progress: float) -> tuple[float, ...]:
         """:param progress: the share of the training that is over, from 0 to 1."""
         return tuple(
