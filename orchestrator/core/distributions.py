@@ -11,13 +11,9 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from orchestrator.core.worker_spec import parse_schedule
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 FORMS = {
     "uniform": "uniform(low, high)",
@@ -75,25 +71,6 @@ class Distribution:
             mean, deviation = numbers
             return mean - NORMAL_WIDTH * deviation, mean + NORMAL_WIDTH * deviation
         return min(numbers), max(numbers)
-
-    def draw(self, rng: np.random.Generator, progress: float = 1.0) -> float:
-        """A value drawn from ``rng``, which advances."""
-        numbers = self.numbers(progress)
-        if self.kind == "choice":
-            return numbers[int(rng.integers(len(numbers)))]
-        if self.kind == "normal":
-            mean, deviation = numbers
-            return mean + deviation * max(-NORMAL_WIDTH, min(NORMAL_WIDTH, float(rng.standard_normal())))
-        low, high = map(math.log, numbers) if self.kind == "loguniform" else numbers
-        drawn = low + (high - low) * float(rng.random())
-        return math.exp(drawn) if self.kind == "loguniform" else drawn
-
-    def draw_many(self, rng: np.random.Generator, count: int, progress: float = 1.0) -> NDArray[np.float64]:
-        """``(count,)`` values of ``normal`` or ``uniform``."""
-        first, second = self.numbers(progress)
-        if self.kind == "normal":
-            return first + second * rng.standard_normal(count).clip(-NORMAL_WIDTH, NORMAL_WIDTH)
-        return first + (second - first) * rng.random(count)
 
 
 def parse_distribution(text: str) -> Distribution:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core.distributions import DISTURBANCES, parse_distribution
+from orchestrator.worker.envs.randomization.draws import draw, draw_many
 from orchestrator.worker.envs.randomization.randomized_fields import TABLE, RandomizeError
 from orchestrator.worker.tasks import Task
 from orchestrator.worker.tasks.actions import Floats
@@ -74,7 +75,7 @@ class Disturbances:
         """Draw what an episode keeps; actions before its first were zeros."""
         for env in envs:
             for key, drawn in self._drawn.items():
-                value = self._by_key[key].draw(rngs[env], progress)
+                value = draw(self._by_key[key], rngs[env], progress)
                 drawn[env] = control_steps(value, self._task.step_s) if key == "push.period" else round(value)
         self._actions[:, envs] = 0.0
 
@@ -90,7 +91,7 @@ class Disturbances:
             if row == 0:
                 size = NOISE_STEPS * observations.shape[1]
                 for env, rng in enumerate(rngs):
-                    drawn = self._noise_of.draw_many(rng, size, progress)
+                    drawn = draw_many(self._noise_of, rng, size, progress)
                     self._noise[:, env] = drawn.reshape(NOISE_STEPS, -1)
             observations += self._noise[row]
         if len(self._observations):
@@ -104,7 +105,7 @@ class Disturbances:
         """The same when episodes begin, ``(len(envs), observation_size)``: what came before was equal to the first."""
         if self._noise_of is not None:
             for row, env in enumerate(envs):
-                observations[row] += self._noise_of.draw_many(rngs[env], observations.shape[1], progress)
+                observations[row] += draw_many(self._noise_of, rngs[env], observations.shape[1], progress)
         self._observations[:, envs] = self._seen[envs] = observations
         return observations
 
@@ -120,7 +121,7 @@ class Disturbances:
 
     def push(self, rng: np.random.Generator, progress: float) -> Floats:
         """``(nv,)`` velocities of one push."""
-        return horizontal_push(self._root, self._task.model.nv, self._by_key["push.speed"].draw(rng, progress), rng)
+        return horizontal_push(self._root, self._task.model.nv, draw(self._by_key["push.speed"], rng, progress), rng)
 
     def is_push_due(self, lengths: NDArray[np.int64]) -> NDArray[np.bool_] | None:
         """``(n_envs,)`` whether the base is pushed before the next control step; None: none is.

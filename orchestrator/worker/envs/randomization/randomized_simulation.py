@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.randomization.disturbances import Disturbances, DisturbanceState
+from orchestrator.worker.envs.randomization.draws import draw
 from orchestrator.worker.envs.randomization.randomized_fields import randomized_keys, write
 from orchestrator.worker.envs.simulation import BatchSettings, Simulation, SimulationState, StepResult
 from orchestrator.worker.tasks import make_task
@@ -79,7 +80,7 @@ class RandomizedSimulation(Simulation):
         progress = self._progress
         for env in envs:
             rng = self.generators[env]
-            self.drawn[env] = [key.distribution.draw(rng, progress) for key in self.keys]
+            self.drawn[env] = [draw(key.distribution, rng, progress) for key in self.keys]
         self._disturbances.begin(envs, self.generators, progress)
         self._write_robots(envs)
         first = super()._start_episodes(envs)

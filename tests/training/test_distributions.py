@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from orchestrator.core.distributions import check_disturbance, parse_distribution
+from orchestrator.worker.envs.randomization.draws import draw
 
 
 def drawn(text: str, progress: float = 1.0, count: int = 2000) -> np.ndarray:
     rng = np.random.default_rng(0)
     distribution = parse_distribution(text)
-    return np.array([distribution.draw(rng, progress) for _ in range(count)])
+    return np.array([draw(distribution, rng, progress) for _ in range(count)])
 
 
 @pytest.mark.parametrize(
