@@ -188,16 +188,22 @@ def killable(folder: Path) -> dict[str, int]:
     return found
 
 
-KILLS, KILLED_TRIALS = 10, 12
+RUNS_TO_KILL = (
+    ("worker", "searcher", "supervisor"),
+    ("supervisor",),
+    ("searcher", "worker", "supervisor"),
+    ("worker", "searcher", "supervisor"),
+)
+"""What is killed in each run of the search, one after another: ten kills. A start costs more than all else here."""
+KILLED_TRIALS = 12
 LONG_S = 900.0
 """Patience with a search of so many trials."""
 
 
 def kill_and_finish(jobs: Path) -> None:
-    """Run a search that is killed at random, :data:`KILLS` times: its supervisor, its searcher or a worker."""
+    """Run a search of which :data:`RUNS_TO_KILL` are killed, each at a random moment."""
     folder, chance = jobs.parent, random.Random(18)
-    for _ in range(KILLS):
-        before, new = known_events(folder / "run"), chance.randrange(5)
+    for kinds in RUNS_TO_KILL:
         with subprocess.Popen(
             commands.command("run", jobs, "--run-dir", folder / "run"),
             cwd=folder,
@@ -207,24 +213,27 @@ def kill_and_finish(jobs: Path) -> None:
             stderr=subprocess.DEVNULL,
         ) as process:
             try:
-                if new:
-                    wait_until(
-                        lambda: known_events(folder / "run") >= before + new or process.poll() is not None,  # noqa: B023
-                        "events",
-                        LONG_S,
-                    )
-                time.sleep(chance.uniform(0.0, 0.3 if new else 2.0))
-                assert process.poll() is None, "killed while it runs"
-                alive = killable(folder)
-                kind = chance.choice(sorted(alive))
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(alive[kind], signal.SIGKILL)
-                if kind != "supervisor":
-                    time.sleep(chance.uniform(0.0, 1.0))
+                for kind in kinds:
+                    kill_one(kind, folder, process, chance)
             finally:
                 process.kill()
         wait_until(lambda: "worker" not in killable(folder), "no worker is left")
     finish(jobs, LONG_S)
+
+
+def kill_one(kind: str, folder: Path, run: subprocess.Popen[bytes], chance: random.Random) -> None:
+    before, new = known_events(folder / "run"), chance.randrange(3)
+    is_starting = not killable(folder).keys() - {"supervisor"}
+
+    def is_due() -> bool:
+        return run.poll() is not None or known_events(folder / "run") >= before + new
+
+    wait_until(is_due, "events", LONG_S)
+    time.sleep(chance.uniform(0.0, 2.0 if is_starting and not new else 0.3))
+    pid = wait_until(lambda: run.poll() is not None or killable(folder).get(kind), f"a {kind}", LONG_S)
+    assert run.poll() is None, "killed while it runs"
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def known_events(run_dir: Path) -> int:
