@@ -40,6 +40,7 @@ JOB: dict[str, Any] = {
     "task_options": {"forward_reward_weight": 5.0, "healthy_reward": 0.2},
     "n_envs": 8,
     "eval_episodes": 4,
+    "preview": False,
     "checkpoint_every": 1_000_000_000,
     "ppo": {"learning_rate": "linear(1e-3, 0)", "n_steps": 256, "batch_size": 256, "n_epochs": 8, "gamma": 0.98},
     "resources": {"start": "fork"},

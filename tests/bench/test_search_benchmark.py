@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,15 +61,29 @@ def test_choices_of_rungs_are_judged_in_their_seed_and_over_all_seeds(monkeypatc
     ]
 
 
-def test_samplers_spend_the_same_and_figures_are_drawn(tmp_path: Path) -> None:
+def test_samplers_spend_the_same_and_figures_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the searches is run; they differ in seed and sampler only."""
+    train, settings, spent = search_learning.search, list[dict[str, Any]](), list[int]()
+
+    def search(seed: int, *, sampler: str, **others: Any) -> Curve:
+        settings.append(others)
+        if (seed, sampler) != (0, "tpe"):
+            return Curve(env_steps=[2_048, 4_096], values=[seed - 1.0, seed + 1.0], whole=4_096)
+        curve = train(seed, sampler=sampler, **others)
+        spent.append(curve.whole)
+        return curve
+
+    monkeypatch.setattr(search_learning, "search", search)
     lines = search_learning.samplers(2, figures=tmp_path)
+    assert spent == [2 * 2_048]
+    assert settings == settings[:1] * 4
     assert [len(line.values) for line in lines] == [2, 2, 1]
     assert 0 < lines[-1].values[0] <= 1
     assert (tmp_path / "search-samplers.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_children_with_a_policy_are_paired_with_those_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix = '"model.body.*_thigh.pos" = ["*0.7", "*1.15"]\n"model.geom.trunk.density" = [450, 900]\n'
+    matrix = '"model.body.*_thigh.pos" = ["*0.7", "*1.15"]\n"model.geom.trunk.density" = [450]\n'
     ppo = "[defaults.ppo]\nn_steps = 256\nbatch_size = 256\n"
     (tmp_path / "variants.toml").write_text(
         f"[defaults]\ntotal_timesteps = 2048\n{ppo}[[jobs]]\n[jobs.matrix]\n{matrix}"
@@ -76,7 +91,7 @@ def test_children_with_a_policy_are_paired_with_those_without(tmp_path: Path, mo
     monkeypatch.setattr(search_learning, "VARIANTS", tmp_path / "variants.toml")
     monkeypatch.setattr(search_learning, "CHILD_ENV_STEPS", 2_048)
     pairs = search_learning._pairs(tmp_path, 0)
-    assert len(pairs) == 4
+    assert len(pairs) == 2
     assert {env_steps for pair in pairs for env_steps in pair} == {2_048}
     search_figures.write(tmp_path, "children", search_figures.children, pairs, 2_048)
     assert (tmp_path / "children.png").read_bytes().startswith(b"\x89PNG")
