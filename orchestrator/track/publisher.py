@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import importlib
 import itertools
+import math
 import os
 import re
 import time
@@ -61,23 +62,28 @@ class Publisher:
     options: Mapping[str, Any]
     report: Callable[[str], object]
     """Takes the message of a failure, once for all failures alike and :data:`MOST_REPORTED` times at most."""
+    previews_s: float = math.inf
+    """For previews that are sent by themselves: some trackers take seconds to open a run again."""
     failures: int = field(default=0, init=False)
+    left_out: int = field(default=0, init=False)
+    """Previews that the last turn had no time for."""
     _tracker: Tracker | None = field(default=None, init=False)
     _jobs: dict[str, OneJob] = field(default_factory=dict, init=False)
     _first: int = field(default=0, init=False)
     """Place of the job that the next turn begins with."""
     _sent: int = field(default=0, init=False)
     """How often something was sent."""
+    _previews_until: float = field(default=0.0, init=False)
     _reported: set[str] = field(default_factory=set, init=False)
     _lock: IO[bytes] | None = field(default=None, init=False)
 
     def turn(self, rows: Sequence[SummaryRow], *, is_last: bool) -> bool:
-        """Send what is new. Returns whether the tracker has everything that there is.
+        """Send what is new. Returns whether the tracker has everything that there is, but for :attr:`left_out`.
 
         :param rows: of all jobs.
         :param is_last: whether all videos have been made.
         """
-        failures, sent = 0, self._sent
+        failures, sent, self.left_out = 0, self._sent, 0
         try:
             self._tracker = self._tracker or self._connected()
         except Exception as error:  # of any kind: a server that is away, an account that is missing
@@ -170,17 +176,26 @@ class Publisher:
         if not is_last and WorkerSpec.from_json(paths.spec.read_bytes()).video:
             return False  # its video is not made yet
         results = tracked_job.results(paths, row)
-        known = job.position
-        is_told = known is not None and known.final == results.digest
-        if known is None or not is_told or (with_previews and results.has_newer_preview(known.preview)):
-            if job.run is None:  # perhaps the job has ended before its first iteration
-                job.run = self._opened(job_id, job, row["started_at"] or time.time())
-            told = _tell_results(job.run, results, where)
-            job.position = replace(told, final=results.digest, preview=results.preview_written_at)
-            job.position.write(where)
-            job.run, self._sent = None, self._sent + 1
-        job.is_done = True
+        final = "" if job.position is None else job.position.final
+        is_told = final.startswith(results.digest_without_still)
+        is_preview_new = results.digest not in (final, results.digest_without_still)
+        if is_told and not (with_previews and is_preview_new):
+            job.is_done = True
+            return True
+        if is_told and not self._has_time_for_previews():
+            self.left_out += 1
+            return True
+        if job.run is None:  # perhaps the job has ended before its first iteration
+            job.run = self._opened(job_id, job, row["started_at"] or time.time())
+        job.position = _tell_results(job.run, results, where)
+        job.position.write(where)
+        job.run, self._sent, job.is_done = None, self._sent + 1, True
         return True
+
+    def _has_time_for_previews(self) -> bool:
+        now = time.monotonic()
+        self._previews_until = self._previews_until or now + self.previews_s
+        return now < self._previews_until
 
     def _send_points(self, job_id: str, job: OneJob) -> None:
         """All that the tracker does not have."""
@@ -221,10 +236,12 @@ class Publisher:
 
 def _tell_results(run: TrackedRun, results: JobResults, where: Path) -> Position:
     """How a job has ended; only its preview where the tracker knows the rest."""
-    if run.position.final == results.digest and results.preview is not None:
-        return run.show(results.preview)
-    if run.position.results != results.digest:
+    known = run.position
+    is_told = known.final.startswith(results.digest_without_still)
+    is_there = known.results.startswith(results.digest_without_still) and known.env_steps >= known.results_step
+    if known.results != results.digest and (is_told or not is_there):
         # Kept before they are sent, so that a killed process does not send them once more.
-        run.position = replace(run.position, results=results.digest, results_step=run.position.env_steps + 1)
+        run.position = replace(known, results=results.digest, results_step=known.env_steps + 1)
         run.position.write(where)
-    return run.finish(results)
+    told = run.show(results.preview) if is_told and results.preview is not None else run.finish(results)
+    return replace(told, final=told.results)

@@ -63,18 +63,15 @@ class JobResults:
 
     @property
     def digest(self) -> str:
-        """Differs when there is something new to tell; a still alone, which is drawn last of all, changes nothing."""
-        files = (self.eval_file, self.video, None if self.video is None else self.preview)
-        return json.dumps([self.state, self.summary["env_steps"], *map(_written_at, files)])
+        """Differs when there is something new to tell. It begins with :attr:`digest_without_still`."""
+        has_still = self.video is None and self.preview is not None
+        return f"{self.digest_without_still} {_written_at(self.preview)}" if has_still else self.digest_without_still
 
     @property
-    def preview_written_at(self) -> int:
-        """Nanoseconds since the epoch; 0 where there is none."""
-        return _written_at(self.preview)
-
-    def has_newer_preview(self, written_at: int) -> bool:
-        """Whether there is a still that is not the one of that time."""
-        return self.video is None and self.preview is not None and self.preview_written_at != written_at
+    def digest_without_still(self) -> str:
+        """The same without a still, which is drawn last of all and may be sent by itself."""
+        files = (self.eval_file, self.video, None if self.video is None else self.preview)
+        return json.dumps([self.state, self.summary["env_steps"], *map(_written_at, files)])
 
 
 def _written_at(path: Path | None) -> int:

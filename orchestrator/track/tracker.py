@@ -21,6 +21,7 @@ from orchestrator.core.errors import LedgerBusyError, OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import give_way
 from orchestrator.core.regular_files import read_regular
+from orchestrator.core.text import count
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.track_process import AT_ONCE, WARNING
 from orchestrator.ledger import SummaryRow
@@ -29,6 +30,8 @@ from orchestrator.track.publisher import Publisher
 EVERY_S, RETRY_S = 2.0, 30.0
 """Between turns, and between attempts with a tracker that failed."""
 FINAL_RETRY_S = 2.0
+PREVIEWS_S = 5.0
+"""How long the end of a run sends previews to a tracker; one that has begun is finished."""
 LONGEST_S = 300.0
 SHARE = 0.002
 """Of one core that turns take at most, as a turn that took longer is followed by a longer pause."""
@@ -45,9 +48,9 @@ class Finish(threading.Event):
         os._exit(0)
 
 
-def warn(message: str) -> None:
+def warn(message: str, what_next: str = "it is tried again") -> None:
     """For the supervisor to pass on."""
-    print(f"{WARNING}{message}; it is tried again", flush=True)
+    print(f"{WARNING}{message}; {what_next}", flush=True)
 
 
 @dataclass(slots=True)
@@ -71,7 +74,14 @@ def run(paths: RunPaths, finish: Finish) -> bool:
     """Returns whether every tracker has everything."""
     declared: dict[str, Any] = json.loads(read_regular(paths.track_declared))
     publishers = [
-        Publisher(paths=paths, experiment=declared["name"], backend=backend, options=options, report=warn)
+        Publisher(
+            paths=paths,
+            experiment=declared["name"],
+            backend=backend,
+            options=options,
+            report=warn,
+            previews_s=PREVIEWS_S,
+        )
         for backend, options in declared["trackers"].items()
     ]
     with contextlib.ExitStack() as stack:
@@ -91,6 +101,9 @@ def _loop(publishers: Sequence[Publisher], jobs: JobRows, finish: Finish) -> boo
                     failures = publisher.failures
                     if publisher.turn(rows, is_last=is_last) and is_last:
                         incomplete.remove(publisher)
+                        if publisher.left_out:
+                            late = f"{publisher.backend}: no time for {count(publisher.left_out, 'preview')}"
+                            warn(late, f"`publish {publisher.paths.root} --to {publisher.backend}` sends the rest")
                     due[publisher.backend] = time.monotonic() + (RETRY_S if publisher.failures > failures else 0.0)
         if is_last and not incomplete:
             return True

@@ -29,13 +29,11 @@ class Position:
     size: int = 0
     """Bytes of the file that the tracker writes; whatever follows them was not counted as sent."""
     results: str = ""
-    """Digest of the results that are being sent, or were sent; empty before."""
+    """Digest of the results, or of results with a later preview, that are being sent or were sent; empty before."""
     results_step: int = 0
     """The step that they get where they have one; a tracker whose last step it is has them."""
     final: str = ""
-    """Digest of the results that were sent; empty before."""
-    preview: int = 0
-    """When the preview was written that was sent; 0 before."""
+    """Digest of what was sent; empty before."""
 
     def at(self, env_steps: int) -> Position:
         """The same where the tracker's last step is another one; if it is lower, its results have to be sent again."""

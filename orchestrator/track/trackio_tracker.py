@@ -62,7 +62,9 @@ class TrackioRun:
         return self._log([content], [step], [float(results.summary.get("ended_at", self.position.began))])
 
     def show(self, preview: Path) -> Position:
-        step = self.position.env_steps + 1
+        step = self.position.results_step
+        if self.position.env_steps >= step:
+            return self.position
         image = self._stored(TrackioImage(str(preview)), step)
         return self._log([{"preview": image}], [step], [preview.stat().st_mtime])
 

@@ -47,7 +47,7 @@ class WandbTracker:
         self.destination = f"{self._entity or ''}/{self._project} {self._settings.mode}"
 
     def known(self, job_id: str, noted: Position) -> Position | None:
-        if noted.final:  # W&B's own end of the run has waited until it was written
+        if noted.final and noted.final == noted.results:  # W&B's own end of the run has waited until it was written
             return noted
         step = last_step(self._folder, noted.run)
         return noted if step is None else noted.at(step)
@@ -99,9 +99,10 @@ class WandbRun:
         return self.position
 
     def show(self, preview: Path) -> Position:
-        step = self.position.env_steps + 1
-        self._run.log({"preview": wandb.Image(str(preview))}, step=step, commit=True)
-        self.position = replace(self.position, env_steps=step)
+        step = self.position.results_step
+        if self.position.env_steps < step:
+            self._run.log({"preview": wandb.Image(str(preview))}, step=step, commit=True)
+            self.position = replace(self.position, env_steps=step)
         self._run.finish()
         return self.position
 

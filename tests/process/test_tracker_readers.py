@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,9 @@ from PIL import Image
 from tracker_helpers import JOB, Rows, end, make_publisher, needs, send, tracked_run, turn, write_progress
 
 from orchestrator.core.paths import RunPaths
+from orchestrator.track.tracker_protocol import Position
 
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings of the packages
 STILL = io.BytesIO()
 Image.new("RGB", (8, 6)).save(STILL, "PNG")
 
@@ -23,19 +24,14 @@ def paths(tmp_path: Path) -> RunPaths:
     return tracked_run(tmp_path / "run")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["wandb", "mlflow", "trackio"])
-def test_others_have_no_point_twice_after_a_kill(
-    paths: RunPaths, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needs(backend)
+@pytest.fixture(params=["wandb", "mlflow", "trackio"])
+def backend(request: pytest.FixtureRequest, paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> str:
+    needs(request.param)
     monkeypatch.setenv("TRACKIO_DIR", str(paths.root / "trackio"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        _send_twice(paths, backend)
+    return str(request.param)
 
 
-def _send_twice(paths: RunPaths, backend: str) -> None:
+def test_others_have_no_point_twice_after_a_kill(paths: RunPaths, backend: str) -> None:
     options = {"mode": "offline"} if backend == "wandb" else {}
     rows = Rows()
     write_progress(paths, [100, 200])
@@ -53,6 +49,11 @@ def _send_twice(paths: RunPaths, backend: str) -> None:
     where.write_text(json.dumps({**note, "env_steps": 400, "final": ""}))  # killed before it noted the results
     send(paths, rows, backend, is_last=True, **options)
     paths.job(JOB).preview.write_bytes(STILL.getvalue())
+    notes, write = [], Position.write
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Position, "write", lambda note, path: (notes.append(path.read_bytes()), write(note, path)))
+        send(paths, rows, backend, is_last=True, **options)
+    where.write_bytes(notes[-1])  # killed before it noted the preview
     for _ in range(2):
         send(paths, rows, backend, is_last=True, **options)
     if backend == "wandb":
@@ -96,35 +97,27 @@ def _send_twice(paths: RunPaths, backend: str) -> None:
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["eval.json", "preview.png"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["wandb", "mlflow", "trackio"])
-def test_a_job_without_points_is_there_and_comes_back_when_it_is_deleted(
-    paths: RunPaths, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needs(backend)
-    monkeypatch.setenv("TRACKIO_DIR", str(paths.root / "trackio"))
+def test_a_job_without_points_is_there_and_comes_back_when_it_is_deleted(paths: RunPaths, backend: str) -> None:
     rows, options = Rows("FAILED"), {"wandb": {"mode": "offline"}, "trackio": {"project": "ended"}}.get(backend, {})
     rows.row["env_steps"] = 0
     write_progress(paths, [])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert send(paths, rows, backend, is_last=True, **options)
-        if backend == "wandb":
-            from orchestrator.track import wandb_tracker
+    assert send(paths, rows, backend, is_last=True, **options)
+    if backend == "wandb":
+        from orchestrator.track import wandb_tracker
 
-            [log] = paths.root.glob("wandb/offline-run-*/*.wandb")
-            *_, last = wandb_tracker.records(log)
-            assert last.exit.exit_code == 1
-            assert list(wandb_tracker.logged_steps(log)) == []
-        elif backend == "trackio":
-            from trackio.sqlite_storage import SQLiteStorage
+        [log] = paths.root.glob("wandb/offline-run-*/*.wandb")
+        *_, last = wandb_tracker.records(log)
+        assert last.exit.exit_code == 1
+        assert list(wandb_tracker.logged_steps(log)) == []
+    elif backend == "trackio":
+        from trackio.sqlite_storage import SQLiteStorage
 
-            for _ in range(2):
-                assert [row["summary/state"] for row in SQLiteStorage.get_logs("ended", JOB)] == ["FAILED"]
-                SQLiteStorage.delete_run("ended", JOB)
-                assert send(paths, rows, backend, is_last=True, **options)
-        else:
-            _mlflow_runs_come_back(paths, rows)
+        for _ in range(2):
+            assert [row["summary/state"] for row in SQLiteStorage.get_logs("ended", JOB)] == ["FAILED"]
+            SQLiteStorage.delete_run("ended", JOB)
+            assert send(paths, rows, backend, is_last=True, **options)
+    else:
+        _mlflow_runs_come_back(paths, rows)
 
 
 def _mlflow_runs_come_back(paths: RunPaths, rows: Rows) -> None:

@@ -179,8 +179,25 @@ def test_a_preview_that_is_drawn_later_is_sent_alone_and_once(paths: RunPaths) -
     for _ in range(2):
         assert turn(made, rows, is_last=True)
     turn(with_memory(paths, memory)[0], rows, is_last=True)
+    paths.job(JOB).preview.unlink()
+    turn(with_memory(paths, memory)[0], rows, is_last=True)
     assert (memory.final, memory.shown_previews) == (["SUCCEEDED"], [b"a still"])
     assert memory.sent == {"run-1": [100]}
+
+
+def test_previews_that_there_is_no_time_for_are_counted_and_sent_another_time(paths: RunPaths) -> None:
+    memory, rows = Memory(), Rows()
+    made, _ = with_memory(paths, memory)
+    write_progress(paths, [100])
+    end(paths, rows)
+    turn(made, rows)
+    paths.job(JOB).preview.write_bytes(b"a still")
+    made.previews_s = 0.0
+    for _ in range(2):
+        assert turn(made, rows, is_last=True), "the results are there"
+        assert (memory.shown_previews, made.left_out) == ([], 1)
+    turn(with_memory(paths, memory)[0], rows, is_last=True)
+    assert memory.shown_previews == [b"a still"]
 
 
 def test_a_preview_that_is_there_goes_with_the_results(paths: RunPaths) -> None:
