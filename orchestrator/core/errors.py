@@ -7,6 +7,7 @@ import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 
@@ -14,9 +15,14 @@ from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 class OrchestratorError(Exception):
     """Base class of all of them."""
 
+    exit_code: ClassVar[int] = 1
+    """Of a child process that draws, plays or exports, and that it ends."""
+
 
 class UsageError(OrchestratorError):
     """Something the user can correct; the command ends with exit code 2."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

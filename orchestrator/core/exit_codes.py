@@ -1,10 +1,12 @@
-"""Exit codes of a worker process."""
+"""Exit codes of child processes."""
 
 from __future__ import annotations
 
 import enum
 import errno
 
+CANNOT_RENDER = 3
+"""Exit code of a child process that should draw, where nothing can be drawn."""
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -72,12 +72,15 @@ class StillsRequest:
     module: ClassVar[str] = "orchestrator.worker.rendering.stills"
     others: tuple[Path, ...] = ()
     """Directories of the other jobs."""
+    library: str = ""
+    """The OpenGL library; empty: the first one. That of the environment counts first."""
     is_probing: bool = False
-    """Whether OpenGL libraries are tried in processes of their own first."""
+    """Whether OpenGL libraries are tried in processes of their own instead; the process says which one it has taken."""
 
     def arguments(self) -> list[str]:
         """The command line arguments of :attr:`module`."""
-        return [*map(str, self.others), *(["--probe"] if self.is_probing else [])]
+        chosen = [f"--library={self.library}"] if self.library else []
+        return [*map(str, self.others), *(["--probe"] if self.is_probing else chosen)]
 
 
 def use(job: JobPaths, request: PlayRequest | ExportRequest) -> None:

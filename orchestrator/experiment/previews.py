@@ -10,8 +10,8 @@ import math
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
+from orchestrator.core.exit_codes import CANNOT_RENDER
 from orchestrator.core.job import State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
@@ -36,18 +36,18 @@ def waiting(paths: RunPaths, states: Mapping[str, State], without: Collection[st
     :param states: of the jobs; of a search not of those that an earlier run has trained.
     :param without: jobs that get another picture, or none.
     """
-    ids = _shown(paths) if is_search else list(states)
+    ids = shown(paths) or [] if is_search else list(states)
     chosen = [id_ for id_ in ids if id_ not in without and isinstance(states.get(id_, Succeeded()), Succeeded)]
-    return list(islice((job_id for job_id in chosen if paths.job(job_id).moment.exists()), MOST_DRAWN))
+    return [job_id for job_id in chosen if paths.job(job_id).moment.exists()]
 
 
-def _shown(paths: RunPaths) -> list[str]:
-    """What the search has said that pages show; nothing before it has come to its end."""
+def shown(paths: RunPaths) -> list[str] | None:
+    """What a search has said that pages show; None before it has come to its end."""
     try:
         content = json.loads(read_regular(paths.search_shown))
     except (OSError, ValueError):
-        return []
-    return [job_id for job_id in content if isinstance(job_id, str)] if isinstance(content, list) else []
+        return None
+    return [job_id for job_id in content if isinstance(job_id, str)] if isinstance(content, list) else None
 
 
 def drawings(paths: RunPaths, job_ids: Sequence[str], lanes: int, reporter: Reporter) -> list[StillsDrawing]:
@@ -65,6 +65,8 @@ class StillsOutcome:
     reporter: Reporter
     is_impossible: bool = False
     """Whether nothing can be drawn here: that is said once."""
+    library: str = ""
+    """The OpenGL library that works, where the first one did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,12 @@ class StillsDrawing:
     jobs: tuple[str, ...]
     outcome: StillsOutcome
     is_probing: bool = False
+    """Whether a process that found no OpenGL library, or crashed, has drawn none of them."""
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """A job that has been drawn has no pose any more, nor has one that cannot be drawn."""
+        return tuple(job_id for job_id in self.jobs if self.paths.job(job_id).moment.exists())
 
     @property
     def time_limit_s(self) -> float:
@@ -85,24 +93,23 @@ class StillsDrawing:
         if self.outcome.is_impossible:
             return None
         first, *others = (self.paths.job(job_id) for job_id in self.jobs)
-        request = StillsRequest(others=tuple(job.root for job in others), is_probing=self.is_probing)
+        roots, library = tuple(job.root for job in others), self.outcome.library
+        request = StillsRequest(others=roots, library=library, is_probing=self.is_probing and not library)
         return PolicyProcess(first, request, cpus=cpus)
 
     def end(self, code: int, message: str) -> list[StillsDrawing]:
-        """Report how it has ended. Returns those that are to be begun in its place.
-
-        A job that has been drawn has no pose any more, nor has one that cannot be drawn.
-        """
-        left = tuple(job_id for job_id in self.jobs if self.paths.job(job_id).moment.exists())
-        is_drawn = left != self.jobs
+        """Report how it has ended. Returns those that are to be begun in its place."""
+        left = self.left
         if code == 0:
+            if self.is_probing and not self.outcome.library:
+                self.outcome.library = message
             return []
-        if code > 0 and is_drawn:
+        if code > 0 and code != CANNOT_RENDER:
             self._warn(f"no preview of {message}")
             return []
-        if not is_drawn and not self.is_probing:
+        if left == self.jobs and not self.is_probing:
             return [replace(self, is_probing=True)]
-        if code > 0:
+        if code == CANNOT_RENDER:
             if not self.outcome.is_impossible:
                 self._warn(f"no previews: {message}. The same command draws them later; {OFF}")
             self.outcome.is_impossible = True

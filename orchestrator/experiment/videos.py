@@ -48,19 +48,23 @@ def make_missing(
     succeeded = [job_id for job_id in wanted if isinstance(states[job_id], Succeeded)]
     due = [job_id for job_id in succeeded if is_due(paths.job(job_id))]
     stills = previews.waiting(paths, states, {*wanted, *without_preview}, is_search=is_search)
+    stills, later = stills[: previews.MOST_DRAWN], stills[previews.MOST_DRAWN :]
     waiting = deque[Drawing](VideoDrawing(paths.job(job_id), reporter) for job_id in due)
     waiting.extend(previews.drawings(paths, stills, slots.lanes, reporter))
     if waiting:
         with contextlib.suppress(OSError):  # it only makes other commands answer better
             paths.only_videos.touch()
-        reporter.event("pictures", f"making {_named(waiting)}", jobs=[*due, *stills])
+        rest = f"; the same command makes {count(len(later), 'more preview')} another time" if later else ""
+        reporter.event("pictures", f"making {_named(waiting)}{rest}", jobs=[*due, *stills])
     running: dict[PolicyProcess, tuple[Drawing, Slot]] = {}
     with contextlib.ExitStack() as players:
         while waiting or running:
             if stopped():
                 left = [*(drawing for drawing, _ in running.values()), *waiting]
-                text = f"stopped before {_named(left)} could be made; run the same command again to make the rest"
-                reporter.event("warning", text, jobs=[job_id for drawing in left for job_id in drawing.jobs])
+                if not (names := _named(left)):  # the last one has been made
+                    return
+                text = f"stopped before {names} could be made; run the same command again to make the rest"
+                reporter.event("warning", text, jobs=[job_id for drawing in left for job_id in drawing.left])
                 return
             while waiting and (slot := slots.acquire(1)) is not None:
                 drawing = waiting.popleft()
@@ -105,7 +109,7 @@ class VideoDrawing:
         return TIME_LIMIT_S
 
     @property
-    def jobs(self) -> tuple[str, ...]:
+    def left(self) -> tuple[str, ...]:
         return (self.job.root.name,)
 
     def begin(self, cpus: tuple[int, ...]) -> PolicyProcess | None:
@@ -121,13 +125,13 @@ class VideoDrawing:
     def end(self, code: int, message: str) -> list[StillsDrawing]:
         """Report how it has ended."""
         if code == 0:
-            self.reporter.event("pictured", f"{self.jobs[0]}: {self.job.video}", job_id=self.jobs[0])
+            self.reporter.event("pictured", f"{self.job.root.name}: {self.job.video}", job_id=self.job.root.name)
         else:
             self._warn(f"no video: {message}")
         return []
 
     def _warn(self, text: str) -> None:
-        self.reporter.event("warning", f"{self.jobs[0]}: {text}", job_id=self.jobs[0])
+        self.reporter.event("warning", f"{self.job.root.name}: {text}", job_id=self.job.root.name)
 
 
 Drawing: TypeAlias = VideoDrawing | StillsDrawing
@@ -136,6 +140,6 @@ Drawing: TypeAlias = VideoDrawing | StillsDrawing
 def _named(drawings: Sequence[Drawing] | deque[Drawing]) -> str:
     """``2 videos and 1 preview``"""
     of_videos = sum(isinstance(drawing, VideoDrawing) for drawing in drawings)
-    of_stills = sum(len(drawing.jobs) for drawing in drawings) - of_videos
+    of_stills = sum(len(drawing.left) for drawing in drawings) - of_videos
     numbers = (("video", of_videos), ("preview", of_stills))
     return joined(count(number, what) for what, number in numbers if number)

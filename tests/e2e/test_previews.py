@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import command_helpers as commands
@@ -15,6 +15,7 @@ from command_helpers import HOPPER, TINY, Experiment, odd, write_experiment
 from PIL import Image
 from supervisor_helpers import RecordingReporter, make_machine, make_spec
 
+from orchestrator.core.exit_codes import CANNOT_RENDER
 from orchestrator.core.job import Cause, Failed, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.experiment import previews, videos
@@ -26,6 +27,7 @@ from orchestrator.worker.rendering import stills
 from orchestrator.worker.training.best_moment import BestMoment
 
 NO_LIBRARY = "no-such-library"
+EVALUATED = TINY.replace("eval_episodes = 0", "eval_episodes = 1")
 
 
 def keep_pose(paths: JobPaths) -> None:
@@ -48,6 +50,7 @@ def drawn(
     names: Sequence[str],
     states: Mapping[str, State] | None = None,
     without_preview: Sequence[str] = (),
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> RecordingReporter:
     """The events of drawing what waits."""
     reporter = RecordingReporter()
@@ -55,7 +58,7 @@ def drawn(
     machine = dataclasses.replace(make_machine(1), cpus=(Cpu(index=cpu, core=0, package=0, numa_node=0),))
     states = states or {name: Succeeded() for name in names}
     slots = SlotPool(machine)
-    videos.make_missing(paths, [], states, slots, reporter, lambda: False, without_preview=without_preview)
+    videos.make_missing(paths, [], states, slots, reporter, is_stopped, without_preview=without_preview)
     return reporter
 
 
@@ -172,7 +175,42 @@ def test_a_drawing_that_crashes_costs_one_robot_its_preview(tmp_path: Path) -> N
     assert not paths.job("bad-s0").moment.exists()
     assert reporter.messages() == "no preview of bad-s0: ended with signal 11"
     paths.job("c-s0").moment.unlink()
-    assert rest.end(0, "") == []
+    assert rest.end(0, "osmesa") == []
+
+
+def test_opengl_libraries_are_tried_once(tmp_path: Path) -> None:
+    names, reporter = [f"j{number}" for number in range(3 * MOST_IN_PROCESS)], RecordingReporter()
+    paths = waiting(tmp_path, names)
+    first, second, third = previews.drawings(paths, names, 1, reporter)
+    [probing] = first.end(CANNOT_RENDER, "no EGL")
+    assert probing.end(0, "osmesa") == []
+    assert (second.outcome.library, third.outcome.library) == ("osmesa", "osmesa")
+    [again] = second.end(CANNOT_RENDER, "no EGL")  # it had begun before that was known
+    assert again.end(0, "") == []
+    assert third.outcome.library == "osmesa"
+    assert not reporter.kinds()
+
+
+def test_an_error_of_one_group_is_not_that_nothing_can_be_drawn(tmp_path: Path) -> None:
+    reporter = RecordingReporter()
+    [drawing] = previews.drawings(waiting(tmp_path, ["a-s0"]), ["a-s0"], 1, reporter)
+    assert drawing.end(1, "a-s0: OSError: no space left") == []
+    assert not drawing.outcome.is_impossible
+    assert "no preview of a-s0: OSError" in reporter.messages()
+
+
+def test_what_is_left_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(previews, "MOST_DRAWN", 2)
+    names = ["a-s0", "b-s0", "c-s0"]
+    paths = waiting(tmp_path, names)
+
+    def is_stopped() -> bool:
+        paths.job("a-s0").moment.unlink()  # it has been drawn meanwhile
+        return True
+
+    reporter = drawn(paths, names, is_stopped=is_stopped)
+    assert "making 2 previews; the same command makes 1 more preview another time" in reporter.messages()
+    assert "stopped before 1 preview could be made" in reporter.messages()
 
 
 # -- after trainings
@@ -184,7 +222,22 @@ def test_a_robot_that_was_evaluated_has_a_preview_without_being_asked(opengl: No
     assert not jobs.job("hopper-s0").preview.exists(), "it was not evaluated"
 
 
-EVALUATED = TINY.replace("eval_episodes = 0", "eval_episodes = 1")
+@pytest.mark.slow
+def test_the_trials_that_a_search_shows_have_previews(opengl: None, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.toml"
+    job = f'[[jobs]]\nname = "hopper"\nxml = "{HOPPER}"\ntask = "forward"'
+    space = '[search.space]\n"ppo.learning_rate" = { low = 1e-4, high = 1e-2 }'
+    search = f'[search]\nsampler = "random"\ntrials = 2\nobjective = "eval_mean"\n{space}'
+    path.write_text(f'name = "search"\n{EVALUATED}\n{job}\n{search}\n')
+    done = commands.give("run", path, "--run-dir", "run", cwd=tmp_path, patience_s=120.0)
+    assert done.returncode == 0, done.stderr
+    paths = RunPaths(tmp_path / "run")
+    names = sorted(commands.summary(paths.root))
+    assert names == sorted(previews.shown(paths) or []) == ["hopper-t00000-s0", "hopper-t00001-s0"]
+    for name in names:
+        assert_still(paths.job(name))
+
+
 JOBS = (
     {"name": "hopper", "xml": str(HOPPER), "task": "forward"},
     {"name": "pendulum", "env": "InvertedPendulum-v5"},

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.exit_codes import CANNOT_RENDER
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import last_line
 
@@ -57,6 +58,8 @@ _MARKER_RGBA, _MARKER_SIZE = (0.10, 0.90, 0.15, 0.65), 0.035
 
 class CannotRender(OrchestratorError):
     """Pictures cannot be rendered here; the message says what to install."""
+
+    exit_code = CANNOT_RENDER
 
 
 def choose_gl() -> str:

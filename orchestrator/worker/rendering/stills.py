@@ -1,8 +1,9 @@
-"""``python -m orchestrator.worker.rendering.stills [--probe] JOB_DIR …``: draw the still of each job.
+"""``python -m orchestrator.worker.rendering.stills [--library L | --probe] JOB_DIR …``: draw the still of each job.
 
 It is drawn from the pose that the job's evaluation has kept (:mod:`orchestrator.worker.training.best_moment`), which is
 removed then. Neither torch nor the policy is loaded, so that a still costs little. With ``--probe``, which costs more,
-OpenGL libraries are tried in processes of their own first, as they may crash; without, the first of them is used.
+OpenGL libraries are tried in processes of their own first, as they may crash, and the last line of standard error names
+the one that works.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import contextlib
 import io
 import os
+import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ import numpy as np
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import JobPaths
+from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.rendering import offscreen
@@ -86,19 +89,24 @@ def main(options: argparse.Namespace) -> None:
     """:raises OrchestratorError: nothing can be drawn here, or some could not be drawn, and the others have been."""
     if options.probe:
         offscreen.choose_gl()
-    os.environ.setdefault("MUJOCO_GL", offscreen.GL_LIBRARIES[0])
+    os.environ.setdefault("MUJOCO_GL", options.library)
     problems: dict[str, str] = {}
-    for path in options.job_dirs:
-        try:
-            draw(JobPaths(path))
-        except Exception as error:  # of a robot, such as one whose file was changed, or of OpenGL
-            _try_gl()
-            problems[path.name] = failures.describe(error)
-            if not isinstance(error, OSError):  # of a disk that is full: a later run may draw it
-                JobPaths(path).moment.unlink(missing_ok=True)
+    jobs = [path.absolute() for path in options.job_dirs]
+    with TemporaryFolder() as folder:
+        os.chdir(folder)  # MuJoCo writes MUJOCO_LOG.TXT where it works
+        for path in jobs:
+            try:
+                draw(JobPaths(path))
+            except Exception as error:  # of a robot, such as one whose file was changed, or of OpenGL
+                _try_gl()
+                problems[path.name] = failures.describe(error)
+                if not isinstance(error, OSError):  # of a disk that is full: a later run may draw it
+                    JobPaths(path).moment.unlink(missing_ok=True)
     if problems:
         [first, *_] = problems.values()
         raise OrchestratorError(f"{listed(list(problems), SHOWN)}: {first}")
+    if options.probe:
+        print(os.environ["MUJOCO_GL"], file=sys.stderr)
 
 
 def _try_gl() -> None:
@@ -115,6 +123,7 @@ def _try_gl() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m orchestrator.worker.rendering.stills", allow_abbrev=False)
     parser.add_argument("--probe", action="store_true")
+    parser.add_argument("--library", default=offscreen.GL_LIBRARIES[0], choices=offscreen.GL_LIBRARIES)
     parser.add_argument("job_dirs", type=Path, nargs="+")
     return parser
 

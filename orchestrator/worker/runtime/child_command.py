@@ -1,7 +1,7 @@
 """The process of a command that needs a job's policy: ``play`` and ``export`` run in one.
 
-On failure the last line of standard error says why; the exit code is 2 for what another command line would avoid,
-otherwise 1.
+On failure the last line of standard error says why; the exit code is that of the error, such as 2 for what another
+command line would avoid, otherwise 1.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.worker.runtime import failures, lifeline
 
 
@@ -24,7 +24,7 @@ def run(command: Callable[[], None]) -> NoReturn:
     try:
         command()
     except OrchestratorError as error:
-        code, message = (2 if isinstance(error, UsageError) else 1), str(error)
+        code, message = error.exit_code, str(error)
     except OSError as error:
         code, message = 1, f"{error.filename or 'the system'}: {error.strerror or error}"
     except Exception as error:  # from robot, policy or the user's environment: one message, no traceback
