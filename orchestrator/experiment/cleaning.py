@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.errors import RunDirError
+from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import CHECKPOINT, DAMAGED, JobPaths, RunPaths
-from orchestrator.experiment import run_directory
+from orchestrator.experiment import previews, run_directory
 from orchestrator.ledger import JobRow
 
 _ASIDE = re.compile(rf".+{run_directory.TIME}")
@@ -31,7 +32,8 @@ DAMAGED_CHECKPOINTS = "damaged checkpoints"
 TABLES = "tables of trainings that started over"
 LOGS = "logs of earlier attempts"
 CHECKPOINTS = "older checkpoints of jobs that succeeded"
-KINDS = (FORMER, REPLACED, ALTERED, DAMAGED_CHECKPOINTS, TABLES, LOGS, CHECKPOINTS)
+POSES = "poses of robots of which no preview is drawn"
+KINDS = (FORMER, REPLACED, ALTERED, DAMAGED_CHECKPOINTS, TABLES, LOGS, CHECKPOINTS, POSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,9 @@ def clean(run_dir: Path, *, dry_run: bool) -> Cleaned:
         with run_directory.reading_ledger(paths) as ledger:
             rows = ledger.jobs()
         leftovers = [*_former(paths), *_replaced(paths)]
+        shown = previews.shown(paths)
         for row in rows:
-            leftovers += _of_job(paths.job(row.job_id), row)
+            leftovers += _of_job(paths.job(row.job_id), row, is_shown=shown is None or row.job_id in shown)
         problems = [] if dry_run else [problem for problem in map(_remove, leftovers) if problem]
     return Cleaned(run_dir=run_dir, leftovers=leftovers, is_removed=not dry_run, problems=problems)
 
@@ -90,13 +93,17 @@ def _replaced(paths: RunPaths) -> Iterator[Leftover]:
             yield _leftover(REPLACED, Path(entry.path))
 
 
-def _of_job(job: JobPaths, row: JobRow) -> Iterator[Leftover]:
+def _of_job(job: JobPaths, row: JobRow, *, is_shown: bool) -> Iterator[Leftover]:
+    """:param is_shown: False where a search has ended, and pages do not show the job by itself."""
+    is_drawn = row.state.name not in TERMINAL or (row.state.name == "SUCCEEDED" and row.preview and is_shown)
     for entry in _entries(job.root):
         path = Path(entry.path)
         if path == job.robot_altered and entry.is_dir(follow_symlinks=False):
             yield _leftover(ALTERED, path)
         elif _TABLE_BEFORE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
             yield _leftover(TABLES, path)
+        elif path == job.moment and entry.is_file(follow_symlinks=False) and not is_drawn:
+            yield _leftover(POSES, path)
     files = sorted(entry.name for entry in _entries(job.checkpoints) if entry.is_file(follow_symlinks=False))
     whole = [name for name in files if CHECKPOINT.fullmatch(name)]
     is_done = row.state.name == "SUCCEEDED" and job.model.is_file()

@@ -212,7 +212,9 @@ class TrainingPool:
                 raise UsageError(f"TrainingPool: {key}: {advice}")
         used = {**self._defaults, **settings}
         code = used.get("entry_point") or used.get("env") or used.get("task")
-        data = {"name": plain(self.run_dir.name), "on_invalid": "skip", "defaults": self._defaults, "jobs": [entry]}
+        # A program that trains hundreds of robots does not look at each: it would wait for the pictures at the end.
+        defaults = {"preview": False, **self._defaults}
+        data = {"name": plain(self.run_dir.name), "on_invalid": "skip", "defaults": defaults, "jobs": [entry]}
         with api.python_messages():
             base = api.code_folder(code) or self.run_dir
             return from_mapping(data, source="orchestrator.TrainingPool", base=base)

@@ -58,6 +58,10 @@ def littered(finished: Experiment) -> Experiment:
     (job.robot_altered / "hopper.xml").write_text("<mujoco/>")
     (job.checkpoints / "checkpoint-000000000064.pt.damaged").write_bytes(b"x" * 100)
     (job.root / f"progress.csv.before-{TIME}").write_text("x")
+    for job_id in (JOB, "balancer-s0"):
+        RunPaths(run_dir).job(job_id).moment.write_bytes(b"x" * 100)
+    RunPaths(run_dir).search_shown.parent.mkdir()
+    RunPaths(run_dir).search_shown.write_text('["balancer-s0"]')
     for path in (finished.cwd / "elsewhere/checkpoints", finished.cwd / f"run.{TIME}-2", run_dir / "bench"):
         path.mkdir(parents=True)
     kept = finished.cwd / "elsewhere/checkpoints/checkpoint-000000000001.pt"
@@ -90,12 +94,13 @@ def test_what_is_listed_is_removed_and_nothing_else(littered: Experiment) -> Non
         f"{job}/checkpoints/checkpoint-000000000064.pt.damaged",
         f"{job}/progress.csv.before-{TIME}",
         f"{job}/attempts/0/worker.log",
+        f"{job}/moment.npz",
         *(f"run/jobs/{name}/checkpoints/checkpoint-000000000384.pt" for name in (JOB, "balancer-s0")),
     }
     assert gone < before.keys()
     done = invoke("clean", "run", cwd=littered.cwd)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "removed 9 items" in done.stdout
+    assert "removed 10 items" in done.stdout
     assert before.keys() - contents(littered.cwd).keys() == gone
     assert "nothing to remove" in invoke("clean", "run", cwd=littered.cwd).stdout
 

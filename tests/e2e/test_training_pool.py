@@ -104,6 +104,7 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
         assert (child.ok, child.xml, child.seed, child.job_dir) == (True, None, 1, here / "run/jobs/child-s1")
         spec = WorkerSpec.from_json((child.job_dir / "spec.json").read_text())
         assert spec.init == str(fast.result().job_dir)
+        assert not spec.preview, "a pool that is closed does not wait for pictures"
         with pytest.raises(orchestrator.UsageError, match="no such option"):
             pool.submit(HOPPER, name="wrong").result(commands.PATIENCE_S)
         for xml, settings, fragment in (

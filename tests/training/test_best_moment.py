@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import mujoco
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from stable_baselines3 import PPO
 
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
+from orchestrator.worker.envs.sequential import SequentialVecEnv
 from orchestrator.worker.training import best_moment, evaluation
 from orchestrator.worker.training.best_moment import STRIDE, BestMoment
 
@@ -81,6 +83,26 @@ def test_episodes_that_do_not_count_are_left_out() -> None:
     assert chosen([1.0] * 5, [9.0] * 5, counted=1) == (0, 0)
 
 
+class Chain(gymnasium.Env[Any, Any]):
+    """An environment whose robot has one joint more in each episode, which has one step."""
+
+    observation_space = action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, joints: int) -> None:
+        self.joints = joints
+        self.reset()
+
+    def reset(self, **_: Any) -> Any:
+        self.joints += 1
+        body = '<body><geom size="0.1"/><joint axis="0 1 0"/></body>'
+        self.model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{body * self.joints}</worldbody></mujoco>")
+        self.data = mujoco.MjData(self.model)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, _: Any) -> Any:
+        return np.zeros(1, np.float32), 1.0, True, False, {}
+
+
 # -- real evaluations
 
 
@@ -124,6 +146,22 @@ def test_an_environment_of_gymnasium_is_kept_with_its_model(tmp_path: Path, monk
     assert arrays["state"].size == mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION)
     monkeypatch.setattr(best_moment, "MOST_MODEL_BYTES", 1000)
     assert evaluated(spec, tmp_path).moment is None, "a model that is too large is left out"
+
+
+def test_it_is_drawn_with_the_model_of_its_own_environment_and_episode() -> None:
+    envs = [Chain(0), Chain(10)]
+    venv, moment = SequentialVecEnv([lambda env=env: env for env in envs]), BestMoment()
+    venv.reset()
+    moment.begin(venv)
+    venv.step(np.zeros((2, 1), np.float32))
+    all_, rewards = np.ones(2, bool), np.array([0.0, 9.0])
+    moment.step(rewards, rewards, np.ones(2, int), all_, all_)
+    content = moment.content()
+    assert content is not None
+    arrays = np.load(io.BytesIO(content))
+    model = mujoco.MjModel.from_binary_path("a.mjb", {"a.mjb": arrays["model"].tobytes()})
+    assert (model.nv, envs[1].model.nv) == (12, 13), "the next episode has another robot"
+    assert arrays["state"].size == mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION)
 
 
 def test_without_mujoco_there_is_no_pose_and_no_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 
 STRIDE = 10
 """Control steps between two poses of which one may be the best; each is judged by as many before it and after it."""
-MOST_MODEL_BYTES = 16 << 20
+MOST_MODEL_BYTES = 4 << 20
 """Of the model of an environment that is no task. A larger one is not kept, and there is no still."""
 
-Pose: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""MuJoCo's ``mjSTATE_INTEGRATION``, and the ``(3,)`` position of the goal in world coordinates (empty: none)."""
+
+class PoseOfMoment(NamedTuple):
+    state: NDArray[np.float64]
+    """MuJoCo's ``mjSTATE_INTEGRATION``."""
+    marker: NDArray[np.float64]
+    """``(3,)`` position of the goal in world coordinates; empty: none."""
+    model: mujoco.MjModel | None = None
+    """Of an environment that is no task: its own, which may differ from those of other environments and episodes."""
 
 
 class BestMoment:
@@ -35,19 +41,17 @@ class BestMoment:
     """
 
     def __init__(self) -> None:
-        self._read: Callable[[int], Pose] | None = None
+        self._read: Callable[[int], PoseOfMoment] | None = None
         """Reads the pose of an environment; None where there is none: it does not simulate with MuJoCo."""
-        self._model: mujoco.MjModel | None = None
-        """Of environments that are no task."""
         self._return = -np.inf
-        self._chosen: Pose | None = None
+        self._chosen: PoseOfMoment | None = None
 
     def begin(self, venv: Any) -> None:
         """:param venv: the environments of an evaluation, which have been reset; wrapped in any way."""
         n_envs = venv.num_envs
         self._find_poses(venv.unwrapped)
         self._latest = [self._pose(env) for env in range(n_envs)]
-        self._best: list[Pose | None] = [None] * n_envs
+        self._best: list[PoseOfMoment | None] = [None] * n_envs
         self._highest = np.full(n_envs, -np.inf)
         """Rewards around that best pose of the episode so far."""
         self._rewards = np.zeros(n_envs)
@@ -97,46 +101,47 @@ class BestMoment:
         if self._chosen is None:
             return None
         model = np.empty(0, np.uint8)
-        if self._model is not None:
+        if self._chosen.model is not None:
             import mujoco
 
-            size = mujoco.mj_sizeModel(self._model)
+            size = mujoco.mj_sizeModel(self._chosen.model)
             if size > MOST_MODEL_BYTES:
                 say(f"no preview: the model of the environment has {size / 2**20:,.0f} MiB")
                 return None
             model = np.empty(size, np.uint8)
-            mujoco.mj_saveModel(self._model, None, model)
+            mujoco.mj_saveModel(self._chosen.model, None, model)
         file = io.BytesIO()
-        np.savez_compressed(file, state=self._chosen[0], marker=self._chosen[1], model=model)
+        np.savez_compressed(file, state=self._chosen.state, marker=self._chosen.marker, model=model)
         return file.getvalue()
 
     def _find_poses(self, venv: Any) -> None:
         if isinstance(venv, SequentialVecEnv):
-            self._find_in_environments([env.unwrapped for env in venv.envs if simulates_with_mujoco(env)])
+            if all(map(simulates_with_mujoco, venv.envs)):
+                self._find_in_environments([env.unwrapped for env in venv.envs])
             return
         simulation: Simulation = venv.simulation
 
-        def of_task(env: int) -> Pose:
+        def of_task(env: int) -> PoseOfMoment:
             marker = simulation.task.goal_marker(simulation.states.goals[env])
-            return simulation.physics(env), np.array(() if marker is None else marker, float)
+            return PoseOfMoment(simulation.physics(env), np.array(() if marker is None else marker, float))
 
         self._read = of_task
 
     def _find_in_environments(self, envs: Sequence[Any]) -> None:
         """:param envs: those of gymnasium or the user that have MuJoCo's model and data, perhaps of another binding."""
-        if not envs or not type(envs[0].model).__module__.startswith("mujoco."):
+        if not all(type(env.model).__module__.startswith("mujoco.") for env in envs):
             return
         import mujoco
 
-        def of_environment(env: int) -> Pose:
+        def of_environment(env: int) -> PoseOfMoment:
             model, data, kind = envs[env].model, envs[env].data, mujoco.mjtState.mjSTATE_INTEGRATION
             state = np.empty(mujoco.mj_stateSize(model, kind))
             mujoco.mj_getState(model, data, state, kind)
-            return state, np.empty(0)
+            return PoseOfMoment(state, np.empty(0), model)
 
-        self._read, self._model = of_environment, envs[0].model
+        self._read = of_environment
 
-    def _pose(self, env: int) -> Pose | None:
+    def _pose(self, env: int) -> PoseOfMoment | None:
         if self._read is None:
             return None
         try:
