@@ -50,6 +50,7 @@ def test_a_worker_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
         "init.pt",
         "progress.csv",
         "timings.csv",
+        "eval.json",
         "checkpoints/checkpoint-000000000512.pt",
         "checkpoints/checkpoint-000000001024.pt",
         ROWS_0,
@@ -77,7 +78,7 @@ def test_a_link_among_the_files_is_an_error(tmp_path: Path) -> None:
 
 def test_a_link_that_matches_no_pattern_is_ignored(tmp_path: Path) -> None:
     write(tmp_path / "driver", JOB)
-    (tmp_path / "driver/preview.png").symlink_to(tmp_path / "elsewhere.png")
+    (tmp_path / "driver/video.mp4").symlink_to(tmp_path / "elsewhere.mp4")
     assert "spec.json" in paths_of(list(outgoing_chunks(tmp_path / "driver")))
 
 

@@ -47,6 +47,23 @@ def test_files_received_from_the_driver_are_not_sent_back(tmp_path: Path) -> Non
     assert list(sender.scan()) == [RemovedFile("checkpoints/checkpoint-000000000512.pt")]
 
 
+def test_what_a_worker_removes_of_a_shorter_training_is_removed_at_the_driver(tmp_path: Path) -> None:
+    results = dict.fromkeys(("eval.json", "moment.npz", "preview.png"), "of the shorter one")
+    write(tmp_path / "driver", JOB | results)
+    node, driver = Receiver(tmp_path / "node"), Receiver(tmp_path / "driver")
+    for chunk in outgoing_chunks(tmp_path / "driver"):
+        node.apply(chunk)
+    sender = Sender.of_copy(tmp_path / "node")
+    for name in results:
+        (tmp_path / "node" / name).unlink()
+    write(tmp_path / "node", {"model.zip": "of the longer one", "eval.json": "of the longer one"})
+    for chunk in sender.scan():
+        driver.apply(chunk)
+    left = [name for name in results if (tmp_path / "driver" / name).exists()]
+    assert left == ["eval.json"]
+    assert (tmp_path / "driver/eval.json").read_text() == "of the longer one"
+
+
 def test_all_files_are_sent_except_inputs_and_hidden_ones(tmp_path: Path) -> None:
     write(tmp_path, JOB)
     sent = set(paths_of(list(Sender(tmp_path).scan())))

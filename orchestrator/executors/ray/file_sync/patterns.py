@@ -18,6 +18,8 @@ _JOB = JobPaths(Path())
 _ATTEMPTS, _CHECKPOINTS, _ROBOT = _JOB.attempts.name, _JOB.checkpoints.name, _JOB.robot.name
 _EXIT_RECORD = _JOB.attempt(0).exit.name
 _RENDEZVOUS = re.compile(rf"{_ATTEMPTS}/[^/]+/{_JOB.attempt(0).rendezvous.name}$")
+_OF_A_SHORTER_TRAINING = (_JOB.eval.name, _JOB.moment.name, _JOB.preview.name)
+"""A worker removes them when it writes another policy."""
 _CHECKPOINT = ".pt"
 _RANK = re.compile(rf"{_ATTEMPTS}/[^/]+/rank-(\d+)\.|{_JOB.replay(1).as_posix()[:-1]}(\d+)(?:/|$)")
 
@@ -83,6 +85,8 @@ class InputFiles:
     def matches(self, path: str) -> bool:
         top, _, rest = path.partition("/")
         if top in (_JOB.spec.name, _JOB.init.name, _JOB.progress_csv.name, _JOB.timings_csv.name, _ROBOT):
+            return True
+        if top in _OF_A_SHORTER_TRAINING:  # so that they are removed at the driver too
             return True
         return top == _CHECKPOINTS and not _is_hidden(rest) and not rest.endswith(DAMAGED)
 
