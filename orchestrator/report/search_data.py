@@ -10,9 +10,9 @@ from typing import Any, TypeAlias, TypedDict
 from orchestrator.core.paths import RunPaths
 from orchestrator.jobfile.search_spec import ArchiveAxis, Dimension
 from orchestrator.ledger import Ledger, search_events
-from orchestrator.search.history import History, Trial, ranked
-from orchestrator.search.shown_trials import MOST_REPORTED, ArchiveElite, archive
-from orchestrator.search.trials import TrialReader, best
+from orchestrator.search.history import History, Trial
+from orchestrator.search.shown_trials import MOST_REPORTED, ArchiveElite, Leaders, is_measured, leaders
+from orchestrator.search.trials import TrialReader
 
 AT_FIRST_RUNG = "return at the first rung"
 """What all trials have been compared by after equally many env_steps."""
@@ -112,10 +112,10 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         return None
     events = reader.update(ledger)
     search, asked, repeated = reader.search, reader.asked, reader.repeated
-    finished = [trial for trial in asked if trial.values and all(map(math.isfinite, trial.values))]
+    finished = [trial for trial in asked if is_measured(trial)]
     names = () if search is None else search.objectives
     directions = () if search is None else search.directions
-    in_order = ranked(finished, directions[:1]) if search is not None else []
+    leading = Leaders([], [], []) if search is None else leaders(asked, search)
     outcomes = {
         name: {one.number: one.values[place] for one in finished if one.values} for place, name in enumerate(names)
     }
@@ -133,8 +133,8 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         "saved": reader.saved_share if reader.rungs else None,
         "rungs": reader.rungs,
         "trials": [_trial(trial, reader.state(trial), repeated.get(trial.number)) for trial in asked],
-        "best": [trial.number for trial in in_order],
-        "front": [trial.number for trial in best(finished, directions)] if len(names) > 1 else [],
+        "best": leading.best,
+        "front": leading.front,
         "improvements": {
             name: _improvements(outcomes[name], direction, spent)
             for name, direction in zip(names, directions, strict=True)
@@ -142,15 +142,15 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         "spent": spent,
         "dimensions": [] if search is None else [_dimension(one, asked, outcomes) for one in search.space],
         "axes": [] if search is None else [_axis(axis) for axis in search.measures],
-        "archive": [] if search is None else archive(finished, search),
+        "archive": leading.archive,
     }
 
 
 def reported_jobs(facts: SearchFacts) -> set[str]:
     """The jobs that a page shows by themselves: of the best trials, of elites, and of the latest others."""
     others = [one["trial"] for one in facts["trials"] if one["state"] != "finished"]
-    parts = (facts["best"], facts["front"], [elite["trial"] for elite in facts["archive"]], others[::-1])
-    shown = {number for part in parts for number in part[:MOST_REPORTED]}
+    leading = Leaders(facts["best"], facts["front"], facts["archive"])
+    shown = {*leading.shown(), *others[: -MOST_REPORTED - 1 : -1]}
     chosen = [one for one in facts["trials"] if one["trial"] in shown]
     return {job_id for one in chosen for job_id in (*one["jobs"], *one["repeated_jobs"])}
 

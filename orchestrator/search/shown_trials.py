@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterable, Sequence
-from typing import TypedDict
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple, TypedDict
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import RunPaths
@@ -35,18 +35,41 @@ def note(paths: RunPaths, trials: Sequence[Trial], search: SearchSpec) -> None:
 
 
 def jobs_to_show(trials: Sequence[Trial], search: SearchSpec) -> list[str]:
-    """The jobs of the best trials, of the Pareto front and of elites, and of those that repeat them."""
-    finished = [trial for trial in trials if trial.reevaluates is None and _is_measured(trial.values)]
-    fronts = [best(finished, search.directions)] if len(search.directions) > 1 else []
-    parts = [[one.number for one in part] for part in (ranked(finished, search.directions[:1]), *fronts)]
-    parts.append([elite["trial"] for elite in archive(finished, search)])
-    shown = dict.fromkeys(number for part in parts for number in part[:MOST_REPORTED])
+    """The jobs of the trials to show, and of those that repeat them."""
     repeated = {trial.reevaluates: trial.jobs for trial in trials}
+    shown = leaders([trial for trial in trials if trial.reevaluates is None], search).shown()
     return [job_id for number in shown for job_id in (*trials[number].jobs, *repeated.get(number, ()))]
 
 
-def _is_measured(values: Sequence[float] | None) -> bool:
-    return bool(values) and all(map(math.isfinite, values or ()))
+class Leaders(NamedTuple):
+    """The finished trials of a search in the orders in which pages show them."""
+
+    best: Sequence[int]
+    """By their first value, the best first."""
+    front: Sequence[int]
+    """Pareto front of several objectives."""
+    archive: Sequence[ArchiveElite]
+
+    def shown(self) -> Collection[int]:
+        """Those that are shown by themselves, in that order."""
+        parts = (self.best, self.front, [elite["trial"] for elite in self.archive])
+        return dict.fromkeys(number for part in parts for number in part[:MOST_REPORTED])
+
+
+def leaders(trials: Iterable[Trial], search: SearchSpec) -> Leaders:
+    """:param trials: none of them repeats another."""
+    finished = [trial for trial in trials if is_measured(trial)]
+    front = best(finished, search.directions) if len(search.directions) > 1 else []
+    return Leaders(
+        best=[trial.number for trial in ranked(finished, search.directions[:1])],
+        front=[trial.number for trial in front],
+        archive=archive(finished, search),
+    )
+
+
+def is_measured(trial: Trial) -> bool:
+    """Whether it has finished with values."""
+    return bool(trial.values) and all(map(math.isfinite, trial.values or ()))
 
 
 def archive(trials: Iterable[Trial], search: SearchSpec) -> list[ArchiveElite]:

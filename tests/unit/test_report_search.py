@@ -17,11 +17,13 @@ from orchestrator import report
 from orchestrator.analysis import run_reader
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_directory
 from orchestrator.jobfile.search_spec import ArchiveAxis, SearchSpec
 from orchestrator.report import drawing, search_data
 from orchestrator.report.document import Document, Section, Table
 from orchestrator.search import shown_trials
 from orchestrator.search.history import Trial
+from orchestrator.search.trials import TrialReader
 
 TRIALS = 160
 JOBS = TRIALS - TRIALS // 20
@@ -112,7 +114,8 @@ def test_rungs_count_who_reached_them_and_who_went_on(document: Document) -> Non
 def test_files_of_a_large_search_are_read_for_a_part_of_its_jobs(
     searched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_data, "MOST_REPORTED", 20)
+    for module in (shown_trials, search_data):
+        monkeypatch.setattr(module, "MOST_REPORTED", 20)
     opened: list[Path] = []
     read = run_reader.iterations
     monkeypatch.setattr(run_reader, "iterations", lambda path: opened.append(path) or read(path))
@@ -224,6 +227,23 @@ def test_an_archive_keeps_the_best_of_each_cell() -> None:
     assert [(one["cell"], one["trial"]) for one in shown_trials.archive(trials, spec())] == [((0, 2), 1), ((3, 0), 3)]
     smallest = shown_trials.archive(trials, spec("minimize"))
     assert [(one["cell"], one["trial"]) for one in smallest] == [((3, 0), 3), ((0, 2), 0)]
+
+
+def test_previews_are_drawn_of_the_finished_trials_that_a_report_shows(
+    searched: Path, document: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (shown_trials, search_data):
+        monkeypatch.setattr(module, "MOST_REPORTED", 7)
+    reader = TrialReader.of(RunPaths(searched))
+    assert reader is not None
+    with run_directory.opened_ledger(RunPaths(searched), read_only=True) as ledger:
+        reader.update(ledger)
+    assert reader.search is not None
+    drawn = shown_trials.jobs_to_show(reader.history.trials, reader.search)
+    facts: Any = document.facts["search"]
+    ended = {job_id for one in facts["trials"] if one["state"] == "finished" for job_id in one["jobs"]}
+    assert len(drawn) == 7
+    assert set(drawn) == search_data.reported_jobs(facts) & ended
 
 
 @pytest.mark.slow
