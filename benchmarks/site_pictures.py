@@ -76,6 +76,8 @@ def picture(driver: Any, address: str, shot: Shot) -> Image.Image:
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     driver.get(address + shot.section)
     time.sleep(SETTLED_S)
+    if shot.section and not driver.find_elements("css selector", shot.section):
+        raise SystemExit(f"no picture {shot.name}: {address} has no {shot.section}")
     answer = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
     return Image.open(io.BytesIO(base64.b64decode(answer["data"]))).convert("RGB")
 

@@ -182,11 +182,15 @@ def test_1000_jobs(browser: Browser, tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_nothing_is_wider_than_the_window(browser: Browser, tmp_path: Path, size: tuple[int, int]) -> None:
     long = Trained(name="a", state="FAILED", message="no such file: " + "/very/long/path" * 40, suffix="-" + "x" * 60)
-    paths = make_run_dir(tmp_path / ("run" * 15), [long, Trained(name="b", attempts=3), Trained(name="c", seed=1)])
+    pictured = [Trained(name="b", attempts=3, preview=film_strip), Trained(name="c", seed=1, preview=film_strip)]
+    paths = make_run_dir(tmp_path / ("run" * 15), [long, *pictured])
     with page(paths.root, browser) as (address, _):
         browser.open(address, size)
         browser.shows("#jobs", "failed")
         browser.shows("#schedule", "CPU")
+        browser.run("document.getElementById('robots').scrollIntoView()")
+        pictures = "[...document.querySelectorAll('#robots img')].filter((one) => one.naturalWidth > 0).length"
+        wait_until(lambda: browser.run(pictures) == len(pictured), "the pictures of the robots")
         assert browser.run("document.documentElement.scrollWidth") <= size[0]
         browser.run("document.querySelector('#jobs tbody a').click()")
         browser.shows("#panel", "very/long")
