@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from orchestrator.commands import experiment_commands
 from orchestrator.commands import shared_options as shared
-from orchestrator.commands.shared_options import AsJson, FoundRunDir, JobName, RunDir
+from orchestrator.commands.shared_options import ONE_JOB, AsJson, Checkpoint, FoundRunDir, JobName, RunDir
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import plain
 
@@ -32,6 +32,11 @@ app = typer.Typer()
 def _jobs_argument(verb: str, otherwise: str) -> Any:
     """:param otherwise: what happens if no jobs are named."""
     return Argument(metavar="[JOB]...", help=f"Jobs to {verb}: {NAMES}; if none are named, {otherwise}.")
+
+
+def _one_job(otherwise: str) -> Any:
+    """:param otherwise: what is shown if no job is named."""
+    return Argument(metavar="[JOB]", help=ONE_JOB, show_default=otherwise)
 
 
 @app.command()
@@ -97,14 +102,7 @@ def _snapshots(run_dir: Path, *, watch: bool) -> Iterator[Snapshot]:
 @app.command()
 def logs(
     run_dir: FoundRunDir = None,
-    job: Annotated[
-        str | None,
-        Argument(
-            metavar="[JOB]",
-            help="A job, the beginning of its name, or a pattern that it alone matches.",
-            show_default="the jobs are listed, with the last line of each log",
-        ),
-    ] = None,
+    job: Annotated[str | None, _one_job("the jobs are listed, with the last line of each log")] = None,
     follow: Annotated[
         bool, Option("-f", "--follow", help="Print new lines as they are written, until the job has ended.")
     ] = False,
@@ -222,25 +220,11 @@ def set_(
 @app.command()
 def play(
     run_dir: RunDir,
-    job: Annotated[
-        str | None,
-        Argument(
-            metavar="[JOB]",
-            help="A job, the beginning of its name, or a pattern that it alone matches.",
-            show_default="--all",
-        ),
-    ] = None,
+    job: Annotated[str | None, _one_job("--all")] = None,
     all_robots: Annotated[
         bool, Option("--all", help="Write mosaic.mp4: all robots side by side, each with its name and return.")
     ] = False,
-    checkpoint: Annotated[
-        str | None,
-        Option(
-            metavar="N|latest|PATH",
-            help="Checkpoint to show: its env_steps, the latest, or a file.",
-            show_default="the trained policy",
-        ),
-    ] = None,
+    checkpoint: Checkpoint = None,
     video: Annotated[
         bool, Option("--video", help="Write video.mp4 and preview.png, even where a window could be opened.")
     ] = False,
@@ -316,14 +300,7 @@ def export(
             help="The file to write: ONNX, TorchScript, NumPy or a C header. An earlier file is replaced.",
         ),
     ],
-    checkpoint: Annotated[
-        str | None,
-        Option(
-            metavar="N|latest|PATH",
-            help="Checkpoint to export: its env_steps, the latest, or a file.",
-            show_default="the trained policy",
-        ),
-    ] = None,
+    checkpoint: Checkpoint = None,
 ) -> None:
     """Write a trained policy for other programs, such as a robot's controller: observations in, actions and ctrl out.
 

@@ -24,8 +24,15 @@ FoundRunDir = Annotated[
         show_default="the only one here or in runs/; if there are several, your experiments are listed",
     ),
 ]
-JobName = Annotated[
-    str, Argument(metavar="JOB", help="A job, the beginning of its name, or a pattern that it alone matches.")
+ONE_JOB = "A job, the beginning of its name, or a pattern that it alone matches."
+JobName = Annotated[str, Argument(metavar="JOB", help=ONE_JOB)]
+Checkpoint = Annotated[
+    str | None,
+    Option(
+        metavar="N|latest|PATH",
+        help="The checkpoint whose policy is taken: its env_steps, the latest, or a file.",
+        show_default="the trained policy",
+    ),
 ]
 AsJson = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Settings = Annotated[
