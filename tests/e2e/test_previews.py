@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import command_helpers as commands
 import numpy as np
@@ -19,11 +20,12 @@ from orchestrator.core.exit_codes import CANNOT_RENDER
 from orchestrator.core.job import Cause, Failed, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.experiment import previews, videos
+from orchestrator.experiment.policy_process import PolicyProcess, StillsRequest
 from orchestrator.experiment.previews import MOST_IN_PROCESS
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Cpu
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
-from orchestrator.worker.rendering import stills
+from orchestrator.worker.rendering import offscreen, stills
 from orchestrator.worker.training.best_moment import BestMoment
 
 NO_LIBRARY = "no-such-library"
@@ -122,6 +124,33 @@ def test_previews_that_are_switched_off_and_processes_that_are_killed(
     assert reporter.kinds() == ["pictures", "warning"]
     assert "a-s0, b-s0: took more than 0 s" in reporter.messages()
     assert all(paths.job(name).moment.exists() for name in names), "another time they are drawn"
+
+
+@pytest.mark.slow
+def test_without_egl_all_are_drawn_with_osmesa_which_is_found_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setenv("__EGL_VENDOR_LIBRARY_DIRS", str(tmp_path / "none"))
+    if offscreen._try_gl("egl") is None or offscreen._try_gl("osmesa") is not None:
+        pytest.skip("needs OSMesa, and an EGL that can be hidden")
+    monkeypatch.setattr(previews, "FEWEST_IN_PROCESS", 1)
+    monkeypatch.setattr(previews, "MOST_IN_PROCESS", 1)
+    requests: list[StillsRequest] = []
+
+    def recorded(job: JobPaths, request: StillsRequest, **options: Any) -> PolicyProcess:
+        requests.append(request)
+        return PolicyProcess(job, request, **options)
+
+    monkeypatch.setattr(previews, "PolicyProcess", recorded)
+    paths, names = RunPaths(tmp_path), ["a-s0", "b-s0", "c-s0"]
+    for name in names:
+        keep_pose(paths.job(name))
+    assert drawn(paths, names).kinds() == ["pictures"]
+    for name in names:
+        assert_still(paths.job(name))
+    assert [request.is_probing for request in requests].count(True) == 1
+    assert {request.library for request in requests} == {"", "osmesa"}
 
 
 # -- decisions
