@@ -200,6 +200,22 @@ def test_previews_that_there_is_no_time_for_are_counted_and_sent_another_time(pa
     assert memory.shown_previews == [b"a still"]
 
 
+def test_the_end_of_a_run_says_which_previews_it_had_no_time_for(
+    paths: RunPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory, rows = Memory(), Rows()
+    made, _ = with_memory(paths, memory)
+    write_progress(paths, [100])
+    end(paths, rows)
+    turn(made, rows)
+    paths.job(JOB).preview.write_bytes(b"a still")
+    made.previews_s, finish = 0.0, tracker.Finish()
+    finish.set()
+    assert tracker._loop([made], SimpleNamespace(read=rows.summary), finish)  # type: ignore[arg-type]
+    said = capsys.readouterr().out
+    assert "memory: no time for 1 preview; `publish" in said
+
+
 def test_a_preview_that_is_there_goes_with_the_results(paths: RunPaths) -> None:
     memory, rows = Memory(), Rows()
     write_progress(paths, [100])
