@@ -9,6 +9,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from orchestrator.core.text import count
 from orchestrator.worker.robots.advice import collision_census
 from orchestrator.worker.robots.advice.collision_census import CollisionCensus
 
@@ -216,11 +217,11 @@ def _unused(model: mujoco.MjModel, use: PhysicsUse) -> Iterator[ChangeCandidate]
             name="visual geoms discarded",
             group="visual",
             edits={"compiler.discardvisual": True},
-            remark=f"{int(visual.sum())} geoms, also from pictures",
+            remark=f"{count(int(visual.sum()), 'geom')}, also from pictures",
         )
     is_static = (model.body_jntnum == 0) & (np.arange(model.nbody) > 0)
     if is_static.any():
-        remark = f"of {int(is_static.sum())} bodies without joints, those that nothing refers to"
+        remark = f"of {count(int(is_static.sum()), 'body', 'bodies')} without joints, those that nothing refers to"
         yield ChangeCandidate(
             name="static bodies fused", group="static", edits={"compiler.fusestatic": True}, remark=remark
         )
