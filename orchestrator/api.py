@@ -26,7 +26,7 @@ from orchestrator.core.errors import OrchestratorError, RunInterrupted, UsageErr
 from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import count, duration, plain
-from orchestrator.experiment import end_time, run_plan, session
+from orchestrator.experiment import end_time, run_plan, search_process, session
 from orchestrator.experiment.callbacks import CallbackReporter, ExperimentProgress, JobProgress
 from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment, from_mapping, load
@@ -94,7 +94,7 @@ def run(
             is_listed=True,
             max_parallel=checked_lanes(max_parallel),
             fresh=fresh,
-            on_change=_checked(on_change),
+            on_change=checked_on_change(on_change),
             executor=executor,
             ray_address=ray_address,
             storage=storage,
@@ -164,7 +164,7 @@ def train(
             refuses_shared=True,
             max_parallel=checked_lanes(max_parallel),
             fresh=fresh,
-            on_change=_checked(on_change),
+            on_change=checked_on_change(on_change),
             executor=executor,
             ray_address=ray_address,
             storage=storage,
@@ -220,7 +220,7 @@ def refuse_unknown(caller: str, keys: Iterable[str], arguments: Sequence[str]) -
             raise UsageError(f'{caller}: {plain(key)}: unknown argument; did you mean "{near}"?')
 
 
-def _checked(on_change: OnChange) -> OnChange:
+def checked_on_change(on_change: OnChange) -> OnChange:
     if on_change not in (valid := typing.get_args(OnChange)):
         expected = ", ".join(f'"{value}"' for value in valid)
         raise UsageError(f"on_change={on_change!r}: unknown; expected one of {expected}")
@@ -273,6 +273,7 @@ def _finish(
     callbacks: CallbackReporter | None,
 ) -> session.RunResult:
     root, begun = options.run_dir, time.monotonic()
+    experiment, options = search_process.on_change_applied(experiment, options)
     with _reporter(show=show) as reporter:
         reporter.event("directory", f"results in {root}", run_dir=str(root))
         if callbacks is not None:

@@ -15,6 +15,7 @@ from orchestrator import api
 from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.text import plain
 from orchestrator.experiment import run_directory, run_plan
+from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.jobfile.search_spec import SearchSpec
 from orchestrator.jobfile.search_tables import SearchTable
@@ -105,19 +106,25 @@ class Search:
             base = api.code_folder(code) or self.run_dir
             self._experiment: Experiment = from_mapping(data, source="orchestrator.Search", base=base)
 
-    def run(self, *, show: bool = False, fresh: bool = False) -> ExperimentResult:
+    def run(self, *, show: bool = False, fresh: bool = False, on_change: OnChange = "refuse") -> ExperimentResult:
         """Run the search, or resume it. Returns the results of all of its trainings.
 
         :param show: as in :func:`orchestrator.train`, and so is ``fresh``.
+        :param on_change: if another search has begun in the run directory: ``"refuse"``; ``"restart"``, to start over;
+            or ``"keep"``, to go on with the earlier one.
         :raises UsageError: the space does not fit the robot, or another search has begun in the run directory.
         :raises DiskFullError: no space is left; every job has stopped, and the same call resumes.
         :raises SupervisorError: unexpected error of the supervisor; every job has stopped, and the same call resumes.
         :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited; the same call resumes.
         """
-        options = run_plan.RunOptions(
-            run_dir=self.run_dir, is_listed=True, max_parallel=self._max_parallel, fresh=fresh
-        )
         with api.python_messages():
+            options = run_plan.RunOptions(
+                run_dir=self.run_dir,
+                is_listed=True,
+                max_parallel=self._max_parallel,
+                fresh=fresh,
+                on_change=api.checked_on_change(on_change),
+            )
             return api.finish(self._experiment, options, show=show, callbacks=None)
 
     def trials(self) -> list[TrialResult]:

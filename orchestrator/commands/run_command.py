@@ -74,7 +74,7 @@ def run(
         Option(
             help="What to do with jobs that have run and are declared differently now. refuse: launch nothing. "
             "restart: train them again. keep: continue with the earlier declaration. extend: train them further, if "
-            "only total_timesteps is different and larger."
+            "only total_timesteps is different and larger. Another search starts over, or the earlier one is kept."
         ),
     ] = OnChangeChoice.refuse,
     skip_invalid: Annotated[
@@ -132,7 +132,7 @@ def run(
 
     is_run_dir = jobs.is_dir()
     with contextlib.nullcontext() if is_run_dir else preflight.Child() as warm:
-        from orchestrator.experiment import end_time, resume, run_plan
+        from orchestrator.experiment import end_time, resume, run_plan, search_process
         from orchestrator.jobfile import load
 
         changes = overrides(set_, learner)
@@ -161,6 +161,7 @@ def run(
             until=None if until is None else end_time.parse(until, grace),
         )
         with stoppable("stopped; nothing was launched"):
+            experiment, options = search_process.on_change_applied(experiment, options)
             if dry_run:
                 from orchestrator.experiment import dry_run as planning
                 from orchestrator.terminal import output, plan_view

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from orchestrator.core.errors import ChangedError
 from orchestrator.core.job import Cancelled, Paused, Pending, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.temporary_folder import TemporaryFolder
-from orchestrator.experiment import extension, preflight, run_directory, run_plan
-from orchestrator.experiment.reconcile import OnChange, changed_jobs, requeued
+from orchestrator.experiment import extension, preflight, run_directory, run_plan, search_process
+from orchestrator.experiment.reconcile import OnChange, changed_jobs, refuse_at_rungs, requeued
 from orchestrator.experiment.run_plan import Plan, RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow
@@ -46,6 +47,8 @@ class DryRun:
     """Jobs of the run directory that the job file does not declare: they are not resumed."""
     holder: str = ""
     """The supervisor that runs now, because of which a run would be refused; empty where there is none."""
+    refusal: str = ""
+    """Why a run would be refused as another search, or another comparison at rungs, has begun; empty otherwise."""
 
 
 def dry_run(
@@ -64,14 +67,19 @@ def dry_run(
     if free_mib is not None and free_mib < asked_mib:
         waits = f"jobs would wait for disk space: {free_disk.shortage(options.run_dir, free_mib, asked_mib)}"
         plan = dataclasses.replace(plan, warnings=[*plan.warnings, waits])
-    paths, rows = RunPaths(options.run_dir), dict[str, JobRow]()
+    paths, rows, refusal = RunPaths(options.run_dir), dict[str, JobRow](), ""
     if paths.ledger.exists() and not (options.fresh or options.rebuild_ledger):
         with run_directory.reading_ledger(paths) as ledger:
             recorded = {row.job_id: row for row in ledger.jobs()}
-        rows = requeued(recorded, plan.jobs, plan.verdicts, paths)
+            rows = requeued(recorded, plan.jobs, plan.verdicts, paths)
+            try:
+                search_process.resumed(experiment, options, ledger, paths)
+                refuse_at_rungs(ledger, recorded, rows, plan.jobs, plan.verdicts, options.on_change, paths)
+            except ChangedError as error:
+                refusal = str(error)
     changed = changed_jobs(rows, plan.jobs, plan.verdicts)
-    refused: Mapping[str, Sequence[str]] = changed if options.on_change == "refuse" else {}
-    if options.on_change == "extend":
+    refused: Mapping[str, Sequence[str]] = changed if refusal or options.on_change == "refuse" else {}
+    if options.on_change == "extend" and not refusal:
         refused = extension.obstacles(rows, plan.jobs, plan.verdicts, changed, paths)
     prospects = {}
     for job_id in (job.job_id for job in plan.jobs):
@@ -88,8 +96,9 @@ def dry_run(
     return DryRun(
         plan=plan,
         prospects=prospects,
-        undeclared=[job_id for job_id in rows if job_id not in prospects],
+        undeclared=[job_id for job_id in rows if job_id not in prospects and experiment.search is None],
         holder=str(run_directory.holder(paths) or ""),
+        refusal=refusal,
     )
 
 

@@ -18,7 +18,7 @@ from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
 from orchestrator.experiment import extension, recovery, run_directory
 from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.ledger import JobRow, Ledger
+from orchestrator.ledger import JobRow, Ledger, search_events
 from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.events import Reporter
 
@@ -61,6 +61,7 @@ def reconcile(
     recorded = {row.job_id: row for row in ledger.jobs(decoded=False)} if recorded is None else recorded
     rows = requeued(recorded, jobs, verdicts, paths)
     changed = changed_jobs(rows, jobs, verdicts)
+    refuse_at_rungs(ledger, recorded, rows, jobs, verdicts, on_change, paths)
     if changed:
         _refuse_or_report(changed, on_change, rows, jobs, verdicts, paths, reporter)
     _requeue(recorded, rows, jobs, paths, ledger, reporter)
@@ -191,6 +192,27 @@ def changed_jobs(
     return changed
 
 
+def refuse_at_rungs(
+    ledger: Ledger,
+    recorded: Mapping[str, JobRow],
+    rows: Mapping[str, JobRow],
+    jobs: Sequence[Job],
+    verdicts: Mapping[str, JobVerdict],
+    on_change: OnChange,
+    paths: RunPaths,
+) -> None:
+    """Refuse that jobs start over which are compared at rungs: what was decided there would stay.
+
+    :param rows: ``recorded`` without jobs whose directories are gone, which cannot be kept as they were.
+    :raises ChangedError: such jobs have changed, and are not to be kept.
+    """
+    if search_events.standing(ledger) == "none" or not (changed := changed_jobs(recorded, jobs, verdicts)):
+        return
+    can_keep = changed.keys() <= rows.keys()
+    if not (can_keep and on_change == "keep"):
+        raise ChangedError(_at_rungs_message(paths, changed, can_keep=can_keep))
+
+
 def _refuse_or_report(
     changed: Mapping[str, Sequence[str]],
     on_change: OnChange,
@@ -263,6 +285,16 @@ def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]], *, c
     advice = (
         f"{extend}--on-change=restart trains them again (the old job directories are kept under another name),"
         " --on-change=keep continues with the earlier declaration, and another --run-dir keeps them as they are"
+    )
+    return "\n".join([f"{paths.root}: {jobs_are} declared differently now:", *by_difference(changed), advice])
+
+
+def _at_rungs_message(paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_keep: bool) -> str:
+    jobs_are = count(len(changed), "job that is compared at rungs is", "jobs that are compared at rungs are")
+    keep = "--on-change=keep continues with the earlier declaration, " if can_keep else ""
+    advice = (
+        f"{keep}`run --fresh` trains all jobs again (what is here is kept under another name), and another --run-dir"
+        " leaves it as it is. Single jobs cannot start over: others were compared with them"
     )
     return "\n".join([f"{paths.root}: {jobs_are} declared differently now:", *by_difference(changed), advice])
 

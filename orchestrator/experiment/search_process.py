@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import json
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from orchestrator.experiment import control, resume, run_directory, run_end
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.experiment.side_process import SideProcess
-from orchestrator.jobfile import Experiment
+from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.ledger import Ledger, search_events
 from orchestrator.machine.slots import Slots
 from orchestrator.supervisor.events import Reporter
@@ -38,6 +38,10 @@ ENDED, WAITS_FOR_USER, CANNOT_GO_ON = 10, 3, 2
 """Exit codes of a searcher: the search is over; what is left is jobs that the user has paused; something has to be
 corrected first."""
 OTHERWISE = "`run --fresh` starts over and keeps what is here under another name; another --run-dir leaves it as it is"
+ON_CHANGE = (
+    "--on-change=keep goes on with the earlier declaration, --on-change=restart starts over and keeps what is here"
+    " under another name, and another --run-dir leaves it as it is"
+)
 AGAIN = "Correct the cause, and run the same command again: the search resumes"
 SHOWN = 10
 OF_THE_RUN = ("name", "max_parallel", "order", "on_invalid", "notify", "track")
@@ -142,6 +146,45 @@ class SearchProcess:
             self._process.end()
 
 
+def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Experiment, RunOptions]:
+    """What is run if another search, or another matrix that is compared at rungs, has begun in the run directory.
+
+    ``on_change = "restart"``: this one, from the start. ``"keep"``: the earlier one, with the budget of this one.
+    """
+    paths = RunPaths(options.run_dir)
+    is_compared = experiment.search is not None or experiment.scheduler is not None
+    is_asked = options.on_change in ("restart", "keep") and not options.fresh
+    if not (is_asked and is_compared and paths.search_declared.exists()):
+        return experiment, options
+    before = _begun(paths)
+    if not (lines := _changes(before, experiment)):
+        return experiment, options
+    if options.on_change == "restart":
+        return experiment, dataclasses.replace(options, fresh=True)
+    return _kept(before, experiment, lines), options
+
+
+def _kept(before: Mapping[str, Any], experiment: Experiment, changes: Sequence[str]) -> Experiment:
+    """What was declared ``before``, but for what a resumed search takes over from ``experiment``.
+
+    :param changes: what it does not take over.
+    """
+    now = experiment.declaration["data"]
+    data = _replaced(before["data"], now, OF_THE_RUN)
+    if "search" in data:
+        data["search"] = _replaced(data["search"], now.get("search", data["search"]), BUDGET)
+    overrides, skip = before["options"]["overrides"], experiment.skip_invalid
+    kept = from_mapping(data, source=experiment.source, base=experiment.base, overrides=overrides, skip_invalid=skip)
+    warning = f"declared differently now, but kept as before: {'; '.join(changes)}"
+    return dataclasses.replace(kept, text=experiment.text, warnings=(*kept.warnings, warning))
+
+
+def _replaced(table: Mapping[str, Any], by: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """``table`` with these ``keys`` as they are in another one."""
+    others = {key: value for key, value in table.items() if key not in keys}
+    return others | {key: value for key, value in by.items() if key in keys}
+
+
 def resumed(
     experiment: Experiment, options: RunOptions, ledger: Ledger | None, paths: RunPaths
 ) -> tuple[Experiment, RunOptions]:
@@ -195,15 +238,28 @@ def _written_at(paths: RunPaths) -> int:
 
 def _refuse_another(experiment: Experiment, paths: RunPaths) -> Mapping[str, Any]:
     """The declaration of the search that has begun here. :raises ChangedError: that of ``experiment`` is another."""
+    before = _begun(paths)
+    if lines := _changes(before, experiment):
+        what = "search" if "search" in before["data"] else "comparison at rungs"
+        text = f"{paths.root}: the {what} that has begun here is declared differently now:"
+        raise ChangedError("\n".join([text, *(f"    {line}" for line in lines), ON_CHANGE]))
+    return before
+
+
+def _begun(paths: RunPaths) -> Mapping[str, Any]:
+    """The declaration of what has begun here. :raises LedgerError: it cannot be read."""
     try:
         before: Mapping[str, Any] = parsed_json(paths.search_declared.read_bytes())
-    except (OSError, ValueError) as error:
+        if not all(isinstance(before[key], dict) for key in ("data", "options")):
+            raise TypeError("it is no declaration")
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise LedgerError(f"{paths.search_declared}: cannot be read ({error}); {OTHERWISE}") from error
-    lines = list(_differences(_decisive(before), _decisive(experiment.declaration)))
-    if lines:
-        text = f"{paths.root}: the search that has begun here is declared differently now:"
-        raise ChangedError("\n".join([text, *(f"    {line}" for line in lines), OTHERWISE]))
     return before
+
+
+def _changes(before: Mapping[str, Any], experiment: Experiment) -> list[str]:
+    """Each key that decides which trials there are and differs, with both values."""
+    return list(_differences(_decisive(before), _decisive(experiment.declaration)))
 
 
 def _pausing(experiment: Experiment, recorded: Mapping[str, int | None]) -> Experiment:

@@ -60,7 +60,9 @@ def _refusals(dry: DryRun, run_dir: Path) -> list[str]:
     if dry.holder:
         advice = f"`status {run_dir}` shows its jobs, `stop {run_dir}` ends it"
         lines.append(f"this run would be refused while another supervisor holds {run_dir} ({dry.holder}); {advice}")
-    if refused := [job_id for job_id, prospect in dry.prospects.items() if prospect.action == "refuse"]:
+    if dry.refusal:
+        lines.append(f"this run would be refused: {dry.refusal}")
+    elif refused := [job_id for job_id, prospect in dry.prospects.items() if prospect.action == "refuse"]:
         advice = "--on-change says what to do with them"
         lines.append(f"this run would be refused: {listed(refused, SHOWN)} declared differently now; {advice}")
     return lines

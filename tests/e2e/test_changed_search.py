@@ -1,0 +1,150 @@
+"""A search, or a matrix that is compared at rungs, whose job file or robot has changed since it began."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import pytest
+from command_helpers import HOPPER, TINY, give, invoke
+from trial_helpers import Told, search_run
+
+import orchestrator
+from orchestrator.core.errors import ChangedError
+
+SEARCH = f"""name = "search"
+max_parallel = 2
+{TINY}
+[[jobs]]
+name = "hopper"
+xml = "{HOPPER}"
+task = "forward"
+[search]
+sampler = "random"
+trials = 2
+objective = "ep_rew_mean"
+[search.space]
+"ppo.learning_rate" = {{ low = 1e-4, high = 1e-2, log = true }}
+"""
+MATRIX = f"""name = "rungs"
+max_parallel = 2
+scheduler = {{ min_env_steps = 128, factor = 4 }}
+{TINY}
+[[jobs]]
+name = "hopper"
+xml = "hopper.xml"
+task = "forward"
+matrix = {{ "ppo.gamma" = [0.9, 0.99] }}
+"""
+
+
+def weights(run_dir: Path) -> dict[str, Any]:
+    return {job_id: row["weights_sha256"] for job_id, row in commands.summary(run_dir).items()}
+
+
+def declared(run_dir: Path) -> Any:
+    return json.loads((run_dir / "search/declared.json").read_text())["data"]["search"]
+
+
+@pytest.mark.parametrize("on_change", ["refuse", "extend"])
+def test_another_space_is_refused_with_the_difference_and_what_can_be_done(on_change: str, tmp_path: Path) -> None:
+    search_run(tmp_path / "run", [Told(values=[3.0]), Told(reached=[0.5])])
+    (tmp_path / "jobs.toml").write_text(SEARCH)
+    refused = invoke("run", "jobs.toml", "--run-dir", "run", "--on-change", on_change, cwd=tmp_path)
+    assert refused.returncode == 2
+    for part in (
+        'search.space."policy_kwargs.net_arch".choices: [[32, 32], [64, 64]]',
+        "→ not set",
+        "--on-change=keep",
+        "--on-change=restart",
+        "another --run-dir",
+    ):
+        assert part in refused.stderr
+    shown = invoke("run", "jobs.toml", "--run-dir", "run", "--dry-run", "--on-change", on_change, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "this run would be refused: run: the search that has begun here is declared differently" in shown.stdout
+
+
+def test_a_declaration_that_is_none_is_refused_also_to_keep_it(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[3.0])])
+    (tmp_path / "jobs.toml").write_text(SEARCH)
+    for content in ("{", "[]", '{"data": 3, "options": {}}'):
+        paths.search_declared.write_text(content)
+        for on_change in ("refuse", "keep", "restart"):
+            refused = invoke("run", "jobs.toml", "--run-dir", "run", "--on-change", on_change, cwd=tmp_path)
+            assert (refused.returncode, "declared.json: cannot be read" in refused.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_changed_search_goes_on_as_it_was_or_starts_over(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text(SEARCH)
+    assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
+    before = weights(tmp_path / "run")
+    jobs.write_text(SEARCH.replace("high = 1e-2", "high = 1e-3").replace("trials = 2", "trials = 3"))
+    kept = give("run", jobs, "--run-dir", "run", "--on-change=keep", cwd=tmp_path)
+    assert kept.returncode == 0, kept.stderr
+    assert 'kept as before: search.space."ppo.learning_rate".high: 0.01 → 0.001' in kept.stdout
+    after = weights(tmp_path / "run")
+    assert (len(after), before.items() <= after.items()) == (3, True)
+    assert declared(tmp_path / "run")["space"]["ppo.learning_rate"]["high"] == 0.01
+
+    again = give("run", jobs, "--run-dir", "run", "--on-change=restart", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "starts over; the earlier run directory is now " in again.stdout
+    (aside,) = (path for path in tmp_path.iterdir() if path.name.startswith("run."))
+    assert weights(aside) == after
+    assert declared(tmp_path / "run")["space"]["ppo.learning_rate"]["high"] == 0.001
+    assert len(weights(tmp_path / "run")) == 3
+
+
+def test_from_python_the_message_names_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = search_run(tmp_path / "run", [Told(values=[3.0])])
+    space = {"ppo.gamma": {"low": 0.9, "high": 0.99}}
+    search = orchestrator.Search(xml=HOPPER, space=space, trials=1, sampler="random", run_dir=paths.root)
+    with pytest.raises(ChangedError, match=r'on_change="keep" goes on .* on_change="restart" starts over'):
+        search.run()
+    with pytest.raises(orchestrator.UsageError, match="on_change='no'"):
+        search.run(on_change="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_an_edited_robot_of_a_compared_matrix_is_kept_as_it_was_or_refused(tmp_path: Path) -> None:
+    jobs, robot, run_dir = tmp_path / "jobs.toml", tmp_path / "hopper.xml", tmp_path / "run"
+    jobs.write_text(MATRIX)
+    shutil.copy(HOPPER, robot)
+    assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
+    before = weights(run_dir)
+    states = {row["state"]: job_id for job_id, row in commands.summary(run_dir).items()}
+    assert set(states) == {"PAUSED", "SUCCEEDED"}
+    robot.write_text(robot.read_text().replace("</mujoco>", "<!-- edited --></mujoco>"))
+    for on_change in ("refuse", "restart", "extend"):
+        refused = invoke("run", jobs, "--run-dir", "run", "--on-change", on_change, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert "2 jobs that are compared at rungs are declared differently now:" in refused.stderr
+        assert f"robot: the contents of {robot} changed" in refused.stderr
+        assert "--on-change=keep continues with the earlier declaration, `run --fresh` trains" in refused.stderr
+        assert "--on-change=restart" not in refused.stderr
+    planned = invoke("run", jobs, "--run-dir", "run", "--dry-run", "--json", "--on-change=restart", cwd=tmp_path)
+    plan = json.loads(planned.stdout)
+    assert "would be refused: run: 2 jobs that are compared at rungs" in plan["warnings"][-1]
+    assert {job["action"] for job in plan["jobs"]} == {"refuse"}
+    kept = give("run", jobs, "--run-dir", "run", "--on-change=keep", cwd=tmp_path)
+    assert kept.returncode == 0, kept.stderr
+    assert weights(run_dir) == before
+    shutil.rmtree(run_dir / "jobs" / states["PAUSED"])
+    gone = invoke("run", jobs, "--run-dir", "run", "--on-change=keep", cwd=tmp_path)
+    assert gone.returncode == 2
+    assert "--on-change=keep" not in gone.stderr
+
+    jobs.write_text(MATRIX.replace("factor = 4", "factor = 2"))
+    refused = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert "the comparison at rungs that has begun here is declared differently now" in refused.stderr
+    again = give("run", jobs, "--run-dir", "run", "--on-change=restart", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    copies = [path.read_text() for path in run_dir.glob("jobs/*/robot/hopper.xml")]
+    assert ["edited" in copy for copy in copies] == [True, True]
