@@ -12,9 +12,10 @@ from orchestrator.core.errors import ChangedError
 from orchestrator.core.job import Cancelled, Paused, Pending, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.temporary_folder import TemporaryFolder
-from orchestrator.experiment import extension, preflight, run_directory, run_plan, search_process
+from orchestrator.experiment import extension, preflight, run_directory, run_plan, search_process, training_time
 from orchestrator.experiment.reconcile import OnChange, changed_jobs, refuse_at_rungs, requeued
 from orchestrator.experiment.run_plan import Plan, RunOptions
+from orchestrator.experiment.training_time import SearchTime
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow
 from orchestrator.supervisor import free_disk, job_directory
@@ -49,6 +50,8 @@ class DryRun:
     """The supervisor that runs now, because of which a run would be refused; empty where there is none."""
     refusal: str = ""
     """Why a run would be refused as another search, or another comparison at rungs, has begun; empty otherwise."""
+    search_time: SearchTime | None = None
+    """Of a search from its start to its end; None where there is none."""
 
 
 def dry_run(
@@ -99,7 +102,17 @@ def dry_run(
         undeclared=[job_id for job_id in rows if job_id not in prospects and experiment.search is None],
         holder=str(run_directory.holder(paths) or ""),
         refusal=refusal,
+        search_time=_search_time(experiment, plan),
     )
+
+
+def _search_time(experiment: Experiment, plan: Plan) -> SearchTime | None:
+    if experiment.search is None or experiment.search_limits is None:
+        return None
+    pairs = [(job, plan.verdicts[job.job_id]) for job in experiment.jobs_to_examine]
+    examples = [(job, verdict.physics_s) for job, verdict in pairs if verdict.problem is None]
+    lanes = max(1, plan.backend.slots.lanes)
+    return training_time.of_search(examples, experiment.search, experiment.scheduler, experiment.search_limits, lanes)
 
 
 def _action(state: State, on_change: OnChange, *, is_refused: bool) -> Action:

@@ -12,9 +12,10 @@ from typing import Any
 from rich.text import Text
 
 from orchestrator.core.job import Job
-from orchestrator.core.text import count, cpu_text, duration, joined, listed
+from orchestrator.core.text import count, cpu_text, duration, joined, listed, rough_duration
 from orchestrator.experiment.dry_run import DryRun, Prospect
 from orchestrator.experiment.reconcile import by_difference
+from orchestrator.experiment.training_time import SearchTime
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.toml_models import ResourcesTable, Settings
@@ -49,9 +50,20 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     below = [*_hyperparameters(jobs), *_changed_robots(jobs), *_changes(dry)]
     above: list[str | Text] = [*warnings, *restriction, *plan.choices, *notify, heading, *experiment.search_summary]
     if experiment.search is not None:
-        output.show(output.console(), *above)
+        output.show(output.console(), *above, *_search_time(dry.search_time))
     else:
         output.show_table(_columns(dry), jobs, above=[*above, ""], below=below)
+
+
+def _search_time(time: SearchTime | None) -> list[str]:
+    if time is None:
+        return []
+    whole = f"about {rough_duration(time.longest_s)}"
+    if time.with_rungs_s < time.longest_s:
+        whole += f" if all trials are trained to their end, about {rough_duration(time.with_rungs_s)} with the rungs"
+    bodies = count(time.measured, "body", "bodies")
+    basis = f"by the speed of the physics of {bodies}, measured here" if time.measured else "without a measured speed"
+    return [f"estimated time: {whole}; {basis}"]
 
 
 def _refusals(dry: DryRun, run_dir: Path) -> list[str]:
@@ -187,18 +199,20 @@ def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
         "choices": list(plan.choices),
         "notify": {key: list(command) for key, command in asdict(experiment.notify).items() if command},
         "track": {name: dict(options) for name, options in experiment.trackers.items()},
-        "search": None if experiment.search is None else _search_facts(experiment),
+        "search": None if experiment.search is None else _search_facts(experiment, dry),
         "scheduler": None if experiment.scheduler is None else asdict(experiment.scheduler),
         "jobs": [_job_facts(job, dry.prospects[job.job_id]) for job in plan.jobs],
         "undeclared": list(dry.undeclared),
     }
 
 
-def _search_facts(experiment: Experiment) -> dict[str, Any]:
+def _search_facts(experiment: Experiment, dry: DryRun) -> dict[str, Any]:
     assert experiment.search is not None
     assert experiment.search_limits is not None
+    assert dry.search_time is not None
     most = {f"most_{key}": value for key, value in asdict(experiment.search_limits).items()}
-    return {**asdict(experiment.search), **most}
+    time = {"estimate_s": round(dry.search_time.longest_s, 1), "with_rungs_s": round(dry.search_time.with_rungs_s, 1)}
+    return {**asdict(experiment.search), **most, **time}
 
 
 def _job_facts(job: Job, prospect: Prospect) -> dict[str, Any]:

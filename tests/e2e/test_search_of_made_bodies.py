@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import command_helpers as commands
@@ -75,6 +76,9 @@ def test_middle_and_corner_of_the_space_are_examined_before_anything_is_launched
     assert planned.returncode == 0
     assert "8 trials, 8 jobs and 4,096 env_steps" in planned.stdout
     assert "pole-corner: is invalid" in planned.stdout
+    assert re.search(
+        r"estimated time: about \d+ s; by the speed of the physics of 1 body, measured here", planned.stdout
+    )
     assert "bodies:make(height=1, length=0.2): ValueError: too long" in planned.stdout
     checked = commands.invoke("check", "jobs.toml", cwd=tmp_path)
     assert checked.returncode == 0

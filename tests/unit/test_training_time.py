@@ -7,6 +7,8 @@ from supervisor_helpers import make_job
 
 from orchestrator.core.job import Job
 from orchestrator.experiment import training_time
+from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
+from orchestrator.jobfile.search_summary import limits
 
 STEPS = 1_000_000
 
@@ -34,3 +36,38 @@ def test_physics_is_that_of_all_steps_in_a_control_period() -> None:
     figures = {"timestep_s": 0.005, "steps_per_s": 100_000.0, "control_period_s": 0.04}
     assert training_time.physics_s(figures) == pytest.approx(8 / 100_000)
     assert training_time.physics_s(figures | {"steps_per_s": None}) == training_time.physics_s({}) == 0.0
+
+
+ASHA, MEDIAN, NONE = (
+    SchedulerSpec(kind=kind, min_env_steps=STEPS // 4, factor=4) for kind in ("asha", "median", "none")
+)
+EACH_S = STEPS * training_time.STEP_S + 30 + training_time.JOB_S
+
+
+def of_search(scheduler: SchedulerSpec | None = None, physics_s: float = 3e-5, **search: int) -> tuple[float, float]:
+    """In multiples of one training that takes as long as its example."""
+    spec = SearchSpec(
+        space=(), sampler="random", objectives=("eval_mean",), directions=("maximize",), **{"trials": None, **search}
+    )
+    time = training_time.of_search([(job(), physics_s)] * 2, spec, scheduler, limits(spec, 2, STEPS), at_once=4)
+    assert time.measured == (2 if physics_s else 0)
+    return time.longest_s / EACH_S, time.with_rungs_s / EACH_S
+
+
+def test_a_search_takes_its_trainings_on_all_slots_and_less_with_rungs() -> None:
+    assert of_search(trials=20) == pytest.approx((10, 10)), "two seeds, four at once"
+    assert of_search(NONE, trials=20) == pytest.approx((10, 10))
+    assert of_search(ASHA, trials=20) == pytest.approx((10, 10 * (1 / 4 + 3 / 4 / 4)))
+    assert of_search(MEDIAN, trials=20) == pytest.approx((10, 10 * (1 / 4 + 3 / 4 / 2)))
+    assert of_search(ASHA, trials=18, reevaluate=2) == pytest.approx((10, 9 * (1 / 4 + 3 / 4 / 4) + 1))
+    assert of_search(trials=1) == pytest.approx((1, 1)), "no less than one training"
+
+
+def test_the_budget_of_a_search_limits_its_time() -> None:
+    assert of_search(ASHA, trials=20, max_env_steps=12 * STEPS) == pytest.approx((3, 3))
+    assert of_search(ASHA, max_env_steps=12 * STEPS) == pytest.approx((3, 3)), "all of them are spent"
+    assert of_search(trials=20, max_time_s=100) == pytest.approx((100 / EACH_S + 1,) * 2), (
+        "begun ones come to their end"
+    )
+    assert of_search(max_time_s=100) == pytest.approx((100 / EACH_S + 1,) * 2)
+    assert of_search(physics_s=0.0, trials=20)[0] > 10, "Hopper-v5 takes longer"
