@@ -176,6 +176,15 @@ class ReportFormat(StrEnum):
 @app.command()
 def report(
     run_dir: RunDir,
+    same_search: Annotated[
+        list[Path] | None,
+        Argument(
+            metavar="[SAME_SEARCH]...",
+            help="Run directories of the same search with other seeds (seed in [search]): the best so far is drawn "
+            "with the interval over all of them.",
+            show_default=False,
+        ),
+    ] = None,
     format_: Annotated[
         ReportFormat, Option("--format", help="html: print the path of the page. md: print its content as Markdown.")
     ] = ReportFormat.html,
@@ -183,7 +192,7 @@ def report(
     """Write RUN_DIR/report: a page about an experiment or a benchmark, its figures, and every number as JSON."""
     from orchestrator import report as reports
 
-    written = reports.make(run_dir)
+    written = reports.make(run_dir, same_search or ())
     shared.print_text(written.markdown() if format_ is ReportFormat.md else str(written.page))
 
 

@@ -156,8 +156,8 @@ def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Expe
     is_asked = options.on_change in ("restart", "keep") and not options.fresh
     if not (is_asked and is_compared and paths.search_declared.exists()):
         return experiment, options
-    before = _begun(paths)
-    if not (lines := _changes(before, experiment)):
+    before = begun(paths)
+    if not (lines := differences(before, experiment.declaration)):
         return experiment, options
     if options.on_change == "restart":
         return experiment, dataclasses.replace(options, fresh=True)
@@ -238,15 +238,15 @@ def _written_at(paths: RunPaths) -> int:
 
 def _refuse_another(experiment: Experiment, paths: RunPaths) -> Mapping[str, Any]:
     """The declaration of the search that has begun here. :raises ChangedError: that of ``experiment`` is another."""
-    before = _begun(paths)
-    if lines := _changes(before, experiment):
+    before = begun(paths)
+    if lines := differences(before, experiment.declaration):
         what = "search" if "search" in before["data"] else "comparison at rungs"
         text = f"{paths.root}: the {what} that has begun here is declared differently now:"
         raise ChangedError("\n".join([text, *(f"    {line}" for line in lines), ON_CHANGE]))
     return before
 
 
-def _begun(paths: RunPaths) -> Mapping[str, Any]:
+def begun(paths: RunPaths) -> Mapping[str, Any]:
     """The declaration of what has begun here. :raises LedgerError: it cannot be read."""
     try:
         before: Mapping[str, Any] = parsed_json(paths.search_declared.read_bytes())
@@ -257,9 +257,9 @@ def _begun(paths: RunPaths) -> Mapping[str, Any]:
     return before
 
 
-def _changes(before: Mapping[str, Any], experiment: Experiment) -> list[str]:
-    """Each key that decides which trials there are and differs, with both values."""
-    return list(_differences(_decisive(before), _decisive(experiment.declaration)))
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Of two declarations: each key that decides which trials there are and differs, with both values."""
+    return list(_differences(_decisive(before), _decisive(now)))
 
 
 def _pausing(experiment: Experiment, recorded: Mapping[str, int | None]) -> Experiment:

@@ -7,6 +7,7 @@ a benchmark's, any other an experiment's. matplotlib, Jinja2 and numpy are impor
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,11 +32,15 @@ class WrittenReport:
         return markdown(self.document, str(self.page.parent))
 
 
-def compose(run_dir: Path) -> Document:
-    """The report of ``run_dir``, not written anywhere. :raises UsageError: when there is nothing to report."""
+def compose(run_dir: Path, same_search: Sequence[Path] = ()) -> Document:
+    """The report of ``run_dir``, not written anywhere.
+
+    :param same_search: run directories of the same search with other seeds.
+    :raises UsageError: when there is nothing to report, or one of them is another search.
+    """
     from orchestrator.analysis.samples import damage_explained, is_benchmark
 
-    if is_benchmark(run_dir):
+    if is_benchmark(run_dir) and not same_search:
         from orchestrator.bench.scaling_analysis import analyse
         from orchestrator.report import benchmark_page, certificate_page
 
@@ -43,20 +48,21 @@ def compose(run_dir: Path) -> Document:
             return benchmark_page.document(analyse(run_dir), certificate_page.read(run_dir))
     from orchestrator.report import experiment_data, experiment_page
 
-    return experiment_page.document(experiment_data.gather(run_dir), run_dir)
+    return experiment_page.document(experiment_data.gather(run_dir, same_search), run_dir)
 
 
-def make(run_dir: Path) -> WrittenReport:
+def make(run_dir: Path, same_search: Sequence[Path] = ()) -> WrittenReport:
     """Write ``RUN_DIR/report``: ``index.html``, ``report.json``, a PNG and an SVG per figure, each file atomically.
 
     Figures of an earlier report that are no longer part of it are removed; other files there stay.
 
+    :param same_search: as for :func:`compose`.
     :raises UsageError: when there is nothing to report, or ``RUN_DIR/report`` cannot be written.
     """
     from orchestrator.report import drawing, page
     from orchestrator.report.number_format import json_value
 
-    document = compose(run_dir)
+    document = compose(run_dir, same_search)
     folder = run_dir / "report"
     drawings = {figure.name: drawing.render(figure) for figure in document.figures()}
     facts = {**document.facts, "figures": {figure.name: figure.caption for figure in document.figures()}}

@@ -20,7 +20,7 @@ from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE, Iteratio
 from orchestrator.experiment import run_directory
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import AttemptRow, JobRow, SummaryRow
-from orchestrator.report import certificate_page, search_data
+from orchestrator.report import certificate_page, search_data, search_seeds
 from orchestrator.report.experiment_facts import (
     EpisodeEstimates,
     ExperimentFacts,
@@ -46,11 +46,17 @@ MAY_DIFFER = {*COST_NEUTRAL_KEYS, "cores", "ranks", "backend", "mode", "total_ti
 """Keys of the specs of jobs that do the same work with different numbers of ranks or cores."""
 
 
-def gather(run_dir: Path) -> ExperimentFacts:
-    """:raises UsageError: when ``run_dir`` is not a run directory or its ledger is damaged."""
+def gather(run_dir: Path, same_search: Sequence[Path] = ()) -> ExperimentFacts:
+    """:param same_search: run directories of the same search with other seeds.
+
+    :raises UsageError: when one is not a run directory or its ledger is damaged, or it is another search.
+    """
     paths, now = run_directory.existing(run_dir), time.time()
     running = run_directory.holder(paths) is not None
     rows, declared, launches, search = _ledger(paths, running)
+    if same_search:
+        seeds = search_seeds.gather(run_dir, same_search)
+        search = None if search is None else {**search, "seeds": seeds}
     attempts = [_attempt(row, declared[row["job_id"]], paths, running, now) for row in launches]
     of_job: dict[str, list[ReportedAttempt]] = {row["job_id"]: [] for row in rows}
     for attempt in attempts:

@@ -78,9 +78,26 @@ class ReportedAxis(TypedDict):
     cells: int
 
 
+class SearchedSeed(TypedDict):
+    """What a search has found with one of several seeds."""
+
+    run_dir: str
+    seed: int
+    finished: int
+    """Number of finished trials."""
+    env_steps: int
+    elapsed_s: float
+    improvements: Mapping[str, Sequence[Improvement]]
+    """As in :class:`SearchFacts`."""
+
+
 class SearchFacts(TypedDict):
     sampler: str | None
     """None: the jobs of a matrix are compared at rungs."""
+    seed: int | None
+    """Of the sampler; None likewise."""
+    seeds: Sequence[SearchedSeed]
+    """The same search with several seeds, this one first; empty where no other is reported with it."""
     objectives: Sequence[str]
     directions: Sequence[str]
     inherit: bool
@@ -124,6 +141,8 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
     spent = _spent(events, {trial.number for trial in finished})
     return {
         "sampler": None if search is None else search.sampler,
+        "seed": None if search is None else search.seed,
+        "seeds": [],
         "objectives": names,
         "directions": directions,
         "inherit": search is not None and search.inherit != "none",

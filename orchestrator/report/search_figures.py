@@ -7,6 +7,7 @@ from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.analysis.statistics import location
 from orchestrator.report import drawing
 from orchestrator.report.drawing import DIM, FACE, GRID, INK, SERIES
 from orchestrator.report.number_format import number, plain
@@ -56,6 +57,45 @@ def best_so_far(facts: SearchFacts, drawn_trials: Sequence[ReportedTrial]) -> Dr
             axes.set_xlabel("env_steps of all trials" if part == 0 else f"{unit} of the search")
         panels[2 * place].set_ylabel(plain(name, 36), color=INK)
     return drawn
+
+
+def best_so_far_of_seeds(facts: SearchFacts) -> Drawn:
+    """For each objective, the best value so far of each search seed, with their median and its interval."""
+    objectives, seeds = facts["objectives"], facts["seeds"]
+    drawn, panels = drawing.panels(2 * len(objectives), columns=2, height_in=1.6, legend_in=0.25)
+    unit_s, unit = drawing.time_unit(max(one["elapsed_s"] for one in seeds))
+    for place, name in enumerate(objectives):
+        for part, scale in enumerate((1.0, unit_s)):
+            axes, curves = panels[2 * place + part], list[list[tuple[float, float]]]()
+            for one in seeds:
+                if steps := one["improvements"][name]:
+                    spent = [(step["env_steps"] if part == 0 else step["elapsed_s"]) / scale for step in steps]
+                    end = (one["env_steps"] if part == 0 else one["elapsed_s"]) / scale
+                    heights = [step["value"] for step in steps]
+                    curves.append([*zip(spent, heights, strict=True), (max(end, spent[-1]), heights[-1])])
+                    axes.step(*zip(*curves[-1], strict=True), where="post", color=BLUE, linewidth=0.8, alpha=0.7)
+            if len(curves) > 1:
+                axes.set_ylim(axes.get_ylim())  # that of the seeds: an interval of two or three can be very wide
+                _median_of_steps(axes, curves)
+            drawing.plain_ticks(axes, x=True, y=True)
+            axes.set_xlim(left=0)
+            axes.set_xlabel("env_steps of all trials" if part == 0 else f"{unit} of the search")
+        panels[2 * place].set_ylabel(plain(name, 36), color=INK)
+    drawing.colour_legend(drawn, (ORANGE, BLUE), ("median", "one search seed"), columns=2)
+    return drawn
+
+
+def _median_of_steps(axes: Axes, curves: Sequence[Sequence[tuple[float, float]]]) -> None:
+    """The median of curves that rise in steps with its interval, over the range that all of them cover."""
+    begin, end = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    at = sorted({place for curve in curves for place, _ in curve if begin <= place <= end} | {begin, end})
+    if begin >= end:
+        return
+    so_far = [[[value for place, value in curve if place <= here][-1] for curve in curves] for here in at]
+    estimates = list(map(location, so_far))
+    axes.step(at, [one.median for one in estimates], where="post", color=ORANGE, linewidth=1.6)
+    low, high = ([getattr(one, side) for one in estimates] for side in ("low", "high"))
+    axes.fill_between(at, low, high, step="post", color=ORANGE, alpha=0.2, linewidth=0)
 
 
 def effects(dimensions: Sequence[ReportedDimension], outcomes: Sequence[str]) -> Drawn:

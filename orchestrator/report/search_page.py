@@ -15,6 +15,7 @@ from orchestrator.report.search_data import (
     AT_FIRST_RUNG,
     ReportedDimension,
     ReportedTrial,
+    SearchedSeed,
     SearchFacts,
     value_text,
 )
@@ -102,14 +103,6 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
         )
     if not facts["best"]:
         return Section(title="Search", parts=[Text(sentences=[*sentences, "No trial has finished yet."])])
-    drawn, which = _chosen(facts, _finished(facts))
-    figure = Figure(
-        name="best-so-far",
-        title="Best so far",
-        caption="A dot is a finished trial; the line is the best value so far. On the left against the env_steps of "
-        f"all trials that had reached a rung or ended by then, on the right against the time of the search.{which}",
-        draw=partial(figures.best_so_far, facts, drawn),
-    )
     known = _by_number(facts)
     rows = [known[trial] for trial in (facts["front"] or facts["best"])[:MOST_REPORTED]]
     what = "The trials of the Pareto front" if facts["front"] else "The best trials"
@@ -121,7 +114,46 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
     columns = _columns(facts, rows, images)
     text = [name for name in columns if name in ("trial", "preview", "point", "jobs") or name in _categories(facts)]
     best = table(rows, columns, caption=caption, text=text, shown=MOST_SHOWN)
-    return Section(title="Search", parts=[Text(sentences=sentences), figure, best])
+    return Section(title="Search", parts=[Text(sentences=sentences), *_best_so_far(facts), best])
+
+
+def _best_so_far(facts: SearchFacts) -> list[Part]:
+    drawn, which = _chosen(facts, _finished(facts))
+    own = "A dot is a finished trial; the line is the best value so far."
+    axes = (
+        "On the left against the env_steps of all trials that had reached a rung or ended by then, on the right "
+        "against the time of the search."
+    )
+    figure = Figure(
+        name="best-so-far",
+        title="Best so far",
+        caption=f"{own} {axes}{which}",
+        draw=partial(figures.best_so_far, facts, drawn),
+    )
+    if not facts["seeds"]:
+        return [figure]
+    of_seeds = Figure(
+        name="best-so-far-of-seeds",
+        title=f"Best so far of {len(facts['seeds'])} search seeds",
+        caption="Thin lines: the best value so far of the same search with each seed of its sampler. Thick line: their "
+        f"median; band: its 95 % interval, clipped by the panel, as far as all of them have come. {axes}",
+        draw=partial(figures.best_so_far_of_seeds, facts),
+    )
+    columns: Columns[SearchedSeed] = {
+        "run directory": lambda one: plain(one["run_dir"]),
+        "search seed": lambda one: str(one["seed"]),
+        "finished trials": lambda one: f"{one['finished']:,}",
+        "env_steps": lambda one: f"{one['env_steps']:,}",
+    }
+    for name in facts["objectives"]:
+        columns[f"best {plain(name)}"] = partial(_best_of_seed, name)
+    caption = "The same search with several seeds of its sampler. All else on this page is of the first of them."
+    return [of_seeds, table(facts["seeds"], columns, caption=caption, text=("run directory",)), figure]
+
+
+def _best_of_seed(objective: str, one: SearchedSeed) -> str:
+    steps = one["improvements"][objective]
+    return number(steps[-1]["value"] if steps else None)
 
 
 def _categories(facts: SearchFacts) -> list[str]:

@@ -62,13 +62,13 @@ def make_search_dir(
     :param search: keys of ``[search]`` that differ from a random search for eval_mean.
     """
     root.mkdir(parents=True)
-    paths, rng = RunPaths(root), random.Random(18)
+    paths, rng = RunPaths(root), random.Random(18 + (search or {}).get("seed", 0))
     table = {"sampler": "random", "objective": "eval_mean", "trials": trials, "space": SPACE, **(search or {})}
     table.setdefault("scheduler", {"kind": "asha", "min_env_steps": RUNGS[0], "factor": 2})
     objectives = table["objective"] if isinstance(table["objective"], list) else [table["objective"]]
     paths.search_declared.parent.mkdir()
     data = {"name": "search", "jobs": [{"name": "walker", "xml": "gone.xml"}], "search": table}
-    paths.search_declared.write_text(json.dumps({"data": data, "base": "/gone", "options": {}}))
+    paths.search_declared.write_text(json.dumps({"data": data, "base": "/gone", "options": {"overrides": {}}}))
     ledger = Ledger.create(paths.ledger)
     new = [SearchEvent(kind="began", content={"lanes": 2})]
     place, now = 0, BEGUN

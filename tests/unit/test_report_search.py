@@ -10,17 +10,19 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.axes import Axes
 from report_helpers import Page, Trained, film_strip, make_run_dir
 from search_helpers import RUNGS, TOTAL, make_search_dir
 
 from orchestrator import report
 from orchestrator.analysis import run_reader
-from orchestrator.core.errors import LedgerError
+from orchestrator.core.errors import LedgerError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.jobfile.search_spec import ArchiveAxis, SearchSpec
 from orchestrator.report import drawing, search_data
 from orchestrator.report.document import Document, Section, Table
+from orchestrator.report.number_format import number
 from orchestrator.search import shown_trials
 from orchestrator.search.history import Trial
 from orchestrator.search.trials import TrialReader
@@ -84,6 +86,55 @@ def test_the_best_so_far_rises_with_env_steps_and_time(document: Document) -> No
     assert steps[-1]["value"] == max(values.values())
     assert list(facts["spent"]) == sorted(values)
     assert list(facts["spent"].values())[-1][0] <= sum(one["env_steps"] for one in facts["trials"])
+
+
+@pytest.fixture(scope="module")
+def of_seeds(searched: Path) -> list[Path]:
+    return [make_search_dir(searched.with_name(f"run{seed}"), 60, search={"seed": seed}).root for seed in (1, 2)]
+
+
+def test_of_several_search_seeds_the_best_so_far_has_an_interval(
+    searched: Path, of_seeds: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = report.compose(searched, of_seeds)
+    facts = document.facts["search"]
+    assert [(one["run_dir"], one["seed"]) for one in facts["seeds"]] == list(
+        zip(map(str, [searched, *of_seeds]), [0, 1, 2], strict=True)
+    )
+    assert facts["seeds"][0]["improvements"] == facts["improvements"]
+    bands: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(Axes, "fill_between", lambda *arguments, **_: bands.append(arguments[1:]))
+    figures = {figure.name: figure for figure in document.figures()}
+    figures["best-so-far-of-seeds"].draw()
+    by_steps, by_time = bands
+    for at, low, high in bands:
+        assert at == sorted(at)
+        assert all(one <= other for one, other in zip(low, high, strict=True))
+    assert by_steps[0][-1] == min(one["env_steps"] for one in facts["seeds"])
+    last = [one["improvements"]["eval_mean"][-1]["value"] for one in facts["seeds"]]
+    assert by_time[1][-1] <= sorted(last)[1] <= by_time[2][-1]
+    found = table(document, "Search")
+    assert column(found, "search seed") == ["0", "1", "2"]
+    assert column(found, "best eval_mean") == [number(value) for value in last]
+
+
+def test_only_the_same_search_with_another_seed_is_drawn_over_a_search(
+    searched: Path, of_seeds: list[Path], tmp_path: Path
+) -> None:
+    other = make_search_dir(tmp_path / "other", 20, search={"seed": 3, "sampler": "sobol"}).root
+    matrix = make_search_dir(tmp_path / "matrix", 20).root
+    plain = make_run_dir(tmp_path / "plain", [Trained()]).root
+    for same, message in (
+        ([other], r'not the search of .*\n    search.sampler: "random" → "sobol"'),
+        ([of_seeds[0], of_seeds[0]], "both have the search seed 1; set another `seed`"),
+        ([matrix], "both have the search seed 0"),
+        ([plain], "plain: there is no search here"),
+        ([tmp_path], "not a run directory"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            report.compose(searched, same)
+    with pytest.raises(UsageError, match="plain: there is no search here"):
+        report.compose(plain, of_seeds)
 
 
 def test_a_dimension_that_matters_is_told_from_one_that_does_not(document: Document) -> None:
@@ -248,14 +299,15 @@ def test_previews_are_drawn_of_the_finished_trials_that_a_report_shows(
 
 @pytest.mark.slow
 def test_every_figure_of_a_search_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {"best-so-far", "importance", "slices", "parallel-coordinates", "rungs", "archive"}
+    names = {"best-so-far", "best-so-far-of-seeds", "importance", "slices", "parallel-coordinates", "rungs", "archive"}
     empty = drawing.Rendered(png=b"", svg=b"<svg/>", inline="<svg/>")
     render = drawing.render
     monkeypatch.setattr(drawing, "render", lambda figure: render(figure) if figure.name in names else empty)
     measures = {"speed": {"low": 0, "high": 6, "cells": 6}, "height": {"low": 0, "high": 4, "cells": 4}}
     search = {"measures": measures, "sampler": "map-elites", "inherit": "nearest"}
     run = make_search_dir(tmp_path / "run", 60, search=search, seeds=(0, 1))
-    done = report.make(run.root)
+    other = make_search_dir(tmp_path / "other", 60, search={**search, "seed": 1}, seeds=(0, 1))
+    done = report.make(run.root, [other.root])
     facts = json.loads((run.root / "report/report.json").read_text())
     assert names <= set(facts["figures"])
     page = Page(done.page)

@@ -1,0 +1,57 @@
+"""The same search with several seeds: run directories whose best so far a report draws over each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_directory, search_process
+from orchestrator.report import search_data
+from orchestrator.report.search_data import SearchedSeed
+
+SEED = "search.seed: "
+
+
+def gather(run_dir: Path, others: Sequence[Path]) -> list[SearchedSeed]:
+    """``run_dir`` and ``others``, each with what a search with its seed has found.
+
+    :raises UsageError: one has no search, or another one than ``run_dir``, or a seed is there twice.
+    """
+    first, *declarations = [search_process.begun(_searched_in(path)) for path in (run_dir, *others)]
+    for other, declared in zip(others, declarations, strict=True):
+        changes = search_process.differences(first, declared)
+        if different := [line for line in changes if not line.startswith(SEED)]:
+            text = f"{other}: this is not the search of {run_dir} with another seed; it differs in"
+            raise UsageError("\n".join([text, *(f"    {line}" for line in different)]))
+    found = [_searched(path) for path in (run_dir, *others)]
+    for place, one in enumerate(found):
+        for earlier in found[:place]:
+            if earlier["seed"] == one["seed"]:
+                what = f"{earlier['run_dir']} and {one['run_dir']}: both have the search seed {one['seed']}"
+                raise UsageError(f"{what}; set another `seed` in [search], and run it with another --run-dir")
+    return found
+
+
+def _searched_in(run_dir: Path) -> RunPaths:
+    paths = run_directory.existing(run_dir)
+    if not paths.search_declared.exists():
+        raise UsageError(f"{run_dir}: there is no search here, which could have several seeds; its job file has none")
+    return paths
+
+
+def _searched(run_dir: Path) -> SearchedSeed:
+    paths = _searched_in(run_dir)
+    with run_directory.reading_ledger(paths) as ledger:
+        facts = search_data.gather(paths, ledger)
+    if facts is None or facts["seed"] is None:
+        raise UsageError(f"{run_dir}: its jobs are compared at rungs, and that has no seeds")
+    return {
+        "run_dir": str(run_dir),
+        "seed": facts["seed"],
+        "finished": len(facts["best"]),
+        "env_steps": facts["env_steps"],
+        "elapsed_s": facts["elapsed_s"],
+        "improvements": facts["improvements"],
+    }
