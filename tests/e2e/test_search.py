@@ -21,8 +21,10 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment import run_directory
+from orchestrator.jobfile import load
 from orchestrator.ledger import search_events
 from orchestrator.ledger.search_events import SearchEvent
+from orchestrator.search import samplers
 
 SPACE = """
 [search.space]
@@ -196,6 +198,8 @@ RUNS_TO_KILL = (
 )
 """What is killed in each run of the search, one after another: ten kills. A start costs more than all else here."""
 KILLED_TRIALS = 12
+STARTUP = 4
+"""Points of TPE before those that depend on values."""
 LONG_S = 900.0
 """Patience with a search of so many trials."""
 
@@ -245,7 +249,8 @@ def known_events(run_dir: Path) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(2 * LONG_S)
 def test_killed_ten_times_a_search_in_fixed_order_has_the_same_trials_and_weights(tmp_path: Path) -> None:
-    table = RUNGS.replace("trials = 6", f'trials = {KILLED_TRIALS}\norder = "fixed"')
+    options = f'order = "fixed"\nsampler_options = {{ n_startup_trials = {STARTUP} }}'
+    table = RUNGS.replace('sampler = "random"\ntrials = 6', f'sampler = "tpe"\ntrials = {KILLED_TRIALS}\n{options}')
     quiet, rough = tmp_path / "quiet", tmp_path / "rough"
     for folder in (quiet, rough):
         folder.mkdir()
@@ -253,6 +258,12 @@ def test_killed_ten_times_a_search_in_fixed_order_has_the_same_trials_and_weight
     kill_and_finish(search_file(rough, table))
     assert points(rough / "run") == points(quiet / "run")
     assert weights(rough / "run") == weights(quiet / "run")
+    search = load(quiet / "jobs.toml").search
+    assert search is not None
+    told_nothing = samplers.make(search)
+    blind = [told_nothing.ask(number) for number in range(KILLED_TRIALS)]
+    assert points(quiet / "run")[:STARTUP] == blind[:STARTUP]
+    assert points(quiet / "run") != blind, "points depend on what the sampler was told"
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
@@ -17,6 +18,11 @@ import command_helpers as commands
 import pytest
 from command_helpers import HOPPER, TINY, give, wait_until
 from trial_helpers import Told, point_of, search_run
+
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_directory
+from orchestrator.ledger import search_events
 
 pytestmark = pytest.mark.slow
 
@@ -119,6 +125,31 @@ def test_the_journal_holds_the_trials_as_optuna_knows_them(tmp_path: Path) -> No
     assert study.direction.name == "MAXIMIZE"
 
 
+def test_the_journal_of_a_search_that_runs_has_its_trials_so_far(tmp_path: Path) -> None:
+    endless = SEARCH.replace("trials = 4", "trials = 9")
+    (tmp_path / "jobs.toml").write_text(endless.replace("total_timesteps = 512", "total_timesteps = 100_000_000"))
+    with commands.Run("jobs.toml", "--run-dir", "run", cwd=tmp_path) as run:
+        wait_until(lambda: bool(pauses(tmp_path / "run")), "a trial waits at its rung, or goes on from there")
+        for _ in range(2):  # the second replaces the first
+            exported = commands.invoke("search", "export", "run", "--json", cwd=tmp_path)
+            assert exported.returncode == 0, exported.stderr
+        study = study_in(tmp_path / json.loads(exported.stdout)["file"])
+        run.popen.send_signal(signal.SIGINT)
+        assert run.popen.wait() == 130
+    states = {trial.state.name for trial in study.trials}
+    assert states <= {"RUNNING", "PRUNED"}
+    assert "RUNNING" in states
+    assert any(trial.intermediate_values for trial in study.trials)
+
+
+def pauses(run_dir: Path) -> int:
+    """Number of times that a trial has come to a rung."""
+    paths = RunPaths(run_dir)
+    with contextlib.suppress(OrchestratorError), run_directory.opened_ledger(paths, read_only=True) as ledger:
+        return sum(event.kind == "reached" for event in search_events.events(ledger))
+    return 0
+
+
 def test_the_journal_of_several_objectives_has_their_names_and_directions(tmp_path: Path) -> None:
     paths = search_run(
         tmp_path / "run",
@@ -153,7 +184,6 @@ def test_a_file_that_is_no_journal_is_not_replaced_and_a_plain_run_has_no_trials
 
 
 def test_optuna_dashboard_shows_an_exported_search(tmp_path: Path) -> None:
-    pytest.importorskip("optuna_dashboard", exc_type=ImportError)
     exported = commands.invoke("search", "export", of_every_state(tmp_path), "--out", "out.log", cwd=tmp_path)
     assert exported.returncode == 0, exported.stderr
     code = "import sys; from optuna_dashboard._cli import main; sys.argv[0] = 'optuna-dashboard'; main()"

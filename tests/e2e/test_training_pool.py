@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -198,13 +200,18 @@ pool.submit({str(HOPPER)!r}, name="one").result()
     assert commands.summary(here / "run")["one-s0"]["state"] == "PENDING"
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("stubs")
-def test_two_hundred_bodies_leak_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def instant_bodies(here: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two hundred bodies, whose trainings succeed at once."""
     (here / "instant.py").write_text(INSTANT)
     worker = f"\nworker = (sys.executable, '-I', '-S', {str(here / 'instant.py')!r})"
     monkeypatch.setattr(supervisor_process, "COMMAND", (sys.executable, "-c", STUBS + worker + SUPERVISE))
-    bodies = [HOPPER.read_text().replace("<mujoco", f"<!-- {number} --><mujoco", 1) for number in range(200)]
+    return [HOPPER.read_text().replace("<mujoco", f"<!-- {number} --><mujoco", 1) for number in range(200)]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
+def test_two_hundred_bodies_leak_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = instant_bodies(here, monkeypatch)
     with nothing_left(), orchestrator.TrainingPool(max_parallel=4, run_dir="run", **EXEC) as pool:
         pending = {pool.submit(body) for body in bodies[:8]}
         rest, done = iter(bodies[8:]), list[orchestrator.Result]()
@@ -213,3 +220,20 @@ def test_two_hundred_bodies_leak_nothing(here: Path, monkeypatch: pytest.MonkeyP
             done += [future.result() for future in ended]
             pending |= {pool.submit(body) for _, body in zip(ended, rest, strict=False)}
     assert len({result.job_id for result in done if result.ok}) == 200
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
+def test_the_loop_of_the_readme_trains_two_hundred_bodies(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (commands.REPOSITORY / "README.md").read_text(), re.M | re.S)
+    (loop,) = (block for block in blocks if "TrainingPool" in block)
+    bodies = instant_bodies(here, monkeypatch)
+    exec_pool = functools.partial(orchestrator.TrainingPool, **EXEC)
+    monkeypatch.setattr(orchestrator, "TrainingPool", exec_pool)
+    with nothing_left():
+        exec(loop, {"orchestrator": orchestrator, "bodies": bodies})
+    printed = capsys.readouterr().out
+    assert [body in printed for body in bodies] == [True] * 200
+    assert printed.count(" 1.0\n") == 200

@@ -146,9 +146,12 @@ def test_a_retried_trial_that_fails_again_has_failed(state: State, tmp_path: Pat
     control.ask(paths.root, ["*t00001*"], "retry")
     searched = Searched(paths)
     searched.turns()
+    assert not searched.trial.is_over
     searched.move(state)
     searched.turns()
     assert (searched.trial.is_over, searched.trial.values, searched.searcher.history.is_over) == (True, None, True)
+    kinds = searched.kinds()
+    assert (kinds["retried", 1], kinds["over", 1], kinds["told", 1]) == (1, 2, 1)
 
 
 def searched(root: Path, trial: Told) -> Searched:
