@@ -91,6 +91,8 @@ class Job:
     """Whether files of the robot may lie outside of its folder. Not in the ledger: only an examination needs it."""
     maker_folder: Path | None = None
     """Where the module of ``spec.robot_maker`` is looked for. Not in the ledger, likewise."""
+    asset_paths: tuple[str, ...] = ()
+    """Folders in which meshes of a URDF are looked for, absolute. Not in the ledger, likewise."""
     point: Mapping[str, Any] = field(default_factory=dict)
     """The values that a matrix gave it: dotted key → value. For reports; ``spec`` contains them."""
 

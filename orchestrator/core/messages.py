@@ -87,7 +87,9 @@ class ExaminationRequest(JsonLine):
     """Can this robot, task or environment be trained?"""
 
     xml: FilePath | None = None
-    """Absolute path of the robot's MJCF."""
+    """Absolute path of the robot's MJCF or URDF."""
+    urdf: Mapping[str, Any] = field(default_factory=dict)
+    """Values of :class:`.UrdfSettings` for a URDF."""
     robot_maker: str | None = None
     """In place of ``xml``: the function that makes it."""
     params: Mapping[str, Any] = field(default_factory=dict)

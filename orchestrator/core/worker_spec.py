@@ -126,6 +126,9 @@ class WorkerSpec:
     """The function that has made the bundle in ``robot``, ``package.module:function``; None: it was a file."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """Its arguments."""
+    urdf: Mapping[str, Any] = field(default_factory=dict)
+    """How the bundle in ``robot`` was made of a URDF: its table of the job file, but for where meshes were looked for;
+    empty: it was none."""
     init: FilePath | None = None
     """Where the policy came from that it starts with, absolute; or ``job:JOB_ID``, the policy of a job of the same
     experiment. Only the latter is part of the fingerprint."""
@@ -159,6 +162,8 @@ class WorkerSpec:
             del values["init_sha256"]
         if self.robot_maker is None:
             del values["robot_maker"], values["params"]
+        if not self.urdf:
+            del values["urdf"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     @property

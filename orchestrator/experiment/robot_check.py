@@ -16,6 +16,7 @@ from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.physics_advice import PhysicsAdvice
 from orchestrator.core.text import storable
+from orchestrator.core.urdf_settings import SUFFIX
 from orchestrator.experiment import preflight, robot_advice
 from orchestrator.experiment.preflight import requests_of
 from orchestrator.experiment.run_directory import is_run_directory
@@ -88,7 +89,7 @@ def check(
     advise_s: float = 0.0,
     watch: preflight.Watch = lambda *_: None,
 ) -> list[RobotCheck]:
-    """Examine files, all ``*.xml`` below folders, and the robots and tasks of job files.
+    """Examine files, all ``*.xml`` and ``*.urdf`` below folders, and the robots and tasks of job files.
 
     :param advise_s: CPU seconds of measuring for advice on the physics of each robot; 0: no advice.
     :raises UsageError: a path that does not exist, or a folder without ``*.xml``.
@@ -127,7 +128,7 @@ def _items(paths: Sequence[Path]) -> Iterator[_Item | RobotCheck]:
             continue
         items = list(_below(path)) if path.is_dir() else [_file(str(path))]
         if not items:
-            raise UsageError(f"{path}: no *.xml in this folder or below it")
+            raise UsageError(f"{path}: no *.xml or *.urdf in this folder or below it")
         for item in items:
             if (absolute := str(Path(item.path).absolute())) not in seen:
                 seen.add(absolute)
@@ -151,7 +152,7 @@ def _below(folder: Path) -> Iterator[_Item | RobotCheck]:
 def robot_files(
     folder: Path, report: Callable[[OSError], object] = lambda _: None, *, most_folders: int | None = None
 ) -> Iterator[str]:
-    """Every ``*.xml`` below ``folder``, except in hidden folders and run directories, which hold copies.
+    """Every ``*.xml`` and ``*.urdf`` below ``folder``, except in hidden folders and run directories, which hold copies.
 
     Links are followed; no folder is visited twice.
 
@@ -166,7 +167,7 @@ def robot_files(
         folders[:] = [name for name in unseen if not _is_run_directory(Path(where, name))]
         entered.update(inner[name] for name in folders)
         for name in sorted(files):
-            if name.lower().endswith(".xml"):
+            if name.lower().endswith((".xml", SUFFIX)):
                 yield str(Path(where, name))
 
 

@@ -280,7 +280,7 @@ def _read_error(path: Path, text: str, error: Exception) -> tuple[str, str]:
 
 
 def _is_robot(path: Path, text: str) -> bool:
-    return path.suffix.lower() == ".xml" or text.lstrip().startswith(("<mujoco", "<?xml", "<!--"))
+    return path.suffix.lower() in (".xml", ".urdf") or text.lstrip().startswith(("<mujoco", "<robot", "<?xml", "<!--"))
 
 
 def _syntax_error(text: str, message: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from orchestrator.core.job import Job, Resources
 from orchestrator.core.text import listed
+from orchestrator.core.urdf_settings import is_urdf
 from orchestrator.core.worker_spec import INIT_JOB, Algorithm, WorkerSpec
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_links import linked
@@ -264,6 +266,10 @@ def _init(written: str, base: Path) -> str | None:
     return None if written == "none" else str(base / written)
 
 
+def _urdf(merged: Tree) -> Tree:
+    return {key: value for key, value in merged["urdf"].items() if key != "asset_paths"}
+
+
 def _jobs(
     merged: Tree, point: Sequence[Choice], robot: Robot, *, where: str, base: Path, names: JobNames, problems: Problems
 ) -> list[Job]:
@@ -304,6 +310,7 @@ def _jobs(
             xml=f"robot/{robot.xml.name}" if robot.xml else None,
             robot_maker=robot.maker,
             params=merged["params"] if robot.maker else {},
+            urdf=_urdf(merged) if robot.xml is not None and is_urdf(robot.xml.name) else {},
             model_edits=flat(merged["model"]),
             randomize=flat(merged["randomize"]) if "task" in merged else {},
             task=task,
@@ -336,6 +343,7 @@ def _jobs(
                 xml_source=robot.xml,
                 allow_outside=merged["allow_outside"],
                 maker_folder=base if robot.maker else None,
+                asset_paths=tuple(os.path.normpath(base / path) for path in merged["urdf"]["asset_paths"]),
                 point=chosen,
             )
         )

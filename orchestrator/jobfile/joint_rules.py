@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.core.job import Job
 from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.core.text import count, joined, listed
+from orchestrator.core.urdf_settings import SUFFIX, is_urdf
 from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, unfit_for_fast
 from orchestrator.jobfile.distributed_keys import check_ranks, near
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS, POLICY_KEYS
@@ -40,6 +41,7 @@ def _suits(table: str, job: Mapping[str, Any]) -> bool:
     if table in ALGORITHMS:
         return bool(job["algo"] == table)
     suits = {"env_kwargs": "task" not in job, "task_options": "task" in job, "randomize": "task" in job}
+    suits["urdf"] = is_urdf(job.get("xml", ""))
     return suits.get(table, table != "distributed" or job["resources"]["ranks"] > 1)
 
 
@@ -67,6 +69,7 @@ def why_unused(key: str) -> str:
         "env_kwargs": "env or entry_point",
         "task_options": "a task",
         "randomize": "a task",
+        "urdf": "a URDF",
         "distributed": "several ranks",
     }
     users |= {name: f'algo = "{name}"' for name in ALGORITHMS}
@@ -109,6 +112,9 @@ def check_together(
     if has_params and not bad & {"xml", "params"} and not is_maker(merged.get("xml", "")):
         keys = [f"params.{name}" for name in merged["params"]]
         report(keys, 'is for a function that makes the robot, xml = "module:function"; this job has none')
+    has_urdf = any(layer.has("urdf") for layer in (layers[-3], layers[-1]))
+    if has_urdf and not bad & {"xml", "urdf"} and not is_urdf(merged.get("xml", "")):
+        report(["urdf"], f"is for a URDF, a robot whose file name ends with {SUFFIX}; this job has none")
     algo = merged["algo"]
     if not bad & {"algo", algo, "n_envs", "policy_kwargs", *(("policy", "total_timesteps") if algo != "ppo" else ())}:
         _check_algorithm(algo, merged, layers[-1], report)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from orchestrator.core.text import listed
 from orchestrator.jobfile.job_names import is_showable
+from orchestrator.jobfile.menagerie import MenagerieError, menagerie_file
 from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
-from orchestrator.jobfile.value_types import is_maker
+from orchestrator.jobfile.value_types import MENAGERIE, is_maker
 
 _RECURSIVE = re.compile(r"(?:^|(?<=/))\*\*(?:/|\Z)")
 """A part of a pattern that stands for a folder and all folders below it."""
@@ -54,6 +55,13 @@ class Robots:
             return [Robot(name, None)]
         if is_maker(xml):
             return [Robot(name or xml.partition(":")[2], None, xml)]
+        if xml.startswith(MENAGERIE):
+            try:
+                robot, path = menagerie_file(xml)
+            except MenagerieError as error:
+                problems.add(f"jobs[{job_index}].xml", str(error))
+                return []
+            return [Robot(name or robot, path)]
         path = self._absolute(xml)
         if not glob.has_magic(xml) or self._fault(path) == "":
             return [Robot(name or path.stem, path)] if self._is_usable(path, job_index, problems) else []

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from orchestrator.core.job import Start
+from orchestrator.core.urdf_settings import UrdfSettings
 from orchestrator.core.worker_spec import COLLECTIVE_TIMEOUT_S, Algorithm, Backend, LearnerChoice, Mode, OnDivergence
 from orchestrator.jobfile import value_types
 from orchestrator.jobfile.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td3
@@ -16,6 +17,7 @@ from orchestrator.jobfile.search_tables import SchedulerTable, SearchTable
 from orchestrator.jobfile.track_tables import TrackTable
 from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Name, TomlTable, Whole, key
 
+URDF = UrdfSettings()
 ModelEdits = Annotated[dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"})]
 Randomized = Annotated[dict[str, Any], PlainValidator(nested_distributions), WithJsonSchema({"type": "object"})]
 
@@ -81,6 +83,36 @@ class Retry(TomlTable):
     max_retries: CountFromZero = key(2, "Largest number of attempts after the first one.")
 
 
+class UrdfTable(TomlTable):
+    """What a URDF does not describe and a robot needs; check shows what was added."""
+
+    base: Literal["fixed", "floating"] = key(
+        URDF.base, "Whether the root link is fixed to the world, or floating: free to move.", "floating"
+    )
+    actuators: Literal["motor", "position"] = key(
+        URDF.actuators,
+        "What moves the joints, with at most the effort of their <limit>: motor (a force or torque) or position (a "
+        "servo, critically damped, with gains by the mass matrix).",
+        "position",
+    )
+    frequency: Annotated[float, Field(ge=0.1, le=100)] = key(
+        URDF.frequency, "Natural frequency of position servos in Hz: the higher, the stiffer."
+    )
+    effort: Annotated[float | None, Field(gt=0, le=MOST)] = key(
+        URDF.effort,
+        "Force in N or torque in N·m of joints whose <limit> gives no effort; unset: such a URDF is refused.",
+        20.0,
+    )
+    passive: value_types.Patterns = key(
+        [], "Joints that nothing drives, such as casters: names, or patterns with * ? and [ ].", ["pole"]
+    )
+    floor: bool | None = key(URDF.floor, "Whether there is a floor at z = 0; unset: with a floating base.", True)
+    collision: Literal["collision", "visual"] = key(URDF.collision, "Which geometry of the links collides.", "visual")
+    asset_paths: value_types.Folders = key(
+        [], "Folders, relative to the job file, of packages that package:// names, and of other meshes.", ["../robots"]
+    )
+
+
 class Settings(TomlTable):
     """The keys of [defaults]; every job can override any of them, tables key by key."""
 
@@ -124,6 +156,7 @@ class Settings(TomlTable):
     params: value_types.Options = key(
         {}, "Arguments of the function that makes the robot, where xml names one.", {"legs": 4, "thigh_m": 0.2}
     )
+    urdf: UrdfTable = key(UrdfTable(), "What a URDF lacks: base, actuators, floor.", shown={})
     init: value_types.Init = key(
         "none",
         "Trained policy to start from: job:NAME (a job of this file, which is trained first), a job's directory or a "
@@ -182,8 +215,8 @@ class Entry(Settings):
     name: Name = key(None, "Name of the job; unset, or with a glob: the stem of the MJCF file.", "hopper")
     xml: value_types.MjcfPath = key(
         None,
-        "MJCF file of the robot, relative to the job file; a glob makes one job per file. Or a function of yours that "
-        "makes the robot, as module:function.",
+        "MJCF or URDF file of the robot, relative to the job file; a glob makes one job per file. Or a function of "
+        "yours that makes the robot, as module:function; or a robot of MuJoCo Menagerie, as menagerie:NAME.",
         "../mjcf/hopper.xml",
     )
     after: value_types.JobNameList = key(

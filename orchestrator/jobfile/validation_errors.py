@@ -19,7 +19,16 @@ from orchestrator.core.errors import Problem
 from orchestrator.core.text import LONGEST_LINE
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
 from orchestrator.jobfile.search_tables import DimensionTable, MeasureTable, SchedulerTable, SearchTable
-from orchestrator.jobfile.toml_models import Distributed, Entry, JobFile, NotifyTable, ResourcesTable, Retry, Settings
+from orchestrator.jobfile.toml_models import (
+    Distributed,
+    Entry,
+    JobFile,
+    NotifyTable,
+    ResourcesTable,
+    Retry,
+    Settings,
+    UrdfTable,
+)
 from orchestrator.jobfile.track_tables import MlflowTable, TrackioTable, TrackTable, WandbTable
 from orchestrator.jobfile.value_types import ExpectedError
 
@@ -29,6 +38,7 @@ Location = tuple[int | str, ...]
 TABLES: dict[str, type[BaseModel]] = {
     **ALGORITHMS,
     **{"policy_kwargs": PolicyKwargs, "resources": ResourcesTable, "distributed": Distributed, "retry": Retry},
+    "urdf": UrdfTable,
 }
 """Tables of a job with fixed keys."""
 FREE_TABLES = ("env_kwargs", "model", "params", "randomize", "task_options")
@@ -73,6 +83,7 @@ _SYNONYMS = {
     **dict.fromkeys(("hidden_sizes", "hidden_layers", "layers"), "net_arch"),
     **{"discount": "gamma", "lambda": "gae_lambda", "lam": "gae_lambda", "clip": "clip_range"},
     **{"robot": "xml", "file": "xml", "algorithm": "algo"},
+    **{"package_paths": "asset_paths", "package_dirs": "asset_paths", "ground": "floor", "hz": "frequency"},
 }
 """What other programs call keys → the keys."""
 LONGEST_NUMBER = 20

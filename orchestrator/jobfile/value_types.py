@@ -206,7 +206,11 @@ def is_users_class(text: str) -> bool:
 
 def is_maker(xml: str) -> bool:
     """Whether it is a function that makes a robot, and no file: a file of such a name is ``./module:function``."""
-    return is_users_class(xml)
+    return is_users_class(xml) and not xml.startswith(MENAGERIE)
+
+
+MENAGERIE = "menagerie:"
+"""Begins ``xml`` where that names a robot of MuJoCo Menagerie."""
 
 
 def is_users_task(task: str) -> bool:
@@ -327,7 +331,10 @@ MjcfPath = Annotated[
     MinLen(1),
     Predicate(str.strip),
     Predicate(is_showable),
-    Expected('the path of an MJCF file, a pattern such as "zoo/*.xml", or a function as "module:function", in quotes'),
+    Expected(
+        'the path of an MJCF or URDF file, a pattern such as "zoo/*.xml", a function as "module:function", or a robot '
+        'of MuJoCo Menagerie as "menagerie:unitree_go1", in quotes'
+    ),
 ]
 Init = Annotated[
     str,
@@ -338,6 +345,11 @@ Init = Annotated[
     Expected('"none", "job:NAME", or the path of a job\'s directory or of a model.zip, in quotes'),
 ]
 JobNameList = Annotated[list[Name], Expected('a list of names of jobs of this file, such as ["stand"]')]
+Folders = Annotated[
+    list[Annotated[str, MinLen(1), Predicate(is_showable)]],
+    Expected('a list of folders in quotes, such as ["../robots"]'),
+]
+Patterns = Annotated[list[Annotated[str, MinLen(1)]], Expected('a list of names or patterns, such as ["caster_*"]')]
 EntryPoint = Annotated[
     str, Predicate(is_entry_point), Expected('"package.module:callable"'), _pattern(r"^[^\s:]+:[^\s:]+$")
 ]

@@ -101,7 +101,8 @@ NASTY: dict[str, tuple[str | bytes, str, str]] = {
     "hungry.xml": (cart(head='<size memory="900G"/>'), "error", "takes more than the"),
     "starved.xml": (cart(head='<size memory="1K"/>', tail=BALLS), "error", "increase <size memory="),
     "huge.xml": (cart(head='<size nconmax="100000000" njmax="1000000000"/>'), "error", "takes more than the"),
-    "robot.xml": (URDF, "error", "is a URDF, which has no actuators"),
+    "robot.xml": (URDF, "error", "is a URDF; rename it to robot.urdf"),
+    "robot.urdf": (URDF, "warning", "no link has a <collision>"),
     "package.xml": ("<package><name>x</name></package>", "fragment", "not an MJCF: the root element is <package>"),
     "part.xml": ("<mujocoinclude><site/></mujocoinclude>", "fragment", "a part for other files to include"),
     "limb.xml": (f"<mujoco><actuator>{MOTOR}</actuator></mujoco>", "fragment", "a part of "),
@@ -315,7 +316,9 @@ def test_a_part_that_is_named_is_still_a_part_but_other_xml_is_an_error(tmp_path
     assert (row["verdict"], row["messages"]) == ("error", ["the root element is <package>, expected <mujoco>"])
 
 
-@pytest.mark.parametrize(("path", "message"), [("nowhere", "no such file or folder"), (".", "no *.xml in this folder")])
+@pytest.mark.parametrize(
+    ("path", "message"), [("nowhere", "no such file or folder"), (".", "no *.xml or *.urdf in this folder")]
+)
 def test_nothing_to_check_is_wrong_usage(path: str, message: str, tmp_path: Path) -> None:
     done = invoke("check", path, "--json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

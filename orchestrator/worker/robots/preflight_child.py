@@ -22,8 +22,8 @@ import numpy as np
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.temporary_folder import TemporaryFolder
+from orchestrator.core.urdf_settings import SUFFIX, is_urdf
 from orchestrator.worker.envs.divergence import PhysicsDiverged
-from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.randomization.randomized_fields import randomized_keys
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.model.spec_elements import EditError
@@ -160,11 +160,13 @@ def _examine(
         raise UnfitError("expected a robot (xml) and a task, or an env or entry_point")
     if xml is None:
         return use(ExaminationAnswer(), check_environment(request, None))
+    if is_urdf(str(xml)):
+        return _examine_urdf(request, recent, cleanup, use)
     if not request.alone:
         return _examine_robot(request, xml, is_environment, recent, cleanup, use)
     root_tag, includes = _root_and_includes(xml)
     if root_tag == "robot":
-        return _examine_urdf(request, xml)
+        raise UnfitError(f"{xml}: is a URDF; rename it to {xml.stem}{SUFFIX}, by which a URDF is known")
     if root_tag == "mujocoinclude":
         return ExaminationAnswer(fragment="a part for other files to include (<mujocoinclude>), not a robot")
     if root_tag is not None and root_tag.lower() != "mujoco":
@@ -187,6 +189,22 @@ def _examine_made(
     except (BundleError, UnfitError) as error:
         answer = _unfit(error)
     return made_robot.explained(answer, request, folder)
+
+
+def _examine_urdf(
+    request: ExaminationRequest, recent: RecentRobot, cleanup: contextlib.ExitStack, use: EnvironmentUse
+) -> ExaminationAnswer:
+    from orchestrator.worker.robots.urdf import urdf_robot  # here, as most robots are no URDF
+
+    folder = cleanup.enter_context(TemporaryFolder())
+    made = urdf_robot.make_robot(request, Path(folder))
+    if made.outside is not None and not (request.allow_outside or request.alone):
+        raise UnfitError(made.outside)
+    try:
+        answer = _examine(dataclasses.replace(request, xml=str(made.xml)), recent, cleanup, use)
+    except (BundleError, UnfitError) as error:
+        answer = _unfit(error)
+    return urdf_robot.explained(answer, request, made)
 
 
 def _import_before_users(request: ExaminationRequest, is_environment: bool) -> None:
@@ -351,20 +369,6 @@ def _root_and_includes(xml: Path) -> tuple[str | None, tuple[str, ...]]:
         return None, ()
     names = [attribute.value for element in tags if element.tag in PARTS for attribute in element.files]
     return tags[0].tag, tuple(os.path.realpath(xml.parent / name.replace("\\", "/")) for name in names)
-
-
-def _examine_urdf(request: ExaminationRequest, xml: Path) -> ExaminationAnswer:
-    """Examine a URDF, which MuJoCo can compile but which describes no actuators."""
-    findings = ModelFindings()
-    with guarded(xml, request.memory_mib):
-        try:
-            model = load_model(xml)
-        except ValueError as error:
-            raise UnfitError(f"{xml}: is a URDF, and MuJoCo cannot compile it: {error}") from None
-        summary = examine(model, findings, simulate_s=request.simulate_s)
-    advice = "is a URDF, which has no actuators: save it as MJCF (mujoco.mj_saveLastXML) and add an <actuator> section"
-    findings.problems.insert(0, f"{xml}: {advice}")
-    return _with_findings(ExaminationAnswer(), findings, summary)
 
 
 def main() -> NoReturn:

@@ -1,0 +1,1 @@
+"""URDF robots: read, checked, completed by the table ``urdf`` of a job, and written as MJCF."""

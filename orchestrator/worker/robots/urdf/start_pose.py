@@ -1,0 +1,74 @@
+"""Where a robot that was a URDF starts: its joints, its height, and the links that touch there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+
+from orchestrator.worker.robots.urdf.servo_gains import Floats
+from orchestrator.worker.robots.urdf.urdf_structure import UrdfJoint
+
+CLEARANCE_M = 0.001
+"""Between a floating robot and the floor, so that nothing touches at the start."""
+
+
+def start_pose(model: mujoco.MjModel, joints: Sequence[UrdfJoint]) -> tuple[Floats, list[str]]:
+    """``(nq,)`` positions: 0, or the middle of limits that do not include 0; and the names of joints in the middle.
+
+    Joints that mimic another follow it.
+    """
+    pose, moved = np.array(model.qpos0), list[str]()
+    followers = {joint.name: joint.mimic for joint in joints if joint.mimic is not None}
+    numbers = {joint.name: number for joint in joints if (number := _number(model, joint.name)) >= 0}
+    for name, number in numbers.items():
+        low, high = model.jnt_range[number]
+        if name not in followers and model.jnt_limited[number] and not low <= 0 <= high:
+            pose[model.jnt_qposadr[number]] = (low + high) / 2
+            moved.append(name)
+
+    def value(name: str) -> float:
+        if name not in followers:
+            return float(pose[model.jnt_qposadr[numbers[name]]])
+        followed, factor, offset = followers[name]
+        return factor * value(followed) + offset
+
+    for name in followers:
+        pose[model.jnt_qposadr[numbers[name]]] = value(name)
+    return pose, moved
+
+
+def _number(model: mujoco.MjModel, joint: str) -> int:
+    return int(mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, joint))
+
+
+def overlapping(model: mujoco.MjModel, data: mujoco.MjData) -> list[tuple[str, str]]:
+    """Pairs of bodies that touch in the state of ``data``, for which ``mj_forward`` has been called."""
+    bodies = [sorted(int(model.geom_bodyid[geom]) for geom in contact.geom) for contact in data.contact[: data.ncon]]
+    pairs = sorted({(first, second) for first, second in bodies if first > 0})
+    return [(model.body(first).name, model.body(second).name) for first, second in pairs]
+
+
+def lowest_point(model: mujoco.MjModel, data: mujoco.MjData) -> float | None:
+    """Height in m of the lowest point of geometry that collides; None where nothing does."""
+    collides = np.flatnonzero(model.geom_contype | model.geom_conaffinity)
+    return min((_lowest(model, data, int(geom)) for geom in collides), default=None)
+
+
+def _lowest(model: mujoco.MjModel, data: mujoco.MjData, geom: int) -> float:
+    """By the support of each shape in the direction of gravity."""
+    kind, size = mujoco.mjtGeom(int(model.geom_type[geom])), model.geom_size[geom]
+    height, down = float(data.geom_xpos[geom, 2]), np.abs(data.geom_xmat[geom].reshape(3, 3)[2])
+    if kind == mujoco.mjtGeom.mjGEOM_MESH:
+        mesh = int(model.geom_dataid[geom])
+        first = int(model.mesh_vertadr[mesh])
+        vertices = model.mesh_vert[first : first + int(model.mesh_vertnum[mesh])]
+        return height + float((vertices @ data.geom_xmat[geom].reshape(3, 3)[2]).min())
+    if kind == mujoco.mjtGeom.mjGEOM_SPHERE:
+        return height - float(size[0])
+    if kind == mujoco.mjtGeom.mjGEOM_CAPSULE:
+        return height - float(size[0] + down[2] * size[1])
+    if kind == mujoco.mjtGeom.mjGEOM_CYLINDER:
+        return height - float(size[0] * np.sqrt(max(0.0, 1 - down[2] ** 2)) + down[2] * size[1])
+    return height - float(down @ size)  # a box

@@ -1,0 +1,119 @@
+"""The mesh files of a URDF: found as its author meant them, and copied beside the MJCF under names of their own.
+
+``package://NAME/meshes/x.stl`` is looked for in each folder of ``asset_paths``, which may hold the package or be the
+package; then in the folders above the URDF that are called NAME, as in ``NAME/urdf/robot.urdf``. Any other name is
+relative to ``meshdir`` of the URDF's own ``<mujoco><compiler>``, to its folder, or to a folder of ``asset_paths``.
+
+A robot may come from strangers: what lies in none of these folders needs ``allow_outside``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError, read_regular_file
+from orchestrator.worker.robots.urdf.urdf_tree import Node, UrdfError
+
+READABLE = (".stl", ".obj", ".msh")
+PACKAGES = ("package", "model")
+"""Schemes of an URI whose first part is the name of a package."""
+
+
+class UrdfMeshes:
+    """Copies meshes to ``folder``.
+
+    :param compiler: ``<mujoco><compiler>`` of the URDF.
+    """
+
+    def __init__(self, xml: Path, asset_paths: Sequence[str], compiler: Node, folder: Path, limit_bytes: int) -> None:
+        self.outside: str | None = None
+        """Which mesh lies in none of the robot's folders; None: all lie there."""
+        self.copied: dict[Path, tuple[Path, int]] = {}
+        """Copy → the file that it is of, and the line that names it first."""
+        self._xml, self._folder, self._left = xml, folder, min(limit_bytes, MAX_TOTAL_BYTES)
+        self._asset_paths = [Path(path) for path in asset_paths]
+        self._inside = [Path(os.path.realpath(path)) for path in (xml.parent, *self._asset_paths)]
+        self._mesh_folder = xml.parent / (compiler.attributes.get("meshdir") or compiler.attributes.get("assetdir", ""))
+        self._strips = compiler.attributes.get("strippath") == "true"
+        self._copies: dict[str, str] = {}
+        """Real path of a mesh → its name in ``folder``."""
+        self._stems: set[str] = set()
+
+    def take(self, node: Node, of: str) -> None:
+        """Copy the file of a ``<mesh>``, and name the copy in it.
+
+        :param of: what it belongs to, for messages.
+        :raises UrdfError: there is no such file, MuJoCo cannot read it, or it is too large.
+        """
+        written = node.attributes.get("filename", "")
+        here = f"<mesh> of {of}"
+        if not written:
+            raise UrdfError(f"{here} has no filename; expected the path of an STL or OBJ file", node.line)
+        source = self._find(written, here, node.line)
+        if source.suffix.lower() not in READABLE:
+            message = f"{here} names {written!r}, which MuJoCo cannot read: expected {', '.join(READABLE)}"
+            raise UrdfError(f"{message}; convert it, for example in Blender or MeshLab", node.line)
+        node.attributes["filename"] = self._copied(source, here, node.line)
+
+    def _find(self, written: str, here: str, line: int) -> Path:
+        candidates = list(dict.fromkeys(self._candidates(written)))
+        for path in candidates:
+            if path.is_file():
+                return path
+        scheme, _, rest = written.partition("://")
+        folders = ", ".join(dict.fromkeys(str(path.parent) for path in candidates)) or "any folder"
+        message, advice = f"{here} names {written!r}: no such file in {folders}", "correct the name or add the file"
+        if scheme in PACKAGES:
+            package = rest.partition("/")[0]
+            advice = f'set urdf.asset_paths = ["…"] to the folder of the package {package}, or to the one that holds it'
+        raise UrdfError(f"{message}; {advice}", line)
+
+    def _candidates(self, written: str) -> Iterator[Path]:
+        name = written.replace("\\", "/")
+        if self._strips:
+            name = name.rpartition("/")[2]
+        scheme, _, rest = name.partition("://")
+        if scheme in PACKAGES:
+            package, _, below = rest.partition("/")
+            for folder in self._asset_paths:
+                yield folder / package / below
+                if folder.name == package:
+                    yield folder / below
+            for folder in self._xml.parents:
+                if folder.name == package:
+                    yield folder / below
+            return
+        if scheme == "file":
+            name = unquote(urlsplit(name).path)
+        yield from (folder / name for folder in (self._mesh_folder, self._xml.parent, *self._asset_paths))
+
+    def _copied(self, source: Path, here: str, line: int) -> str:
+        real = os.path.realpath(source)
+        if self.outside is None and not any(map(Path(real).is_relative_to, self._inside)):
+            self.outside = (
+                f"{self._xml}, line {line}: {here} leads to {real}, outside of the robot's folder {self._inside[0]}; "
+                "add its folder to urdf.asset_paths or, if you trust the robot, set allow_outside = true"
+            )
+        if real not in self._copies:
+            try:
+                content = read_regular_file(source, f"{here} {source}", self._left)
+            except BundleError as error:
+                raise UrdfError(str(error), line) from None
+            self._left -= len(content)
+            self._copies[real] = self._unused(source)
+            copy = self._folder / self._copies[real]
+            copy.write_bytes(content)
+            self.copied[copy] = source, line
+        return self._copies[real]
+
+    def _unused(self, source: Path) -> str:
+        """A file name whose stem, by which MuJoCo calls the mesh, no other copy has."""
+        stem, number = source.stem, 1
+        while stem.lower() in self._stems:
+            number += 1
+            stem = f"{source.stem}_{number}"
+        self._stems.add(stem.lower())
+        return stem + source.suffix

@@ -1,0 +1,325 @@
+"""A URDF completed by the table ``urdf`` of a job and written as MJCF, which is then examined and trained like any.
+
+MuJoCo compiles the URDF. What it does not describe is added: a base, actuators, a start, a floor, and pairs of links
+that do not collide. MuJoCo's own extension, ``<mujoco><compiler …/><option …/></mujoco>`` in the URDF, works as ever.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import mujoco
+
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.text import count
+from orchestrator.core.urdf_settings import UrdfSettings
+from orchestrator.worker.model.model_comparison import differing_fields
+from orchestrator.worker.robots.compiling import guarded
+from orchestrator.worker.robots.env_check import UnfitError
+from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, read_regular_file
+from orchestrator.worker.robots.urdf.servo_gains import servo_gains
+from orchestrator.worker.robots.urdf.start_pose import CLEARANCE_M, lowest_point, overlapping, start_pose
+from orchestrator.worker.robots.urdf.urdf_meshes import UrdfMeshes
+from orchestrator.worker.robots.urdf.urdf_structure import UrdfJoint, UrdfStructure, read_structure, shown
+from orchestrator.worker.robots.urdf.urdf_tree import Node, UrdfError, parse, written
+
+WORLD = "world"
+"""A link of this name is MuJoCo's world."""
+TURN = 3.1416
+"""Half of a turn: servos of joints without limits take targets from -TURN to TURN."""
+DIRECTORIES = ("meshdir", "texturedir", "assetdir", "strippath")
+_LINE = re.compile(r"line (\d+)")
+_ELEMENT = re.compile(r"Element name '([^']+)'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UrdfRobot:
+    """The robot as MJCF."""
+
+    xml: Path
+    added: Sequence[str]
+    """What was added to the URDF, in sentences."""
+    warnings: Sequence[str]
+    outside: str | None
+    """Which mesh lies in none of the robot's folders; None: all lie there."""
+
+
+def make_robot(request: ExaminationRequest, folder: Path) -> UrdfRobot:
+    """Write the URDF ``request.xml`` as MJCF.
+
+    :param folder: an empty one, for the MJCF and copies of its meshes.
+    :raises UnfitError: naming file, line and element, what was expected, and what to do.
+    """
+    xml, settings = Path(str(request.xml)), _settings(request)
+    limit_bytes = MAX_TOTAL_BYTES if request.memory_mib is None else request.memory_mib << 20
+    try:
+        robot = parse(read_regular_file(xml, str(xml), limit_bytes))
+        structure = read_structure(robot, settings.effort, settings.passive)
+        compiler = _compiler(robot)
+        meshes = UrdfMeshes(xml, settings.asset_paths, compiler, folder, limit_bytes)
+        _choose_geometry(robot, compiler, settings, meshes)
+        with guarded(xml, request.memory_mib):
+            return _completed(robot, structure, settings, folder / f"{xml.stem}.xml", meshes)
+    except UrdfError as error:
+        place = f"{xml}" if error.line is None else f"{xml}, line {error.line}"
+        raise UnfitError(f"{place}: {error}") from None
+
+
+def explained(answer: ExaminationAnswer, request: ExaminationRequest, made: UrdfRobot) -> ExaminationAnswer:
+    """``answer`` about the URDF in the place of ``made.xml``, with what was added to it."""
+
+    def known(text: str) -> str:
+        return text.replace(str(made.xml), str(request.xml))
+
+    outside = made.outside if request.alone else None
+    return dataclasses.replace(
+        answer,
+        problem=None if answer.problem is None else known(answer.problem),
+        warnings=(*filter(None, [outside]), *made.warnings, *map(known, answer.warnings)),
+        notes=(*(f"added: {text}" for text in made.added), *map(known, answer.notes)),
+        outside=outside,
+        includes=(),
+    )
+
+
+def _settings(request: ExaminationRequest) -> UrdfSettings:
+    lists = {name: tuple(request.urdf.get(name, ())) for name in ("passive", "asset_paths")}
+    return UrdfSettings(**{**request.urdf, **lists})
+
+
+def _compiler(robot: Node) -> Node:
+    """``<mujoco><compiler>`` of the URDF, added where there is none."""
+    holder = robot.first("mujoco")
+    if holder is None:
+        holder = Node("mujoco", {}, robot.line)
+        robot.children.insert(0, holder)
+    compiler = holder.first("compiler")
+    if compiler is None:
+        compiler = Node("compiler", {}, holder.line)
+        holder.children.insert(0, compiler)
+    return compiler
+
+
+def _choose_geometry(robot: Node, compiler: Node, settings: UrdfSettings, meshes: UrdfMeshes) -> None:
+    """Leave the geometry that is used, with the names of the copies of its meshes."""
+    if settings.collision == "visual":
+        compiler.attributes["discardvisual"] = "false"
+        for link in robot.all("link"):
+            link.children = [child for child in link.children if child.tag != "collision"]
+    used = ["collision"] + (["visual"] if compiler.attributes.get("discardvisual") == "false" else [])
+    for link in robot.all("link"):
+        for part in link.children:
+            geometry = part.first("geometry") if part.tag in used else None
+            for mesh in geometry.all("mesh") if geometry is not None else ():
+                meshes.take(mesh, f'<{part.tag}> of <link> "{link.attributes["name"]}"')
+    for name in DIRECTORIES:
+        compiler.attributes.pop(name, None)
+
+
+def _completed(
+    robot: Node, structure: UrdfStructure, settings: UrdfSettings, target: Path, meshes: UrdfMeshes
+) -> UrdfRobot:
+    copy = target.with_suffix(".urdf")
+    copy.write_text(written(robot), encoding="utf-8")
+    added, warnings = list[str](), list[str]()
+    try:
+        spec = mujoco.MjSpec.from_file(str(copy))
+        added += _add_base(spec, structure, settings)
+        added += _keep_frames(spec, structure)
+        if settings.collision == "visual":
+            _let_visuals_collide(spec)
+        if settings.base == "fixed":
+            _exclude(spec, _beside_the_base(spec, structure))
+        added += _add_start(spec, structure, settings)
+        if not any(geom.contype or geom.conaffinity for geom in spec.geoms):
+            warnings.append(_nothing_collides(settings))
+        if "integrator" not in _options(robot) and settings.actuators == "position" and structure.driven:
+            spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+            added.append("integrator implicitfast, for the damping of the servos")
+        _write(spec, target)
+    except ValueError as error:
+        raise _explained(str(error), structure, meshes) from None
+    finally:
+        copy.unlink()
+    added += _not_driven(structure)
+    return UrdfRobot(xml=target, added=added, warnings=warnings, outside=meshes.outside)
+
+
+def _options(robot: Node) -> dict[str, str]:
+    holder = robot.first("mujoco")
+    option = None if holder is None else holder.first("option")
+    return {} if option is None else option.attributes
+
+
+def _add_base(spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSettings) -> Iterator[str]:
+    if settings.base == "fixed":
+        yield f'base: link "{structure.root}" is fixed to the world (urdf.base = "floating" frees it)'
+        return
+    if structure.root == WORLD:
+        advice = 'remove this link and its joint, or set urdf.base = "fixed"'
+        line = structure.links[WORLD].line
+        raise UrdfError(f'the root is the link "{WORLD}", which cannot have a floating base; {advice}', line)
+    spec.body(structure.root).add_freejoint()
+    yield f'base: link "{structure.root}" moves freely'
+
+
+def _keep_frames(spec: mujoco.MjSpec, structure: UrdfStructure) -> Iterator[str]:
+    """Links that are mere frames become sites, because MuJoCo fuses links that do not move with their parents."""
+    fixed = {joint.child for joint in structure.joints if joint.kind == "fixed"}
+    parts = ("inertial", "visual", "collision")
+    frames = [name for name in structure.links if name in fixed and not any(map(structure.links[name].first, parts))]
+    for name in frames:
+        spec.body(name).add_site(name=name)
+    if frames:
+        yield f"sites for links without mass and geometry: {shown(frames)}"
+
+
+def _let_visuals_collide(spec: mujoco.MjSpec) -> None:
+    """Give what is a ``<visual>`` the properties that MuJoCo's reader gives to a ``<collision>``."""
+    usual = mujoco.MjSpec().default.geom
+    for geom in spec.geoms:
+        geom.contype, geom.conaffinity = usual.contype, usual.conaffinity
+        geom.group, geom.density = usual.group, usual.density
+
+
+def _beside_the_base(spec: mujoco.MjSpec, structure: UrdfStructure) -> Iterator[tuple[str, str]]:
+    """A fixed base and each link that it moves: MuJoCo lets them collide, as it does not with a base that moves."""
+    body_of = {structure.root: structure.root}
+    for joint in structure.from_the_root:
+        if joint.parent not in body_of:
+            continue
+        if joint.kind == "fixed":
+            is_fused = spec.compiler.fusestatic and joint.parent != WORLD
+            body_of[joint.child] = body_of[joint.parent] if is_fused else joint.child
+        elif joint.parent != WORLD:
+            yield body_of[joint.parent], joint.child
+
+
+def _exclude(spec: mujoco.MjSpec, pairs: Iterable[tuple[str, str]]) -> None:
+    for first, second in pairs:
+        spec.add_exclude(bodyname1=first, bodyname2=second)
+
+
+def _add_start(spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSettings) -> Iterator[str]:
+    """Actuators, floor, height above it, links that do not collide, and the keyframe ``home``."""
+    frames = {site.name for site in spec.sites}
+    model = spec.copy().compile()
+    data = mujoco.MjData(model)
+    pose, moved = start_pose(model, structure.joints)
+    data.qpos[:] = pose
+    mujoco.mj_forward(model, data)
+    yield f"keyframe home: joints at 0{f', in the middle of limits without 0: {shown(moved)}' if moved else ''}"
+    bodies = {model.body(number).name for number in range(model.nbody)}
+    if fused := [name for name in structure.links if name not in bodies and name not in frames]:
+        kept = '<mujoco><compiler fusestatic="false"/></mujoco> in the URDF keeps them'
+        yield f"links that do not move are parts of their parents: {shown(fused)} ({kept})"
+    pairs = overlapping(model, data)
+    _exclude(spec, pairs)
+    if pairs:
+        named = shown([f"{first} and {second}" for first, second in pairs])
+        yield f"no contact between links that overlap at the start: {named}"
+    lowest = lowest_point(model, data)
+    if settings.base == "floating" and lowest is not None:
+        pose[2] = round(float(pose[2]) + CLEARANCE_M - lowest, 6)
+        spec.body(structure.root).pos[2] = pose[2]
+    if settings.has_floor:
+        _add_floor(spec)
+        yield "floor at z = 0" + (
+            f", {CLEARANCE_M * 1000:g} mm below the robot" if settings.base == "floating" and lowest is not None else ""
+        )
+    driven = structure.driven
+    numbers = [int(model.joint(joint.name).id) for joint in driven]
+    gains = [(0.0, 0.0)] * len(driven)
+    if settings.actuators == "position" and driven:
+        is_floating = settings.base == "floating"
+        gains = servo_gains(model, pose, numbers, settings.frequency, is_floating=is_floating)
+    home = [float(pose[model.jnt_qposadr[number]]) for number in numbers]
+    for joint, number, (kp, kv) in zip(driven, numbers, gains, strict=True):
+        low, high = map(float, model.jnt_range[number] if model.jnt_limited[number] else (-TURN, TURN))
+        _add_actuator(spec, joint, settings, (low, high), kp, kv)
+    spec.add_key(name="home", qpos=pose.tolist(), ctrl=home if settings.actuators == "position" else [0.0] * len(home))
+    yield from _about_actuators(driven, settings, gains)
+
+
+def _add_floor(spec: mujoco.MjSpec) -> None:
+    names = {geom.name for geom in spec.geoms}
+    name = "floor"
+    while name in names:
+        name += "_"
+    plane = mujoco.mjtGeom.mjGEOM_PLANE
+    spec.worldbody.add_geom(name=name, type=plane, size=[0, 0, 0.05], rgba=[0.8, 0.8, 0.8, 1])
+
+
+def _add_actuator(
+    spec: mujoco.MjSpec, joint: UrdfJoint, settings: UrdfSettings, limits: tuple[float, float], kp: float, kv: float
+) -> None:
+    assert joint.effort is not None
+    actuator = spec.add_actuator(name=joint.name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+    force = [-joint.effort, joint.effort]
+    if settings.actuators == "motor":
+        actuator.set_to_motor()
+        actuator.ctrlrange = force
+    else:
+        actuator.set_to_position(kp=kp, kv=kv)
+        actuator.ctrlrange, actuator.forcerange = list(limits), force
+
+
+def _about_actuators(
+    driven: Sequence[UrdfJoint], settings: UrdfSettings, gains: Sequence[tuple[float, float]]
+) -> Iterator[str]:
+    if not driven:
+        return
+    forces = _range([joint.effort or 0.0 for joint in driven])
+    actuators = count(len(driven), f"{settings.actuators} actuator")
+    text = f"{actuators}, force at most {forces} N·m (slides: N) by <limit effort>"
+    if settings.actuators == "position":
+        kp, kv = _range([kp for kp, _ in gains]), _range([kv for _, kv in gains])
+        text += f", kp {kp}, kv {kv}: critically damped at {settings.frequency:g} Hz (urdf.frequency)"
+    yield text
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def _nothing_collides(settings: UrdfSettings) -> str:
+    missing = settings.collision
+    other = ' urdf.collision = "visual" lets <visual> geometry collide' if missing == "collision" else " correct it"
+    return f"no link has a <{missing}>, so nothing touches anything;{other}"
+
+
+def _not_driven(structure: UrdfStructure) -> Iterator[str]:
+    driven = {joint.name for joint in structure.driven}
+    free = [one.name for one in structure.joints if one.name not in driven and one.kind != "fixed" and not one.mimic]
+    if free:
+        yield f"joints that no actuator moves: {shown(free)}"
+
+
+def _write(spec: mujoco.MjSpec, target: Path) -> None:
+    """:raises UrdfError: MuJoCo's MJCF writer loses something."""
+    model = spec.compile()
+    spec.compiler.savecompiled = spec.compiler.savecanonical = False
+    target.write_text(spec.to_xml(), encoding="utf-8")
+    if lost := list(differing_fields(model, mujoco.MjModel.from_xml_path(str(target)))):
+        raise UrdfError(f"cannot be written as MJCF: MuJoCo's MJCF writer loses {shown(lost)}; write it by hand")
+
+
+def _explained(message: str, structure: UrdfStructure, meshes: UrdfMeshes) -> UrdfError:
+    """MuJoCo's message with the line of its element, and what to do."""
+    text = " ".join(line for line in message.splitlines() if not line.startswith("The static bodies"))
+    line, element = _LINE.search(message), _ELEMENT.search(message)
+    at = int(line[1]) if line else structure.line_of(element[1]) if element else None
+    for copy, (source, of_mesh) in meshes.copied.items():
+        if str(copy) in text or (at is None and element is not None and element[1] == copy.stem):
+            text, at = text.replace(str(copy), str(source)), of_mesh
+    advice = ""
+    if "mass and inertia of moving bodies" in message:
+        advice = "; give the link an <inertial> with mass and inertia above 0, or a <collision>"
+    elif "balanceinertia" in message:
+        advice = '; correct <inertia>, or add <mujoco><compiler balanceinertia="true"/></mujoco> to the URDF'
+    return UrdfError(f"MuJoCo cannot compile it: {text}{advice}", at)
