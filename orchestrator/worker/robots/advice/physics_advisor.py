@@ -20,6 +20,7 @@ from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.physics_advice import PhysicsAdvice, PhysicsChange
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import count
+from orchestrator.core.urdf_settings import is_urdf
 from orchestrator.worker.envs.model_loading import for_simulation, load_model
 from orchestrator.worker.envs.simulation import Simulation, SimulationState
 from orchestrator.worker.model.spec_elements import EditError
@@ -39,6 +40,7 @@ from orchestrator.worker.robots.advice.trajectory_deviation import MotionTest
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.file_collector import BundleError
 from orchestrator.worker.robots.model_edits import RobotVariants, WithoutEffectError
+from orchestrator.worker.robots.urdf import urdf_robot
 from orchestrator.worker.tasks import Task, gymnasium_tasks, make_task
 from orchestrator.worker.tasks.actions import Floats
 
@@ -95,6 +97,8 @@ def _robot_file(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> P
     """The robot without the job's ``model``, to which the changes are added."""
     if request.robot_maker is not None:
         return made_robot.make(request, Path(cleanup.enter_context(TemporaryFolder())))
+    if request.xml is not None and is_urdf(request.xml):
+        return urdf_robot.make_robot(request, Path(cleanup.enter_context(TemporaryFolder()))).xml
     return gymnasium_tasks.default_xml(str(request.task)) if request.xml is None else Path(request.xml)
 
 
