@@ -31,7 +31,7 @@ def test_five_urdf_robots_of_different_shapes_and_faults_are_trained(tmp_path: P
 
 def test_urdf_is_trained_once_and_a_changed_table_is_told(tmp_path: Path) -> None:
     table = {"base": "floating", "actuators": "position"}
-    pony = {"xml": REPOSITORY / "urdf/pony.urdf", "task": "stand", "preview": False, "urdf": table}
+    pony = {"xml": REPOSITORY / "mjcf/urdf/pony.urdf", "task": "stand", "preview": False, "urdf": table}
     write_experiment(tmp_path, pony | {"model": {"body.base_link.mass": "*1.1"}}, defaults=TINY)
     first = invoke("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
@@ -47,7 +47,7 @@ def test_urdf_is_trained_once_and_a_changed_table_is_told(tmp_path: Path) -> Non
 
 
 def test_check_shows_what_is_added_and_what_is_wrong(tmp_path: Path) -> None:
-    done = invoke("check", URDF_JOBS, REPOSITORY / "urdf" / "inchworm.urdf", "--json", cwd=tmp_path)
+    done = invoke("check", URDF_JOBS, REPOSITORY / "mjcf" / "urdf" / "inchworm.urdf", "--json", cwd=tmp_path)
     rows = {row["job"]: row for row in json.loads(done.stdout)}
     assert done.returncode == 1
     assert "urdf.effort" in rows[None]["messages"][0]

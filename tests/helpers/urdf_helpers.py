@@ -10,7 +10,7 @@ from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.worker.robots.preflight_child import check
 
 ROOT = Path(__file__).parents[2]
-URDFS = ROOT / "urdf"
+URDFS = ROOT / "mjcf" / "urdf"
 TETRAHEDRON = "v 0 0 0\nv {size} 0 0\nv 0 {size} 0\nv 0 0 {size}\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
 BOX = '<geometry><box size="0.1 0.1 0.2"/></geometry>'
 LIMIT = '<limit lower="-1" upper="1" effort="6" velocity="2"/>'
