@@ -218,8 +218,11 @@ def test_the_robots_of_this_repository_become_a_job_file(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     robots = {Path(robot["path"]).stem: robot["task"] for robot in facts["robots"]}
-    assert len(robots) == 15
+    assert len(robots) == 16
     assert (robots["arm"], robots["balancer"], robots["hopper_long"]) == ("reach", "balance", "forward")
-    assert {Path(entry["path"]).name for entry in facts["left_out"]} == {"legs.xml", "look.xml", "servos.xml"}
+    assert {Path(entry["path"]).name for entry in facts["left_out"]} == {
+        *("legs.xml", "look.xml", "servos.xml"),
+        *("courier.urdf", "inchworm.urdf", "trolley.urdf", "bench_arm.urdf"),  # a table urdf completes them
+    }
     done = invoke("run", "jobs.toml", "--dry-run", "--json", cwd=tmp_path)
-    assert len(json.loads(done.stdout)["jobs"]) == 15
+    assert len(json.loads(done.stdout)["jobs"]) == 16
