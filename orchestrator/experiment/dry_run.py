@@ -77,7 +77,8 @@ def dry_run(
             rows = requeued(recorded, plan.jobs, plan.verdicts, paths)
             try:
                 search_process.resumed(experiment, options, ledger, paths)
-                refuse_at_rungs(ledger, recorded, rows, plan.jobs, plan.verdicts, options.on_change, paths)
+                if experiment.search is not None or experiment.scheduler is not None:  # others train on to their end
+                    refuse_at_rungs(ledger, recorded, rows, plan.jobs, plan.verdicts, options.on_change, paths)
             except ChangedError as error:
                 refusal = str(error)
     changed = changed_jobs(rows, plan.jobs, plan.verdicts)

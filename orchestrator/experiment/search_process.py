@@ -12,6 +12,7 @@ import json
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from orchestrator.core.atomic_files import write_whole
@@ -174,7 +175,9 @@ def _kept(before: Mapping[str, Any], experiment: Experiment, changes: Sequence[s
     if "search" in data:
         data["search"] = _replaced(data["search"], now.get("search", data["search"]), BUDGET)
     overrides, skip = before["options"]["overrides"], experiment.skip_invalid
-    kept = from_mapping(data, source=experiment.source, base=experiment.base, overrides=overrides, skip_invalid=skip)
+    kept = from_mapping(
+        data, source=experiment.source, base=Path(before["base"]), overrides=overrides, skip_invalid=skip
+    )
     warning = f"declared differently now, but kept as before: {'; '.join(changes)}"
     return dataclasses.replace(kept, text=experiment.text, warnings=(*kept.warnings, warning))
 

@@ -203,7 +203,7 @@ class Searcher:
             alike = [re.sub(r"[\d.]+", "0", why) for why in whys]  # but for numbers, such as those of the point
             commonest, number = Counter(alike).most_common(1)[0]
             why = whys[alike.index(commonest)]
-            raise UsageError(f"the first {len(whys)} trials have failed, {number} of them as this one: {why}")
+            raise UsageError(f"the last {len(whys)} trials have failed, {number} of them as this one: {why}")
 
     def _waits_for_user(self) -> bool:
         """Whether nothing can go on before the user resumes jobs that they have paused."""

@@ -123,10 +123,11 @@ def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
 
 def _without_value(reader: TrialReader) -> str:
     """What to do about a search that has ended without a best trial."""
-    why = next((f" (trial {one.number}: {one.why})" for one in reader.history.failed.values()), "")
+    failed = list(reader.history.failed.values())
+    why = f" (trial {failed[0].number}: {failed[0].why})" if failed else ""
     what = f"No trial has a value of {joined(reader.objectives)}{why}"
-    advice = "then `retry` trains failed jobs again, and `run --fresh` starts over with another job file"
-    return f"{what}. Correct the cause; {advice}"
+    retry = "`retry` trains failed jobs again, and " if any(one.failed_jobs for one in failed) else ""
+    return f"{what}. Correct the cause; then {retry}`run --fresh` starts over with another job file"
 
 
 def _progress(reader: TrialReader, asked: int) -> list[str]:

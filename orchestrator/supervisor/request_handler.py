@@ -79,8 +79,9 @@ class RequestHandler:
         except LedgerBusyError:
             raise
         except LedgerError as error:  # of a job that was over, and that nobody has read before
-            text = f"{request.job_id}: its `{request.verb}` has no effect: {error}"
-            self.recorder.reporter.event("warning", text, job_id=request.job_id)
+            job_id = request.promotion[0] if request.promotion is not None else request.job_id
+            text = f"{job_id}: its `{request.verb}` has no effect: {error}"
+            self.recorder.reporter.event("warning", text, job_id=job_id)
         except OrchestratorError:  # not of this request
             raise
         except Exception as error:
@@ -90,6 +91,8 @@ class RequestHandler:
     def _act_on(self, request: Request) -> None:
         if self._is_reload_due and request.verb not in ("reload", "add"):
             self._take_new_jobs()  # it may be about one of them
+            if self._is_reload_due:
+                raise LedgerBusyError(f"`{request.verb}` waits for the new jobs")
         if request.verb == "stop":
             if request.job_id in (None, self.holder):  # or it is late, for a supervisor that has ended
                 self.termination.request_stop("requested by `stop`")

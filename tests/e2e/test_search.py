@@ -313,7 +313,7 @@ def make(params, folder):
     jobs.write_text(text.replace('"model.geom.*thigh*.size"', '"params.length"').replace(", multiply = true", ""))
     done = commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "the first 20 trials have failed, 20 of them as this one: " in done.stdout + done.stderr
+    assert "the last 20 trials have failed, 20 of them as this one: " in done.stdout + done.stderr
     assert "no such leg" in done.stdout + done.stderr
     assert sum(event.kind == "asked" for event in events(tmp_path / "run")) <= 22
 

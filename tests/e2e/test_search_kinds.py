@@ -167,7 +167,7 @@ def test_an_objective_without_a_value_in_every_job_is_the_reason_of_every_trial(
     assert all(trial.why.startswith(why) and trial.values is None for trial in history.failed.values())
     assert len(history.failed) >= min(trials, 20)
     if trials > 20:
-        assert re.search(r"the first 2\d trials have failed, \d+ of them as this one: ", done.stdout + done.stderr)
+        assert re.search(r"the last 2\d trials have failed, \d+ of them as this one: ", done.stdout + done.stderr)
         assert why in done.stdout + done.stderr
         assert done.returncode == 1
     else:
