@@ -64,13 +64,22 @@ class Distribution:
             start + (end - start) * min(1.0, progress / end_fraction) for start, end, end_fraction in self.schedules
         )
 
-    def bounds(self, progress: float) -> tuple[float, float]:
-        """The smallest and the largest value that it can give."""
-        numbers = self.numbers(progress)
-        if self.kind == "normal":
-            mean, deviation = numbers
-            return mean - NORMAL_WIDTH * deviation, mean + NORMAL_WIDTH * deviation
-        return min(numbers), max(numbers)
+    @property
+    def turning_points(self) -> list[float]:
+        """The shares of the training between which all numbers change linearly, from 0 to 1."""
+        return sorted({0.0, 1.0, *(end_fraction for _, _, end_fraction in self.schedules)})
+
+    @property
+    def extremes(self) -> tuple[float, float]:
+        """The smallest and the largest value that it gives at any time of the training."""
+        ends: list[float] = []
+        for progress in self.turning_points:
+            numbers = self.numbers(progress)
+            if self.kind == "normal":
+                mean, deviation = numbers
+                numbers = mean - NORMAL_WIDTH * deviation, mean + NORMAL_WIDTH * deviation
+            ends += numbers
+        return min(ends), max(ends)
 
 
 def parse_distribution(text: str) -> Distribution:
@@ -95,7 +104,7 @@ def parse_distribution(text: str) -> Distribution:
         expected = "at least two values" if kind == "choice" else "two numbers"
         raise ValueError(f"{text!r} has {len(schedules)}; expected {expected}, {FORMS[kind]}")
     distribution = Distribution(kind, schedules)
-    for progress in (0.0, 1.0):
+    for progress in distribution.turning_points:
         _check_numbers(text, kind, distribution.numbers(progress))
     return distribution
 
@@ -106,13 +115,13 @@ def check_disturbance(key: str, distribution: Distribution) -> None:
     if distribution.kind not in fitting:
         expected = " or ".join(FORMS[kind] for kind in fitting)
         raise ValueError(f"{distribution.kind} does not fit here; expected {expected}")
-    ends = [value for progress in (0.0, 1.0) for value in distribution.bounds(progress)]
-    if not key.endswith("noise") and min(ends) < 0:
-        raise ValueError(f"may draw {min(ends):g}; expected at least 0")
-    if key.endswith("period") and min(ends) == 0:
+    low, high = distribution.extremes
+    if not key.endswith("noise") and low < 0:
+        raise ValueError(f"may draw {low:g}; expected at least 0")
+    if key.endswith("period") and low == 0:
         raise ValueError("may draw 0; expected more than 0")
-    if key.endswith("delay") and max(ends) > MOST_DELAY:
-        raise ValueError(f"may draw {max(ends):g}; expected at most {MOST_DELAY} control steps")
+    if key.endswith("delay") and high > MOST_DELAY:
+        raise ValueError(f"may draw {high:g}; expected at most {MOST_DELAY} control steps")
 
 
 def _schedule(text: str) -> Schedule:
@@ -126,7 +135,7 @@ def _schedule(text: str) -> Schedule:
 
 
 def _check_numbers(text: str, kind: str, numbers: Sequence[float]) -> None:
-    """:raises ValueError: the numbers, those at one end of the training, do not make a distribution of this kind."""
+    """:raises ValueError: the numbers, those of one time of the training, do not make a distribution of this kind."""
     if not all(map(math.isfinite, numbers)):
         raise ValueError(f"{text!r}: expected finite numbers")
     if kind == "choice":

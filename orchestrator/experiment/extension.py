@@ -103,6 +103,12 @@ def report(rows: Mapping[str, JobRow], jobs: Sequence[Job], reporter: Reporter) 
 
 def _why_other_weights(before: WorkerSpec, now: WorkerSpec) -> list[str]:
     reasons = [f'{now.algo}.{name} = "{text}" goes on over the new total' for name, text in now.schedules.items()]
+    reasons += [f'randomize."{key}" = "{text}" goes on over the new total' for key, text in _changing(now)]
     if now.ranks > 1 and now.algo != "ppo" and now.normalize and before.total_timesteps % now.steps_an_iteration:
         reasons.append("its ranks merged their statistics at the former end, within an iteration")
     return reasons
+
+
+def _changing(spec: WorkerSpec) -> list[tuple[str, str]]:
+    """What is drawn from distributions whose numbers change over the training."""
+    return [(key, text) for key, text in spec.randomize.items() if "linear" in text]

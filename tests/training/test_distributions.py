@@ -30,7 +30,7 @@ def drawn(text: str, progress: float = 1.0, count: int = 2000) -> np.ndarray:
 )
 def test_values_lie_within_the_bounds_around_the_mean(text: str, low: float, high: float, mean: float) -> None:
     values = drawn(text)
-    assert parse_distribution(text).bounds(1.0) == pytest.approx((low, high))
+    assert parse_distribution(text).extremes == pytest.approx((low, high))
     assert (low <= values.min(), values.max() <= high) == (True, True)
     assert values.mean() == pytest.approx(mean, abs=4 * values.std() / len(values) ** 0.5)
     assert np.ptp(values) > 0.8 * (high - low)
@@ -43,11 +43,18 @@ def test_a_choice_gives_its_values_alone() -> None:
 
 def test_numbers_change_over_the_training() -> None:
     distribution = parse_distribution("uniform(linear(1, 0.4), linear(1, 2, 0.5))")
-    assert distribution.bounds(0.0) == (1.0, 1.0)
-    assert distribution.bounds(0.25) == pytest.approx((0.85, 1.5))
-    assert distribution.bounds(0.75) == pytest.approx((0.55, 2.0))
+    assert distribution.numbers(0.0) == (1.0, 1.0)
+    assert distribution.numbers(0.25) == pytest.approx((0.85, 1.5))
+    assert distribution.numbers(0.75) == pytest.approx((0.55, 2.0))
+    assert distribution.extremes == pytest.approx((0.4, 2.0))
     half = drawn("uniform(linear(1, 0), 1)", 0.5)
     assert 0.5 <= half.min() < half.max() <= 1.0
+
+
+def test_extremes_may_lie_within_the_training() -> None:
+    distribution = parse_distribution("normal(linear(0, 1, 0.1), linear(1, 0))")
+    assert distribution.turning_points == [0.0, 0.1, 1.0]
+    assert distribution.extremes == pytest.approx((-3.0, 3.7))
 
 
 @pytest.mark.parametrize(
@@ -60,6 +67,7 @@ def test_numbers_change_over_the_training() -> None:
         ("uniform(1, two)", "'two' is no number; a number may be a schedule such as linear(0, 1)"),
         ("uniform(2, 1)", "low is 2 and high is 1; expected low below high"),
         ("uniform(linear(0, 3), 2)", "low is 3 and high is 2"),
+        ("loguniform(linear(1, 5, 0.1), linear(2, 5))", "low is 5 and high is 2.3"),
         ("loguniform(0, 1)", "low is 0; a logarithm needs numbers above 0"),
         ("normal(1, -1)", "the standard deviation is -1; expected at least 0"),
         ("uniform(0, inf)", "expected finite numbers"),

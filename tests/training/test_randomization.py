@@ -17,7 +17,9 @@ import simulation_helpers
 import worker_helpers as helpers
 
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, randomized_keys
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
@@ -25,6 +27,8 @@ from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.model.model_comparison import differing_fields
 from orchestrator.worker.model.spec_attributes import set_attribute
 from orchestrator.worker.model.spec_elements import matching
+from orchestrator.worker.policies.task_env import TaskEnv
+from orchestrator.worker.robots.preflight_child import RecentRobot, check
 
 MJCF = Path(__file__).parents[2] / "mjcf"
 QUADRUPED = MJCF / "quadruped.xml"
@@ -278,6 +282,86 @@ def test_two_keys_for_one_value_are_refused() -> None:
         RandomizeError, match=r"randomize.geom.floor.friction: randomize.geom.\*.friction draws the same"
     ):
         randomized_keys(QUADRUPED, load_model(QUADRUPED), both)
+
+
+PARTS = """<mujoco><compiler {compiler}/><worldbody><geom type="plane" size="5 5 1"/>
+    <body name="given" pos="0 0 1"><freejoint/>{inertial}<geom name="a" size="0.1"/>
+    <body name="weighed" pos="0.5 0 0"><joint name="j" axis="0 1 0"/><geom name="b" size="0.1" mass="2"/>
+    <body name="fused" pos="0.5 0 0"><geom name="c" size="0.1"/></body></body></body></worldbody>
+    <actuator><motor joint="j" ctrlrange="-1 1"/></actuator></mujoco>"""
+GIVEN = '<inertial pos="0 0 0.01" mass="3" diaginertia="0.1 0.2 0.15"/>'
+
+
+@pytest.mark.parametrize("name", ["given", "weighed"])
+def test_given_masses_and_inertias_are_scaled_together(tmp_path: Path, name: str) -> None:
+    xml = tmp_path / "parts.xml"
+    xml.write_text(PARTS.format(compiler="", inertial=GIVEN))
+    model = load_model(xml)
+    [key] = randomized_keys(xml, model, {f"body.{name}.mass": "scale(0.5, 2)"})
+    assert sorted(change.name for change in key.changes) == ["body_inertia", "body_mass"]
+    for change in key.changes:
+        own = getattr(model, change.name).reshape(-1)[change.entries]
+        assert change.at_zero + 1.7 * change.slope == pytest.approx(1.7 * own)
+
+
+def test_a_body_that_is_part_of_its_parent_has_no_mass_to_draw(tmp_path: Path) -> None:
+    xml = tmp_path / "parts.xml"
+    xml.write_text(PARTS.format(compiler='fusestatic="true"', inertial=""))
+    model = load_model(xml)
+    with pytest.raises(RandomizeError, match=r"the body 'fused' is part of its parent in the compiled robot"):
+        randomized_keys(xml, model, {"body.fused.mass": "uniform(1, 2)"})
+    [key] = randomized_keys(xml, model, {"body.given.mass": "uniform(1, 2)"})
+    assert key.changes
+
+
+def test_after_a_seed_everything_is_drawn_as_the_first_time() -> None:
+    batch, plan = simulation({**DRAWN, **DISTURBED}), np.random.default_rng(1).uniform(-1, 1, (50, 3, 8))
+    results = []
+    for _ in range(2):
+        batch.seed(5)
+        batch.reset()
+        results.append(simulation_helpers.steps(batch, plan[: len(plan) - 5 * len(results)]))
+        simulation_helpers.steps(batch, plan[:5])
+    simulation_helpers.assert_same(results[0][: len(results[1])], results[1])
+
+
+def test_one_environment_of_gymnasium_draws_as_the_batch_does() -> None:
+    env = TaskEnv(QUADRUPED, task="auto", randomize={**DRAWN, **DISTURBED}, max_episode_steps=40)
+    batch = simulation({**DRAWN, **DISTURBED}, n_envs=1, seed=3)
+    observation, _ = env.reset(seed=3)
+    assert np.array_equal(batch.reset()[0], observation)
+    for action in np.random.default_rng(1).uniform(-1, 1, (20, 8)).astype(np.float32):
+        observation, reward, *_ = env.step(action)
+        result = batch.step(action[None])
+        assert (result.rewards[0], result.done[0]) == (reward, False)
+        assert np.array_equal(result.observations[0], observation)
+
+
+def test_divergence_names_what_the_episode_had_drawn() -> None:
+    batch = simulation({"geom.floor.friction": "uniform(0.5, 1)"}, n_envs=1)
+    batch.reset()
+    batch.states.qvel[0] = np.nan
+    with pytest.raises(PhysicsDiverged, match=r"the episode had drawn geom.floor.friction = 0\.\d+"):
+        batch.step(np.zeros((1, 8)))
+
+
+@pytest.mark.parametrize(
+    ("robot", "randomize", "problem"),
+    [
+        ("quadruped", {**DRAWN, **DISTURBED}, None),
+        ("arm", {"push.speed": "uniform(0, 1)"}, "randomize.push.speed: "),
+        ("quadruped", {"push.period": "uniform(1, 2)"}, "randomize.push.period: there are no pushes"),
+        ("quadruped", {"body.trunk.weight": "scale(1, 2)"}, "randomize.body.trunk.weight: body has no attribute"),
+    ],
+)
+def test_the_examination_before_the_launch_finds_what_cannot_be_drawn(
+    robot: str, randomize: dict[str, str], problem: str | None
+) -> None:
+    request = ExaminationRequest(xml=str(MJCF / f"{robot}.xml"), task="auto", randomize=randomize, simulate_s=0.02)
+    with RecentRobot() as recent:
+        answer = check(request, recent)
+    assert (answer.problem is None) == (problem is None), answer.problem
+    assert str(problem or "None") in str(answer.problem)
 
 
 def test_a_simulation_without_randomisation_is_not_touched() -> None:

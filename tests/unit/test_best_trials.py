@@ -158,6 +158,8 @@ name = "one"
 xml = "hopper.xml"
 [jobs.model]
 "geom.thigh*.size" = "*1.1"
+[jobs.randomize]
+"body.*.mass" = "scale(0.8, 1.2)"
 """
     shutil.copy(HOPPER, tmp_path / "hopper.xml")
     (tmp_path / "jobs.toml").write_text(text)
@@ -175,6 +177,7 @@ xml = "hopper.xml"
     assert again.spec.search_path == str(tmp_path / "copy")
     assert (tmp_path / "copy/mine.py").exists()
     kept = ("job_id", "algo", "task", "hyperparameters", "policy_kwargs", "checkpoint_every_s", "total_timesteps")
+    kept = (*kept, "randomize")
     assert [getattr(again.spec, name) for name in kept] == [getattr(job.spec, name) for name in kept]
     assert again.spec.model_edits == {}
 

@@ -150,6 +150,11 @@ def test_a_run_with_more_steps_is_told_of_it(tmp_path: Path) -> None:
         ({"hyperparameters": {"learning_rate": "linear(1e-3, 0)"}}, 'ppo.learning_rate = "linear(1e-3, 0)"'),
         ({"algo": "sac", "ranks": 2, "normalize": True, "n_envs": 2}, "ranks merged"),
         ({"hyperparameters": {"learning_rate": 1e-3}}, ""),
+        (
+            {"randomize": {"push.speed": "uniform(0, linear(0, 1))"}},
+            'randomize."push.speed" = "uniform(0, linear(0, 1))"',
+        ),
+        ({"randomize": {"push.speed": "uniform(0, 1)"}}, ""),
     ],
 )
 def test_what_makes_other_weights_than_one_longer_training_is_said(

@@ -31,7 +31,7 @@ class SingleEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
     """Environment ``number`` of a job with a built-in task, as a gymnasium environment."""
 
     def __init__(self, spec: WorkerSpec, job_dir: Path, number: int) -> None:
-        alone = env_factory.make(spec, job_dir, n_envs=1, seed=spec.seed, first_env=number)
+        alone = env_factory.make(spec, job_dir, n_envs=1, seed=spec.seed, first_env=number, training=True)
         assert isinstance(alone, MujocoVecEnv), f"{spec.job_id} has no built-in task"
         self._batch, self._number = alone, number
         self._next_observation: NDArray[Any] | None = None

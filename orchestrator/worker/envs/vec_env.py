@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvStepReturn
 
-from orchestrator.worker.envs.simulation import BatchSettings, Simulation, SimulationState
+from orchestrator.worker.envs.randomization import make_simulation
+from orchestrator.worker.envs.simulation import BatchSettings, SimulationState
 from orchestrator.worker.runtime.sb3_internals import env_indices
 
 
@@ -39,14 +40,8 @@ class MujocoVecEnv(VecEnv):
         training_steps: float | None = None,
         **settings: Unpack[BatchSettings],
     ) -> None:
-        """:param randomize, training_steps: see :class:`RandomizedSimulation`."""
-        self.simulation: Simulation
-        if randomize:
-            from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
-
-            self.simulation = RandomizedSimulation(xml_path, task, task_options, randomize, training_steps, **settings)
-        else:
-            self.simulation = Simulation.from_xml(xml_path, task, task_options, **settings)
+        """:param randomize: see :class:`RandomizedSimulation`, as for ``training_steps``."""
+        self.simulation = make_simulation(xml_path, task, task_options, randomize, training_steps, **settings)
         self._actions: NDArray[np.floating[Any]] | None = None
         self._started = time.monotonic()
         super().__init__(self.simulation.n_envs, *self.simulation.env_spaces())

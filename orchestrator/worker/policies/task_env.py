@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from orchestrator.core.errors import UsageError
 from orchestrator.core.gymnasium_ids import env_id
 from orchestrator.core.worker_spec import OnDivergence
-from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.envs.randomization import make_simulation
 from orchestrator.worker.rendering import scenes
 from orchestrator.worker.rendering.live_view import RENDER_MODES, LiveView
 from orchestrator.worker.rendering.offscreen import Picture
@@ -53,6 +53,7 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
     :param task_options: as in a job file, ``max_episode_steps`` among them, which ``gymnasium.make`` keeps for itself.
     :param seed: of the episodes until ``reset(seed=…)`` gives another; None for a random one.
     :param on_divergence: ``"fail"`` raises where physics diverges, ``"end-episode"`` terminates the episode.
+    :param randomize: what every episode draws, as in a job file.
     :param options: more task options, by name.
     :raises UsageError: the robot does not exist, compile or fit the task, or an option is wrong.
     """
@@ -68,6 +69,7 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         task_options: Mapping[str, Any] | None = None,
         seed: int | None = None,
         on_divergence: OnDivergence = "fail",
+        randomize: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
         if not isinstance(xml, str | os.PathLike) or _is_text(xml) or not Path(xml).is_file():
@@ -76,10 +78,11 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         if render_mode not in (None, *RENDER_MODES):
             raise UsageError(f'render_mode = "{render_mode}": expected None, {" or ".join(RENDER_MODES)}')
         try:
-            self._simulation = Simulation.from_xml(
+            self._simulation = make_simulation(
                 Path(xml),
                 task,
                 {**(task_options or {}), **options},
+                randomize,
                 n_envs=1,
                 seed=int(np.random.SeedSequence().entropy) if seed is None else seed,  # type: ignore[arg-type]
                 measuring=True,

@@ -103,8 +103,7 @@ def _rendered(env: Any, name: str) -> offscreen.Picture:
 
 def pose_of(simulation: Simulation, env: int) -> offscreen.Pose:
     """The current pose of one environment of a built-in task."""
-    state = state_of(simulation.model, simulation.data(env))
-    return offscreen.Pose(state, simulation.task.goal_marker(simulation.states.goals[env]))
+    return offscreen.Pose(simulation.physics(env), simulation.task.goal_marker(simulation.states.goals[env]))
 
 
 def state_of(model: mujoco.MjModel, data: mujoco.MjData) -> Any:

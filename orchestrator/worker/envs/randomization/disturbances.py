@@ -69,7 +69,11 @@ class Disturbances:
     def _memory(self, key: str) -> int:
         """How many of the latest rows are kept for the delay ``key``: row ``step % memory`` is the latest."""
         found = self._by_key.get(key)
-        return 0 if found is None else 1 + round(max(found.bounds(0.0)[1], found.bounds(1.0)[1]))
+        return 0 if found is None else 1 + round(found.extremes[1])
+
+    def restart(self) -> None:
+        """The generators are new ones: noise that the earlier ones gave is not used."""
+        self._step = 0
 
     def begin(self, envs: NDArray[np.intp], rngs: list[np.random.Generator], progress: float) -> None:
         """Draw what an episode keeps; actions before its first were zeros."""

@@ -96,8 +96,7 @@ def _examined(spec: mujoco.MjSpec, model: mujoco.MjModel, key: str, distribution
             raise RandomizeError(
                 f"{here}: cannot be drawn for each episode: {why}; vary it with a matrix of model.{key}"
             )
-    ends = [value for progress in (0.0, 1.0) for value in distribution.bounds(progress)]
-    low, high = min(ends), max(ends)
+    low, high = distribution.extremes
     if low == high:
         raise RandomizeError(f"{here}: always draws {low:g}; write model.{key} instead, or give it a range")
     at_low, at_high = (_compiled(spec, model, key, value, distribution) for value in (low, high))
@@ -149,9 +148,9 @@ def _compiled(
     kind, attribute = key.partition(".")[0], key.rpartition(".")[2]
     written = f"*{value!r}" if distribution.multiplies else value
     try:
-        for number, element in matching(edited, TABLE, key):
+        for _, element in matching(edited, TABLE, key):
             if (kind, attribute) == ("body", "mass"):
-                _scale_mass(element, value if distribution.multiplies else value / _mass(model, number, element.name))
+                _scale_mass(element, value if distribution.multiplies else value / _mass(model, element.name))
             else:
                 set_attribute(element, kind, attribute, written)
     except AttributeEditError as error:
@@ -168,11 +167,13 @@ def _compiled(
         ) from None
 
 
-def _mass(model: mujoco.MjModel, number: int, name: str) -> float:
-    mass = float(model.body_mass[number])
-    if mass == 0:
+def _mass(model: mujoco.MjModel, name: str) -> float:
+    number = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, name)
+    if number < 0:
+        raise AttributeEditError(f"the body {name!r} is part of its parent in the compiled robot (fusestatic)")
+    if model.body_mass[number] == 0:
         raise AttributeEditError(f"the body {name!r} has no mass of its own; name bodies that have")
-    return mass
+    return float(model.body_mass[number])
 
 
 def _scale_mass(body: Any, factor: float) -> None:

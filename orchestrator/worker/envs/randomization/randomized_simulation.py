@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -61,6 +61,11 @@ class RandomizedSimulation(Simulation):
         # Contact forces are computed outside of the batch, at every step.
         self._models = [copy.copy(model) if self._contact_forces else None for _ in range(self.n_envs)]
 
+    def seed(self, seed: int | Sequence[int]) -> None:
+        """As :meth:`Simulation.seed`."""
+        super().seed(seed)
+        self._disturbances.restart()
+
     def model_of(self, env: int) -> mujoco.MjModel:
         """The robot of environment ``env`` in its running episode."""
         return self._models[env] or self._batch.get_model(env)
@@ -106,6 +111,10 @@ class RandomizedSimulation(Simulation):
         """Of each environment since the start of the training."""
         return self._steps_before + self._step
 
+    def _describe_divergence(self, env: int) -> str:
+        drawn = [f"{key.key} = {value:.4g}" for key, value in zip(self.keys, self.drawn[env].tolist(), strict=True)]
+        return super()._describe_divergence(env) + (f"; the episode had drawn {', '.join(drawn)}" if drawn else "")
+
     def get_state(self) -> RandomizedState:
         return {
             **super().get_state(),
@@ -117,9 +126,9 @@ class RandomizedSimulation(Simulation):
     def set_state(self, state: SimulationState) -> NDArray[Any]:
         """As :meth:`Simulation.set_state`, with the robots and disturbances of the running episodes."""
         saved = cast(RandomizedState, state)
+        super().set_state(state)
         for number, key in enumerate(self.keys):
             self.drawn[:, number] = saved["drawn"][key.key]
         self._steps_before = saved["control_steps"] - self._step
         self._write_robots(self._all_envs)
-        super().set_state(state)
         return self._disturbances.set_state(saved["disturbances"])

@@ -28,14 +28,15 @@ def start_pose(model: mujoco.MjModel, joints: Sequence[UrdfJoint]) -> tuple[Floa
             pose[model.jnt_qposadr[number]] = (low + high) / 2
             moved.append(name)
 
-    def value(name: str) -> float:
-        if name not in followers:
-            return float(pose[model.jnt_qposadr[numbers[name]]])
-        followed, factor, offset = followers[name]
-        return factor * value(followed) + offset
-
     for name in followers:
-        pose[model.jnt_qposadr[numbers[name]]] = value(name)
+        chain = [name]
+        while chain[-1] in followers:
+            chain.append(followers[chain[-1]][0])
+        value = float(pose[model.jnt_qposadr[numbers[chain.pop()]]])
+        for follower in reversed(chain):
+            _, factor, offset = followers[follower]
+            value = factor * value + offset
+        pose[model.jnt_qposadr[numbers[name]]] = value
     return pose, moved
 
 

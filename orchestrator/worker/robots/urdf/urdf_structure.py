@@ -225,13 +225,13 @@ def _mimic(name: str, node: Node, nodes: Mapping[str, Node]) -> tuple[str, float
 def _check_mimics(joints: Sequence[UrdfJoint]) -> None:
     followed = {joint.name: joint.mimic[0] for joint in joints if joint.mimic is not None}
     for joint in joints:
-        chain, at = [joint.name], joint.name
+        chain, at = {joint.name: None}, joint.name  # keeps the order
         while at in followed:
             at = followed[at]
             if at in chain:
                 cycle = " → ".join((*chain, at))
                 raise UrdfError(f"joints mimic each other ({cycle}); remove one <mimic>", joint.line)
-            chain.append(at)
+            chain[at] = None
 
 
 def _suggested(word: str, known: Iterable[str]) -> str:

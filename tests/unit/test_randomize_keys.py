@@ -1,0 +1,44 @@
+"""The table ``randomize`` of a job file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobfile_helpers import HOPPER, problems, resolve
+
+from orchestrator.core.errors import SpecError
+
+
+def test_tables_are_dotted_keys_and_jobs_add_to_the_defaults(place: Path) -> None:
+    defaults = {"randomize": {"body": {"trunk": {"mass": "scale(0.8, 1.2)"}}}}
+    own = {**HOPPER, "randomize": {"push.speed": "uniform(0, 1)"}}
+    env = {"name": "other", "env": "Hopper-v5"}
+    first, second = resolve(place, own, env, defaults=defaults).jobs
+    assert first.spec.randomize == {"body.trunk.mass": "scale(0.8, 1.2)", "push.speed": "uniform(0, 1)"}
+    assert second.spec.randomize == {}
+
+
+def test_distributions_may_vary_over_a_matrix(place: Path) -> None:
+    matrix = {"randomize.geom.floor.friction": ["uniform(0.8, 1)", "uniform(0.4, 1.2)"]}
+    jobs = resolve(place, {**HOPPER, "matrix": matrix}).jobs
+    assert [job.spec.randomize["geom.floor.friction"] for job in jobs] == ["uniform(0.8, 1)", "uniform(0.4, 1.2)"]
+    assert len({job.job_id for job in jobs}) == 2
+
+
+@pytest.mark.parametrize(
+    ("job", "where", "message"),
+    [
+        ({"randomize": {"body.trunk.mass": 1.2}}, "randomize", '"body.trunk.mass": expected a distribution such as'),
+        ({"randomize": {"body.trunk.mass": "scale(2, 1)"}}, "randomize", "expected low below high"),
+        ({"randomize": {"wheel.a.size": "scale(1, 2)"}}, "randomize", "or the key observation.noise"),
+        ({"randomize": {"action.delay": "choice(-1, 1)"}}, "randomize", "may draw -1; expected at least 0"),
+        ({"randomize": 3}, "randomize", "expected a table of distributions"),
+        ({"env": "Hopper-v5", "randomize": {"body.a.mass": "scale(1, 2)"}}, "randomize", "is for tasks, built-in or"),
+    ],
+)
+def test_what_is_wrong_is_named_with_key_and_cure(place: Path, job: dict[str, Any], where: str, message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, {**HOPPER, **job})
+    assert any(place == f"jobs[0].{where}" and message in text for place, text in problems(error)), problems(error)
