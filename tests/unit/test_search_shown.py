@@ -164,8 +164,8 @@ def test_a_search_whose_jobs_succeed_without_a_value_has_failed_and_says_what_to
     ledger = Ledger.open(paths.ledger)
     ledger.set_state("hopper-t00000-s0", Succeeded())
     ledger.commit()
-    for fact in (f"No trial has a value of eval_mean (trial 0: {why})", "`retry`", "--fresh"):
-        assert fact in line_of(paths)
+    for fact in (f"No trial has a value of eval_mean (trial 0: {why})", "Correct the cause; then `run --fresh`"):
+        assert fact in line_of(paths), "no job has failed, so `retry` would train none"
     assert search_process.exit_code_of(control.status(paths.root)) == 1
 
     supervisor: Any = SimpleNamespace(ledger=ledger, is_stopping=False)
