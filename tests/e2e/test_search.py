@@ -281,7 +281,8 @@ def test_killed_ten_times_a_search_in_fixed_order_has_the_same_trials_and_weight
 @pytest.mark.timeout(2 * LONG_S)
 def test_killed_ten_times_an_asynchronous_search_loses_and_doubles_no_trial(tmp_path: Path) -> None:
     """Points are those of random search, so that each job has the weights of one that nothing has paused or killed."""
-    table = RUNGS.replace("trials = 6", f"trials = {KILLED_TRIALS}")
+    trials = 3 * KILLED_TRIALS  # a search that waits for nobody ends soon
+    table = RUNGS.replace("trials = 6", f"trials = {trials}")
     quiet, rough = tmp_path / "quiet", tmp_path / "rough"
     for folder in (quiet, rough):
         folder.mkdir()
@@ -289,9 +290,9 @@ def test_killed_ten_times_an_asynchronous_search_loses_and_doubles_no_trial(tmp_
     kill_and_finish(search_file(rough, table, settings=RETRIES))
     assert points(rough / "run") == points(quiet / "run")
     ids = [event.content["jobs"] for event in events(rough / "run") if event.kind == "asked"]
-    assert ids == [[f"hopper-t{number:05d}-s0"] for number in range(KILLED_TRIALS)]
+    assert ids == [[f"hopper-t{number:05d}-s0"] for number in range(trials)]
     told = Counter(event.trial for event in events(rough / "run") if event.kind == "told")
-    assert told == dict.fromkeys(range(KILLED_TRIALS), 1)
+    assert told == dict.fromkeys(range(trials), 1)
     trained, whole = commands.summary(rough / "run"), weights(quiet / "run")
     assert list(trained) == [job_id for (job_id,) in ids]
     assert {row["state"] for row in trained.values()} == {"SUCCEEDED", "PAUSED"}
