@@ -286,7 +286,7 @@ def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]], *, c
         f"{extend}--on-change=restart trains them again (the old job directories are kept under another name),"
         " --on-change=keep continues with the earlier declaration, and another --run-dir keeps them as they are"
     )
-    return "\n".join([f"{paths.root}: {jobs_are} declared differently now:", *by_difference(changed), advice])
+    return _refusal(paths, jobs_are, changed, advice)
 
 
 def _at_rungs_message(paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_keep: bool) -> str:
@@ -296,7 +296,7 @@ def _at_rungs_message(paths: RunPaths, changed: Mapping[str, Sequence[str]], *, 
         f"{keep}`run --fresh` trains all jobs again (what is here is kept under another name), and another --run-dir"
         " leaves it as it is. Single jobs cannot start over: others were compared with them"
     )
-    return "\n".join([f"{paths.root}: {jobs_are} declared differently now:", *by_difference(changed), advice])
+    return _refusal(paths, jobs_are, changed, advice)
 
 
 def _obstacles_message(paths: RunPaths, obstacles: Mapping[str, Sequence[str]]) -> str:
@@ -372,3 +372,7 @@ def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter)
     if dead:
         text = f"failed or cancelled before, and not run again unless `retry` queues them: {listed(dead, SHOWN)}"
         reporter.event("warning", text, jobs=dead)
+
+
+def _refusal(paths: RunPaths, jobs_are: str, changed: Mapping[str, Sequence[str]], advice: str) -> str:
+    return "\n".join([f"{paths.root}: {jobs_are} declared differently now:", *by_difference(changed), advice])

@@ -130,6 +130,17 @@ def with_memory(paths: RunPaths, memory: Memory) -> tuple[Publisher, list[str]]:
     return made, messages
 
 
+def with_late_preview(paths: RunPaths) -> tuple[Publisher, Memory, Rows]:
+    """A job whose results have been sent, and whose preview has been drawn since."""
+    memory, rows = Memory(), Rows()
+    made, _ = with_memory(paths, memory)
+    write_progress(paths, [100])
+    end(paths, rows)
+    turn(made, rows)
+    paths.job(JOB).preview.write_bytes(b"a still")
+    return made, memory, rows
+
+
 def test_a_tracker_that_fails_gets_everything_later_and_once(paths: RunPaths) -> None:
     memory, rows = Memory(), Rows()
     made, messages = with_memory(paths, memory)
@@ -168,12 +179,7 @@ def test_results_are_sent_when_a_job_has_ended_and_again_when_it_ends_once_more(
 
 
 def test_a_preview_that_is_drawn_later_is_sent_alone_and_once(paths: RunPaths) -> None:
-    memory, rows = Memory(), Rows()
-    made, _ = with_memory(paths, memory)
-    write_progress(paths, [100])
-    end(paths, rows)
-    turn(made, rows)
-    paths.job(JOB).preview.write_bytes(b"a still")
+    made, memory, rows = with_late_preview(paths)
     memory.failing = 1
     assert not turn(made, rows, is_last=True)
     for _ in range(2):
@@ -186,12 +192,7 @@ def test_a_preview_that_is_drawn_later_is_sent_alone_and_once(paths: RunPaths) -
 
 
 def test_previews_that_there_is_no_time_for_are_counted_and_sent_another_time(paths: RunPaths) -> None:
-    memory, rows = Memory(), Rows()
-    made, _ = with_memory(paths, memory)
-    write_progress(paths, [100])
-    end(paths, rows)
-    turn(made, rows)
-    paths.job(JOB).preview.write_bytes(b"a still")
+    made, memory, rows = with_late_preview(paths)
     made.previews_s = 0.0
     for _ in range(2):
         assert turn(made, rows, is_last=True), "the results are there"
@@ -203,12 +204,7 @@ def test_previews_that_there_is_no_time_for_are_counted_and_sent_another_time(pa
 def test_the_end_of_a_run_says_which_previews_it_had_no_time_for(
     paths: RunPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    memory, rows = Memory(), Rows()
-    made, _ = with_memory(paths, memory)
-    write_progress(paths, [100])
-    end(paths, rows)
-    turn(made, rows)
-    paths.job(JOB).preview.write_bytes(b"a still")
+    made, _memory, rows = with_late_preview(paths)
     made.previews_s, finish = 0.0, tracker.Finish()
     finish.set()
     assert tracker._loop([made], SimpleNamespace(read=rows.summary), finish)  # type: ignore[arg-type]
