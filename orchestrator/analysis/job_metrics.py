@@ -20,7 +20,7 @@ from orchestrator.experiment import run_directory
 from orchestrator.ledger import AttemptRow, SummaryRow
 
 COST_NEUTRAL_KEYS = (
-    *("job_id", "name", "seed", "search_path", "checkpoint_every", "eval_episodes", "video", "preview"),
+    *("job_id", "name", "seed", "search_path", "checkpoint_every", "eval_episodes", "evaluate", "video", "preview"),
     *("checkpoint_every_s", "keep_replay_buffer", "extended_from"),
 )
 """Keys of a job's spec that do not change what an iteration costs."""

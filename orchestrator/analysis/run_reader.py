@@ -39,12 +39,21 @@ class Episodes(TypedDict):
     measures: Mapping[str, float | None]
 
 
+class EvaluatedPoint(TypedDict):
+    """Of the grid of the final evaluation."""
+
+    at: Mapping[str, float | str]
+    """Key → its value, as in the job file."""
+    mean: float | None
+
+
 class EvaluationFile(TypedDict, total=False):
-    """From ``eval.json``; a kind of episodes is absent where the file has none."""
+    """From ``eval.json``; a kind of episodes, or the grid, is absent where the file has none."""
 
     episodes: Any
     deterministic: Episodes
     stochastic: Episodes
+    grid: Sequence[EvaluatedPoint]
 
 
 def read_json(path: Path) -> Any:
@@ -92,6 +101,8 @@ def evaluation(path: Path) -> EvaluationFile | None:
     for kind in EPISODE_KINDS:
         if kind in content:
             result[kind] = _episodes(content[kind])
+    if isinstance(content.get("grid"), list):
+        result["grid"] = [_point(point) for point in content["grid"] if isinstance(point, Mapping)]
     return result
 
 
@@ -117,6 +128,16 @@ def _episodes(content: Any) -> Episodes:
             if isinstance(measure, Mapping)
         },
     }
+
+
+def _point(content: Mapping[str, Any]) -> EvaluatedPoint:
+    at = content.get("at")
+    values = {
+        str(key): value if isinstance(value, str) else finite(value)
+        for key, value in (at if isinstance(at, Mapping) else {}).items()
+    }
+    known = {key: value for key, value in values.items() if value is not None}
+    return {"at": known, "mean": finite(content.get("mean"))}
 
 
 def _numbers(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:

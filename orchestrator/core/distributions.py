@@ -32,8 +32,16 @@ DISTURBANCES = {
     "action.delay": "control steps by which actions are late",
     "push.speed": "metres a second that a push adds to the robot's base",
     "push.period": "seconds between pushes",
+    "start.joints": "added to the starting position of each joint, in radians or metres",
+    "start.height": "metres by which the robot's base starts higher",
+    "start.turn": "radians by which the robot's base starts turned about the vertical",
+    "start.speed": "metres a second of the robot's base at the start, in a random horizontal direction",
 }
 """Keys of ``randomize`` that are no property of the robot → what is drawn."""
+PRIVILEGED = ("action.delay", "observation.delay", "push.period")
+"""Those that an episode draws once, so that ``asymmetric`` shows them to the critic as it shows the robot's."""
+NOISE = "observation.noise"
+_ANY_SIGN = (NOISE, "start.joints", "start.turn")
 MOST_DELAY = 100
 """Largest delay of observations and actions in control steps."""
 _EXPECTED = f"expected a distribution: {', '.join(FORMS.values())}"
@@ -109,14 +117,20 @@ def parse_distribution(text: str) -> Distribution:
     return distribution
 
 
+def disturbance(key: str) -> str | None:
+    """Which of :data:`DISTURBANCES` a key of ``randomize`` is: noise may name observations, ``observation.noise.*``."""
+    return NOISE if key.startswith(f"{NOISE}.") else key if key in DISTURBANCES else None
+
+
 def check_disturbance(key: str, distribution: Distribution) -> None:
-    """:raises ValueError: a key of :data:`DISTURBANCES` cannot be drawn from this distribution."""
-    fitting = ("normal", "uniform") if key.endswith("noise") else tuple(kind for kind in FORMS if kind != "scale")
+    """:raises ValueError: a key of :data:`DISTURBANCES`, or for noise, cannot be drawn from this distribution."""
+    key = disturbance(key) or key
+    fitting = ("normal", "uniform") if key == NOISE else tuple(kind for kind in FORMS if kind != "scale")
     if distribution.kind not in fitting:
         expected = " or ".join(FORMS[kind] for kind in fitting)
         raise ValueError(f"{distribution.kind} does not fit here; expected {expected}")
     low, high = distribution.extremes
-    if not key.endswith("noise") and low < 0:
+    if key not in _ANY_SIGN and low < 0:
         raise ValueError(f"may draw {low:g}; expected at least 0")
     if key.endswith("period") and low == 0:
         raise ValueError("may draw 0; expected more than 0")

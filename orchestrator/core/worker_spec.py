@@ -83,6 +83,11 @@ class WorkerSpec:
     """Edits that the bundle in ``robot`` already contains: ``"geom.thigh.size"`` → value."""
     randomize: Mapping[str, str] = field(default_factory=dict)
     """What every episode draws anew: ``"body.trunk.mass"`` → distribution (:mod:`orchestrator.core.distributions`)."""
+    asymmetric: bool = False
+    """Whether the critic sees what episodes draw, and the actor does not."""
+    evaluate: Mapping[str, Any] = field(default_factory=dict)
+    """The grid of the final evaluation: ``"body.trunk.mass"`` → values (:mod:`orchestrator.core.evaluation_grid`). Not
+    part of the fingerprint."""
     task: str | None = None
     """Name of the task when neither ``env`` nor ``entry_point`` is set."""
     task_options: Mapping[str, Any] = field(default_factory=dict)
@@ -156,6 +161,8 @@ class WorkerSpec:
             del values["on_divergence"]
         if not self.randomize:
             del values["randomize"]
+        if not self.asymmetric:
+            del values["asymmetric"]
         if self.init_job is not None:
             values["init"] = self.init
         if self.init_job is not None or self.init_sha256 is None:
@@ -223,7 +230,7 @@ class WorkerSpec:
 
 
 NOT_IN_FINGERPRINT = (
-    *("search_path", "checkpoint_every", "checkpoint_every_s", "eval_episodes", "name", "video", "cores"),
+    *("search_path", "checkpoint_every", "checkpoint_every_s", "eval_episodes", "evaluate", "name", "video", "cores"),
     *("preview", "collective_timeout_s", "keep_replay_buffer", "extended_from", "init", "pause_at", "after"),
 )
 ABOUT_RANKS = ("ranks", "backend", "mode")

@@ -257,7 +257,7 @@ def decisive_keys(job: Job) -> dict[str, object]:
     keys: dict[str, object] = {}
     for name, value in dataclasses.asdict(job.spec).items():
         key = job.spec.algo if name == "hyperparameters" else JOB_FILE_KEYS.get(name, name)
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and name not in NOT_IN_FINGERPRINT:
             keys |= {f"{key}.{inner}": part for inner, part in value.items()}
         elif name not in NOT_IN_FINGERPRINT:
             keys[key] = value

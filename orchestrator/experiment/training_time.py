@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.evaluation_grid import number_of_points
 from orchestrator.core.job import Job
 from orchestrator.core.worker_spec import Algorithm, WorkerSpec
 from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
@@ -78,7 +79,8 @@ def of_job(job: Job, physics_s: float) -> float:
     spec = job.spec
     physics_s = (physics_s or UNMEASURED_S) / max(1, min(spec.cores, spec.n_envs // spec.ranks))
     training_s = spec.total_timesteps * (_step_s(spec) + physics_s) / spec.ranks
-    return training_s + _evaluation_steps(spec.task, spec.eval_episodes) * physics_s
+    grid = number_of_points(spec.evaluate) * spec.eval_episodes
+    return training_s + _evaluation_steps(spec.task, spec.eval_episodes + grid) * physics_s
 
 
 def estimate(robots: Sequence[RobotCheck], env_steps: int, at_once: int) -> TrainingTime:

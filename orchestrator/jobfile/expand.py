@@ -313,6 +313,8 @@ def _jobs(
             urdf=_urdf(merged) if robot.xml is not None and is_urdf(robot.xml.name) else {},
             model_edits=flat(merged["model"]),
             randomize=flat(merged["randomize"]) if "task" in merged else {},
+            asymmetric=merged["asymmetric"] if "task" in merged else False,
+            evaluate=flat(merged["evaluate"]) if "task" in merged else {},
             task=task,
             task_options=merged["task_options"] if "task" in merged else {},
             env=env,

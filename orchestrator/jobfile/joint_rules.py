@@ -6,13 +6,17 @@ import math
 from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
+from orchestrator.core.distributions import PRIVILEGED, disturbance
+from orchestrator.core.evaluation_grid import MOST_POINTS, number_of_points
 from orchestrator.core.job import Job
 from orchestrator.core.task_names import GYMNASIUM_TASKS
+from orchestrator.core.terrain import TERRAIN
 from orchestrator.core.text import count, joined, listed
 from orchestrator.core.urdf_settings import SUFFIX, is_urdf
 from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, unfit_for_fast
 from orchestrator.jobfile.distributed_keys import check_ranks, near
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS, POLICY_KEYS
+from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.presets import preset_values
 from orchestrator.jobfile.validation import Layer, Report
 from orchestrator.jobfile.validation_errors import Problems
@@ -20,6 +24,8 @@ from orchestrator.jobfile.value_types import is_maker
 
 FAMILY = ("task", "env", "entry_point")
 """A job has one of these keys: the last layer that sets any decides."""
+OF_TASKS = ("task_options", "randomize", "evaluate", "asymmetric")
+"""Settings that only a job with a task uses."""
 FEWEST_ITERATIONS = 5
 """A training of PPO with fewer updates hardly learns, and has as few points in its learning curve."""
 
@@ -40,7 +46,7 @@ def takes_part(settings: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
 def _suits(table: str, job: Mapping[str, Any]) -> bool:
     if table in ALGORITHMS:
         return bool(job["algo"] == table)
-    suits = {"env_kwargs": "task" not in job, "task_options": "task" in job, "randomize": "task" in job}
+    suits = dict.fromkeys(OF_TASKS, "task" in job) | {"env_kwargs": "task" not in job}
     suits["urdf"] = is_urdf(job.get("xml", ""))
     return suits.get(table, table != "distributed" or job["resources"]["ranks"] > 1)
 
@@ -67,8 +73,7 @@ def why_unused(key: str) -> str:
     top = key.partition(".")[0]
     users = {
         "env_kwargs": "env or entry_point",
-        "task_options": "a task",
-        "randomize": "a task",
+        **dict.fromkeys(OF_TASKS, "a task"),
         "urdf": "a URDF",
         "distributed": "several ranks",
     }
@@ -104,8 +109,12 @@ def check_together(
         written = next((layer.where(key) for layer in reversed(layers) for key in keys if layer.has(key)), where)
         problems.add(written, message)
 
-    if not bad & {*FAMILY, "xml", "env_kwargs", "task_options", "policy", "randomize"}:
+    if not bad & {*FAMILY, "xml", "env_kwargs", "policy", *OF_TASKS}:
         _check_environment(merged, [layers[-3], layers[-1]], report)
+    if merged["evaluate"] and "task" in merged and not bad & {"evaluate", "eval_episodes"}:
+        _check_grid(merged, report)
+    if merged["asymmetric"] and "task" in merged and not bad & {"asymmetric", "randomize", "policy_kwargs"}:
+        _check_asymmetric(merged, report)
     if merged["model"] and "xml" not in merged and not bad & {"xml", "model"}:
         report(["model"], "changes a robot, but this job has none; set xml")
     has_params = any(layer.has("params") for layer in (layers[-3], layers[-1]))
@@ -146,11 +155,35 @@ def _check_environment(merged: Mapping[str, Any], own: Sequence[Layer], report: 
         report(["task_options"], "is for built-in tasks; arguments of env or entry_point belong in env_kwargs")
     if any(layer.has("randomize") for layer in own):
         report(["randomize"], "is for tasks, built-in or your own; an environment of its own draws its robots itself")
+    if any(layer.has("asymmetric") for layer in own) and merged["asymmetric"]:
+        report(["asymmetric"], "is for tasks, built-in or your own, whose episodes draw values by randomize")
+    if any(layer.has("evaluate") for layer in own):
+        report(["evaluate"], "is for tasks, built-in or your own; measure an environment of its own by a program")
     for argument, instead in (("seed", "seeds"), ("xml", "xml")):
         if argument in merged["env_kwargs"]:
             report([f"env_kwargs.{argument}"], f"is set by the job; use its key {instead} instead")
     if "xml_file" in merged["env_kwargs"] and "xml" in merged and "env" in merged:
         report(["env_kwargs.xml_file"], "the robot is given twice, as env_kwargs.xml_file and as xml; keep xml")
+
+
+def _check_grid(merged: Mapping[str, Any], report: Report) -> None:
+    points = number_of_points(flat(merged["evaluate"]))
+    if points > MOST_POINTS:
+        message = f"its values make {points:_} combinations, and each is evaluated; expected at most {MOST_POINTS:_}"
+        report(["evaluate"], message)
+    if merged["eval_episodes"] == 0:
+        message = "is part of the final evaluation, and eval_episodes is 0; set it to the episodes at each point"
+        report(["evaluate", "eval_episodes"], message)
+
+
+def _check_asymmetric(merged: Mapping[str, Any], report: Report) -> None:
+    drawn = flat(merged["randomize"])
+    if all(key == TERRAIN or disturbance(key) not in (None, *PRIVILEGED) for key in drawn):
+        message = "shows the critic what an episode draws of the robot, or its delays; randomize has no such key"
+        report(["asymmetric", "randomize"], message)
+    arch = merged["policy_kwargs"].get("net_arch")
+    if arch == [] or (isinstance(arch, dict) and arch.get("pi") == []):
+        report(["asymmetric", "policy_kwargs.net_arch"], "needs an actor with at least one hidden layer")
 
 
 def _check_algorithm(algo: str, merged: Mapping[str, Any], point: Layer, report: Report) -> None:

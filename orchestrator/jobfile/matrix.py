@@ -91,6 +91,8 @@ def matrix_fault(key: str, values: Any) -> str:
     top, *rest = key.split(".")
     if key in _NOT_IN_MATRIX:
         return _NOT_IN_MATRIX[key]
+    if top == "evaluate":
+        return "cannot vary: the grid of the final evaluation changes no training; set it on the job"
     if key in (*TABLES, *FREE_TABLES):
         return f'a matrix takes single keys of a table, dotted and in quotes: "{_key_in(key, values)}" = […]'
     if top in Settings.model_fields and top not in FREE_TABLES and len(rest) > (top in TABLES):

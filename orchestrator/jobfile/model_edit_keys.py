@@ -1,5 +1,5 @@
-"""The tables ``model`` and ``randomize``: changes to a robot, with dotted keys (``"geom.thigh.size"``), as nested
-tables, or mixed.
+"""The tables ``model``, ``randomize`` and ``evaluate``: changes to a robot, with dotted keys (``"geom.thigh.size"``),
+as nested tables, or mixed.
 
 The worker checks the elements and attributes themselves when it examines the robot.
 """
@@ -11,7 +11,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from orchestrator.core.distributions import DISTURBANCES, check_disturbance, parse_distribution
+from orchestrator.core.distributions import DISTURBANCES, check_disturbance, disturbance, parse_distribution
+from orchestrator.core.evaluation_grid import parse_axis
+from orchestrator.core.terrain import TERRAIN, parse_terrain
 from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
 from orchestrator.jobfile.value_types import ExpectedError
 
@@ -32,6 +34,14 @@ def nested_distributions(value: Any) -> dict[str, Any]:
     :raises ValueError: for a key that cannot be drawn, or a value that is no distribution.
     """
     return _nested(value, _check_distribution, 'distributions, such as { "body.trunk.mass" = "scale(0.8, 1.2)" }')
+
+
+def nested_grid(value: Any) -> dict[str, Any]:
+    """The lists of values of ``evaluate`` in the same way.
+
+    :raises ValueError: for a key that cannot vary, or what is no list of values.
+    """
+    return _nested(value, _check_axis, 'lists of values, such as { "body.trunk.mass" = ["*0.7", "*1", "*1.3"] }')
 
 
 def _nested(value: Any, check: Callable[[str, Any], None], expected: str) -> dict[str, Any]:
@@ -86,13 +96,25 @@ def _check_change(key: str, value: Any) -> None:
 
 
 def _check_distribution(key: str, value: Any) -> None:
-    if key not in DISTURBANCES:
-        _check_key(key, *DISTURBANCES)
+    if key != TERRAIN and disturbance(key) is None:
+        _check_key(key, *DISTURBANCES, TERRAIN)
     if not isinstance(value, str):
         raise ExpectedError(f'"{key}": expected a distribution such as "uniform(0.4, 1.2)", found {value!r}')
     try:
+        if key == TERRAIN:
+            parse_terrain(value)
+            return
         distribution = parse_distribution(value)
-        if key in DISTURBANCES:
+        if disturbance(key) is not None:
             check_disturbance(key, distribution)
+    except ValueError as error:
+        raise ValueError(f'"{key}": {error}') from None
+
+
+def _check_axis(key: str, value: Any) -> None:
+    if disturbance(key) is None:
+        _check_key(key, *DISTURBANCES)
+    try:
+        parse_axis(key, value)
     except ValueError as error:
         raise ValueError(f'"{key}": {error}') from None

@@ -11,7 +11,7 @@ from orchestrator.core.urdf_settings import UrdfSettings
 from orchestrator.core.worker_spec import COLLECTIVE_TIMEOUT_S, Algorithm, Backend, LearnerChoice, Mode, OnDivergence
 from orchestrator.jobfile import value_types
 from orchestrator.jobfile.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td3
-from orchestrator.jobfile.model_edit_keys import nested, nested_distributions
+from orchestrator.jobfile.model_edit_keys import nested, nested_distributions, nested_grid
 from orchestrator.jobfile.presets import PresetName
 from orchestrator.jobfile.search_tables import SchedulerTable, SearchTable
 from orchestrator.jobfile.track_tables import TrackTable
@@ -20,6 +20,7 @@ from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Name, T
 URDF = UrdfSettings()
 ModelEdits = Annotated[dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"})]
 Randomized = Annotated[dict[str, Any], PlainValidator(nested_distributions), WithJsonSchema({"type": "object"})]
+Evaluated = Annotated[dict[str, Any], PlainValidator(nested_grid), WithJsonSchema({"type": "object"})]
 
 
 class ResourcesTable(TomlTable):
@@ -148,6 +149,9 @@ class Settings(TomlTable):
         "loguniform(low, high), normal(mean, standard deviation), choice(a, b, …), or scale(low, high) for a factor.",
         {"body.trunk.mass": "scale(0.8, 1.2)"},
     )
+    asymmetric: bool = key(
+        False, "Whether the critic, and not the actor, also observes what episodes draw by randomize.", True
+    )
     allow_outside: bool = key(
         False,
         "Whether the robot may use files outside of the folder of its MJCF. They are copied into the run directory.",
@@ -172,6 +176,12 @@ class Settings(TomlTable):
     )
     eval_episodes: CountFromZero = key(
         10, "Number of episodes of each final evaluation, deterministic and stochastic; 0: no evaluation."
+    )
+    evaluate: Evaluated = key(
+        {},
+        "A grid of changed robots and disturbances at which the final evaluation runs as well, under the keys of "
+        'randomize: lists of values, or of factors such as "*0.7".',
+        {"body.trunk.mass": ["*0.7", "*1", "*1.3"]},
     )
     preview: bool = key(
         True, "Draw preview.png after all training: the robot in the best moment of its final evaluation.", False

@@ -41,7 +41,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "urdf": UrdfTable,
 }
 """Tables of a job with fixed keys."""
-FREE_TABLES = ("env_kwargs", "model", "params", "randomize", "task_options")
+FREE_TABLES = ("env_kwargs", "evaluate", "model", "params", "randomize", "task_options")
 """Tables of a job with any keys."""
 
 _NO_CLASS = "cannot be set in a job file"

@@ -28,6 +28,7 @@ from orchestrator.report.experiment_facts import (
     RanksRow,
     ReportedAttempt,
     ReportedJob,
+    ReportedPoint,
     ReportedRobot,
     Timings,
     Totals,
@@ -238,6 +239,7 @@ def _robot(jobs: Sequence[ReportedJob]) -> ReportedRobot:
         "first": known_estimate((job["ep_rew_mean_first"] for job in jobs), location),
         "last": known_estimate((job["ep_rew_mean"] for job in jobs), location),
         "evaluation": {kind: _episodes(evaluations, kind) for kind in EPISODE_KINDS} if evaluations else None,
+        "grid": _grid(evaluations),
         "env_steps_per_s": known_estimate(job["env_steps_per_s"] for job in jobs),
         "core_hours": sum(job["core_hours"] for job in jobs),
         "attempts": sum(job["attempts"] for job in jobs),
@@ -258,6 +260,14 @@ def _episodes(evaluations: Sequence[EvaluationFile], kind: EpisodeKind) -> Episo
             name: known_estimate((part["measures"].get(name) for part in parts), location) for name in measures
         },
     }
+
+
+def _grid(evaluations: Sequence[EvaluationFile]) -> list[ReportedPoint]:
+    means: dict[tuple[tuple[str, float | str], ...], list[float | None]] = {}
+    for evaluation in evaluations:
+        for point in evaluation.get("grid", ()):
+            means.setdefault(tuple(point["at"].items()), []).append(point["mean"])
+    return [{"at": dict(at), "mean": known_estimate(values, location)} for at, values in means.items() if at]
 
 
 # -- jobs of several ranks

@@ -70,6 +70,14 @@ class EpisodeEstimates(TypedDict):
     measures: Mapping[str, EstimateFacts | None]
 
 
+class ReportedPoint(TypedDict):
+    """A point of the grid of the final evaluation."""
+
+    at: Mapping[str, float | str]
+    mean: EstimateFacts | None
+    """Mean return over the episodes, estimated over the seeds."""
+
+
 class ReportedRobot(TypedDict):
     """Jobs that differ in their seed alone. Estimates are over the seeds."""
 
@@ -84,6 +92,8 @@ class ReportedRobot(TypedDict):
     first: EstimateFacts | None
     last: EstimateFacts | None
     evaluation: Mapping[EpisodeKind, EpisodeEstimates] | None
+    grid: Sequence[ReportedPoint]
+    """Empty where it was not evaluated on one."""
     env_steps_per_s: EstimateFacts | None
     core_hours: float
     attempts: int

@@ -21,6 +21,7 @@ from orchestrator.report.document import Columns, Document, Figure, Headline, Se
 from orchestrator.report.drawing import PHASES
 from orchestrator.report.experiment_data import to_json
 from orchestrator.report.experiment_facts import ExperimentFacts, ReportedAttempt, ReportedJob, ReportedRobot, Totals
+from orchestrator.report.grid_page import grid_sections
 from orchestrator.report.machine_page import machine_section
 from orchestrator.report.number_format import number, percent, plain
 from orchestrator.report.ranks_page import experiment_section
@@ -50,6 +51,7 @@ def document(facts: ExperimentFacts, run_dir: Path) -> Document:
             _learning_curves(robots, {job["job_id"]: job["curve"] for job in jobs}),
             # The trials of a search have a table of their own.
             *([] if has_points else [tables.robots_section(robots, pictures, learner_summary(jobs))]),
+            *grid_sections(robots),
             *tables.failures(jobs),
             *_varied(facts["varied"], jobs),
             *_schedule(facts["attempts"], jobs),

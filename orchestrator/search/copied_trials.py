@@ -20,7 +20,10 @@ from orchestrator.jobfile.toml_models import Settings
 from orchestrator.search.history import Trial
 
 JOB_FILE = "jobs.toml"
-_SAME_IN_JOB_FILE = (*SAME_IN_SPEC, "task", "env", "entry_point", "env_kwargs", "task_options", "randomize")
+_SAME_IN_JOB_FILE = (
+    *SAME_IN_SPEC,
+    *("task", "env", "entry_point", "env_kwargs", "task_options", "randomize", "asymmetric", "evaluate"),
+)
 
 
 def copy(

@@ -95,12 +95,18 @@ def _hyperparameters(jobs: Sequence[Job]) -> list[str]:
 
 
 def _changed_robots(jobs: Sequence[Job]) -> list[str]:
-    """Changes to the robots, and what their episodes draw, where any job has some."""
+    """Changes to the robots, what their episodes draw, and grids of evaluation, where any job has some."""
     shown: list[str] = []
     if any(job.spec.model_edits for job in jobs):
         shown += ["", "Model edits:", *_by_values(jobs, lambda job: _assignments(job.spec.model_edits))]
     if any(job.spec.randomize for job in jobs):
         shown += ["", "Drawn anew for each episode:", *_by_values(jobs, lambda job: _assignments(job.spec.randomize))]
+    if any(job.spec.evaluate for job in jobs):
+        shown += [
+            "",
+            "Evaluated at each combination of:",
+            *_by_values(jobs, lambda job: _assignments(job.spec.evaluate)),
+        ]
     return shown
 
 

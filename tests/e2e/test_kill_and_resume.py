@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import command_helpers as commands
 import pytest
@@ -25,6 +26,15 @@ from orchestrator.experiment import recovery
 from orchestrator.ledger import Ledger, Request
 from orchestrator.machine.process_identity import process_start
 
+RANDOMIZE = {
+    "body.*.mass": "scale(linear(1, 0.7), linear(1.01, 1.3))",
+    "terrain": "rough(0.03)",
+    "start.joints": "normal(0, 0.05)",
+    "action.delay": "choice(0, 1)",
+    "observation.noise": "normal(0, 0.01)",
+    "observation.delay": "choice(0, 1, 2)",
+    "push.speed": "uniform(0, 0.5)",
+}
 ROBOTS = ("quadruped", "hexapod", "walker", "hopper", "runner", "balancer")
 GONE_WITHIN_S = 2.0
 STEPS = 4096
@@ -34,7 +44,7 @@ DISTURBED = 0.7
 """The part of the training in which kills strike: some must be left, however slow the process that kills."""
 
 
-def experiment(cwd: Path, robots: tuple[str, ...], total_timesteps: int) -> Path:
+def experiment(cwd: Path, robots: tuple[str, ...], total_timesteps: int, **more: Any) -> Path:
     jobs = [
         {
             "name": name,
@@ -43,6 +53,7 @@ def experiment(cwd: Path, robots: tuple[str, ...], total_timesteps: int) -> Path
             "total_timesteps": total_timesteps,
             "checkpoint_every": 256,
             "eval_episodes": 1,
+            **more,
         }
         for name in robots
     ]
@@ -99,12 +110,12 @@ def trained_steps(cwd: Path) -> int:
     return sum(newest.values())
 
 
-def disturb(cwd: Path, robots: tuple[str, ...], total_timesteps: int, kills: int) -> None:
+def disturb(cwd: Path, robots: tuple[str, ...], total_timesteps: int, kills: int, **more: Any) -> None:
     """Kill at ``kills`` random instants, every third before it trains, the others while it does; then let it finish.
 
     An instant in training is drawn from what is trained by then, so that it comes however fast this machine is.
     """
-    jobs = experiment(cwd, robots, total_timesteps)
+    jobs = experiment(cwd, robots, total_timesteps, **more)
     dice = random.Random(os.urandom(8))
     for count in range(kills):
         instant = DISTURBED * len(robots) * total_timesteps * dice.uniform(count, count + 1) / kills
@@ -122,8 +133,8 @@ def disturb(cwd: Path, robots: tuple[str, ...], total_timesteps: int, kills: int
     finish(jobs, cwd)
 
 
-def check_kills(tmp_path: Path, robots: tuple[str, ...], total_timesteps: int, kills: int) -> None:
-    disturb(tmp_path / "disturbed", robots, total_timesteps, kills)
+def check_kills(tmp_path: Path, robots: tuple[str, ...], total_timesteps: int, kills: int, **more: Any) -> None:
+    disturb(tmp_path / "disturbed", robots, total_timesteps, kills, **more)
     with contextlib.closing(sqlite3.connect(tmp_path / "disturbed/run/ledger.sqlite3")) as ledger:
         unaccounted = ledger.execute(
             "SELECT count(*) FROM attempts WHERE wall_s IS NULL OR ended_at IS NULL"
@@ -141,6 +152,16 @@ def test_supervisor_killed_at_random_instants_loses_nothing(tmp_path: Path) -> N
 @pytest.mark.timeout(1800)
 def test_supervisor_killed_six_times_loses_nothing_of_six_robots(tmp_path: Path) -> None:
     check_kills(tmp_path, ROBOTS, STEPS, kills=6)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "more", [{}, {"algo": "sac", "sac": {"learning_starts": 256, "train_freq": 8}}], ids=["ppo", "sac"]
+)
+def test_supervisor_of_randomised_robots_killed_loses_nothing(tmp_path: Path, more: dict[str, Any]) -> None:
+    grid = {"body.*.mass": ["*0.8", "*1.2"], "action.delay": [0, 2]}
+    check_kills(tmp_path, ("quadruped", "hopper"), 2048, 2, randomize=RANDOMIZE, evaluate=grid, asymmetric=True, **more)
 
 
 @pytest.mark.slow

@@ -31,6 +31,13 @@ from orchestrator.worker.training.shared_statistics import COMPARE_VARIABLE
 
 SMALL_PPO = {"n_steps": 32, "batch_size": 64, "n_epochs": 2}
 NET = {"net_arch": [8]}
+RANDOMIZE = {
+    "body.*.mass": "scale(linear(1, 0.7), linear(1.01, 1.3))",
+    "terrain": "rough(0.03)",
+    "action.delay": "choice(0, 1)",
+    "observation.noise": "normal(0, 0.01)",
+    "push.speed": "uniform(0, 0.5)",
+}
 PPO = helpers.spec(
     learner="fast",
     task="forward",
@@ -46,6 +53,7 @@ JOBS: dict[str, WorkerSpec] = {
     "ppo": PPO,
     "sac": SAC,
     "ppo sb3": dataclasses.replace(PPO, learner="sb3", total_timesteps=4096),
+    "ppo randomised": dataclasses.replace(PPO, randomize=RANDOMIZE, total_timesteps=4096),
     "sac parameter-server": dataclasses.replace(SAC, mode="parameter-server"),
 }
 TIMES = {"time/fps", "time/time_elapsed"}
@@ -166,7 +174,7 @@ def test_with_any_rank_killed_at_random_instants_not_a_bit_is_lost(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", ["ppo sb3", "sac parameter-server"])
+@pytest.mark.parametrize("name", ["ppo sb3", "ppo randomised", "sac parameter-server"])
 def test_with_ranks_of_each_learner_and_mode_killed_not_a_bit_is_lost(
     name: str, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:

@@ -186,6 +186,18 @@ def test_noise_is_added_to_what_the_policy_sees_and_to_nothing_else() -> None:
     assert np.abs(noise).max() <= 0.03 + 1e-5
 
 
+def test_noise_may_be_that_of_named_observations() -> None:
+    names = list(map(str, simulation().task.observation_names() or ()))
+    knees = [place for place, name in enumerate(names) if "knee" in name]
+    plain, disturbed = at_the_same_state({"observation.noise.*knee*": "uniform(0.1, 0.2)"})
+    action = np.zeros((3, plain.model.nu))
+    noise = disturbed.step(action).observations - plain.step(action).observations
+    assert 0 < len(knees) < len(names)
+    assert (noise[:, knees] > 0.099).all()
+    assert (noise[:, knees] < 0.201).all()
+    assert not np.delete(noise, knees, axis=1).any()
+
+
 def test_actions_are_late_by_so_many_control_steps_and_were_zeros_before() -> None:
     plain, disturbed = at_the_same_state({"action.delay": "choice(3, 3)"})
     plan = np.random.default_rng(1).uniform(-0.3, 0.3, (20, 3, plain.model.nu))
@@ -224,6 +236,11 @@ def test_pushes_come_at_their_period_in_any_horizontal_direction() -> None:
         ("arm", {"push.speed": "uniform(0, 1)"}, "randomize.push.speed: "),
         (
             "hopper",
+            {"observation.noise.antenna": "uniform(0, 1)"},
+            "randomize.observation.noise.antenna: no observation of the task matches 'antenna'; there are ",
+        ),
+        (
+            "hopper",
             {"push.period": "uniform(1, 2)"},
             "randomize.push.period: there are no pushes; set push.speed",
         ),
@@ -253,8 +270,11 @@ def test_contact_forces_are_computed_with_the_drawn_robot() -> None:
 @pytest.mark.parametrize(
     ("key", "text", "message"),
     [
-        ("body.trunk.mass", "uniform(-1, 1)", "may draw a mass that is not above 0 for the body 'trunk'"),
-        ("geom.*.density", "normal(1, 1)", "MuJoCo refuses"),
+        ("body.trunk.mass", "uniform(-1, 1)", "may be -1, and mass is never below 0"),
+        ("body.trunk.mass", "uniform(0, 1)", "may draw a mass that is not above 0 for the body 'trunk'"),
+        ("geom.*.friction", "normal(1, 1)", "may be -2, and friction is never below 0"),
+        ("joint.*.damping", "scale(-1, 1)", "may be -1, and damping is never below 0"),
+        ("geom.trunk.size", "scale(-1, 1)", "MuJoCo refuses the value *-1.0"),
         ("body.nobody.mass", "scale(1, 2)", "no body of the robot is called 'nobody'; there are world, trunk"),
         ("body.world.mass", "uniform(1, 2)", "'world' has no mass of its own"),
         ("body.trunk.weight", "scale(1, 2)", "body has no attribute 'weight' to edit"),
@@ -267,6 +287,9 @@ def test_contact_forces_are_computed_with_the_drawn_robot() -> None:
         ("option.timestep", "scale(0.5, 1)", "the number of physics steps in a control period depends on it"),
         ("joint.*.damping", "uniform(1, 1)", "always draws 1; write model.joint.*.damping instead"),
         ("option.gravity", "uniform(-11, -9)", "gravity takes 3 values, found 1"),
+        ("option.gravity[3]", "uniform(-11, -9)", "there is no gravity[3]: gravity has 3 numbers, counted from 0"),
+        ("joint.*.armature[0]", "uniform(0, 1)", "armature is no attribute of several numbers"),
+        ("geom.*.friction[1]", "uniform(-1, 1)", "may be -1, and friction is never below 0"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_by_its_key(key: str, text: str, message: str) -> None:
@@ -274,6 +297,14 @@ def test_what_cannot_be_drawn_is_refused_by_its_key(key: str, text: str, message
         randomized_keys(QUADRUPED, load_model(QUADRUPED), {key: text})
     assert str(error.value).startswith(f"randomize.{key}: ")
     assert message in str(error.value)
+
+
+def test_one_number_of_an_attribute_may_be_drawn() -> None:
+    batch = simulation({"option.wind[0]": "uniform(-3, 3)", "geom.*.friction[1]": "uniform(0.01, 0.1)"})
+    batch.reset()
+    for env, (rolling, wind) in enumerate(batch.drawn):
+        assert batch.model_of(env).opt.wind == pytest.approx([wind, 0, 0])
+        assert batch.model_of(env).geom("floor").friction == pytest.approx([1, rolling, 0.01])
 
 
 def test_two_keys_for_one_value_are_refused() -> None:
@@ -325,6 +356,20 @@ def test_after_a_seed_everything_is_drawn_as_the_first_time() -> None:
     simulation_helpers.assert_same(results[0][: len(results[1])], results[1])
 
 
+def test_a_new_seed_in_the_middle_of_episodes_keeps_their_late_actions_and_observations() -> None:
+    plan = np.random.default_rng(1).uniform(-0.3, 0.3, (20, 3, 8))
+    late = {"action.delay": "choice(3, 3)", "observation.delay": "choice(2, 2)"}
+    whole, seeded = simulation({**DRAWN, **late}), simulation({**DRAWN, **late})
+    whole.reset()
+    seeded.reset()
+    simulation_helpers.steps(whole, plan[:7])
+    simulation_helpers.steps(seeded, plan[:7])
+    seeded.seed(5)
+    simulation_helpers.assert_same(
+        simulation_helpers.steps(whole, plan[7:]), simulation_helpers.steps(seeded, plan[7:])
+    )
+
+
 def test_one_environment_of_gymnasium_draws_as_the_batch_does() -> None:
     env = TaskEnv(QUADRUPED, task="auto", randomize={**DRAWN, **DISTURBED}, max_episode_steps=40)
     batch = simulation({**DRAWN, **DISTURBED}, n_envs=1, seed=3)
@@ -370,11 +415,13 @@ def test_a_simulation_without_randomisation_is_not_touched() -> None:
     assert "drawn" not in plain.get_state()
 
 
-@pytest.mark.parametrize("learner", ["fast", pytest.param("sb3", marks=pytest.mark.slow)])
-def test_a_resumed_training_has_the_same_weights(tmp_path: Path, learner: str) -> None:
+@pytest.mark.parametrize(
+    ("algo", "learner"), [("ppo", "fast"), ("sac", "auto"), pytest.param("ppo", "sb3", marks=pytest.mark.slow)]
+)
+def test_a_resumed_training_has_the_same_weights(tmp_path: Path, algo: str, learner: str) -> None:
     growing = {**DRAWN, **DISTURBED, "joint.*.damping": "scale(linear(1, 0.5), linear(1.001, 2))"}
     given: dict[str, Any] = {"task": "forward", "xml": "robot/quadruped.xml", "randomize": growing, "learner": learner}
-    spec = helpers.algorithm("ppo", **given, eval_episodes=2, task_options={"max_episode_steps": 40})
+    spec = helpers.algorithm(algo, **given, eval_episodes=2, task_options={"max_episode_steps": 40})
     whole, parts = (helpers.job(tmp_path / name, spec) for name in ("whole", "parts"))
     for paths in (whole, parts):
         paths.robot.mkdir()
@@ -385,7 +432,7 @@ def test_a_resumed_training_has_the_same_weights(tmp_path: Path, learner: str) -
     assert helpers.train_here(parts)[0].code == ExitCode.PAUSED
     parts.spec.write_text(spec.to_json())
     resumed, log = helpers.train_here(parts, 1)
-    assert (resumed.code, resumed.resumed_from) == (ExitCode.SUCCEEDED, 640), log
+    assert (resumed.code, resumed.resumed_from) == (ExitCode.SUCCEEDED, 640 if algo == "ppo" else 1024), log
     assert resumed.weights_sha256 == record.weights_sha256
     assert parts.eval.read_bytes() == whole.eval.read_bytes()
 

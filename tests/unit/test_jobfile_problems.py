@@ -25,7 +25,7 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     ("what others call the learning rate", {"ppo": {"lr": 1e-3}}, ".ppo.lr", 'did you mean "learning_rate"?'),
     ("the same on the job", {"lr": 1e-3}, ".lr", 'did you mean "ppo.learning_rate"?'),
     ("what others call env_steps", {"timesteps": 5}, ".timesteps", 'did you mean "total_timesteps"?'),
-    ("unknown key", {"quux": 1}, ".quux", "known keys: a2c, after, algo, allow_outside, checkpoint_every"),
+    ("unknown key", {"quux": 1}, ".quux", "known keys: a2c, after, algo, allow_outside, asymmetric, checkpoint_every"),
     ("key of a table on the job", {"n_steps": 1}, ".n_steps", "belongs in the table ppo: ppo.n_steps"),
     ("key of the job in a table", {"ppo": {"n_envs": 1}}, ".ppo.n_envs", "belongs to the job itself"),
     ("key of the file on the job", {"max_parallel": 1}, ".max_parallel", "belongs at the top of the file"),

@@ -20,6 +20,15 @@ def test_tables_are_dotted_keys_and_jobs_add_to_the_defaults(place: Path) -> Non
     assert second.spec.randomize == {}
 
 
+def test_what_is_drawn_may_be_shown_to_the_critic(place: Path) -> None:
+    drawn = {"randomize": {"action.delay": "choice(0, 1)"}, "asymmetric": True}
+    [with_task] = resolve(place, {**HOPPER, **drawn}).jobs
+    assert with_task.spec.asymmetric
+    defaults = {"asymmetric": True, **drawn}
+    _, with_env = resolve(place, HOPPER, {"name": "other", "env": "Hopper-v5"}, defaults=defaults).jobs
+    assert not with_env.spec.asymmetric
+
+
 def test_distributions_may_vary_over_a_matrix(place: Path) -> None:
     matrix = {"randomize.geom.floor.friction": ["uniform(0.8, 1)", "uniform(0.4, 1.2)"]}
     jobs = resolve(place, {**HOPPER, "matrix": matrix}).jobs
@@ -35,6 +44,22 @@ def test_distributions_may_vary_over_a_matrix(place: Path) -> None:
         ({"randomize": {"wheel.a.size": "scale(1, 2)"}}, "randomize", "or the key observation.noise"),
         ({"randomize": {"action.delay": "choice(-1, 1)"}}, "randomize", "may draw -1; expected at least 0"),
         ({"randomize": 3}, "randomize", "expected a table of distributions"),
+        ({"asymmetric": True}, "asymmetric", "randomize has no such key"),
+        (
+            {"asymmetric": True, "randomize": {"observation.noise.*": "normal(0, 1)", "terrain": "rough(0.1)"}},
+            "asymmetric",
+            "randomize has no such key",
+        ),
+        (
+            {
+                "asymmetric": True,
+                "randomize": {"action.delay": "choice(0, 1)"},
+                "policy_kwargs": {"net_arch": {"pi": [], "vf": [8]}},
+            },
+            "asymmetric",
+            "needs an actor with at least one hidden layer",
+        ),
+        ({"env": "Hopper-v5", "asymmetric": True}, "asymmetric", "is for tasks, built-in or your own"),
         ({"env": "Hopper-v5", "randomize": {"body.a.mass": "scale(1, 2)"}}, "randomize", "is for tasks, built-in or"),
     ],
 )

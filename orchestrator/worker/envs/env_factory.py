@@ -13,6 +13,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
+from orchestrator.core.evaluation_grid import GridPlaces
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.divergence_wrapper import DivergenceCheck, simulates_with_mujoco
 from orchestrator.worker.envs.normalize import FastVecNormalize
@@ -29,6 +30,7 @@ def make(
     measuring: bool = False,
     first_env: int = 0,
     training: bool = False,
+    grid: GridPlaces | None = None,
 ) -> VecEnv:
     """``n_envs`` environments in this process, with rewards and observations as the task gives them.
 
@@ -38,6 +40,7 @@ def make(
 
     :param training: whether numbers that change over the training begin at its start; otherwise they are those of its
         end.
+    :param grid: for tasks: where the environments are on a grid.
     """
     if is_batched(spec):
         from orchestrator.worker.envs.vec_env import MujocoVecEnv
@@ -57,6 +60,8 @@ def make(
             n_threads=spec.cores,
             randomize=spec.randomize,
             training_steps=spec.total_timesteps / spec.n_envs if training else None,
+            grid=grid,
+            asymmetric=spec.asymmetric,
         )
     return SequentialVecEnv(makers(spec, job_dir, range(first_env, first_env + n_envs), seed), first_env)
 

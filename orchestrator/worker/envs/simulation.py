@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Required, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import mujoco
 import numpy as np
 from mujoco.batch import Batch
 from numpy.typing import ArrayLike, NDArray
 
-from orchestrator.core.worker_spec import OnDivergence
 from orchestrator.worker.envs import divergence
+from orchestrator.worker.envs.batch_interface import BatchSettings, Episode, SimulationState, StepResult
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.tasks import States, Task, make_task
@@ -39,62 +38,6 @@ _STAGE_NONE, _STAGE_VEL, _STAGE_ACC = (
 )
 
 
-class BatchSettings(TypedDict, total=False):
-    n_envs: Required[int]
-    seed: Required[int | Sequence[int]]
-    """The generator of environment i is a function of (seed, i) alone."""
-    measuring: bool
-    """Whether ended episodes report the task's measures."""
-    first_env: int
-    """Number of the first environment here: ranks share one numbering, on which seeds depend."""
-    on_divergence: OnDivergence
-    """Without it, divergence raises too, but the message does not name the key."""
-    n_threads: int
-    """Threads that step the environments, at most one for each; 1 by default. The bits do not depend on it."""
-    autoreset: bool
-    """Whether a new episode starts as soon as one ends; otherwise at :meth:`Simulation.reset`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
-    """An episode that has just ended."""
-
-    env: int
-    terminal_observation: NDArray[Any]
-    """``(observation_size,)``"""
-    total_reward: float
-    length: int
-    """Length in control steps."""
-    truncated: bool
-    """Whether the step limit alone ended it."""
-    measures: Mapping[str, float]
-    """Measures of the task by name; empty unless the simulation is ``measuring``."""
-    divergence: str = ""
-    """How physics diverged, if that ended it."""
-
-
-class StepResult(NamedTuple):
-    observations: NDArray[Any]
-    """``(n_envs, observation_size)`` of the task's own dtype; of the new episode where one has ended."""
-    rewards: Floats
-    """``(n_envs,)``"""
-    done: NDArray[np.bool_]
-    """``(n_envs,)``"""
-    ended: Sequence[Episode]
-
-
-class SimulationState(TypedDict):
-    """Everything that the next steps depend on; checkpoints hold it under these keys."""
-
-    physics: Floats
-    """``(n_envs, state)`` rows of MuJoCo's ``mjSTATE_INTEGRATION``."""
-    fields: dict[str, NDArray[Any]]
-    goals: Floats
-    generators: list[Any]
-    episode_lengths: NDArray[np.int64]
-    episode_returns: Floats
-
-
 def generator(seed: int | Sequence[int], env: int) -> np.random.Generator:
     """The generator of environment ``env``: a function of ``(seed, env)`` and of nothing else."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(env,))))
@@ -105,6 +48,9 @@ class Simulation:
 
     :param robot: the robot's name in error messages.
     """
+
+    privileged_names: tuple[str, ...] = ()
+    """Names of the last observations, which the critic alone may see."""
 
     def __init__(self, model: mujoco.MjModel, task: Task, *, robot: str, **settings: Unpack[BatchSettings]) -> None:
         self.model, self.task, self.robot = model, task, robot
@@ -143,7 +89,8 @@ class Simulation:
         self._episode_returns = np.zeros(n_envs)
         self._steps_to_limit = task.max_episode_steps
         """Control steps until the longest running episode reaches the limit."""
-        self._measured = bool(settings.get("measuring", False) and task.measures)
+        self._is_measuring = settings.get("measuring", False)
+        self._measured = bool(self._is_measuring and task.measures)
         self._measure_sums = np.zeros((n_envs, len(task.measures)))
         self._measures = np.zeros_like(self._measure_sums)
         """The latest, ``(n_envs, len(task.measures))``."""
@@ -236,7 +183,7 @@ class Simulation:
             for env in (~done & (self._lengths() % task.goal_period == 0)).nonzero()[0]:
                 states.goals[env] = task.sample_goal(self.generators[env])
         if task.push_period is not None:
-            self._push(~done & (self._lengths() % task.push_period == 0), task.push)
+            self._push(~done & (self._lengths() % task.push_period == 0), lambda env: task.push(self.generators[env]))
         observations = self._observe()
         ended: list[Episode] = []
         if np.count_nonzero(done):
@@ -277,10 +224,10 @@ class Simulation:
             for name, computed in self._scratch_fields:
                 self._fields[name][env] = computed
 
-    def _push(self, where: NDArray[np.bool_], push: Callable[[np.random.Generator], Floats]) -> None:
+    def _push(self, where: NDArray[np.bool_], push: Callable[[int], Floats]) -> None:
         envs = where.nonzero()[0]
         for env in envs:
-            self.states.qvel[env] += push(self.generators[env])
+            self.states.qvel[env] += push(int(env))
         if len(envs) and self._stage != _STAGE_NONE:
             self._batch.forward(envs)
             self._compute_contact_forces(envs)
@@ -306,7 +253,7 @@ class Simulation:
         states = self.states
         self._batch.reset(envs, keyframe=self.task.key, stage=_STAGE_NONE)
         for env in envs:
-            states.qpos[env], states.qvel[env] = self.task.initial_state(self.generators[env])
+            states.qpos[env], states.qvel[env] = self._initial_state(int(env))
             states.goals[env] = self.task.sample_goal(self.generators[env])
         if self._derived:
             self._batch.forward(envs)
@@ -321,6 +268,9 @@ class Simulation:
         self._measure_sums[envs] = 0.0
         fields = {name: field[envs] for name, field in self._fields.items()}
         return self.task.observe(States(states.qpos[envs], states.qvel[envs], states.goals[envs], fields))
+
+    def _initial_state(self, env: int) -> tuple[Floats, Floats]:
+        return self.task.initial_state(self.generators[env])
 
     def get_state(self) -> SimulationState:
         return {

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvStepReturn
 
+from orchestrator.core.evaluation_grid import GridPlaces
+from orchestrator.worker.envs.batch_interface import BatchSettings, SimulationState
 from orchestrator.worker.envs.randomization import make_simulation
-from orchestrator.worker.envs.simulation import BatchSettings, SimulationState
 from orchestrator.worker.runtime.sb3_internals import env_indices
 
 
@@ -24,8 +25,8 @@ class MujocoVecEnv(VecEnv):
     Observations are ``(n_envs, observation_size)`` of the task's own dtype, actions ``(n_envs, nu)`` in the
     task's bounds. A new episode starts as soon as one ends; the info of the step then holds
     ``terminal_observation``, ``TimeLimit.truncated``, ``episode`` (``r``, ``l``, ``t``, as ``VecMonitor`` gives
-    them) and, with ``measuring``, the task's ``measures``. It says under ``divergence`` how physics diverged, if that
-    ended the episode.
+    them) and, with ``measuring``, the task's ``measures`` and what was ``drawn``. It says under ``divergence`` how
+    physics diverged, if that ended the episode.
 
     :raises ValueError: the MJCF does not compile, or the task does not fit the robot.
     """
@@ -38,10 +39,14 @@ class MujocoVecEnv(VecEnv):
         *,
         randomize: Mapping[str, str] | None = None,
         training_steps: float | None = None,
+        grid: GridPlaces | None = None,
+        asymmetric: bool = False,
         **settings: Unpack[BatchSettings],
     ) -> None:
-        """:param randomize: see :class:`RandomizedSimulation`, as for ``training_steps``."""
-        self.simulation = make_simulation(xml_path, task, task_options, randomize, training_steps, **settings)
+        """:param randomize: see :class:`RandomizedSimulation`, as for the next three."""
+        self.simulation = make_simulation(
+            xml_path, task, task_options, randomize, training_steps, grid, asymmetric=asymmetric, **settings
+        )
         self._actions: NDArray[np.floating[Any]] | None = None
         self._started = time.monotonic()
         super().__init__(self.simulation.n_envs, *self.simulation.env_spaces())
@@ -65,6 +70,7 @@ class MujocoVecEnv(VecEnv):
                 "TimeLimit.truncated": episode.truncated,
                 "episode": {"r": episode.total_reward, "l": episode.length, "t": elapsed_s},
                 "measures": episode.measures,
+                "drawn": episode.drawn,
             }
             if episode.divergence:
                 infos[episode.env]["divergence"] = episode.divergence

@@ -22,12 +22,13 @@ def differing_fields(first: mujoco.MjModel, second: mujoco.MjModel) -> Iterator[
 
 def differences(first: mujoco.MjModel, second: mujoco.MjModel) -> Iterator[tuple[str, Any, Any]]:
     """The same fields with their values in both; those of ``opt`` are named ``opt.gravity``."""
-    if _as_bytes(first) == _as_bytes(second):  # usually, and much faster than field by field
+    if model_bytes(first) == model_bytes(second):  # usually, and much faster than field by field
         return
     yield from (field for field in _fields(first, second, "") if not _equal(*field[1:]))
 
 
-def _as_bytes(model: mujoco.MjModel) -> bytes:
+def model_bytes(model: mujoco.MjModel) -> bytes:
+    """Everything that MuJoCo saves of a model."""
     buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
     mujoco.mj_saveModel(model, None, buffer)
     return buffer.tobytes()

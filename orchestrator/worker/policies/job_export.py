@@ -74,8 +74,12 @@ def policy_of(spec: WorkerSpec, paths: JobPaths, trained: trained_policy.Checkpo
     model = trained_policy.load_model(spec, paths, venv, trained)
     network = network_of(model)
     normalized = trained_policy.normalized(spec, paths, venv, trained)
-    scaling = _normalization(normalized) if isinstance(normalized, VecNormalize) and normalized.norm_obs else None
     simulation: Simulation | None = getattr(venv, "simulation", None)
+    hidden = len(simulation.privileged_names) if simulation is not None else 0
+    seen = slice(None, -hidden if hidden else None)
+    scaling = _normalization(normalized, seen) if isinstance(normalized, VecNormalize) and normalized.norm_obs else None
+    first, *others = network.layers
+    first = dataclasses.replace(first, weight=first.weight[:, seen])
     interface = _of_environment(venv) if simulation is None else _of_task(simulation)
     described: dict[str, Any] = interface._asdict()
     controls = described.pop("controls")
@@ -90,7 +94,7 @@ def policy_of(spec: WorkerSpec, paths: JobPaths, trained: trained_policy.Checkpo
             **described,
         ),
         normalization=scaling,
-        layers=network.layers,
+        layers=(first, *others),
         mean_limit=network.mean_limit,
         squash=network.squash,
         low=action_space.low.astype(np.float32),
@@ -99,9 +103,11 @@ def policy_of(spec: WorkerSpec, paths: JobPaths, trained: trained_policy.Checkpo
     )
 
 
-def _normalization(statistics: Any) -> Normalization:
+def _normalization(statistics: Any, seen: slice) -> Normalization:
+    """:param seen: the observations that the actor sees."""
     rms = statistics.obs_rms
-    return Normalization(mean=rms.mean, std=np.sqrt(rms.var + statistics.epsilon), clip=float(statistics.clip_obs))
+    deviations = np.sqrt(rms.var[seen] + statistics.epsilon)
+    return Normalization(mean=rms.mean[seen], std=deviations, clip=float(statistics.clip_obs))
 
 
 def _of_task(simulation: Simulation) -> _Interface:
@@ -110,7 +116,8 @@ def _of_task(simulation: Simulation) -> _Interface:
 
     model, controls = simulation.model, _controls(simulation)
     names = names_of(simulation)
-    observations = _numbered("observation", simulation.observation_size) if names is None else names.observations
+    size = simulation.observation_size - len(simulation.privileged_names)
+    observations = _numbered("observation", size) if names is None else names.observations[:size]
     actions = len(simulation.task.actions.low)
     are_ours = next(kind for kind in type(simulation.task).__mro__ if "observe" in vars(kind)).__module__.startswith(
         "orchestrator."

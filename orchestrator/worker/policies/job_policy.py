@@ -184,7 +184,8 @@ def _environments(paths: JobPaths, spec: WorkerSpec, n_envs: int | None, render_
         raise UsageError(f'render_mode = "{render_mode}": expected None, {" or ".join(RENDER_MODES)}')
     if n_envs is None:
         settings: dict[str, Any] = {"seed": seed, "on_divergence": spec.on_divergence, "render_mode": render_mode}
-        env = TaskEnv(xml, task=str(spec.task), task_options=spec.task_options, randomize=spec.randomize, **settings)
+        settings |= {"randomize": spec.randomize, "asymmetric": spec.asymmetric}
+        env = TaskEnv(xml, task=str(spec.task), task_options=spec.task_options, **settings)
         return DummyVecEnv([lambda: Monitor(env)])
     venv = env_factory.make(spec, paths.root, n_envs=n_envs, seed=seed, measuring=True)
     if render_mode is None:

@@ -54,6 +54,7 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
     :param seed: of the episodes until ``reset(seed=…)`` gives another; None for a random one.
     :param on_divergence: ``"fail"`` raises where physics diverges, ``"end-episode"`` terminates the episode.
     :param randomize: what every episode draws, as in a job file.
+    :param asymmetric: whether the last observations are what it has drawn.
     :param options: more task options, by name.
     :raises UsageError: the robot does not exist, compile or fit the task, or an option is wrong.
     """
@@ -70,6 +71,7 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         seed: int | None = None,
         on_divergence: OnDivergence = "fail",
         randomize: Mapping[str, str] | None = None,
+        asymmetric: bool = False,
         **options: Any,
     ) -> None:
         if not isinstance(xml, str | os.PathLike) or _is_text(xml) or not Path(xml).is_file():
@@ -83,6 +85,7 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
                 task,
                 {**(task_options or {}), **options},
                 randomize,
+                asymmetric=asymmetric,
                 n_envs=1,
                 seed=int(np.random.SeedSequence().entropy) if seed is None else seed,  # type: ignore[arg-type]
                 measuring=True,

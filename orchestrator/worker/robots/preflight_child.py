@@ -24,7 +24,7 @@ from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.urdf_settings import SUFFIX, is_urdf
 from orchestrator.worker.envs.divergence import PhysicsDiverged
-from orchestrator.worker.envs.randomization import make_simulation
+from orchestrator.worker.envs.randomization import check_grid, make_simulation
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.model.spec_elements import EditError
 from orchestrator.worker.robots import made_robot, model_checks
@@ -298,6 +298,8 @@ def _examine_task(
             answer = dataclasses.replace(answer, task=name, task_reason=reason)
             if request.randomize:
                 simulation = make_simulation(staged, name, request.task_options, request.randomize, n_envs=1, seed=0)
+            if request.evaluate:
+                check_grid(staged, name, request.task_options, request.randomize, request.evaluate)
         except ValueError as error:  # a robot examined alone may be for the user's own task
             (findings.warnings if request.alone else findings.problems).append(str(error))
             answer = dataclasses.replace(answer, task_reason=str(error), cause=_cause(request, error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -11,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import torch
 
+from orchestrator.core.evaluation_grid import EvaluationGrid, GridPlaces, GridPoint
 from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
@@ -29,6 +31,8 @@ from orchestrator.worker.training.training_state import generators, restore_gene
 
 LONGEST = 100_000
 """Control steps after which an episode is cut off: a good policy may never end one where nothing limits it."""
+GRID_AT_ONCE = 128
+"""The same at the points of a grid: so many environments share the cost of the policy, and the memory is small."""
 MOST_AT_ONCE = 32
 """Environments of a built-in task: one more in a batch costs its physics alone, a second round the whole batch."""
 _ENVIRONMENTS, _ACTIONS = 1, 2
@@ -42,6 +46,10 @@ class EvaluatedEpisode(NamedTuple):
     """Control steps."""
     measures: Mapping[str, float | None]
     """The environment's own measures by name; None where one was not finite."""
+    drawn: Mapping[str, float]
+    """Properties of the robot that the episode has drawn: key of ``randomize`` → value."""
+    env: int
+    """Number of its environment."""
 
 
 class MeasureSummary(TypedDict):
@@ -63,6 +71,8 @@ class OutcomeSummary(TypedDict):
     returns: list[float]
     lengths: list[int]
     measures: dict[str, MeasureSummary]
+    drawn: NotRequired[dict[str, list[float]]]
+    """Key of ``randomize`` → a value for each episode."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +83,9 @@ class Outcome:
 
     @functools.cached_property
     def summary(self) -> OutcomeSummary:
-        returns, lengths, reported = zip(*self.episodes, strict=True)
+        returns, lengths, reported, drawn, _ = zip(*self.episodes, strict=True)
         names = dict.fromkeys(name for measures in reported for name in measures)
-        return {
+        summary: OutcomeSummary = {
             "mean": float(np.mean(returns)),
             "std": float(np.std(returns)),
             "iqm": interquartile_mean(returns),
@@ -86,6 +96,9 @@ class Outcome:
             "lengths": list(lengths),
             "measures": {name: _summary([measures.get(name) for measures in reported]) for name in names},
         }
+        if drawn[0]:
+            summary["drawn"] = {key: [values[key] for values in drawn] for key in drawn[0]}
+        return summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +112,19 @@ class EvaluationResult:
     seed: int
     """Environment *i* had ``seed + i`` (the batch of a built-in task has ``seed`` as a whole)."""
     n_envs: int
+    grid: Sequence[tuple[GridPoint, Outcome]]
+    """Deterministic episodes at each point of the spec's grid."""
 
     def to_json(self) -> str:
-        content = {
+        content: dict[str, Any] = {
             "deterministic": self.deterministic.summary,
             "stochastic": self.stochastic.summary,
             "episodes": len(self.deterministic.episodes),
             "seed": self.seed,
             "n_envs": self.n_envs,
         }
+        if self.grid:
+            content["grid"] = [{"at": point.at, **outcome.summary} for point, outcome in self.grid]
         return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
     def __str__(self) -> str:
@@ -151,23 +168,39 @@ def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[
     n_envs = min(spec.eval_episodes, max(spec.n_envs, MOST_AT_ONCE) if env_factory.is_batched(spec) else spec.n_envs)
     moment = BestMoment() if spec.preview and not spec.video else None
 
-    def outcome(deterministic: bool) -> Outcome:
+    def run(
+        n_envs: int, watched: BestMoment | None = None, *, deterministic: bool, grid: GridPlaces | None = None
+    ) -> Sequence[EvaluatedEpisode]:
+        at_each = n_envs if grid is None else grid.at_each
+        remaining = np.array([(spec.eval_episodes + index % at_each) // at_each for index in range(n_envs)])
+        # A diverging robot far from the one trained on is a result, and the training succeeded.
+        made = spec if grid is None else dataclasses.replace(spec, on_divergence="end-episode")
         with _seeded(_seed(spec, _ACTIONS), model.device):
-            venv = env_factory.make(spec, job_dir, n_envs=n_envs, seed=seed, measuring=True)
+            venv = env_factory.make(made, job_dir, n_envs=n_envs, seed=seed, measuring=True, grid=grid)
             try:
                 venv.seed(seed)
-                remaining = np.array([(spec.eval_episodes + index) // n_envs for index in range(n_envs)])
-                prepared, watched = _prepared(spec, model, venv), moment if deterministic else None
-                return Outcome(_run(model, prepared, remaining, each_step, watched, deterministic=deterministic))
+                prepared = _prepared(spec, model, venv)
+                return _run(model, prepared, remaining, each_step, watched, deterministic=deterministic)
             finally:
                 venv.close()
 
+    def on_grid(grid: EvaluationGrid) -> Iterator[tuple[GridPoint, Outcome]]:
+        at_each = min(spec.eval_episodes, GRID_AT_ONCE)
+        at_once = GRID_AT_ONCE // at_each
+        for first in range(0, len(grid.points), at_once):
+            points = grid.points[first : first + at_once]
+            episodes = run(len(points) * at_each, deterministic=True, grid=GridPlaces(grid, points, at_each))
+            for number, point in enumerate(points):
+                yield point, Outcome([episode for episode in episodes if episode.env // at_each == number])
+
+    grid = EvaluationGrid.parse(spec.evaluate)
     return EvaluationResult(
-        deterministic=outcome(True),
-        stochastic=outcome(False),
+        deterministic=Outcome(run(n_envs, moment, deterministic=True)),
+        stochastic=Outcome(run(n_envs, deterministic=False)),
         moment=None if moment is None else moment.content(),
         seed=seed,
         n_envs=n_envs,
+        grid=[] if grid is None else list(on_grid(grid)),
     )
 
 
@@ -248,7 +281,7 @@ def _run(
                     f"evaluation: an episode of {length} steps in environment {index} has the return {total_reward}; "
                     "the environment's rewards must be finite"
                 )
-            episodes.append(EvaluatedEpisode(total_reward, length, _measures(info)))
+            episodes.append(EvaluatedEpisode(total_reward, length, _measures(info), info.get("drawn", {}), int(index)))
         returns[dones] = steps[dones] = 0
         each_step()
     return episodes

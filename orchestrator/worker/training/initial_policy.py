@@ -107,6 +107,7 @@ def names_of(simulation: Simulation) -> Names | None:
         if "observe" in vars(kind) and not kind.__module__.startswith("orchestrator."):
             return None  # the user's observations are not those that the base class names
     observations, actions = task.observation_names(), input_names.controls(simulation.model).tolist()
+    observations = None if observations is None else (*observations, *simulation.privileged_names)
     if observations is None or len(set(observations)) != simulation.observation_size:
         return None
     return Names(tuple(map(str, observations)), tuple(actions)) if len(actions) == len(task.actions.low) else None

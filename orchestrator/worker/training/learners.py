@@ -22,7 +22,7 @@ from orchestrator.core.environment import LOCAL_RANK_VARIABLE
 from orchestrator.core.worker_spec import SCHEDULES, WorkerSpec, fast_refused, parse_schedule
 from orchestrator.worker.distributed.process_group import ProcessGroup
 from orchestrator.worker.distributed.ranks import ALONE, Ranks
-from orchestrator.worker.training import algorithms
+from orchestrator.worker.training import algorithms, asymmetric_critic
 from orchestrator.worker.training.algorithms import CLASSES, Model
 from orchestrator.worker.training.distributed_ppo import DistributedPPO
 from orchestrator.worker.training.fast.policy import UnsuitableError
@@ -76,6 +76,8 @@ def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
         if spec.learner == "fast":
             raise
         model, name, reason = make(_stock(spec)), "sb3", f"auto: {error}"
+    if (hidden := asymmetric_critic.privileged_values(venv)) > 0:
+        asymmetric_critic.hide_from_actor(model, hidden)
     if isinstance(ranks, ProcessGroup):
         _join_ranks(model, ranks, spec)
     return Learner(model, name, reason)

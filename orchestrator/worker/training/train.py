@@ -29,7 +29,16 @@ from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.csv_tables import CsvTable, LoggerTable
 from orchestrator.worker.runtime.failures import Interrupted, ReachedRung
 from orchestrator.worker.runtime.progress import ProgressReporter, say
-from orchestrator.worker.training import algorithms, evaluation, learners, nan_guard, timings, training_state, weights
+from orchestrator.worker.training import (
+    algorithms,
+    asymmetric_critic,
+    evaluation,
+    learners,
+    nan_guard,
+    timings,
+    training_state,
+    weights,
+)
 from orchestrator.worker.training.algorithms import Model, OffPolicy
 from orchestrator.worker.training.checkpoint import CheckpointStore, explaining_failure
 from orchestrator.worker.training.divergences import COLUMN, DivergenceCounter
@@ -351,6 +360,8 @@ def _start_from(path: Path, spec: WorkerSpec, model: Model) -> None:
 
     initial = initial_policy.InitialPolicy.from_file(path, str(spec.init_sha256))
     say(f"starts from {spec.init} ({initial.label}): {initial_policy.start(model, initial)}")
+    if model.env is not None and (hidden := asymmetric_critic.privileged_values(model.env)) > 0:
+        asymmetric_critic.set_to_zero(model, hidden)
 
 
 def _ends_episodes(spec: WorkerSpec) -> bool:

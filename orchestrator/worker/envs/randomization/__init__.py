@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
-from orchestrator.worker.envs.simulation import BatchSettings, Simulation
+from orchestrator.core.evaluation_grid import EvaluationGrid, GridPlaces
+from orchestrator.worker.envs.batch_interface import BatchSettings
+from orchestrator.worker.envs.simulation import Simulation
 
 
 def make_simulation(
@@ -15,14 +17,34 @@ def make_simulation(
     task_options: Mapping[str, Any] | None,
     randomize: Mapping[str, str] | None,
     training_steps: float | None = None,
+    grid: GridPlaces | None = None,
+    *,
+    asymmetric: bool = False,
     **settings: Unpack[BatchSettings],
 ) -> Simulation:
     """The environments of a robot: a :class:`RandomizedSimulation` where ``randomize`` says what is drawn.
 
     :raises ValueError: the MJCF does not compile, the task or a key does not fit the robot.
     """
-    if not randomize:
+    if not randomize and grid is None:
         return Simulation.from_xml(xml, task, task_options, **settings)
     from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 
-    return RandomizedSimulation(xml, task, task_options, randomize, training_steps, **settings)
+    return RandomizedSimulation(
+        xml, task, task_options, randomize or {}, training_steps, grid, asymmetric=asymmetric, **settings
+    )
+
+
+def check_grid(
+    xml: Path | str,
+    task: str,
+    task_options: Mapping[str, Any] | None,
+    randomize: Mapping[str, str],
+    evaluate: Mapping[str, Any],
+) -> None:
+    """:raises ValueError: a key of the grid ``evaluate`` does not fit the robot."""
+    grid = EvaluationGrid.parse(evaluate)
+    if grid is not None:
+        make_simulation(
+            xml, task, task_options, randomize, grid=GridPlaces(grid, grid.points[:1], at_each=1), n_envs=1, seed=0
+        )

@@ -1,12 +1,14 @@
-"""Values drawn from the distributions of a job file."""
+"""Values drawn from the distributions of a job file, or those of a grid of evaluation."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
-from orchestrator.core.distributions import NORMAL_WIDTH, Distribution
+from orchestrator.core.distributions import NORMAL_WIDTH, Distribution, parse_distribution
+from orchestrator.core.evaluation_grid import GridPlaces
 from orchestrator.worker.tasks.actions import Floats
 
 
@@ -30,3 +32,9 @@ def draw_many(distribution: Distribution, rng: np.random.Generator, count: int, 
     if distribution.kind == "normal":
         return first + second * rng.standard_normal(count).clip(-NORMAL_WIDTH, NORMAL_WIDTH)
     return first + (second - first) * rng.random(count)
+
+
+def of_each(key: str, randomize: Mapping[str, str], grid: GridPlaces | None, n_envs: int) -> list[Distribution]:
+    """What each environment draws ``key`` from; empty where nothing is drawn."""
+    of_grid = [] if grid is None else [one for env in range(n_envs) if (one := grid.drawn_from(key, env)) is not None]
+    return of_grid or ([parse_distribution(randomize[key])] * n_envs if key in randomize else [])

@@ -1,4 +1,4 @@
-"""What a key of ``[jobs.randomize]`` changes in the compiled robot.
+"""What a key of ``[jobs.randomize]`` or ``[jobs.evaluate]`` changes in the compiled robot.
 
 A key means what the same key of ``model`` means: the element's attribute as MJCF spells it. Which fields of MjModel
 depend on it, and how, is found by compiling the robot with it: every field must be an affine function of the value.
@@ -11,6 +11,9 @@ density of all its parts had changed.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +24,17 @@ import numpy as np
 from mujoco.batch import MODEL_FIELDS, Batch
 from numpy.typing import NDArray
 
-from orchestrator.core.distributions import DISTURBANCES, Distribution, parse_distribution
+from orchestrator.core.distributions import Distribution, disturbance, parse_distribution
+from orchestrator.core.evaluation_grid import EvaluationGrid
+from orchestrator.core.terrain import TERRAIN
 from orchestrator.worker.envs.model_loading import for_simulation
-from orchestrator.worker.model.model_comparison import differences
-from orchestrator.worker.model.spec_attributes import AttributeEditError, attribute_names, set_attribute
+from orchestrator.worker.model.model_comparison import differences, model_bytes
+from orchestrator.worker.model.mujoco_internals import set_const_inputs
+from orchestrator.worker.model.spec_attributes import RENAMED, AttributeEditError, attribute_names, set_attribute
 from orchestrator.worker.model.spec_elements import EditError, matching, suggested
 from orchestrator.worker.tasks.actions import Floats
 
-TABLE = "randomize"
+TABLE, GRID_TABLE = "randomize", "evaluate"
 _STATISTICS = "stat."
 """Begins the names of MuJoCo's statistics of a model, which scale the solver's tolerance. They stay the robot's."""
 _FIXED = {
@@ -37,9 +43,27 @@ _FIXED = {
     "key": "episodes start from it; see reset_noise_scale",
 }
 
+NEVER_NEGATIVE = frozenset(
+    [
+        "armature",
+        "damping",
+        "density",
+        "diaginertia",
+        "friction",
+        "frictionloss",
+        "inertia",
+        "mass",
+        "stiffness",
+        "viscosity",
+    ]
+)
+"""Attributes that MuJoCo compiles with a value below 0 as well, where the physics then makes no sense."""
+
+_INDEXED = re.compile(r"(.*)\[(\d{1,4})\]\Z")
+
 
 class RandomizeError(ValueError):
-    """A key of ``[jobs.randomize]`` does not fit the robot; the message names it and what would fit."""
+    """A key of ``randomize`` or ``evaluate`` does not fit the robot; the message names it and what would fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,46 +84,87 @@ class FieldChange:
 class RandomizedKey:
     """One key, what its value is drawn from, and what that changes."""
 
+    table: str
     key: str
     distribution: Distribution
     changes: Sequence[FieldChange]
 
+    @property
+    def where(self) -> str:
+        """The key in messages."""
+        return f"{self.table}.{self.key}"
 
-def randomized_keys(xml: Path, model: mujoco.MjModel, randomize: Mapping[str, str]) -> list[RandomizedKey]:
-    """What ``randomize`` changes, sorted by key.
+
+MOST_EXAMINED = 1_000
+_EXAMINED: dict[tuple[Path, bytes, RandomizedKey], RandomizedKey] = {}
+"""File and hash of a robot, and a key without its changes → the key with them."""
+
+
+def table_of(key: str, randomize: Mapping[str, str]) -> str:
+    """The table of the job file that has ``key``, for messages."""
+    return TABLE if key in randomize else GRID_TABLE
+
+
+def randomized_keys(
+    xml: Path, model: mujoco.MjModel, randomize: Mapping[str, str], grid: EvaluationGrid | None = None
+) -> list[RandomizedKey]:
+    """What ``randomize`` and ``grid`` change, sorted by key; a key of both is that of the grid.
 
     :param xml: the robot's MJCF.
     :param model: compiled from it.
     :param randomize: dotted keys → distributions, as the job file has them.
     :raises RandomizeError: a key matches nothing, does not fit or changes nothing, or MuJoCo refuses a value.
     """
-    spec = mujoco.MjSpec.from_file(str(xml))
-    drawn = {key: parse_distribution(text) for key, text in sorted(randomize.items()) if key not in DISTURBANCES}
-    found = [_examined(spec, model, key, distribution) for key, distribution in drawn.items()]
+    properties = {key: text for key, text in randomize.items() if key != TERRAIN and disturbance(key) is None}
+    drawn = {key: (TABLE, parse_distribution(text)) for key, text in properties.items()}
+    axes = [axis for axis in (grid.axes if grid else ()) if disturbance(axis.key) is None]
+    drawn |= {axis.key: (GRID_TABLE, axis.range) for axis in axes}
+    keys = [RandomizedKey(table, key, distribution, ()) for key, (table, distribution) in sorted(drawn.items())]
+    found = _examined_once(xml, model, keys)
     owner: dict[tuple[str, int], str] = {}
     for one in found:
         for change in one.changes:
             for entry in change.entries.tolist():
-                other = owner.setdefault((change.name, entry), one.key)
-                if other != one.key:
+                other = owner.setdefault((change.name, entry), one.where)
+                if other != one.where:
                     raise RandomizeError(
-                        f"{TABLE}.{one.key}: {TABLE}.{other} draws the same value of {change.name}; leave one of them "
-                        "out, or name other elements"
+                        f"{one.where}: {other} draws the same value of {change.name}; leave one of them out, or name "
+                        "other elements"
                     )
     return found
 
 
-def _examined(spec: mujoco.MjSpec, model: mujoco.MjModel, key: str, distribution: Distribution) -> RandomizedKey:
-    here = f"{TABLE}.{key}"
+def _examined_once(xml: Path, model: mujoco.MjModel, drawn: Sequence[RandomizedKey]) -> list[RandomizedKey]:
+    """``drawn`` with what each key changes; a process makes environments of the same robot several times."""
+    digest = hashlib.sha256(model_bytes(model)).digest() if drawn else b""
+    spec: mujoco.MjSpec | None = None
+    found = []
+    for one in drawn:
+        examined = _EXAMINED.get((xml, digest, one))
+        if examined is None:
+            spec = mujoco.MjSpec.from_file(str(xml)) if spec is None else spec
+            examined = _examined(spec, model, one)
+            if len(_EXAMINED) >= MOST_EXAMINED:
+                _EXAMINED.clear()
+            _EXAMINED[xml, digest, one] = examined
+        found.append(examined)
+    return found
+
+
+def _examined(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) -> RandomizedKey:
+    """``drawn`` with what it changes."""
+    key, here = drawn.key, drawn.where
     for fixed, why in _FIXED.items():
         if key == fixed or key.startswith(f"{fixed}."):
             raise RandomizeError(
                 f"{here}: cannot be drawn for each episode: {why}; vary it with a matrix of model.{key}"
             )
-    low, high = distribution.extremes
+    low, high = drawn.distribution.extremes
+    if low < 0 and (attribute := _indexed(key.rpartition(".")[2])[0]) in NEVER_NEGATIVE:
+        raise RandomizeError(f"{here}: may be {low:g}, and {attribute} is never below 0")
     if low == high:
         raise RandomizeError(f"{here}: always draws {low:g}; write model.{key} instead, or give it a range")
-    at_low, at_high = (_compiled(spec, model, key, value, distribution) for value in (low, high))
+    at_low, at_high = (_compiled(spec, model, drawn, value) for value in (low, high))
     inputs: list[FieldChange] = []
     others: list[FieldChange] = []
     for name, of_low, of_high in differences(at_low, at_high):
@@ -114,7 +179,7 @@ def _examined(spec: mujoco.MjSpec, model: mujoco.MjModel, key: str, distribution
         entries = np.flatnonzero(first != second)
         slope = (second[entries] - first[entries]) / (high - low)
         change = FieldChange(name, entries, first[entries] - slope * low, slope)
-        (inputs if name in mujoco.MjModel._setconst_inputs else others).append(change)
+        (inputs if name in set_const_inputs() else others).append(change)
     if not inputs and not others:
         raise RandomizeError(f"{here}: changes nothing in the compiled robot; another attribute overrides it")
     middle = low + (high - low) * 0.382  # anywhere between them
@@ -123,14 +188,14 @@ def _examined(spec: mujoco.MjSpec, model: mujoco.MjModel, key: str, distribution
     batch.set_const()
     changes = [*inputs, *(change for change in others if batch.expanded(change.name) is None)]
     write(batch, 0, changes, middle)
-    expected = _compiled(spec, model, key, middle, distribution)
+    expected = _compiled(spec, model, drawn, middle)
     wrong = [name for name, _, _ in differences(batch.get_model(0), expected) if not name.startswith(_STATISTICS)]
     if wrong:
         raise RandomizeError(
             f"{here}: {', '.join(wrong[:3])} of the compiled robot depend{'s' * (len(wrong) == 1)} on it in a way that "
             f"cannot be drawn for each episode; vary it with a matrix of model.{key}"
         )
-    return RandomizedKey(key, distribution, changes)
+    return dataclasses.replace(drawn, changes=changes)
 
 
 def write(batch: Batch, env: int, changes: Iterable[FieldChange], value: float) -> None:
@@ -140,22 +205,21 @@ def write(batch: Batch, env: int, changes: Iterable[FieldChange], value: float) 
         field[env, change.entries] = change.at_zero + change.slope * value
 
 
-def _compiled(
-    spec: mujoco.MjSpec, model: mujoco.MjModel, key: str, value: float, distribution: Distribution
-) -> mujoco.MjModel:
+def _compiled(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey, value: float) -> mujoco.MjModel:
     """The robot with the value, or multiplied by it."""
-    edited = spec.copy()
-    kind, attribute = key.partition(".")[0], key.rpartition(".")[2]
-    written = f"*{value!r}" if distribution.multiplies else value
+    edited, key, multiplies = spec.copy(), drawn.key, drawn.distribution.multiplies
+    kind, attribute, index = key.partition(".")[0], *_indexed(key.rpartition(".")[2])
+    written: Any = f"*{value!r}" if multiplies else value
     try:
-        for _, element in matching(edited, TABLE, key):
-            if (kind, attribute) == ("body", "mass"):
-                _scale_mass(element, value if distribution.multiplies else value / _mass(model, element.name))
+        for _, element in matching(edited, drawn.table, key):
+            if (kind, attribute, index) == ("body", "mass", None):
+                _scale_mass(element, value if multiplies else value / _mass(model, element.name))
             else:
-                set_attribute(element, kind, attribute, written)
+                numbers = written if index is None else _with_others(element, attribute, index, written)
+                set_attribute(element, kind, attribute, numbers)
     except AttributeEditError as error:
         hint = suggested(attribute, attribute_names(element, kind)) if error.is_unknown else ""
-        raise RandomizeError(f"{TABLE}.{key}: {error}{hint}") from None
+        raise RandomizeError(f"{drawn.where}: {error}{hint}") from None
     except EditError as error:
         raise RandomizeError(str(error)) from None
     try:
@@ -163,8 +227,24 @@ def _compiled(
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise RandomizeError(
-            f"{TABLE}.{key}: MuJoCo refuses the value {written}, which it may draw: {reason}"
+            f"{drawn.where}: MuJoCo refuses the value {written}, which it may draw: {reason}"
         ) from None
+
+
+def _indexed(attribute: str) -> tuple[str, int | None]:
+    """``"wind[1]"`` → ``("wind", 1)``; None without an index."""
+    match = _INDEXED.match(attribute)
+    return (attribute, None) if match is None else (match[1], int(match[2]))
+
+
+def _with_others(element: Any, attribute: str, index: int, written: Any) -> list[Any]:
+    """``written`` in the place ``index`` of an attribute of several numbers; the others stay."""
+    numbers = getattr(element, RENAMED.get(attribute, attribute), None)
+    size = len(numbers) if isinstance(numbers, np.ndarray) else 0
+    if index >= size:
+        has = f"has {size} numbers, counted from 0" if size else "is no attribute of several numbers"
+        raise AttributeEditError(f"there is no {attribute}[{index}]: {attribute} {has}")
+    return [written if place == index else "*1" for place in range(size)]
 
 
 def _mass(model: mujoco.MjModel, name: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -11,11 +12,17 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from orchestrator.core.distributions import PRIVILEGED, Distribution
+from orchestrator.core.evaluation_grid import GridPlaces
+from orchestrator.core.terrain import TERRAIN, parse_terrain
+from orchestrator.worker.envs.batch_interface import BatchSettings, Episode, SimulationState, StepResult
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.randomization.disturbances import Disturbances, DisturbanceState
 from orchestrator.worker.envs.randomization.draws import draw
-from orchestrator.worker.envs.randomization.randomized_fields import randomized_keys, write
-from orchestrator.worker.envs.simulation import BatchSettings, Simulation, SimulationState, StepResult
+from orchestrator.worker.envs.randomization.episode_starts import EpisodeStarts
+from orchestrator.worker.envs.randomization.randomized_fields import RandomizedKey, randomized_keys, write
+from orchestrator.worker.envs.randomization.rough_terrain import RoughTerrain
+from orchestrator.worker.envs.simulation import Simulation, generator
 from orchestrator.worker.tasks import make_task
 from orchestrator.worker.tasks.actions import Floats
 
@@ -25,6 +32,8 @@ class RandomizedState(SimulationState):
     """Key → ``(n_envs,)`` values of the running episodes."""
     control_steps: int
     """Since the start of the training."""
+    places: Floats
+    """``(n_envs, 2)`` where the terrain lies."""
     disturbances: DisturbanceState
 
 
@@ -34,6 +43,8 @@ class RandomizedSimulation(Simulation):
     :param randomize: dotted keys of the robot → distributions, as in the job file.
     :param training_steps: control steps of each environment in the whole training, over which numbers may change;
         None: the numbers of its end.
+    :param asymmetric: whether the last observations are what the episode has drawn, for the critic alone.
+    :param grid: of an evaluation: its keys have the values of its points, whatever ``randomize`` says.
     :raises ValueError: a key does not fit the robot.
     """
 
@@ -44,11 +55,20 @@ class RandomizedSimulation(Simulation):
         task_options: Mapping[str, Any] | None,
         randomize: Mapping[str, str],
         training_steps: float | None,
+        grid: GridPlaces | None = None,
+        *,
+        asymmetric: bool = False,
         **settings: Unpack[BatchSettings],
     ) -> None:
         model = load_model(xml)
-        super().__init__(model, make_task(task, model, task_options), robot=Path(xml).name, **settings)
-        self.keys = randomized_keys(Path(xml), model, randomize)
+        self._grid = grid
+        made = make_task(task, model, task_options)
+        terrain = None
+        if TERRAIN in randomize:
+            terrain = RoughTerrain(Path(xml), model, made, parse_terrain(randomize[TERRAIN]))
+        on_floor = model if terrain is None else terrain.model
+        super().__init__(on_floor, made, robot=Path(xml).name, **settings)
+        self.keys = randomized_keys(Path(xml), model, randomize, None if grid is None else grid.grid)
         self._training_steps = training_steps
         self._steps_before = 0
         self.drawn = np.zeros((self.n_envs, len(self.keys)))
@@ -57,9 +77,15 @@ class RandomizedSimulation(Simulation):
             for change in key.changes:
                 self._batch.expand(change.name)
         seen = np.zeros((self.n_envs, self.observation_size), self.observation_dtype)
-        self._disturbances = Disturbances(randomize, self.task, seen)
+        self._disturbances = Disturbances(randomize, self.task, seen, grid)
+        self._terrain, self._places = terrain, np.zeros((self.n_envs, 2))
+        self._starts = EpisodeStarts(randomize, self.task, terrain, self._places, grid)
+        self._privileged = [n for n, key in enumerate(self.keys) if asymmetric and key.key in randomize]
+        self._privileged_delays = [key for key in PRIVILEGED if asymmetric and key in randomize]
+        self.privileged_names = (*(self.keys[number].key for number in self._privileged), *self._privileged_delays)
+        self.observation_size += len(self.privileged_names)
         # Contact forces are computed outside of the batch, at every step.
-        self._models = [copy.copy(model) if self._contact_forces else None for _ in range(self.n_envs)]
+        self._models = [copy.copy(on_floor) if self._contact_forces else None for _ in range(self.n_envs)]
 
     def seed(self, seed: int | Sequence[int]) -> None:
         """As :meth:`Simulation.seed`."""
@@ -74,22 +100,62 @@ class RandomizedSimulation(Simulation):
         """As :meth:`Simulation.step`; a push comes before the physics, and late actions take effect."""
         disturbances, progress = self._disturbances, self._progress
         if (due := disturbances.is_push_due(self._lengths())) is not None:
-            self._push(due, lambda rng: disturbances.push(rng, progress))
+            self._push(due, lambda env: disturbances.push(env, self.generators[env], progress))
         return super().step(disturbances.acted(np.asarray(actions)))
 
     def _observe(self) -> NDArray[Any]:
         observations = super()._observe()
-        return self._disturbances.observed(observations, self.generators, self._progress)
+        return self._with_drawn(
+            self._disturbances.observed(observations, self.generators, self._progress), self._all_envs
+        )
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
         progress = self._progress
         for env in envs:
             rng = self.generators[env]
-            self.drawn[env] = [draw(key.distribution, rng, progress) for key in self.keys]
+            self.drawn[env] = [draw(self._drawn_from(key, env), rng, progress) for key in self.keys]
         self._disturbances.begin(envs, self.generators, progress)
         self._write_robots(envs)
         first = super()._start_episodes(envs)
-        return self._disturbances.first_observed(first, envs, self.generators, progress)
+        return self._with_drawn(self._disturbances.first_observed(first, envs, self.generators, progress), envs)
+
+    def _with_drawn(self, observations: NDArray[Any], envs: NDArray[np.intp]) -> NDArray[Any]:
+        """``observations``, ``(len(envs), …)``, with the privileged values behind them."""
+        if not self.privileged_names:
+            return observations
+        of_robot = self.drawn[envs][:, self._privileged]
+        delays = [self._disturbances.drawn[key][envs] for key in self._privileged_delays]
+        return np.column_stack([observations, of_robot, *delays]).astype(observations.dtype)
+
+    def _initial_state(self, env: int) -> tuple[Floats, Floats]:
+        qpos, qvel = super()._initial_state(env)
+        self._starts.change(env, qpos, qvel, self.generators[env], self._progress)
+        self._write_terrain(env)
+        return qpos, qvel
+
+    def _write_terrain(self, env: int | np.intp) -> None:
+        if self._terrain is not None:
+            self._batch.expand("geom_pos")[env, self._terrain.floor, :2] = self._places[env]
+            if (model := self._models[env]) is not None:
+                self._batch.get_model(env, model)
+
+    def _drawn_from(self, key: RandomizedKey, env: int) -> Distribution:
+        of_grid = None if self._grid is None else self._grid.drawn_from(key.key, env)
+        return of_grid or key.distribution
+
+    def _generators(self, seed: int | Sequence[int]) -> list[np.random.Generator]:
+        if self._grid is None:
+            return super()._generators(seed)
+        return [generator(seed, env % self._grid.at_each) for env in range(self.n_envs)]
+
+    def _episode(
+        self, env: int, terminal_observation: NDArray[Any], terminated: bool, fallen: Mapping[int, str]
+    ) -> Episode:
+        episode = super()._episode(env, terminal_observation, terminated, fallen)
+        if not self._is_measuring:
+            return episode
+        names = [key.key for key in self.keys]
+        return dataclasses.replace(episode, drawn=dict(zip(names, self.drawn[env].tolist(), strict=True)))
 
     def _write_robots(self, envs: NDArray[np.intp]) -> None:
         for env in envs:
@@ -120,6 +186,7 @@ class RandomizedSimulation(Simulation):
             **super().get_state(),
             "drawn": {key.key: self.drawn[:, number].copy() for number, key in enumerate(self.keys)},
             "control_steps": self._control_steps,
+            "places": self._places.copy(),
             "disturbances": self._disturbances.get_state(),
         }
 
@@ -131,4 +198,7 @@ class RandomizedSimulation(Simulation):
             self.drawn[:, number] = saved["drawn"][key.key]
         self._steps_before = saved["control_steps"] - self._step
         self._write_robots(self._all_envs)
-        return self._disturbances.set_state(saved["disturbances"])
+        self._places[:] = saved["places"]
+        for env in self._all_envs:
+            self._write_terrain(env)
+        return self._with_drawn(self._disturbances.set_state(saved["disturbances"]), self._all_envs)

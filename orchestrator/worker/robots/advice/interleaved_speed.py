@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.envs.simulation import Simulation, SimulationState
+from orchestrator.worker.envs.batch_interface import SimulationState
+from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.tasks.actions import Floats
 
 SLICE_S = 0.004

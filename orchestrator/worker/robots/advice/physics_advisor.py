@@ -21,8 +21,9 @@ from orchestrator.core.physics_advice import PhysicsAdvice, PhysicsChange
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import count
 from orchestrator.core.urdf_settings import is_urdf
+from orchestrator.worker.envs.batch_interface import SimulationState
 from orchestrator.worker.envs.model_loading import for_simulation, load_model
-from orchestrator.worker.envs.simulation import Simulation, SimulationState
+from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.model.spec_elements import EditError
 from orchestrator.worker.robots import made_robot
 from orchestrator.worker.robots.advice import collision_census, physics_candidates, trajectory_deviation

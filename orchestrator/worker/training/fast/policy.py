@@ -34,17 +34,25 @@ class UnsuitableError(ValueError):
 class PolicyNetwork:
     """A policy's parameters in one flat vector, with its forward passes and its update.
 
+    :param hidden: number of the last observations for which the actor's weights are not trained.
     :raises UnsuitableError: the policy has a form that is not implemented here.
     """
 
     def __init__(
-        self, policy: ActorCriticPolicy, ranks: Ranks = ALONE, mode: Mode = "allreduce", dtype: type = np.float32
+        self,
+        policy: ActorCriticPolicy,
+        ranks: Ranks = ALONE,
+        mode: Mode = "allreduce",
+        dtype: type = np.float32,
+        hidden: int = 0,
     ) -> None:
         self.shape, self.dtype = shape_of(policy), np.dtype(dtype)
         self._layout = Layout(self.shape)
         self._passes: dict[int, Passes] = {}
         self.update = Update(self._layout, ranks, mode, self.dtype)
         self._parameters = self.update.parameters
+        if hidden:
+            self.update.hide(hidden)
 
     @property
     def log_std(self) -> Array:

@@ -36,7 +36,9 @@ class FastPPO(ExtendedPPO):
 
     seconds: dict[str, float]
     """Time spent so far in ``policy_s``, ``gae_s``, ``backward_s`` and ``optimizer_s``."""
-    unsaved = ("ranks", "mode", "network", "seconds", "each_minibatch")
+    unsaved = ("ranks", "mode", "network", "hidden", "seconds", "each_minibatch")
+    hidden = 0
+    """Number of the last observations to which the actor is blind."""
 
     def each_minibatch(self) -> None:
         """Called after each step of the optimiser; to be replaced."""
@@ -47,6 +49,11 @@ class FastPPO(ExtendedPPO):
         self.join(ALONE)
         self.seconds = dict.fromkeys(("policy_s", "gae_s", "backward_s", "optimizer_s"), 0.0)
 
+    def hide_from_actor(self, count: int) -> None:
+        """The actor's weights for the last ``count`` observations stay as they are."""
+        self.hidden = count
+        self.join(self.ranks, self.mode)
+
     def join(self, ranks: Ranks, mode: Mode = "allreduce") -> None:
         """Train together with other ranks: each has its part of the environments, and so of every minibatch.
 
@@ -54,7 +61,7 @@ class FastPPO(ExtendedPPO):
         steps to ``num_timesteps``.
         """
         self.ranks, self.mode = ranks, mode
-        self.network = PolicyNetwork(self.policy, ranks, mode)
+        self.network = PolicyNetwork(self.policy, ranks, mode, hidden=self.hidden)
 
     def __getstate__(self) -> dict[str, Any]:
         """For ``copy.deepcopy`` and pickle: without ``network``, whose arrays are views of each other's memory."""

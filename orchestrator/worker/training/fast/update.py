@@ -70,6 +70,12 @@ class Update:
         self.parameters, self.gradients = self._parameters_and_end[:-1], self._gradients_and_kl[:-1]
         self.adam = Adam(layout.size, self.parameters.dtype)
         self._minibatches: dict[int, Minibatch] = {}
+        self._hidden = self.gradients[:0]
+        """Gradients that are always 0."""
+
+    def hide(self, observations: int) -> None:
+        """Train no weight of the actor's first layer for the last ``observations``."""
+        self._hidden = self._layout.named(self.gradients)["mlp_extractor.policy_net.0.weight"][:, -observations:]
 
     def run(
         self,
@@ -98,6 +104,7 @@ class Update:
                 epoch.log_std_sums[index] = minibatch.ratios(rows)
                 started = perf_counter()
                 minibatch.backward(settings, share, rows)
+                self._hidden[...] = 0.0
                 differentiated = perf_counter()
                 seconds["backward_s"] += differentiated - started
                 epoch.done = index + 1

@@ -1,0 +1,37 @@
+"""The key ``terrain`` of ``[jobs.randomize]``: ``"rough(0.05)"``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+TERRAIN = "terrain"
+CELL_M = 0.25
+MOST_HEIGHT_M, LEAST_CELL_M, MOST_CELL_M = 2.0, 0.02, 2.0
+_EXPECTED = (
+    f'expected "rough(height)" or "rough(height, cell)" in metres, with a height above 0 and up to {MOST_HEIGHT_M:g} '
+    f"and cells from {LEAST_CELL_M:g} to {MOST_CELL_M:g}"
+)
+_NUMBER = r"\s*(\d+(?:\.\d*)?|\.\d+)\s*"
+_ROUGH = re.compile(rf"\s*rough\s*\({_NUMBER}(?:,{_NUMBER})?\)\s*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Terrain:
+    """A rough floor."""
+
+    height_m: float
+    """Between its lowest and its highest point."""
+    cell_m: float
+    """Distance between neighbouring points of its grid, each of which has a random height."""
+
+
+def parse_terrain(text: object) -> Terrain:
+    """:raises ValueError: it is no terrain."""
+    match = _ROUGH.match(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"{text!r:.60} is no terrain; {_EXPECTED}")
+    terrain = Terrain(float(match[1]), CELL_M if match[2] is None else float(match[2]))
+    if not (0 < terrain.height_m <= MOST_HEIGHT_M and LEAST_CELL_M <= terrain.cell_m <= MOST_CELL_M):
+        raise ValueError(f"{text!r:.60}: {_EXPECTED}")
+    return terrain

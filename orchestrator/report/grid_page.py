@@ -1,0 +1,129 @@
+"""The section on the grid of the final evaluation: a line for one key, a heat map for two, and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from orchestrator.report import drawing
+from orchestrator.report.document import Columns, Figure, Part, Section, table
+from orchestrator.report.drawing import FACE, INK, SERIES
+from orchestrator.report.experiment_facts import ReportedPoint, ReportedRobot
+from orchestrator.report.number_format import interval, number, plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawn
+
+MOST_PANELS = 12
+MOST_LABELLED = 8
+"""Values of a key up to which the cells of a heat map have their number."""
+PALEST = 0.1
+
+
+class GridPanel(NamedTuple):
+    """One robot's grid of one or two keys."""
+
+    robot: str
+    keys: Sequence[str]
+    values: Sequence[Sequence[float | str]]
+    """Of each key, in the order of the job file."""
+    points: Sequence[ReportedPoint]
+
+    def mean(self, *places: int) -> float | None:
+        """The median over seeds at the values of these numbers."""
+        at = {key: values[place] for key, values, place in zip(self.keys, self.values, places, strict=True)}
+        mean = next((point["mean"] for point in self.points if point["at"] == at), None)
+        return None if mean is None else mean["median"]
+
+
+def grid_sections(robots: Sequence[ReportedRobot]) -> list[Section]:
+    """No section where nothing was evaluated on a grid."""
+    evaluated = [robot for robot in robots if robot["grid"]]
+    if not evaluated:
+        return []
+    panels = [panel for robot in evaluated if (panel := _panel(robot)) is not None]
+    several = any(len(robot["seeds"]) > 1 for robot in evaluated)
+    seeds = " Of several seeds: the median." if several else ""
+    parts: list[Part] = []
+    if panels:
+        which = f" The figure shows the first {MOST_PANELS} robots of {len(panels):,}." * (len(panels) > MOST_PANELS)
+        figure = Figure(
+            name="evaluation-grid",
+            title="Evaluation grid",
+            caption="Return of the finished policy, without exploration, on changed robots. A factor has an asterisk. "
+            f"Colours of a heat map go from the lowest to the highest return of its robot.{seeds}{which}",
+            draw=partial(draw, panels[:MOST_PANELS]),
+        )
+        parts.append(figure)
+    columns: Columns[tuple[ReportedRobot, ReportedPoint]] = {
+        "robot": lambda row: plain(row[0]["robot"]),
+        "at": lambda row: ", ".join(f"{plain(key)} = {_shown(value)}" for key, value in row[1]["at"].items()),
+        "return": lambda row: interval(row[1]["mean"]),
+    }
+    rows = [(robot, point) for robot in evaluated for point in robot["grid"]]
+    interval_of = " Of several seeds: the median with its 95 % interval in brackets." if several else ""
+    caption = f"Mean return of the episodes at every point of the grid.{interval_of}"
+    parts.append(table(rows, columns, caption=caption, text=("robot", "at"), shown=0 if panels else 40))
+    return [Section(title="Evaluation grid", parts=parts)]
+
+
+def _panel(robot: ReportedRobot) -> GridPanel | None:
+    """None where a line or a heat map cannot show the grid."""
+    points = robot["grid"]
+    keys = list(points[0]["at"])
+    if not 1 <= len(keys) <= 2 or any(list(point["at"]) != keys for point in points):
+        return None
+    if all(point["mean"] is None for point in points):
+        return None
+    values = [list(dict.fromkeys(point["at"][key] for point in points)) for key in keys]
+    return GridPanel(robot["robot"], keys, values, points)
+
+
+def draw(panels: Sequence[GridPanel]) -> Drawn:
+    """One panel for each robot."""
+    drawn, all_axes = drawing.panels(len(panels), columns=3, height_in=1.9)
+    for axes, panel in zip(all_axes, panels, strict=True):
+        (_draw_line if len(panel.keys) == 1 else _draw_map)(axes, panel)
+        axes.set_title(plain(panel.robot, 36), fontsize=7.5)
+        axes.set_xlabel(plain(panel.keys[0], 40), fontsize=7, labelpad=1)
+        axes.set_xticks(*_ticks(panel.values[0]))
+    return drawn
+
+
+def _draw_line(axes: Axes, panel: GridPanel) -> None:
+    known = [(place, mean) for place in range(len(panel.values[0])) if (mean := panel.mean(place)) is not None]
+    axes.plot(*zip(*known, strict=True), color=SERIES[0], marker="o", markersize=4)
+    axes.set_xlim(-0.5, len(panel.values[0]) - 0.5)
+    axes.set_ylabel("return", fontsize=7, labelpad=1)
+    drawing.plain_ticks(axes, y=True)
+
+
+def _draw_map(axes: Axes, panel: GridPanel) -> None:
+    from matplotlib.patches import Rectangle
+
+    columns, rows = map(len, panel.values)
+    cells = {(x, y): mean for x in range(columns) for y in range(rows) if (mean := panel.mean(x, y)) is not None}
+    low, high = min(cells.values()), max(cells.values())
+    for (x, y), mean in cells.items():
+        strength = PALEST + (1 - PALEST) * ((mean - low) / (high - low) if high > low else 1.0)
+        cell = Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=SERIES[0], alpha=strength, edgecolor=FACE, linewidth=0.5)
+        axes.add_patch(cell)
+        if max(columns, rows) <= MOST_LABELLED:
+            colour = FACE if strength > 0.6 else INK
+            axes.text(x, y, plain(number(mean)), ha="center", va="center", fontsize=6, color=colour)
+    axes.grid(visible=False)
+    axes.set_xlim(-0.5, columns - 0.5)
+    axes.set_ylim(-0.5, rows - 0.5)
+    axes.set_yticks(*_ticks(panel.values[1]))
+    axes.set_ylabel(plain(panel.keys[1], 30), fontsize=7, labelpad=1)
+
+
+def _ticks(values: Sequence[float | str]) -> tuple[list[int], list[str]]:
+    places = list(range(0, len(values), max(1, len(values) // MOST_LABELLED)))
+    return places, [plain(_shown(values[place]), 9) for place in places]
+
+
+def _shown(value: float | str) -> str:
+    return plain(value) if isinstance(value, str) else f"{value:g}"

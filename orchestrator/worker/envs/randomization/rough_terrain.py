@@ -1,0 +1,119 @@
+"""A rough floor, a different part of which is below the robot in every episode.
+
+MuJoCo shares the heights of a field between all environments of a batch, but each has its own position of the field.
+So there is one large field, and an episode draws where in it the robot starts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.core.terrain import TERRAIN, Terrain
+from orchestrator.worker.envs.model_loading import for_simulation
+from orchestrator.worker.envs.randomization.randomized_fields import TABLE, RandomizeError
+from orchestrator.worker.tasks import Task
+from orchestrator.worker.tasks.actions import Floats
+from orchestrator.worker.tasks.root import NoRootError, find_root
+from orchestrator.worker.tasks.structure import is_fixed, posed
+
+POINTS = 600
+"""Of the field in either direction: 1.4 MB, and of cells of 25 cm 150 m."""
+STARTS = 0.2
+"""Share of the field's width and length, in its middle, where episodes start."""
+BASE_M = 1.0
+"""Thickness of the field below its lowest point."""
+SEED = 20
+
+
+class RoughTerrain:
+    """The floor of a robot as a height field whose lowest point is at the height of the floor in its file.
+
+    :param model: of the robot in ``xml``.
+    :raises RandomizeError: the robot has no floor that can be replaced, or no base that can be lifted onto it.
+    """
+
+    def __init__(self, xml: Path, model: mujoco.MjModel, task: Task, terrain: Terrain) -> None:
+        self._cell_m = terrain.cell_m
+        heights = np.random.default_rng(SEED).random((POINTS, POINTS))
+        heights = (heights - heights.min()) / np.ptp(heights)  # as MuJoCo would
+        self._heights_m: Floats = heights * terrain.height_m
+        data = posed(model, task.pose)
+        self.floor = _floor(model, data)
+        self._z = _liftable(model, task)
+        self._at: Floats = data.geom_xpos[self.floor, :2].copy()
+        self._base_xy, self._reach_m = _footprint(model, data)
+        half = (POINTS - 1) / 2 * terrain.cell_m
+        self._most_m = STARTS * half
+        spec = mujoco.MjSpec.from_file(str(xml))
+        spec.compile()
+        names = {field.name for field in spec.hfields}
+        name = next(name for number in range(len(names) + 1) if (name := f"{TERRAIN}{number or ''}") not in names)
+        spec.add_hfield(
+            name=name,
+            nrow=POINTS,
+            ncol=POINTS,
+            size=[half, half, terrain.height_m, BASE_M],
+            userdata=heights.ravel().tolist(),
+        )
+        [geom] = [geom for geom in spec.geoms if geom.id == self.floor]
+        geom.type, geom.hfieldname = mujoco.mjtGeom.mjGEOM_HFIELD, name
+        geom.pos = np.add(geom.pos, [1.0, 1.0, 0.0])  # MuJoCo ignores the position of a geom that is at its body's
+        self.model: mujoco.MjModel = for_simulation(spec.compile())
+        """The robot on the terrain. Its elements have the same numbers."""
+
+    def draw(self, rng: np.random.Generator) -> Floats:
+        """``(2,)`` a position of the field's middle in metres."""
+        place: Floats = self._at + rng.uniform(-self._most_m, self._most_m, 2)
+        return place
+
+    def lift(self, qpos: Floats, place: Floats) -> None:
+        """Lift the base in ``qpos``, ``(nq,)``, so that nothing of the robot starts below the ground.
+
+        :param place: ``(2,)`` the position of the field's middle.
+        """
+        address, sign = self._z
+        middle = (POINTS - 1) / 2 + (self._base_xy - place) / self._cell_m
+        reach = self._reach_m / self._cell_m
+        first, last = np.floor(middle - reach).astype(int), np.ceil(middle + reach).astype(int) + 1
+        columns, rows = (slice(max(0, low), max(1, high)) for low, high in zip(first, last, strict=True))
+        qpos[address] += sign * float(self._heights_m[rows, columns].max())
+
+
+def _floor(model: mujoco.MjModel, data: mujoco.MjData) -> int:
+    """The number of the only plane that robots stand on."""
+    planes = np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE)
+    collides = (model.geom_contype != 0) | (model.geom_conaffinity != 0)
+    fixed = [int(plane) for plane in planes if collides[plane] and is_fixed(model, model.geom_bodyid[plane])]
+    level = [plane for plane in fixed if np.allclose(data.geom_xmat[plane], np.eye(3).ravel(), atol=1e-6)]
+    if len(level) != 1:
+        found = "none" if not level else str(len(level))
+        raise RandomizeError(
+            f"{TABLE}.{TERRAIN}: needs one floor, a geom of type plane that is fixed, level and not turned, with "
+            f"contacts; this robot has {found}"
+        )
+    return level[0]
+
+
+def _liftable(model: mujoco.MjModel, task: Task) -> tuple[int, float]:
+    """Address in qpos of the height of the robot's base, and its sign."""
+    try:
+        z = find_root(model, task.pose).z
+    except NoRootError as error:
+        raise RandomizeError(f"{TABLE}.{TERRAIN}: {error}") from None
+    if z is None or model.ntree != 1:
+        why = "its base cannot move up and down" if z is None else "there are loose objects beside it"
+        raise RandomizeError(f"{TABLE}.{TERRAIN}: this robot cannot be lifted onto a terrain: {why}")
+    return z.address, z.sign
+
+
+def _footprint(model: mujoco.MjModel, data: mujoco.MjData) -> tuple[Floats, float]:
+    """``(2,)`` the middle of the robot's moving geoms, and how far they reach from it, in metres."""
+    moving: NDArray[np.intp] = np.array([g for g in range(model.ngeom) if not is_fixed(model, model.geom_bodyid[g])])
+    places = data.geom_xpos[moving, :2]
+    middle: Floats = places.mean(axis=0)
+    reach = np.linalg.norm(places - middle, axis=1) + model.geom_rbound[moving]
+    return middle, float(reach.max())

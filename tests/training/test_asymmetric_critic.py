@@ -1,0 +1,147 @@
+"""``asymmetric = true``: the critic sees what an episode has drawn, and the actor does not."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import worker_helpers as helpers
+from stable_baselines3.common.vec_env import VecNormalize
+
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.envs import env_factory
+from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
+from orchestrator.worker.policies import job_policy
+from orchestrator.worker.policies.job_export import policy_of
+from orchestrator.worker.training import learners
+
+QUADRUPED = Path(__file__).parents[2] / "mjcf/quadruped.xml"
+RANDOMIZE = {
+    "body.trunk.mass": "scale(0.7, 1.3)",
+    "actuator.*.kp": "uniform(10, 30)",
+    "action.delay": "choice(0, 1, 2)",
+    "observation.noise": "normal(0, 0.01)",
+}
+DRAWN = ("actuator.*.kp", "body.trunk.mass", "action.delay")
+
+
+def job(directory: Path, algo: str = "ppo", **changes: Any) -> tuple[WorkerSpec, JobPaths]:
+    given: dict[str, Any] = {"task": "forward", "xml": "robot/quadruped.xml", "normalize": True}
+    given |= {"task_options": {"max_episode_steps": 40}, "randomize": RANDOMIZE, "asymmetric": True}
+    (directory / "robot").mkdir(parents=True)
+    shutil.copy(QUADRUPED, directory / "robot")
+    spec = helpers.algorithm(algo, **given | changes)
+    return spec, helpers.job(directory, spec)
+
+
+def test_the_last_observations_are_what_the_episode_has_drawn() -> None:
+    settings: Any = {"n_envs": 3, "seed": 7}
+    options = {"max_episode_steps": 5}
+    plain = RandomizedSimulation(QUADRUPED, "auto", options, RANDOMIZE, None, **settings)
+    batch = RandomizedSimulation(QUADRUPED, "auto", options, RANDOMIZE, None, asymmetric=True, **settings)
+    assert batch.privileged_names == DRAWN
+    assert batch.observation_size == plain.observation_size + 3
+    seen, same = batch.reset(), plain.reset()
+    for _ in range(12):
+        assert np.array_equal(seen[:, :-3], same)
+        assert seen[:, -3:-1] == pytest.approx(batch.drawn)
+        assert set(seen[:, -1]) <= {0.0, 1.0, 2.0}
+        assert seen.dtype == same.dtype
+        kept = batch.drawn.copy()
+        result, other = batch.step(np.zeros((3, 8))), plain.step(np.zeros((3, 8)))
+        seen, same = result.observations, other.observations
+        for episode in result.ended:
+            assert episode.terminal_observation[-3:-1] == pytest.approx(kept[episode.env])
+    assert np.array_equal(batch.set_state(batch.get_state()), seen)
+
+
+@pytest.mark.parametrize(
+    ("algo", "changes"),
+    [
+        ("ppo", {"learner": "fast"}),
+        ("ppo", {"learner": "sb3"}),
+        ("a2c", {}),
+        ("sac", {}),
+        ("td3", {}),
+    ],
+    ids=["fast", "sb3", "a2c", "sac", "td3"],
+)
+def test_the_actor_is_blind_to_them_after_training_and_the_critic_is_not(
+    tmp_path: Path, algo: str, changes: dict[str, Any]
+) -> None:
+    _, paths = job(tmp_path / "job", algo, **changes)
+    record, log = helpers.train_here(paths)
+    assert record.code == ExitCode.SUCCEEDED, log
+    model, env = job_policy.load(paths.root, n_envs=4)
+    observations = np.array(env.reset())
+    others = observations.copy()
+    others[:, -3:] = np.random.default_rng(0).normal(size=(4, 3))
+    assert np.array_equal(
+        model.predict(observations, deterministic=True)[0], model.predict(others, deterministic=True)[0]
+    )
+    values = [critic(model, torch.as_tensor(rows, dtype=torch.float32)) for rows in (observations, others)]
+    assert not np.allclose(*values)
+
+
+def critic(model: Any, observations: torch.Tensor) -> np.ndarray:
+    with torch.no_grad():
+        if hasattr(model.policy, "predict_values"):
+            return model.policy.predict_values(observations).numpy()
+        return model.critic(observations, torch.zeros(len(observations), 8))[0].numpy()
+
+
+def test_a_new_actor_is_blind_before_any_training(tmp_path: Path) -> None:
+    spec, paths = job(tmp_path / "job", learner="sb3")
+    venv = env_factory.make(spec, paths.root, n_envs=2, seed=0)
+    weights = learners.build(spec, venv).model.policy.mlp_extractor.policy_net[0].weight
+    assert (weights[:, -3:] == 0).all()
+    assert (weights[:, :-3] != 0).all()
+
+
+@pytest.mark.parametrize("algo", ["ppo", "sac"])
+def test_an_exported_actor_does_not_have_them(tmp_path: Path, algo: str) -> None:
+    spec, paths = job(tmp_path / "job", algo)
+    helpers.train_here(paths)
+    policy = policy_of(dataclasses.replace(spec, n_envs=1), paths, None)
+    _, env = job_policy.load(paths.root, n_envs=3)
+    assert isinstance(env, VecNormalize)
+    env.reset()
+    raw = env.get_original_obs()[:, :-3]
+    assert len(policy.metadata.observation_names) == raw.shape[1]
+    assert policy.normalization is not None
+    assert len(policy.normalization.mean) == raw.shape[1]
+    assert policy.layers[0].weight.shape[1] == raw.shape[1]
+
+
+@pytest.mark.parametrize("learner", ["fast", "sb3"])
+def test_a_resumed_training_has_the_same_weights(tmp_path: Path, learner: str) -> None:
+    (_, whole), (spec, parts) = (job(tmp_path / name, learner=learner) for name in ("whole", "parts"))
+    record, log = helpers.train_here(whole)
+    assert record.code == ExitCode.SUCCEEDED, log
+    parts.spec.write_text(dataclasses.replace(spec, pause_at=600).to_json())
+    assert helpers.train_here(parts)[0].code == ExitCode.PAUSED
+    parts.spec.write_text(spec.to_json())
+    resumed, log = helpers.train_here(parts, 1)
+    assert (resumed.code, resumed.weights_sha256) == (ExitCode.SUCCEEDED, record.weights_sha256), log
+
+
+def test_an_actor_that_starts_from_another_policy_is_blind_too(tmp_path: Path) -> None:
+    _, first = job(tmp_path / "first", asymmetric=False)
+    record, log = helpers.train_here(first)
+    assert record.code == ExitCode.SUCCEEDED, log
+    _, second = job(tmp_path / "second", evaluate={"body.trunk.mass": ["*0.8", "*1.2"]}, eval_episodes=1)
+    record, log = helpers.train_here(second)
+    assert record.code == ExitCode.SUCCEEDED, log
+    assert record.weights_sha256
+
+
+def test_fingerprints_of_jobs_without_it_are_as_before() -> None:
+    plain = helpers.spec()
+    assert plain.fingerprint() != dataclasses.replace(plain, asymmetric=True).fingerprint()
