@@ -147,7 +147,7 @@ class RunPaths:
     staging = Below(".staging")
     """Robots under examination; moved to their jobs when every robot has passed."""
     only_videos = Below(".staging/only-videos")
-    """There while all jobs have ended and their videos are made: no request but `stop` is read any more."""
+    """There when all jobs have ended, while pictures are made and trackers told: only a `stop` is read any more."""
     reload_lock = Below(".staging/reload.lock")
     reloading = Below(".staging/reload")
     """Robots that `reload` examines. What a crash leaves here is removed when the supervisor or the next one ends."""

@@ -98,3 +98,5 @@ class PhysicsAdvice:
     contact_pairs: Sequence[ContactPair] = ()
     """Those with the most rows first."""
     notes: Sequence[Message] = ()
+    own_xml: Message | None = None
+    """The robot that the task brings, where the job names none: ``model`` changes a robot that the job names."""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -17,12 +14,15 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.experiment import control
+from orchestrator.experiment import control, drawing_processes
+from orchestrator.experiment.drawing_processes import Drawing
 from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess
 from orchestrator.experiment.video_file import encoded, frames, video_as_gif
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.rows import fitness
+from orchestrator.machine import topology
+from orchestrator.machine.slots import SlotPool
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -70,37 +70,57 @@ def make(run_dir: Path, request: PlayRequest, *, as_gif: bool, report: Callable[
     if len(chosen) > MOST_ROBOTS:
         report(f"{count(len(chosen), 'robot')}: the {MOST_ROBOTS} with the highest returns are shown")
         chosen = sorted(chosen, key=lambda row: -_rank(row))[:MOST_ROBOTS]
-    players: list[PolicyProcess] = []
-    is_over = threading.Event()
     with tempfile.TemporaryDirectory() as folder:
-
-        def play(row: SummaryRow) -> PlayedRobot | str:
-            output = Path(folder) / row["job_id"]
-            job = snapshot.paths.job(row["job_id"])
-            with PolicyProcess(job, replace(request, output=output), is_quiet=True) as process:
-                players.append(process)
-                if is_over.is_set():  # it was not in the list when the others were killed
-                    return "stopped"
-                code, message = process.wait()
-            if code != 0:
-                return f"{row['job_id']}: {message}"
-            return PlayedRobot(name=_robot(row), episode_return=_return(row), video=output / "video.mp4")
-
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            try:
-                played = list(pool.map(play, chosen))
-            finally:  # otherwise Ctrl-C waits for those that run
-                is_over.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                for player in players:
-                    player.kill()
-        robots = [one for one in played if isinstance(one, PlayedRobot)]
-        problems = [one for one in played if isinstance(one, str)]
+        drawings = [
+            RobotDrawing(snapshot.paths.job(row["job_id"]), replace(request, output=Path(folder) / row["job_id"]))
+            for row in chosen
+        ]
+        drawing_processes.run(drawings, SlotPool(topology.detect()), lambda: False)
+        robots = [
+            PlayedRobot(name=_robot(row), episode_return=_return(row), video=one.video)
+            for one, row in zip(drawings, chosen, strict=True)
+            if not one.problem
+        ]
+        problems = [one.problem for one in drawings if one.problem]
         if not robots:
             raise OrchestratorError(f"{run_dir}: {problems[0]}")
         for problem in problems:
             report(f"left out: {problem}")
         return _write(robots, request.output or snapshot.paths.root, as_gif=as_gif)
+
+
+@dataclass(slots=True)
+class RobotDrawing:
+    """A process that makes the video of one robot."""
+
+    job: JobPaths
+    request: PlayRequest
+    problem: str = ""
+    """Why there is no video."""
+    time_limit_s: float = math.inf
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        return (self.job.root.name,)
+
+    @property
+    def video(self) -> Path:
+        assert self.request.output is not None
+        return self.request.output / "video.mp4"
+
+    def begin(self, cpus: tuple[int, ...]) -> PolicyProcess:  # not bound to them: others may train there
+        """:raises OSError: it cannot be started."""
+        return PolicyProcess(self.job, self.request, is_quiet=True)
+
+    def not_begun(self, why: str) -> None:
+        """Remember why it cannot be started."""
+        self.problem = f"{self.job.root.name}: {why}"
+
+    def end(self, code: int, message: str) -> Sequence[Drawing]:
+        """Remember how it has ended."""
+        if code != 0:
+            self.not_begun(message)
+        return ()
 
 
 def write_gif(job: JobPaths, request: PlayRequest) -> Path:

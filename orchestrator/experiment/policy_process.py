@@ -20,8 +20,9 @@ from orchestrator.core.regular_files import read_regular
 from orchestrator.core.robot_hash import altered_since_training
 from orchestrator.core.text import last_line
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.process import child_environment, end_group, working_directory
+from orchestrator.executors.process import child_environment, end_group, has_ended, working_directory
 
+POLL_INTERVAL_S = 0.05
 SOFTWARE_RENDERER = {"LP_NUM_THREADS": "0"}
 """Mesa's setting for rendering in the process's own thread, beside other processes."""
 
@@ -151,13 +152,9 @@ class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
 
     def wait(self) -> tuple[int, str]:
         """Wait for its end; returns what :meth:`end` returns."""
-        with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        while not has_ended(self.pid):
+            time.sleep(POLL_INTERVAL_S)  # a Ctrl-C that came just before a wait without an end would be lost
         return self.end()
-
-    def kill(self) -> None:
-        """Let :meth:`wait` return, in whatever thread it is called."""
-        end_group(self._popen)
 
     def end(self) -> tuple[int, str]:
         """Kill what still runs of it; returns exit code and last line of its errors. May be called again."""

@@ -97,7 +97,7 @@ class StillsDrawing:
         request = StillsRequest(others=roots, library=library, is_probing=self.is_probing and not library)
         return PolicyProcess(first, request, cpus=cpus)
 
-    def end(self, code: int, message: str) -> list[StillsDrawing]:
+    def end(self, code: int, message: str) -> Sequence[StillsDrawing]:
         """Report how it has ended. Returns those that are to be begun in its place."""
         left = self.left
         if code == 0:

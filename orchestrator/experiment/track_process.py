@@ -100,8 +100,6 @@ class TrackProcess:
         """Wait until everything has been sent, for :data:`TIME_LIMIT_S` at most and not after ``is_stopped``."""
         if not self.experiment.trackers:
             return
-        with contextlib.suppress(OSError):  # it only makes other commands answer better
-            self.paths.only_videos.touch()
         began = time.monotonic()
         with contextlib.suppress(OSError):
             if self._process.is_alive:

@@ -7,23 +7,18 @@ changes nothing else; running the same `run` command again makes what is missing
 from __future__ import annotations
 
 import contextlib
-import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from orchestrator.core.job import State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, joined
-from orchestrator.executors.process import has_ended
-from orchestrator.experiment import previews
+from orchestrator.experiment import drawing_processes, previews
+from orchestrator.experiment.drawing_processes import Drawing
 from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess, robot_warning
-from orchestrator.experiment.previews import StillsDrawing
-from orchestrator.machine.slots import Slot, SlotPool
+from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor.events import Reporter
 
-POLL_INTERVAL_S = 0.1
 TIME_LIMIT_S = 900.0
 """How long a video may take."""
 
@@ -45,50 +40,22 @@ def make_missing(
     :param without_preview: ids of the jobs of which no preview is wanted.
     :param is_search: whether the jobs are those of a search, which are too many to draw all of them.
     """
+    with contextlib.suppress(OSError):  # it only makes other commands answer better
+        paths.only_videos.touch()
     succeeded = [job_id for job_id in wanted if isinstance(states[job_id], Succeeded)]
     due = [job_id for job_id in succeeded if is_due(paths.job(job_id))]
     stills = previews.waiting(paths, states, {*wanted, *without_preview}, is_search=is_search)
     stills, later = stills[: previews.MOST_DRAWN], stills[previews.MOST_DRAWN :]
-    waiting = deque[Drawing](VideoDrawing(paths.job(job_id), reporter) for job_id in due)
-    waiting.extend(previews.drawings(paths, stills, slots.lanes, reporter))
-    if waiting:
-        with contextlib.suppress(OSError):  # it only makes other commands answer better
-            paths.only_videos.touch()
-        rest = f"; the same command makes {count(len(later), 'more preview')} another time" if later else ""
-        reporter.event("pictures", f"making {_named(waiting)}{rest}", jobs=[*due, *stills])
-    running: dict[PolicyProcess, tuple[Drawing, Slot]] = {}
-    with contextlib.ExitStack() as players:
-        while waiting or running:
-            if stopped():
-                left = [*(drawing for drawing, _ in running.values()), *waiting]
-                if not (names := _named(left)):  # the last one has been made
-                    return
-                text = f"stopped before {names} could be made; run the same command again to make the rest"
-                reporter.event("warning", text, jobs=[job_id for drawing in left for job_id in drawing.left])
-                return
-            while waiting and (slot := slots.acquire(1)) is not None:
-                drawing = waiting.popleft()
-                try:
-                    player = drawing.begin(slot.cpus)
-                except OSError as error:
-                    player = None
-                    drawing.not_begun(error.strerror or str(error))
-                if player is None:
-                    slots.release(slot)
-                else:
-                    running[players.enter_context(player)] = drawing, slot
-            for player, (drawing, slot) in list(running.items()):
-                late = time.monotonic() - player.started > drawing.time_limit_s
-                if not (late or has_ended(player.pid)):
-                    continue
-                code, message = player.end()
-                slots.release(slot)
-                del running[player]
-                if late and code != 0:
-                    message = f"took more than {drawing.time_limit_s:.0f} s"
-                waiting.extend(drawing.end(code, message))
-            if running:
-                time.sleep(POLL_INTERVAL_S)
+    drawings: list[Drawing] = [VideoDrawing(paths.job(job_id), reporter) for job_id in due]
+    drawings.extend(previews.drawings(paths, stills, slots.lanes, reporter))
+    if not drawings:
+        return
+    rest = f"; the same command makes {count(len(later), 'more preview')} another time" if later else ""
+    reporter.event("pictures", f"making {_named(drawings)}{rest}", jobs=[*due, *stills])
+    left = drawing_processes.run(drawings, slots, stopped)
+    if names := _named(left):  # otherwise the last one had been made
+        text = f"stopped before {names} could be made; run the same command again to make the rest"
+        reporter.event("warning", text, jobs=[job_id for one in left for job_id in one.left])
 
 
 def is_due(job: JobPaths) -> bool:
@@ -122,24 +89,21 @@ class VideoDrawing:
         """Report that it cannot be started."""
         self._warn(f"no video: {why}")
 
-    def end(self, code: int, message: str) -> list[StillsDrawing]:
+    def end(self, code: int, message: str) -> Sequence[Drawing]:
         """Report how it has ended."""
         if code == 0:
             self.reporter.event("pictured", f"{self.job.root.name}: {self.job.video}", job_id=self.job.root.name)
         else:
             self._warn(f"no video: {message}")
-        return []
+        return ()
 
     def _warn(self, text: str) -> None:
         self.reporter.event("warning", f"{self.job.root.name}: {text}", job_id=self.job.root.name)
 
 
-Drawing: TypeAlias = VideoDrawing | StillsDrawing
-
-
-def _named(drawings: Sequence[Drawing] | deque[Drawing]) -> str:
+def _named(drawings: Sequence[Drawing]) -> str:
     """``2 videos and 1 preview``"""
-    of_videos = sum(isinstance(drawing, VideoDrawing) for drawing in drawings)
-    of_stills = sum(len(drawing.left) for drawing in drawings) - of_videos
+    of_videos = sum(isinstance(one, VideoDrawing) for one in drawings)
+    of_stills = sum(len(one.left) for one in drawings) - of_videos
     numbers = (("video", of_videos), ("preview", of_stills))
     return joined(count(number, what) for what, number in numbers if number)

@@ -116,7 +116,10 @@ def check_together(
     if merged["asymmetric"] and "task" in merged and not bad & {"asymmetric", "randomize", "policy_kwargs"}:
         _check_asymmetric(merged, report)
     if merged["model"] and "xml" not in merged and not bad & {"xml", "model"}:
-        report(["model"], "changes a robot, but this job has none; set xml")
+        report(
+            ["model"],
+            "changes a robot, but this job names none; set xml (`check --advise` names the robot of a gymnasium task)",
+        )
     has_params = any(layer.has("params") for layer in (layers[-3], layers[-1]))
     if has_params and not bad & {"xml", "params"} and not is_maker(merged.get("xml", "")):
         keys = [f"params.{name}" for name in merged["params"]]

@@ -81,6 +81,9 @@ def _below(advice: PhysicsAdvice, faster: Sequence[PhysicsChange]) -> Iterator[s
     yield from (f"In the MJCF, for “{change.name}”: {change.mjcf}" for change in by_hand)
     if lines := [line for change in faster if change.is_usable for line in job_file_lines(change)]:
         yield "\nNothing is changed. To follow a piece of advice, add its lines to the job or to [defaults]:\n"
+        if advice.own_xml is not None:
+            yield "# the robot that the task brings, which `model` needs by its name"
+            yield f"xml = {toml(advice.own_xml)}"
         yield from lines
 
 

@@ -6,16 +6,16 @@ import contextlib
 import csv
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import run_reader
+from orchestrator.analysis.growing_table import GrowingTable
 from orchestrator.core.decoding import field_values
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.regular_files import open_regular, read_regular, read_up_to
+from orchestrator.core.regular_files import read_regular
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.ledger import SummaryRow
 
@@ -115,17 +115,16 @@ def results(paths: JobPaths, row: SummaryRow) -> JobResults:
     )
 
 
-@dataclass(slots=True)
 class ProgressTail:
     """Reads what is new in a ``progress.csv`` that grows, and that is replaced when its job resumes."""
 
-    path: Path
-    _file: tuple[int, int] = field(default=(0, 0), init=False)
-    """Device and inode of what was read."""
-    _offset: int = field(default=0, init=False)
-    _header: Sequence[str] = field(default=(), init=False)
-    modified: float = field(default=0.0, init=False)
-    """When the table was written last."""
+    def __init__(self, path: Path) -> None:
+        self._table = GrowingTable(path, MOST_BYTES)
+
+    @property
+    def modified(self) -> float:
+        """When the table was written last."""
+        return self._table.modified
 
     def new_points(self, after: int) -> list[Point]:
         """Points beyond ``after`` env_steps that have not been returned yet, in their order; each only once.
@@ -133,31 +132,18 @@ class ProgressTail:
         A resumed training repeats iterations that it has lost: their points are the ones that were there before.
         """
         points: list[Point] = []
-        before = -1
-        while not points and self._offset != before:  # a part of the table may have none beyond ``after``
-            before = self._offset
-            for cells in self._new_rows():
-                values = dict(_numbers(self._header, cells))
+        while not points and (lines := self._table.new_lines()[0]):  # a part of the table may have none beyond `after`
+            [header], rows = _cells(self._table.header), _cells(lines)
+            for cells in rows:
+                values = dict(_numbers(header, cells)) if len(cells) == len(header) else {}
                 env_steps = values.get(STEP)
                 if env_steps is not None and env_steps > after:
                     points.append(Point(after := int(env_steps), values))
         return points
 
-    def _new_rows(self) -> list[list[str]]:
-        text = b""
-        with contextlib.suppress(OSError), open_regular(self.path) as file:
-            status = os.fstat(file.fileno())
-            self.modified = status.st_mtime
-            if (status.st_dev, status.st_ino) != self._file or status.st_size < self._offset:
-                self._file, self._offset = (status.st_dev, status.st_ino), 0
-            file.seek(self._offset)
-            text = read_up_to(file, MOST_BYTES)
-        text = text[: text.rfind(b"\n") + 1]
-        rows = list(csv.reader(text.decode("utf-8", "replace").replace("\0", "").splitlines()))
-        if self._offset == 0 and rows:
-            self._header, *rows = rows
-        self._offset += len(text)
-        return [row for row in rows if len(row) == len(self._header)]
+
+def _cells(lines: bytes) -> list[list[str]]:
+    return list(csv.reader(lines.decode("utf-8", "replace").replace("\0", "").splitlines()))
 
 
 def _numbers(header: Sequence[str], cells: Sequence[str]) -> list[tuple[str, float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from orchestrator.track.tracker_protocol import Position, TrackedJob
 
 HEADER, BLOCK = 7, 1 << 15
 """Bytes of the head of W&B's transaction log, and of each of its blocks (the log format of LevelDB)."""
+WRITE_LIMIT_S, POLL_S = 5.0, 0.02
 FULL, LAST = 1, 4
 """Types of fragments that end a record."""
 
@@ -47,7 +49,7 @@ class WandbTracker:
         self.destination = f"{self._entity or ''}/{self._project} {self._settings.mode}"
 
     def known(self, job_id: str, noted: Position) -> Position | None:
-        if noted.final and noted.final == noted.results:  # W&B's own end of the run has waited until it was written
+        if noted.final and noted.final == noted.results:  # then it was written
             return noted
         step = last_step(self._folder, noted.run)
         return noted if step is None else noted.at(step)
@@ -95,7 +97,7 @@ class WandbRun:
             self._run.log(content, step=step, commit=True)
             self.position = replace(self.position, env_steps=step)
         self._run.summary.update({f"summary/{name}": value for name, value in results.summary.items()})
-        self._run.finish(exit_code=0 if results.state == "SUCCEEDED" else 1)
+        self._end(exit_code=0 if results.state == "SUCCEEDED" else 1)
         return self.position
 
     def show(self, preview: Path) -> Position:
@@ -103,11 +105,21 @@ class WandbRun:
         if self.position.env_steps < step:
             self._run.log({"preview": wandb.Image(str(preview))}, step=step, commit=True)
             self.position = replace(self.position, env_steps=step)
-        self._run.finish()
+        self._end()
         return self.position
 
     def close(self) -> None:
-        self._run.finish()
+        self._end()
+
+    def _end(self, exit_code: int | None = None) -> None:
+        """W&B's process may answer before it has written what it was sent, which :func:`last_step` reads."""
+        log = Path(self._run.dir).parent / f"run-{self._run.id}.wandb"
+        self._run.finish(exit_code=exit_code)
+        until = time.monotonic() + WRITE_LIMIT_S
+        while log.exists() and time.monotonic() < until:
+            if any(record.WhichOneof("record_type") == "exit" for record in records(log)):
+                return
+            time.sleep(POLL_S)
 
 
 def last_step(folder: Path, run_id: str) -> int | None:

@@ -53,6 +53,15 @@ def test_programs_get_every_change_and_jobs_without_a_task_say_why_not(tmp_path:
     slower = changes["timestep 0.004"]
     assert (slower["edits"], slower["task_options"]) == ({"option.timestep": 0.004}, {"frame_skip": 2})
     assert advice["env_steps_per_s"] > 0
+    euler = {
+        "name": "own",
+        "task": "gymnasium:Hopper-v5",
+        "xml": advice["own_xml"],
+        "model": changes["integrator Euler"]["edits"],
+    }
+    followed = write_experiment(tmp_path, euler)
+    [row] = json.loads(invoke("check", followed, "--json", cwd=tmp_path).stdout)
+    assert (row["verdict"], row["integrator"]) == ("ok", "euler")
     assert "environment of its own" in rows["other-s0"]["advice"]["problem"]
     assert rows["broken.xml"]["advice"] is None
 

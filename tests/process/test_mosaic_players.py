@@ -5,11 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -24,7 +22,7 @@ class SleepingPlayer(PolicyProcess):
 
     def __init__(self, *_: object, **__: object) -> None:
         self._popen = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        self.pid = self._popen.pid
+        self.pid, self.started = self._popen.pid, time.monotonic()
         PLAYERS.append(self)
 
     def end(self) -> tuple[int, str]:
@@ -37,11 +35,7 @@ PLAYERS: list[SleepingPlayer] = []
 def test_an_interrupt_ends_the_players_and_robots_without_a_policy_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: ThreadPoolExecutor, function: Callable[[Any], object], rows: Sequence[Any]) -> NoReturn:
-        for row in rows:
-            self.submit(function, row)
-        while not PLAYERS:
-            time.sleep(0.01)
+    def interrupted(_: float) -> NoReturn:
         raise KeyboardInterrupt
 
     paths, reports = RunPaths(tmp_path), list[str]()
@@ -50,7 +44,7 @@ def test_an_interrupt_ends_the_players_and_robots_without_a_policy_are_named(
     rows = [{"name": id_, "job_id": f"{id_}-s0", "seed": 0, "eval_mean": None, "ep_rew_mean": None} for id_ in "ab"]
     monkeypatch.setattr(mosaic.control, "status", lambda run_dir: SimpleNamespace(rows=rows, paths=paths))
     monkeypatch.setattr(mosaic, "PolicyProcess", SleepingPlayer)
-    monkeypatch.setattr(ThreadPoolExecutor, "map", interrupted)
+    monkeypatch.setattr(time, "sleep", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mosaic.make(tmp_path, PlayRequest(), as_gif=False, report=reports.append)
     assert [player._popen.returncode for player in PLAYERS] == [-signal.SIGKILL]

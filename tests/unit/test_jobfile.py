@@ -308,7 +308,7 @@ def test_a_change_needs_a_robot_and_a_matrix_takes_changes_one_by_one(place: Pat
         resolve(place, {"name": "a", "env": "Ant-v5", "model": {"option.timestep": 0.1}})
     ((where, message),) = problems(error)
     assert where == "jobs[0].model"
-    assert "this job has none; set xml" in message
+    assert "this job names none; set xml" in message
     with pytest.raises(SpecError) as error:
         resolve(place, {"name": "a", "xml": "../mjcf/hopper.xml", "matrix": {"model": {"option.timestep": [1]}}})
     assert '"model.option.timestep" = […]' in problems(error)[0][1]

@@ -80,8 +80,9 @@ def advised(request: ExaminationRequest, answer: ExaminationAnswer, simulation: 
         xml = _robot_file(request, cleanup)
         variants = cleanup.enter_context(RobotVariants(collect(xml)))
         folder = Path(cleanup.enter_context(TemporaryFolder()))
-        advisor = _Advisor(request, str(answer.task), simulation, variants, folder)
-        return dataclasses.replace(answer, advice=advisor.advice())
+        advice = _Advisor(request, str(answer.task), simulation, variants, folder).advice()
+        is_named = request.xml is not None or request.robot_maker is not None
+        return dataclasses.replace(answer, advice=dataclasses.replace(advice, own_xml=None if is_named else str(xml)))
 
 
 @contextlib.contextmanager
