@@ -89,6 +89,7 @@ def draw(panels: Sequence[GridPanel]) -> Drawn:
         axes.set_title(plain(panel.robot, 36), fontsize=7.5)
         axes.set_xlabel(plain(panel.keys[0], 40), fontsize=7, labelpad=1)
         axes.set_xticks(*_ticks(panel.values[0]))
+        axes.tick_params(labelsize=6)
     return drawn
 
 
