@@ -144,6 +144,8 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
                 continue
         states[job_id] = move(job_id, state, new)
         ledger.set_state(job_id, new)
+    for request in requests:
+        ledger.handled(request)
     ledger.commit()
     return any(request.verb == "stop" and request.job_id == holder for request in requests)
 

@@ -18,17 +18,7 @@ from typing import Any
 from orchestrator.core.decoding import decode
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import (
-    TERMINAL,
-    Attempt,
-    AttemptOutcome,
-    Cause,
-    Job,
-    Pending,
-    Resources,
-    Running,
-    State,
-)
+from orchestrator.core.job import TERMINAL, Attempt, AttemptOutcome, Cause, Job, Pending, Resources, Running, State
 from orchestrator.core.text import storable
 from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database_file import decoding, translated
@@ -59,8 +49,8 @@ class Ledger:
         self.path = path
         self._connection = connection
         self._data_version = -1
-        self._taken = 0
-        """The last request that was taken; its row is there until the next commit."""
+        self._open: dict[int, Request] = {}
+        """By row: requests that were taken, and are not acted on yet."""
         self._kept: list[tuple[str, Sequence[Any]]] = []
         """Statements with the rows of their values, since the last commit."""
         self._applied = 0
@@ -111,8 +101,8 @@ class Ledger:
                 self._connection.rollback()
                 raise
         self._kept.clear()
-        self._applied = self._taken = 0
-        self._request_files.remove_taken()
+        self._applied = 0
+        self._request_files.remove_handled()
 
     def wait_for_lock(self, seconds: float = database_file.BUSY_S) -> None:
         """How long every further call waits for another process that has the file locked."""
@@ -315,21 +305,28 @@ class Ledger:
         return bool(self._execute(sql, (STOPPING, holder)).fetchone()[0])
 
     def take_requests(self) -> list[Request]:
-        """Requests since the last call; nearly free when no other process has written."""
-        return [*self._take_rows(), *self._request_files.take()]
-
-    def _take_rows(self) -> list[Request]:
+        """Requests since the last call; nearly free when no other process has written. Each stays for the next
+        supervisor until it is :meth:`handled`, and that is committed.
+        """
         with translated(self.path):
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
-        if version == self._data_version:
-            return []
-        sql = "SELECT id, verb, job_id FROM requests WHERE id > ? AND verb NOT IN (?, ?, ?) ORDER BY id"
-        requests = self._execute(sql, (self._taken, *NOT_REQUESTS)).fetchall()
-        self._data_version = version
-        if requests:
-            self._taken = requests[-1]["id"]
-            self._keep("DELETE FROM requests WHERE id <= ? AND verb NOT IN (?, ?, ?)", (self._taken, *NOT_REQUESTS))
-        return [Request(verb=row["verb"], job_id=row["job_id"]) for row in requests]
+        new: dict[int, Request] = {}
+        if version != self._data_version:
+            sql = "SELECT id, verb, job_id FROM requests WHERE id > ? AND verb NOT IN (?, ?, ?) ORDER BY id"
+            found = self._execute(sql, (max(self._open, default=0), *NOT_REQUESTS))
+            new = {row: Request(verb=verb, job_id=job_id) for row, verb, job_id in found}
+            self._data_version = version
+            self._open |= new
+        return [*new.values(), *self._request_files.take()]
+
+    def handled(self, request: Request) -> None:
+        """``request``, which was taken, has been acted on: the next commit removes it."""
+        row = next((row for row, taken in self._open.items() if taken == request), None)
+        if row is None:
+            self._request_files.handled(request)
+            return
+        del self._open[row]
+        self._keep("DELETE FROM requests WHERE id = ?", (row,))
 
     # -- for reports
 

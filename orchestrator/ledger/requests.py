@@ -51,34 +51,53 @@ class RequestFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._taken: set[str] = set()
+        self._waiting: dict[str, list[Request]] = {}
+        """By file: requests that were taken, and have not been acted on."""
+        self._changed: set[str] = set()
+        """Files of which requests have been acted on, or that are damaged."""
 
     def add(self, requests: Iterable[Request]) -> None:
         """:raises OSError:"""
         self._folder.mkdir(exist_ok=True)
         name = f"{time.time_ns()}-{socket.gethostname()}-{os.getpid()}.jsonl"
-        write_whole(self._folder / name, b"".join(request.to_line() for request in requests))
+        self._write(name, requests)
 
     def take(self) -> list[Request]:
         """Requests that were not taken before, by the clocks of their hosts; those of a damaged file are lost."""
-        requests: list[Request] = []
+        taken: list[Request] = []
         for name in self._names():
-            if name not in self._taken:
+            if name not in self._waiting:
                 with contextlib.suppress(OSError):  # of the network, perhaps; the file is read again next time
+                    requests: list[Request] = []
                     with contextlib.suppress(ValueError):
                         content = read_regular(self._folder / name, LARGEST_BYTES)
-                        requests += [Request.from_line(line) for line in content.splitlines()]
-                    self._taken.add(name)
-        return requests
+                        requests = [Request.from_line(line) for line in content.splitlines()]
+                    self._waiting[name] = requests
+                    self._changed |= set() if requests else {name}
+                    taken += requests
+        return taken
 
-    def remove_taken(self) -> None:
-        """To be called when what they led to has been recorded."""
-        for name in list(self._taken):
-            try:
-                (self._folder / name).unlink(missing_ok=True)
-            except OSError:
-                continue  # it stays known as taken
-            self._taken.remove(name)
+    def handled(self, request: Request) -> None:
+        """It was taken, and has been acted on."""
+        for name, waiting in self._waiting.items():
+            if request in waiting:
+                waiting.remove(request)
+                self._changed.add(name)
+                return
+
+    def remove_handled(self) -> None:
+        """To be called when what they led to has been recorded. What has not been acted on stays in its file."""
+        for name in list(self._changed):
+            with contextlib.suppress(OSError):  # it stays known as taken
+                if waiting := self._waiting[name]:
+                    self._write(name, waiting)
+                else:
+                    (self._folder / name).unlink(missing_ok=True)
+                    del self._waiting[name]
+                self._changed.remove(name)
+
+    def _write(self, name: str, requests: Iterable[Request]) -> None:
+        write_whole(self._folder / name, b"".join(request.to_line() for request in requests))
 
     def _names(self) -> list[str]:
         try:

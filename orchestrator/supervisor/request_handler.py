@@ -36,7 +36,7 @@ class RequestHandler:
     _to_resume: set[str] = field(default_factory=set, init=False)
     """Jobs that were resumed while they are being paused: queued again when their workers have exited."""
     _taken: deque[Request] = field(default_factory=deque, init=False)
-    """Requests that are to be acted on."""
+    """Requests that are to be acted on. Until then they are left for the next supervisor, too."""
     _is_reload_due: bool = field(default=False, init=False)
     """Whether the ledger has new jobs, which could not be read yet if it is locked."""
     _is_asked_by_user: bool = field(default=False, init=False)
@@ -66,7 +66,7 @@ class RequestHandler:
         with contextlib.suppress(LedgerBusyError):
             while self._taken:
                 self._handle(self._taken[0])
-                self._taken.popleft()
+                self.recorder.ledger.handled(self._taken.popleft())
         return not self._taken
 
     def _handle(self, request: Request) -> None:

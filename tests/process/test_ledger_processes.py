@@ -51,10 +51,12 @@ ledger.abandon()
     ledger.commit()
     with in_another_process(code, path) as other:
         assert other.wait() == 0
-    assert ledger.take_requests() == [Request(verb="cancel", job_id="j1"), Request(verb="stop", job_id=None)]
+    cancel, stop = Request(verb="cancel", job_id="j1"), Request(verb="stop", job_id=None)
+    assert ledger.take_requests() == [cancel, stop]
     assert ledger.take_requests() == []
+    ledger.handled(cancel)
     ledger.close()
-    assert Ledger.open(path).take_requests() == []
+    assert Ledger.open(path).take_requests() == [stop], "it was not acted on"
 
 
 WRITER = """

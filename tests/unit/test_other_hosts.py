@@ -113,12 +113,19 @@ def test_a_request_that_no_supervisor_lived_to_read_is_for_the_next_but_a_stop_i
 
 
 def test_a_request_stays_until_what_it_led_to_is_recorded(tmp_path: Path) -> None:
-    RequestFiles(tmp_path / "requests").add([Request(verb="cancel", job_id="a")])
+    cancel, pause = Request(verb="cancel", job_id="a"), Request(verb="pause", job_id="a")
+    RequestFiles(tmp_path / "requests").add([cancel, pause])
     ledger = Experiment(tmp_path, [make_job("a")]).ledger
-    assert ledger.take_requests() == [Request(verb="cancel", job_id="a")]
-    assert ledger.take_requests() == []
-    ledger.abandon()
-    again = Ledger.open(tmp_path / "ledger.sqlite3")
-    assert again.take_requests() == [Request(verb="cancel", job_id="a")]
-    again.commit()
-    assert again.take_requests() == []
+    for acted_on in (cancel, pause):
+        left = [pause] if acted_on is pause else [cancel, pause]
+        assert ledger.take_requests() == left
+        assert ledger.take_requests() == []
+        ledger.handled(acted_on)
+        ledger.abandon()
+        ledger = Ledger.open(tmp_path / "ledger.sqlite3")
+        assert ledger.take_requests() == left, "it was not recorded"
+        ledger.handled(acted_on)
+        ledger.commit()
+        assert ledger.take_requests() == []
+        ledger = Ledger.open(tmp_path / "ledger.sqlite3")
+    assert os.listdir(tmp_path / "requests") == []

@@ -13,6 +13,8 @@ import pytest
 from supervisor_helpers import (
     FOREVER,
     Experiment,
+    KilledError,
+    ask,
     behaviours,
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
@@ -22,11 +24,14 @@ from supervisor_helpers import (
 )
 
 from orchestrator.core.errors import LedgerBusyError, LedgerError, SupervisorError
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Event, Handle, Launch
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
-from orchestrator.ledger import Ledger
+from orchestrator.experiment import recovery
+from orchestrator.ledger import Ledger, Request
+from orchestrator.ledger.requests import RequestFiles
 from orchestrator.supervisor import supervisor
 from orchestrator.supervisor.events import View
 from orchestrator.supervisor.recorder import Recorder
@@ -203,6 +208,43 @@ def test_a_stop_or_the_time_of_until_ends_the_wait_for_a_lock_and_leaves_the_led
         experiment.run()
     experiment.ledger.abandon()
     assert states(tmp_path) <= {"PENDING", "RUNNING"}
+
+
+@pytest.mark.parametrize("how", ["rows", "files"])
+def test_requests_that_wait_for_a_locked_ledger_outlive_a_killed_supervisor_and_the_others_are_not_repeated(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = Behaviour(returncode=ExitCode.ERROR)
+    experiment = Experiment(tmp_path, [make_job("a"), make_job("b")], behaviours({"a": fails, "b": FOREVER}))
+    retry, late = Request(verb="retry", job_id="a"), Request(verb="cancel", job_id="b")
+    requests = [retry, Request(verb="add", job_id=""), late]
+
+    def locked(*_: object) -> None:
+        raise LedgerBusyError("locked")
+
+    def make_requests() -> None:
+        monkeypatch.setattr(Ledger, "new_jobs", locked)
+        if how == "files":
+            RequestFiles(experiment.paths.requests).add(requests)
+        else:
+            ask(tmp_path, *((request.verb, request.job_id) for request in requests))
+
+    def each_turn(view: View) -> None:
+        asks(view)
+        if view.elapsed_s > 9:
+            raise KilledError
+
+    asks = once(lambda view: view.elapsed_s > 3, make_requests)
+    experiment.reporter.each_turn = each_turn
+    with pytest.raises(KilledError):
+        experiment.run()
+    assert experiment.reporter.kinds("a").count("failed") == 2, "it was retried, and has failed again"
+    experiment.ledger.abandon()
+    again = Ledger.open(experiment.paths.ledger)
+    recovery.apply_late_requests(again, "next")
+    assert again.noted() == {"b": "cancel"}
+    assert {row.job_id: row.state.name for row in again.jobs()} == {"a": "FAILED", "b": "RUNNING"}
+    assert Ledger.open(experiment.paths.ledger).take_requests() == []
 
 
 def test_what_a_locked_ledger_refused_is_written_in_order_by_a_later_commit(tmp_path: Path, lock: Lock) -> None:

@@ -12,6 +12,7 @@ import pytest
 from supervisor_helpers import (
     FOREVER,
     Experiment,
+    KilledError,
     ask,
     behaviours,
     ledgers_closed,  # noqa: F401 - a fixture
@@ -105,10 +106,6 @@ def test_the_view_shows_what_a_job_waits_for(tmp_path: Path) -> None:
 def test_a_parent_that_is_not_declared_any_more_is_not_waited_for(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, waiting({"a": (), "b": ("gone",)}))
     assert set(experiment.run().values()) == {"SUCCEEDED"}
-
-
-class KilledError(BaseException):
-    """Ends a supervisor at once."""
 
 
 @pytest.mark.slow
