@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -15,9 +15,10 @@ from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.experiment import extension, preflight, run_directory, run_plan, search_process, training_time
 from orchestrator.experiment.reconcile import OnChange, changed_jobs, refuse_at_rungs, requeued
 from orchestrator.experiment.run_plan import Plan, RunOptions
-from orchestrator.experiment.training_time import SearchTime
+from orchestrator.experiment.training_time import BegunSearch, SearchTime
 from orchestrator.jobfile import Experiment
-from orchestrator.ledger import JobRow
+from orchestrator.ledger import JobRow, search_events
+from orchestrator.ledger.search_events import Spent
 from orchestrator.supervisor import free_disk, job_directory
 from orchestrator.supervisor.stop_signals import StopRequests
 
@@ -51,7 +52,7 @@ class DryRun:
     refusal: str = ""
     """Why a run would be refused as another search, or another comparison at rungs, has begun; empty otherwise."""
     search_time: SearchTime | None = None
-    """Of a search from its start to its end; None where there is none."""
+    """Of a search, from its start or from what it has done so far; None where there is none."""
 
 
 def dry_run(
@@ -71,12 +72,14 @@ def dry_run(
         waits = f"jobs would wait for disk space: {free_disk.shortage(options.run_dir, free_mib, asked_mib)}"
         plan = dataclasses.replace(plan, warnings=[*plan.warnings, waits])
     paths, rows, refusal = RunPaths(options.run_dir), dict[str, JobRow](), ""
+    begun: BegunSearch | None = None
     if paths.ledger.exists() and not (options.fresh or options.rebuild_ledger):
         with run_directory.reading_ledger(paths) as ledger:
             recorded = {row.job_id: row for row in ledger.jobs()}
             rows = requeued(recorded, plan.jobs, plan.verdicts, paths)
             try:
                 search_process.resumed(experiment, options, ledger, paths)
+                begun = _begun(recorded.values(), search_events.spent(ledger))
                 if experiment.search is not None or experiment.scheduler is not None:  # others train on to their end
                     refuse_at_rungs(ledger, recorded, rows, plan.jobs, plan.verdicts, options.on_change, paths)
             except ChangedError as error:
@@ -103,17 +106,33 @@ def dry_run(
         undeclared=[job_id for job_id in rows if job_id not in prospects and experiment.search is None],
         holder=str(run_directory.holder(paths) or ""),
         refusal=refusal,
-        search_time=_search_time(experiment, plan),
+        search_time=_search_time(experiment, plan, begun),
     )
 
 
-def _search_time(experiment: Experiment, plan: Plan) -> SearchTime | None:
-    if experiment.search is None or experiment.search_limits is None:
+def _begun(rows: Collection[JobRow], spent: Spent | None) -> BegunSearch | None:
+    if spent is None:
+        return None
+    queued = [row for row in rows if isinstance(row.state, Pending | Running)]
+    waiting = [row for row in rows if isinstance(row.state, Paused)]
+    return BegunSearch(
+        spent=spent,
+        steps_queued=sum(max(0, row.job.spec.attempt_end - row.env_steps) for row in queued),
+        steps_left=sum(max(0, row.job.spec.total_timesteps - row.env_steps) for row in (*queued, *waiting)),
+    )
+
+
+def _search_time(experiment: Experiment, plan: Plan, begun: BegunSearch | None) -> SearchTime | None:
+    if experiment.search is None:
+        return None
+    search = experiment.search if begun is None else begun.rest_of(experiment.search)
+    limits = dataclasses.replace(experiment, search=search).search_limits
+    if limits is None:
         return None
     pairs = [(job, plan.verdicts[job.job_id]) for job in experiment.jobs_to_examine]
     examples = [(job, verdict.physics_s) for job, verdict in pairs if verdict.problem is None]
     lanes = max(1, plan.backend.slots.lanes)
-    return training_time.of_search(examples, experiment.search, experiment.scheduler, experiment.search_limits, lanes)
+    return training_time.of_search(examples, search, experiment.scheduler, limits, lanes, begun)
 
 
 def _action(state: State, on_change: OnChange, *, is_refused: bool) -> Action:

@@ -139,6 +139,32 @@ def env_steps(ledger: Ledger) -> int:
     return int(ledger.select("SELECT coalesce(sum(env_steps), 0) FROM jobs")[0][0])
 
 
+class Spent(NamedTuple):
+    """What a search has used of its budget."""
+
+    trials: int
+    """Those that repeat one are not among them."""
+    repeated: int
+    """Trials that repeat one."""
+    env_steps: int
+    """Of all jobs together."""
+    elapsed_s: float
+    """As :attr:`~orchestrator.search.history.History.elapsed_s`."""
+
+
+def spent(ledger: Ledger) -> Spent | None:
+    """None where no search has begun."""
+    if not is_search(ledger):
+        return None
+    repeats = "json_extract(content, '$.reevaluates') IS NOT NULL"
+    trials, repeated = ledger.select(
+        f"SELECT count(*), coalesce(sum({repeats}), 0) FROM search WHERE kind = 'asked'"  # noqa: S608
+    )[0]
+    pauses = "SELECT kind, max(0.0, at - lag(at) OVER (ORDER BY id)) AS since FROM search"
+    elapsed_s = ledger.select(f"SELECT coalesce(sum(since), 0.0) FROM ({pauses}) WHERE kind != 'began'")[0][0]  # noqa: S608
+    return Spent(trials - repeated, repeated, env_steps(ledger), elapsed_s)
+
+
 def jobs_count(ledger: Ledger) -> int:
     return int(ledger.select("SELECT count(*) FROM declared")[0][0])
 

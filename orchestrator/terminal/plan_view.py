@@ -63,7 +63,11 @@ def _search_time(time: SearchTime | None) -> list[str]:
         whole += f" if all trials are trained to their end, about {rough_duration(time.with_rungs_s)} with the rungs"
     bodies = count(time.measured, "body", "bodies")
     basis = f"by the speed of the physics of {bodies}, measured here" if time.measured else "without a measured speed"
-    return [f"estimated time: {whole}; {basis}"]
+    if time.begun is None:
+        return [f"estimated time: {whole}; {basis}"]
+    spent = time.begun.spent
+    done = f"done so far: {count(spent.trials, 'trial')} and {spent.env_steps:,} env_steps"
+    return [f"{done}; estimated time of what remains: {whole}; {basis}" if time.longest_s else f"{done}; none remain"]
 
 
 def _refusals(dry: DryRun, run_dir: Path) -> list[str]:
@@ -218,7 +222,10 @@ def _search_facts(experiment: Experiment, dry: DryRun) -> dict[str, Any]:
     assert dry.search_time is not None
     most = {f"most_{key}": value for key, value in asdict(experiment.search_limits).items()}
     time = {"estimate_s": round(dry.search_time.longest_s, 1), "with_rungs_s": round(dry.search_time.with_rungs_s, 1)}
-    return {**asdict(experiment.search), **most, **time}
+    begun = dry.search_time.begun
+    spent = {"trials": 0, "env_steps": 0} if begun is None else begun.spent._asdict()
+    done = {f"{key}_so_far": spent[key] for key in ("trials", "env_steps")}
+    return {**asdict(experiment.search), **most, **time, **done}
 
 
 def _job_facts(job: Job, prospect: Prospect) -> dict[str, Any]:

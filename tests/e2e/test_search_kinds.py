@@ -126,6 +126,31 @@ def test_by_the_median_half_go_on_and_the_best_are_trained_again_from_nothing(tm
     assert [trial["again"]["ep_rew_mean"] for trial in best] == [trial.values[0] for trial in again if trial.values]
 
 
+@pytest.mark.slow
+def test_more_time_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
+    search = {"sampler": "random", "max_time": "1s", "objective": "ep_rew_mean", "space": {"ppo.learning_rate": RATE}}
+    jobs = searched(tmp_path, {"xml": HOPPER}, search, f'{TINY}start = "exec"')
+    points: list[Mapping[str, Any]] = []
+    for limit_s in (1, 3):
+        jobs.write_text(jobs.read_text().replace('"1s"', f'"{limit_s}s"'))
+        done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        history, _ = history_of(tmp_path / "run")
+        assert history.is_over
+        assert history.elapsed_s >= limit_s
+        with run_directory.opened_ledger(RunPaths(tmp_path / "run"), read_only=True) as ledger:
+            spent = search_events.spent(ledger)
+        assert spent is not None
+        assert (spent.trials, spent.elapsed_s) == (len(history.trials), pytest.approx(history.elapsed_s))
+        before, points = points, [trial.point for trial in history.trials]
+        assert len(points) > len(before)
+        assert points[: len(before)] == before
+        assert values_of(history) == [[1.0]] * len(points)
+    assert invoke("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
+    assert len(history_of(tmp_path / "run")[0].trials) == len(points), "its time is spent"
+
+
 SAME = f"""
 import shutil
 def make(params, folder):
