@@ -75,9 +75,13 @@ def export(
     except ModuleNotFoundError as error:
         raise UsageError(f"search export: needs Optuna, which is not installed ({error}): {INSTALL_SEARCH}") from None
     exported = optuna_journal.export(run_dir, out)
+    trials, file = sum(exported.states.values()), str(exported.file)
     if as_json:
-        print_json({"file": str(exported.file), "trials": exported.trials})
-    else:
-        print_text(
-            f"{exported.file}: {count(exported.trials, 'trial')}. `optuna-dashboard {exported.file}` shows them."
-        )
+        facts = {"states": dict(exported.states), "is_over": exported.is_over}
+        print_json({"file": file, "trials": trials, **facts})
+        return
+    of_states = ", ".join(f"{number:,} {state}" for state, number in exported.states.items())
+    newer = "" if exported.is_over else " The search has not ended: the same command exports newer trials."
+    print_text(
+        f"{file}: {count(trials, 'trial')} ({of_states or 'none yet'}). `optuna-dashboard {file}` shows them.{newer}"
+    )

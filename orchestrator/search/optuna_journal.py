@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -38,7 +39,10 @@ FIRST_KEY = b'{"op_code":'
 @dataclass(frozen=True, slots=True)
 class Exported:
     file: Path
-    trials: int
+    states: Mapping[str, int]
+    """Number of trials in each state, as :meth:`TrialReader.state` names them."""
+    is_over: bool
+    """Whether the search has come to its end."""
 
 
 class _Lines(BaseJournalBackend):
@@ -91,7 +95,7 @@ def export(run_dir: Path, out: Path | None = None) -> Exported:
     _write_study(backend, reader, reader.search, times, run_dir.absolute().name)
     with disk_full_explained(file, "run the same command again"):
         write_whole(file, "\n".join(backend.lines) + "\n", durable=False)
-    return Exported(file, len(reader.asked))
+    return Exported(file, Counter(map(reader.state, reader.asked)), reader.history.is_over)
 
 
 def _refuse_others(file: Path) -> None:

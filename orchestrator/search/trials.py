@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerError
+from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.jobfile.search_rules import read_scheduler, read_search
@@ -41,6 +42,8 @@ class TrialReader:
     """``total_timesteps`` of all jobs of finished trials."""
     _front: list[tuple[Sequence[float], int, Trial]] = field(default_factory=list)
     """Costs and index of each trial of :attr:`front`, in any order."""
+    _failing: list[Trial] = field(default_factory=list)
+    """Failed trials of which some jobs may not have ended yet."""
 
     @classmethod
     def of(cls, paths: RunPaths) -> TrialReader | None:
@@ -73,6 +76,7 @@ class TrialReader:
         for number in dict.fromkeys(event.trial for event in events if event.kind == "over"):
             assert number is not None
             self._end(self.history.trials[number])
+        self._count_failing(ledger)
         if self.search is not None and self.search.max_env_steps is not None:
             self.env_steps = search_events.env_steps(ledger)
         return events
@@ -81,6 +85,8 @@ class TrialReader:
         """Count ``trial``, which is over."""
         if trial.values is not None:
             self._done_steps += sum(self.totals[job_id] for job_id in trial.jobs)
+        else:
+            self._failing.append(trial)
         if trial.reevaluates is not None:
             return
         if not trial.values or self.search is None:
@@ -91,6 +97,17 @@ class TrialReader:
             self._front = [*kept, (mine, trial.index, trial)]
             if len(self.directions) == 1:
                 self._front = [min(self._front)]
+
+    def _count_failing(self, ledger: Ledger) -> None:
+        """Count what other seeds of failed trials have trained until they were cancelled."""
+        failing = [trial for trial in self._failing if trial.number in self.history.failed]
+        found = search_events.figures(ledger, [job_id for trial in failing for job_id in trial.jobs])
+        self._failing.clear()
+        for trial in failing:
+            figures = [found[job_id] for job_id in trial.jobs if job_id in found]
+            trial.env_steps = sum(one.env_steps for one in figures)
+            if not {one.state for one in figures} <= set(TERMINAL):
+                self._failing.append(trial)
 
     @property
     def front(self) -> Sequence[Trial]:

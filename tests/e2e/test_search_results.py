@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import signal
 import socket
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -130,16 +132,24 @@ def test_the_journal_of_a_search_that_runs_has_its_trials_so_far(tmp_path: Path)
     (tmp_path / "jobs.toml").write_text(endless.replace("total_timesteps = 512", "total_timesteps = 100_000_000"))
     with commands.Run("jobs.toml", "--run-dir", "run", cwd=tmp_path) as run:
         wait_until(lambda: bool(pauses(tmp_path / "run")), "a trial waits at its rung, or goes on from there")
-        for _ in range(2):  # the second replaces the first
-            exported = commands.invoke("search", "export", "run", "--json", cwd=tmp_path)
-            assert exported.returncode == 0, exported.stderr
+        shown = commands.invoke("search", "export", "run", cwd=tmp_path)
+        assert shown.returncode == 0, shown.stderr
+        assert re.search(r"journal\.log: \d trials \(.*\d training.*\)", " ".join(shown.stdout.split()))
+        assert "The search has not ended" in shown.stdout
+        exported = commands.invoke("search", "export", "run", "--json", cwd=tmp_path)  # it replaces the first
+        assert exported.returncode == 0, exported.stderr
         study = study_in(tmp_path / json.loads(exported.stdout)["file"])
         run.popen.send_signal(signal.SIGINT)
         assert run.popen.wait() == 130
-    states = {trial.state.name for trial in study.trials}
-    assert states <= {"RUNNING", "PRUNED"}
-    assert "RUNNING" in states
+    facts, states = json.loads(exported.stdout), Counter(trial.state.name for trial in study.trials)
+    assert states.keys() <= {"RUNNING", "PRUNED"}
+    assert states["RUNNING"] > 0
+    assert facts["states"] == {NAMES[name]: number for name, number in states.items()}
+    assert (facts["trials"], facts["is_over"]) == (len(study.trials), False)
     assert any(trial.intermediate_values for trial in study.trials)
+
+
+NAMES = {"RUNNING": "training", "PRUNED": "waiting"}
 
 
 def pauses(run_dir: Path) -> int:

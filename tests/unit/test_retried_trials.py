@@ -140,6 +140,23 @@ def test_what_is_shown_of_a_search_counts_a_retried_trial_as_what_it_is_now(tmp_
     assert list(_spent(searched.events(), {0, 1})) == [0, 1]
 
 
+def test_what_other_seeds_of_a_failed_trial_train_until_they_are_cancelled_is_counted(tmp_path: Path) -> None:
+    search = searched(tmp_path / "run", GOES_ON)
+    reader = TrialReader.of(search.paths)
+    assert reader is not None
+    search.move(RUNNING, 150)
+    search.set(**{ONE: FAILED})
+    search.turns()
+    reader.update(search.searcher.ledger)
+    counted = [reader.asked[1].env_steps]
+    search.searcher.ledger.set_progress([(OTHER, 250, None, None, None)])
+    search.set(**{OTHER: Cancelled()})
+    for _ in range(2):
+        reader.update(search.searcher.ledger)
+        counted.append(reader.asked[1].env_steps)
+    assert counted == [300, 400, 400]
+
+
 @pytest.mark.parametrize("state", [FAILED, Cancelled()])
 def test_a_retried_trial_that_fails_again_has_failed(state: State, tmp_path: Path) -> None:
     paths = failed_run(tmp_path / "run")
