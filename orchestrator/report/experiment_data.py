@@ -56,7 +56,7 @@ def gather(run_dir: Path, same_search: Sequence[Path] = ()) -> ExperimentFacts:
     running = run_directory.holder(paths) is not None
     rows, declared, launches, search = _ledger(paths, running)
     if same_search:
-        seeds = search_seeds.gather(run_dir, same_search)
+        seeds = search_seeds.gather(run_dir, search, same_search)
         search = None if search is None else {**search, "seeds": seeds}
     attempts = [_attempt(row, declared[row["job_id"]], paths, running, now) for row in launches]
     of_job: dict[str, list[ReportedAttempt]] = {row["job_id"]: [] for row in rows}

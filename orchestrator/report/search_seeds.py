@@ -9,14 +9,15 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory, search_process
 from orchestrator.report import search_data
-from orchestrator.report.search_data import SearchedSeed
+from orchestrator.report.search_data import SearchedSeed, SearchFacts
 
 SEED = "search.seed: "
 
 
-def gather(run_dir: Path, others: Sequence[Path]) -> list[SearchedSeed]:
+def gather(run_dir: Path, facts: SearchFacts | None, others: Sequence[Path]) -> list[SearchedSeed]:
     """``run_dir`` and ``others``, each with what a search with its seed has found.
 
+    :param facts: of ``run_dir``.
     :raises UsageError: one has no search, or another one than ``run_dir``, or a seed is there twice.
     """
     first, *declarations = [search_process.begun(_searched_in(path)) for path in (run_dir, *others)]
@@ -25,7 +26,7 @@ def gather(run_dir: Path, others: Sequence[Path]) -> list[SearchedSeed]:
         if different := [line for line in changes if not line.startswith(SEED)]:
             text = f"{other}: this is not the search of {run_dir} with another seed; it differs in"
             raise UsageError("\n".join([text, *(f"    {line}" for line in different)]))
-    found = [_searched(path) for path in (run_dir, *others)]
+    found = [_searched(run_dir, facts), *(_searched(path, _read(path)) for path in others)]
     for place, one in enumerate(found):
         for earlier in found[:place]:
             if earlier["seed"] == one["seed"]:
@@ -41,10 +42,13 @@ def _searched_in(run_dir: Path) -> RunPaths:
     return paths
 
 
-def _searched(run_dir: Path) -> SearchedSeed:
-    paths = _searched_in(run_dir)
+def _read(run_dir: Path) -> SearchFacts | None:
+    paths = RunPaths(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
-        facts = search_data.gather(paths, ledger)
+        return search_data.gather(paths, ledger)
+
+
+def _searched(run_dir: Path, facts: SearchFacts | None) -> SearchedSeed:
     if facts is None or facts["seed"] is None:
         raise UsageError(f"{run_dir}: its jobs are compared at rungs, and that has no seeds")
     return {
