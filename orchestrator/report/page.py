@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 
 from orchestrator.report.document import Document
 from orchestrator.report.drawing import COLOURS, Rendered
+
+AFTER_PART = re.compile(r"(?<=[A-Za-z][._/])(?=[A-Za-z])")
+"""Where a narrow column may break a long name, such as that of a key or a path."""
+ZERO_WIDTH_SPACE = "\u200b"
 
 
 def html(document: Document, drawings: Mapping[str, Rendered], *, has_files: bool = True) -> str:
@@ -27,4 +32,6 @@ def html(document: Document, drawings: Mapping[str, Rendered], *, has_files: boo
         dark={name: dark for name, (_, dark) in COLOURS.items()},
         drawings={name: Markup(drawing.inline) for name, drawing in drawings.items()},  # noqa: S704 - made by drawing.py
         kind=lambda part: type(part).__name__.lower(),
+        breakable=lambda text: Markup("<wbr>").join(AFTER_PART.split(text)),
+        breakable_label=lambda text: ZERO_WIDTH_SPACE.join(AFTER_PART.split(text)),
     )

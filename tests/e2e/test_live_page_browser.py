@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -24,10 +23,8 @@ from orchestrator.core.paths import RunPaths
 pytest.importorskip("selenium", reason="selenium is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
+from browser_helpers import DESKTOP, IN_BROWSER, PHONE, Browser
 from live_page_helpers import Served, report, running, serving, stuck_viewer
-from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.keys import Keys
 
 from orchestrator.experiment import run_directory
@@ -35,52 +32,7 @@ from orchestrator.experiment.video_file import encoded
 from orchestrator.search.trials import TrialReader
 from orchestrator.web import job_details
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-DESKTOP, PHONE = (1280, 900), (390, 844)
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        CHROMIUM is None or DRIVER is None, reason="no browser: apt-get install chromium chromium-driver"
-    ),
-]
-
-
-class Browser:
-    """A window of Chromium of its own."""
-
-    def __init__(self) -> None:
-        assert CHROMIUM is not None
-        assert DRIVER is not None
-        options = Options()
-        options.binary_location = CHROMIUM
-        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-            options.add_argument(argument)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        self.driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-
-    def open(self, address: str, size: tuple[int, int] = DESKTOP) -> None:
-        width, height = size
-        screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
-        self.driver.get("about:blank")  # an address that differs in its fragment alone would not be loaded again
-        self.driver.get(address)
-
-    def run(self, script: str, *values: Any) -> Any:
-        return self.driver.execute_script(f"return {script}", *values)
-
-    def text(self, selector: str) -> str:
-        return str(self.run("document.querySelector(arguments[0])?.innerText ?? ''", selector))
-
-    def row(self, job_id: str) -> str:
-        return self.text(f'#jobs tr[data-id="{job_id}"]')
-
-    def shows(self, selector: str, text: str) -> None:
-        wait_until(lambda: text in self.text(selector), f"{text} in {selector}, which is: {self.text(selector)}")
-
-    def errors(self) -> list[str]:
-        """What the console has shown since the last call."""
-        return [entry["message"] for entry in self.driver.get_log("browser")]
+pytestmark = IN_BROWSER
 
 
 @pytest.fixture(scope="module")
