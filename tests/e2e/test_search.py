@@ -16,6 +16,7 @@ from typing import Any
 import command_helpers as commands
 import pytest
 from command_helpers import HOPPER, TINY, give, wait_until
+from kill_helpers import killable
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
@@ -55,6 +56,16 @@ def finish(jobs: Path, patience_s: float = 120.0) -> subprocess.CompletedProcess
 
 def weights(run_dir: Path) -> dict[str, Any]:
     return {job_id: row["weights_sha256"] for job_id, row in commands.summary(run_dir).items()}
+
+
+def outcomes(run_dir: Path) -> tuple[dict[str, Any], dict[int, list[tuple[str, Any]]]]:
+    """State, env_steps and weights of every job, and what has become of every trial, in its order."""
+    of_trials: dict[int, list[tuple[str, Any]]] = {}
+    for event in events(run_dir):
+        if event.trial is not None:
+            of_trials.setdefault(event.trial, []).append((event.kind, event.content))
+    rows = commands.summary(run_dir)
+    return {id_: (row["state"], row["env_steps"], row["weights_sha256"]) for id_, row in rows.items()}, of_trials
 
 
 def points(run_dir: Path) -> list[Mapping[str, Any]]:
@@ -172,42 +183,11 @@ def test_a_trial_inherits_the_policy_of_the_nearest_finished_one(tmp_path: Path)
             assert spec.init == str(tmp_path / f"run/jobs/hopper-t{parent:05d}-s0")
 
 
-def killable(folder: Path) -> dict[str, int]:
-    """Pids of a supervisor of ``folder``, its searcher, and a worker: those that run."""
-    found = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        command = command_of(pid)
-        if any(part.startswith(str(folder)) for part in command):
-            if "orchestrator.search.searcher" in command:
-                found["searcher"] = int(pid)
-            if "orchestrator" in command and "run" in command:
-                found["supervisor"] = int(pid)
-    with (
-        contextlib.suppress(OrchestratorError),
-        run_directory.opened_ledger(RunPaths(folder / "run"), read_only=True) as ledger,
-    ):
-        for row in ledger.summary():  # the command of a forked worker is that of its template
-            if row["state"] == "RUNNING" and any("orchestrator.worker" in part for part in command_of(row["pid"])):
-                found["worker"] = row["pid"]
-    return found
-
-
-def command_of(pid: Any) -> list[str]:
-    """The command line of a process; empty once it has ended."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-    return []
-
-
-RUNS_TO_KILL = (
-    ("worker", "searcher", "supervisor"),
-    ("supervisor",),
-    ("searcher", "worker", "supervisor"),
-    ("worker", "searcher", "supervisor"),
-)
-"""What is killed in each run of the search, one after another: ten kills. A start costs more than all else here."""
-KILLED_TRIALS = 12
-RETRIES = "retry = { max_retries = 10 }"
+RUNS_TO_KILL = (("worker", "searcher"), ("searcher", "worker"), (), ("worker", "searcher")) * 2
+"""What is killed in each run of the search before its supervisor is: twenty kills. A start costs more than all else."""
+ENDLESS = 100_000
+"""Trials of a search that is to be killed before it has made them."""
+RETRIES = "retry = { max_retries = 20 }"
 """All kills may be of the same job."""
 BLIND = 8
 """Trials that are asked for before any value is told: two brackets of four."""
@@ -215,8 +195,10 @@ LONG_S = 900.0
 """Patience with a search of so many trials."""
 
 
-def kill_and_finish(jobs: Path) -> None:
-    """Run a search of which :data:`RUNS_TO_KILL` are killed, each at a random moment."""
+def kill_and_finish(jobs: Path) -> int:
+    """Run an endless search of which :data:`RUNS_TO_KILL` are killed, each at a random moment, and let it come to its
+    end with the trials that it has by then, and one more. Returns their number.
+    """
     folder, chance = jobs.parent, random.Random(18)
     for kinds in RUNS_TO_KILL:
         with subprocess.Popen(
@@ -228,12 +210,15 @@ def kill_and_finish(jobs: Path) -> None:
             stderr=subprocess.DEVNULL,
         ) as process:
             try:
-                for kind in kinds:
+                for kind in (*kinds, "supervisor"):
                     kill_one(kind, folder, process, chance)
             finally:
                 process.kill()
         wait_until(lambda: "worker" not in killable(folder), "no worker is left")
+    trials = len(points(folder / "run")) + 1
+    jobs.write_text(jobs.read_text().replace(f"trials = {ENDLESS}", f"trials = {trials}"))
     finish(jobs, LONG_S)
+    return trials
 
 
 def kill_one(kind: str, folder: Path, run: subprocess.Popen[bytes], chance: random.Random) -> None:
@@ -259,35 +244,35 @@ def known_events(run_dir: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * LONG_S)
-def test_killed_ten_times_a_search_in_fixed_order_has_the_same_trials_and_weights(tmp_path: Path) -> None:
+def test_killed_twenty_times_a_search_in_fixed_order_has_the_same_trials_and_weights(tmp_path: Path) -> None:
     options = 'order = "fixed"\nsampler_options = { population_size = 4 }'
-    table = RUNGS.replace('sampler = "random"\ntrials = 6', f'sampler = "cmaes"\ntrials = {KILLED_TRIALS}\n{options}')
+    table = RUNGS.replace('sampler = "random"\ntrials = 6', f'sampler = "cmaes"\ntrials = {ENDLESS}\n{options}')
     quiet, rough = tmp_path / "quiet", tmp_path / "rough"
     for folder in (quiet, rough):
         folder.mkdir()
-    finish(search_file(quiet, table), LONG_S)
-    kill_and_finish(search_file(rough, table, settings=RETRIES))
+    trials = kill_and_finish(search_file(rough, table, settings=RETRIES))
+    finish(search_file(quiet, table.replace(str(ENDLESS), str(trials))), LONG_S)
     assert points(rough / "run") == points(quiet / "run")
-    assert weights(rough / "run") == weights(quiet / "run")
+    assert outcomes(rough / "run") == outcomes(quiet / "run")
     search = load(quiet / "jobs.toml").search
     assert search is not None
     told_nothing = samplers.make(search)
-    blind = [told_nothing.ask(number) for number in range(KILLED_TRIALS)]
+    blind = [told_nothing.ask(number) for number in range(trials)]
     assert points(quiet / "run")[:BLIND] == blind[:BLIND]
     assert points(quiet / "run")[BLIND:] != blind[BLIND:], "points depend on what the sampler was told"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * LONG_S)
-def test_killed_ten_times_an_asynchronous_search_loses_and_doubles_no_trial(tmp_path: Path) -> None:
+def test_killed_twenty_times_an_asynchronous_search_loses_and_doubles_no_trial(tmp_path: Path) -> None:
     """Points are those of random search, so that each job has the weights of one that nothing has paused or killed."""
-    trials = 3 * KILLED_TRIALS  # a search that waits for nobody ends soon
-    table = RUNGS.replace("trials = 6", f"trials = {trials}")
+    table = RUNGS.replace("trials = 6", f"trials = {ENDLESS}")
     quiet, rough = tmp_path / "quiet", tmp_path / "rough"
     for folder in (quiet, rough):
         folder.mkdir()
-    finish(search_file(quiet, table.partition("[search.scheduler]")[0]), LONG_S)
-    kill_and_finish(search_file(rough, table, settings=RETRIES))
+    trials = kill_and_finish(search_file(rough, table, settings=RETRIES))
+    undisturbed = table.replace(str(ENDLESS), str(trials)).partition("[search.scheduler]")[0]
+    finish(search_file(quiet, undisturbed), LONG_S)
     assert points(rough / "run") == points(quiet / "run")
     ids = [event.content["jobs"] for event in events(rough / "run") if event.kind == "asked"]
     assert ids == [[f"hopper-t{number:05d}-s0"] for number in range(trials)]
