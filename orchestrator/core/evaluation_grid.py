@@ -22,6 +22,8 @@ from orchestrator.core.distributions import (
     parse_distribution,
 )
 
+DRAWN = "orchestrator.drawn"
+"""Key of an environment's info that holds what an episode has drawn; no environment of a user has it."""
 MOST_POINTS = 1_000
 """Of one grid."""
 GridValue: TypeAlias = float | str

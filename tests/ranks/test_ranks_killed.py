@@ -53,7 +53,7 @@ JOBS: dict[str, WorkerSpec] = {
     "ppo": PPO,
     "sac": SAC,
     "ppo sb3": dataclasses.replace(PPO, learner="sb3", total_timesteps=4096),
-    "ppo randomised": dataclasses.replace(PPO, randomize=RANDOMIZE, total_timesteps=4096),
+    "ppo randomised": dataclasses.replace(PPO, randomize=RANDOMIZE, asymmetric=True, total_timesteps=4096),
     "sac parameter-server": dataclasses.replace(SAC, mode="parameter-server"),
 }
 TIMES = {"time/fps", "time/time_elapsed"}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvStepReturn
 
-from orchestrator.core.evaluation_grid import GridPlaces
+from orchestrator.core.evaluation_grid import DRAWN, GridPlaces
 from orchestrator.worker.envs.batch_interface import BatchSettings, SimulationState
 from orchestrator.worker.envs.randomization import make_simulation
 from orchestrator.worker.runtime.sb3_internals import env_indices
@@ -25,8 +25,8 @@ class MujocoVecEnv(VecEnv):
     Observations are ``(n_envs, observation_size)`` of the task's own dtype, actions ``(n_envs, nu)`` in the
     task's bounds. A new episode starts as soon as one ends; the info of the step then holds
     ``terminal_observation``, ``TimeLimit.truncated``, ``episode`` (``r``, ``l``, ``t``, as ``VecMonitor`` gives
-    them) and, with ``measuring``, the task's ``measures`` and what was ``drawn``. It says under ``divergence`` how
-    physics diverged, if that ended the episode.
+    them) and, with ``measuring``, the task's ``measures`` and, under :data:`DRAWN`, what was drawn. It says under
+    ``divergence`` how physics diverged, if that ended the episode.
 
     :raises ValueError: the MJCF does not compile, or the task does not fit the robot.
     """
@@ -70,7 +70,7 @@ class MujocoVecEnv(VecEnv):
                 "TimeLimit.truncated": episode.truncated,
                 "episode": {"r": episode.total_reward, "l": episode.length, "t": elapsed_s},
                 "measures": episode.measures,
-                "drawn": episode.drawn,
+                DRAWN: episode.drawn,
             }
             if episode.divergence:
                 infos[episode.env]["divergence"] = episode.divergence

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 import numpy as np
 import torch
 
-from orchestrator.core.evaluation_grid import EvaluationGrid, GridPlaces, GridPoint
+from orchestrator.core.evaluation_grid import DRAWN, EvaluationGrid, GridPlaces, GridPoint
 from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
@@ -96,7 +96,7 @@ class Outcome:
             "lengths": list(lengths),
             "measures": {name: _summary([measures.get(name) for measures in reported]) for name in names},
         }
-        if drawn[0]:
+        if all(drawn):  # not for an episode that was cut off
             summary["drawn"] = {key: [values[key] for values in drawn] for key in drawn[0]}
         return summary
 
@@ -281,7 +281,7 @@ def _run(
                     f"evaluation: an episode of {length} steps in environment {index} has the return {total_reward}; "
                     "the environment's rewards must be finite"
                 )
-            episodes.append(EvaluatedEpisode(total_reward, length, _measures(info), info.get("drawn", {}), int(index)))
+            episodes.append(EvaluatedEpisode(total_reward, length, _measures(info), info.get(DRAWN, {}), int(index)))
         returns[dones] = steps[dones] = 0
         each_step()
     return episodes
