@@ -25,6 +25,7 @@ from orchestrator.worker.tasks import Task
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import control_steps
 from orchestrator.worker.tasks.root import NoRootError, find_root, horizontal_push
+from orchestrator.worker.tasks.structure import as_index
 
 PUSH_PERIOD = "uniform(2, 2)"
 """Of pushes whose period is not given, in seconds."""
@@ -76,7 +77,7 @@ class Disturbances:
         self.drawn = {key: np.zeros(n_envs, np.int64) for key in PRIVILEGED if key in self._by_key}
         """Key → ``(n_envs,)`` control steps, of the running episodes."""
         self._step = self._noise_step = 0
-        self._noise_of = _noise(randomize, grid, task, seen.shape)
+        self._noise_of = _noise(randomize, grid, task, n_envs)
         self._noise = np.zeros((NOISE_STEPS if self._noise_of else 0, *seen.shape), seen.dtype)
         self._actions = np.zeros((self._memory("action.delay"), n_envs, len(task.actions.low)))
         self._observations = np.zeros((self._memory("observation.delay"), *seen.shape), seen.dtype)
@@ -112,9 +113,11 @@ class Disturbances:
             if row == 0:
                 self._noise[:] = 0.0
                 for columns, sources in self._noise_of:
+                    noise = self._noise[:, :, columns]  # a view, or a copy
                     for env, rng in enumerate(rngs):
-                        drawn = draw_many(sources[env], rng, NOISE_STEPS * len(columns), progress)
-                        self._noise[:, env, columns] += drawn.reshape(NOISE_STEPS, -1)
+                        drawn = draw_many(sources[env], rng, NOISE_STEPS * noise.shape[2], progress)
+                        noise[:, env] += drawn.reshape(NOISE_STEPS, -1)
+                    self._noise[:, :, columns] = noise
             observations += self._noise[row]
         if len(self._observations):
             observations = self._delayed(self._observations, observations, "observation.delay")
@@ -127,7 +130,8 @@ class Disturbances:
         """The same when episodes begin, ``(len(envs), observation_size)``: what came before was equal to the first."""
         for columns, sources in self._noise_of:
             for row, env in enumerate(envs):
-                observations[row, columns] += draw_many(sources[env], rngs[env], len(columns), progress)
+                size = len(observations[row, columns])
+                observations[row, columns] += draw_many(sources[env], rngs[env], size, progress)
         self._observations[:, envs] = self._seen[envs] = observations
         return observations
 
@@ -177,22 +181,21 @@ class Disturbances:
 
 
 def _noise(
-    randomize: Mapping[str, str], grid: GridPlaces | None, task: Task, shape: tuple[int, ...]
-) -> list[tuple[NDArray[np.intp], list[Distribution]]]:
+    randomize: Mapping[str, str], grid: GridPlaces | None, task: Task, n_envs: int
+) -> list[tuple[slice | NDArray[np.intp], list[Distribution]]]:
     """For each key of noise the observations that have it, and what each environment draws it from.
 
-    :param shape: ``(n_envs, observation_size)``
     :raises RandomizeError: a key names no observation of the task.
     """
-    n_envs, size = shape
     keys = sorted({*randomize, *(axis.key for axis in (grid.grid.axes if grid else ()))})
-    found = []
+    found: list[tuple[slice | NDArray[np.intp], list[Distribution]]] = []
     for key in (key for key in keys if disturbance(key) == NOISE):
-        columns = np.arange(size)
+        columns: slice | NDArray[np.intp] = slice(None)
         if key != NOISE:
             pattern, names = key.removeprefix(f"{NOISE}."), [str(name) for name in task.observation_names() or ()]
-            columns = np.array([i for i, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)], np.intp)
-            if not len(columns):
+            places = [place for place, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)]
+            columns = as_index(np.array(places, np.intp))
+            if not places:
                 raise RandomizeError(
                     f"{table_of(key, randomize)}.{key}: no observation of the task matches {pattern!r}"
                     f"{suggested(pattern, names)}"
