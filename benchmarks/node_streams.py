@@ -23,7 +23,7 @@ from orchestrator.core.job import Resources
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.executors.base import Event, Handle, Launch, Progressed
-from orchestrator.executors.ray.cluster_slots import ClusterSlots
+from orchestrator.executors.cluster_slots import ClusterSlots
 from orchestrator.executors.ray.file_sync.receiver import Receiver
 from orchestrator.executors.ray.file_sync.sender import Sender
 from orchestrator.executors.ray.node_attempt import Batch

@@ -18,8 +18,8 @@ from orchestrator.core.messages import Progress
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
+from orchestrator.executors.cluster_slots import ClusterSlots
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
-from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.ledger import Ledger
 from orchestrator.machine.slots import RankSlot, Slot
 from orchestrator.supervisor.events import Reporter

@@ -72,7 +72,8 @@ def run(
     :param fresh: start over, as with ``--fresh``; an existing run directory is renamed and kept.
     :param on_change: what to do with jobs that have run and are declared differently now, as with ``--on-change``.
     :param skip_invalid: train the valid robots if others are invalid, as with ``--skip-invalid``.
-    :param executor: what launches the jobs, as with ``--executor``: ``"local"`` or ``"ray"``.
+    :param executor: what launches the jobs, as with ``--executor``: ``"local"``, ``"ray"`` or
+        ``"slurm"``.
     :param ray_address: Ray cluster to use, as with ``--ray-address``: ``"local"``, ``"auto"`` or ``"HOST:PORT"``.
     :param storage: how other machines access the run directory, as with ``--storage``.
     :param until: time of day or duration by which everything has ended, as with ``--until``: ``"18:00"`` or ``"2h"``.

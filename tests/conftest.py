@@ -23,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 import command_helpers as commands
 from command_helpers import Experiment
 from ray_helpers import ray_cluster, ray_nodes
+from slurm_cluster import slurm_cluster
+from slurm_helpers import _lasting_pilot, fake_slurm, slurm_pilots
 
 # A script's background job has SIGINT ignored, `nohup` SIGHUP: the commands under test would respect that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,14 +47,24 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 # What is imported while tests are collected is compiled once, also where Python was told to keep no compiled files.
 KEEPS_NO_BYTECODE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
 
-__all__ = ["finished", "finished_once", "ray_cluster", "ray_nodes", "small_disk"]
+__all__ = [
+    "_lasting_pilot",
+    "fake_slurm",
+    "finished",
+    "finished_once",
+    "ray_cluster",
+    "ray_nodes",
+    "slurm_cluster",
+    "slurm_pilots",
+    "small_disk",
+]
 
 
-FULL = ("ray", "ranks", "bench", "soak", "gpu")
+FULL = ("ray", "slurm", "ranks", "bench", "soak", "gpu")
 """Folders of tests that run with ``--full`` only, or where they are named on the command line."""
-TIERS = ("ray", "bench", "soak", "ranks", "e2e", "process", "training", "unit")
+TIERS = ("ray", "slurm", "bench", "soak", "ranks", "e2e", "process", "training", "unit")
 """Folders in the order in which their tests start: long files first, so that no worker ends long after the others."""
-TOGETHER = ("ray", "bench", "gpu")
+TOGETHER = ("ray", "slurm", "bench", "gpu")
 """Folders whose tests share one worker of pytest-xdist: they share a cluster or a GPU, or measure on their own CPUs."""
 OWN_CLUSTERS = ("cluster_commands", "cluster_document", "cluster_network", "two_drivers")
 """Files with clusters of their own. They may run beside the shared one: on another worker, one after another."""
@@ -76,8 +88,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark the tests of the full tier."""
     tier = _tier(item)
-    if tier == "ray":
-        item.add_marker("ray")
+    if tier in ("ray", "slurm"):
+        item.add_marker(tier)
     if tier in FULL or item.get_closest_marker("slow") or item.get_closest_marker("ray"):
         item.add_marker("full")
 

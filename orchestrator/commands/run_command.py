@@ -48,7 +48,7 @@ def run(
         Option(min=1, help="Largest number of jobs that run at once.", show_default="max_parallel in the job file"),
     ] = None,
     learner: Learner = None,
-    executor: Annotated[str, Option(help="What launches the jobs: local or ray.")] = "local",
+    executor: Annotated[str, Option(help="What launches the jobs: local, ray or slurm.")] = "local",
     ray_address: Annotated[
         str,
         Option(

@@ -136,7 +136,7 @@ class Cause(enum.StrEnum):
     """A rank lost the others, and none is known to have failed by itself: one hung or could not be reached."""
     SUPERVISOR_DIED = "supervisor-died"
     INTERRUPTED = "interrupted"
-    """Ended because the whole experiment stops; not a failure."""
+    """Ended because the whole experiment stops, or because its machine is taken away; not a failure."""
     CANCELLED = "cancelled"
     PAUSED = "paused"
     """Ended because the job is paused; not a failure."""

@@ -15,7 +15,13 @@ def _ray(settings: BackendSettings) -> Backend:
     return RayBackend(settings)
 
 
-BACKENDS: Mapping[str, Callable[[BackendSettings], Backend]] = {"local": LocalBackend, "ray": _ray}
+def _slurm(settings: BackendSettings) -> Backend:
+    from orchestrator.executors.slurm.slurm_backend import SlurmBackend
+
+    return SlurmBackend(settings)
+
+
+BACKENDS: Mapping[str, Callable[[BackendSettings], Backend]] = {"local": LocalBackend, "ray": _ray, "slurm": _slurm}
 
 
 def opener(name: str) -> Callable[[BackendSettings], Backend]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
@@ -17,6 +17,9 @@ from orchestrator.core.text import count
 from orchestrator.machine.cpu_locks import CpuLocks
 from orchestrator.machine.slots import RankSlot, SlotPool, Slots
 from orchestrator.machine.topology import Machine
+
+if TYPE_CHECKING:
+    from orchestrator.jobfile.slurm_rules import SlurmSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +115,10 @@ class Exited:
     rank: int | None = None
     """The rank that made the attempt end, and that ``returncode`` belongs to. None with one rank, or on success."""
     lost: str | None = None
-    """Why there is no exit code: its machine is lost or cannot run it. The attempt may succeed on another machine."""
+    """Why there is no exit code: its machine is lost or cannot run it. The attempt may succeed on another machine.
+
+    With :attr:`.ExitCode.INTERRUPTED`: why it was handed back, after a checkpoint or before it began.
+    """
 
 
 Event: TypeAlias = Placed | Progressed | Sampled | Exited
@@ -162,6 +168,11 @@ class BackendSettings:
     """Address of a cluster."""
     storage: str = "auto"
     """How files travel between ``run_dir`` and other machines."""
+    name: str = ""
+    """Of the experiment, as a safe directory name."""
+    final_run_dir: Path = Path()
+    """As ``run_dir``, but also where nothing is to be launched, and ``run_dir`` is another folder."""
+    slurm: SlurmSettings | None = None
 
     def local_slots(self, max_parallel: int | None) -> SlotPool:
         """Slots on this machine."""

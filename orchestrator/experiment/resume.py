@@ -24,6 +24,8 @@ from orchestrator.core.robot_hash import main_file, robot_hash
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.jobfile import Experiment, Notify, Order, from_mapping
+from orchestrator.jobfile.slurm_rules import read_slurm
+from orchestrator.jobfile.slurm_tables import SlurmTable
 from orchestrator.jobfile.toml_models import NotifyTable
 from orchestrator.jobfile.track_tables import TrackTable
 from orchestrator.jobfile.tracker_rules import read_trackers
@@ -48,6 +50,7 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
         top = tomllib.loads(read_regular(paths.experiment).decode("utf-8-sig"))
         notify = NotifyTable.model_validate(top.get("notify", {})).model_dump(exclude_unset=True)
         track = TrackTable.model_validate(top.get("track", {})).model_dump(exclude_unset=True)
+        slurm_table = SlurmTable.model_validate(top.get("slurm", {})).model_dump(exclude_unset=True)
         max_parallel = TypeAdapter(MaxParallel).validate_python(top.get("max_parallel", "auto"), strict=True)
         name, order = top.get("name"), top.get("order", "longest-first")
         if not (isinstance(name, str) and order in get_args(Order)):
@@ -57,6 +60,7 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
         raise RunDirError(f"{paths.experiment}: cannot be read ({error}); {advice}") from error
     problems = Problems()
     trackers = read_trackers(track, problems)
+    slurm = read_slurm(slurm_table, problems)
     if problems:
         raise SpecError(str(paths.experiment), problems.in_order())
     experiment = Experiment(
@@ -66,6 +70,7 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
         skip_invalid=True,
         notify=Notify.from_table(notify),
         trackers=trackers,
+        slurm=slurm,
         jobs=tuple(row.job for row in rows),
         source=str(run_dir),
         base=paths.root.absolute(),

@@ -109,6 +109,9 @@ def plan(
                 jobs=declared,
                 address=options.ray_address,
                 storage=options.storage,
+                name=experiment.directory_name,
+                final_run_dir=options.run_dir,
+                slurm=experiment.slurm,
             )
         )
         undo.callback(backend.close)

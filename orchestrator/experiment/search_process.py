@@ -45,7 +45,7 @@ ON_CHANGE = (
 )
 AGAIN = "Correct the cause, and run the same command again: the search resumes"
 SHOWN = 10
-OF_THE_RUN = ("name", "max_parallel", "order", "on_invalid", "notify", "track")
+OF_THE_RUN = ("name", "max_parallel", "order", "on_invalid", "notify", "track", "slurm")
 BUDGET = ("trials", "max_env_steps", "max_time", "reevaluate")
 """Keys of a job file, and of its table ``[search]``, that a resumed search takes over: no trial so far depends on
 them."""

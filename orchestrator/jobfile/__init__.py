@@ -31,6 +31,7 @@ from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.jobfile.search_rules import check_rungs, read_scheduler, read_search
 from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
 from orchestrator.jobfile.search_summary import SearchLimits, limits, sentences
+from orchestrator.jobfile.slurm_rules import SlurmSettings, read_slurm
 from orchestrator.jobfile.tracker_rules import Trackers, read_trackers
 from orchestrator.jobfile.validation import check
 from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
@@ -71,6 +72,7 @@ class Experiment:
     notify: Notify = Notify()
     trackers: Trackers = field(default_factory=dict)
     """Experiment trackers that are told of the jobs."""
+    slurm: SlurmSettings = field(default_factory=SlurmSettings)
     warnings: Sequence[str] = ()
     """Settings without effect, and trainings that are too short to learn."""
     jobs: tuple[Job, ...]
@@ -219,6 +221,7 @@ def from_mapping(
     )
     scheduler = read_scheduler(checked.top, problems)
     trackers = read_trackers(checked.top.get("track", {}), problems)
+    slurm = read_slurm(checked.top.get("slurm", {}), problems)
     warnings = list(expansion.warnings)
     if scheduler is not None:
         lengths = set[int]() if expansion.trial is None else expansion.trial.lengths
@@ -232,6 +235,7 @@ def from_mapping(
         skip_invalid=skip_invalid,
         notify=Notify.from_table(checked.top.get("notify", {})),
         trackers=trackers,
+        slurm=slurm,
         warnings=tuple(warnings),
         jobs=tuple(expansion.jobs) if search is None else (),
         search=search,

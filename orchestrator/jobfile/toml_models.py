@@ -14,6 +14,7 @@ from orchestrator.jobfile.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td
 from orchestrator.jobfile.model_edit_keys import nested, nested_distributions, nested_grid
 from orchestrator.jobfile.presets import PresetName
 from orchestrator.jobfile.search_tables import SchedulerTable, SearchTable
+from orchestrator.jobfile.slurm_tables import SlurmTable
 from orchestrator.jobfile.track_tables import TrackTable
 from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Name, TomlTable, Whole, key
 
@@ -265,6 +266,7 @@ class JobFile(TomlTable):
     track: TrackTable = key(
         TrackTable(), "Experiment trackers that are told of every job: TensorBoard, W&B, MLflow, Trackio.", shown={}
     )
+    slurm: SlurmTable = key(SlurmTable(), "Batch jobs of --executor slurm.", shown={})
     search: SearchTable | None = key(None, "A search over the keys of one job.", shown={})
     scheduler: SchedulerTable | None = key(
         None, "When the jobs are compared, and which of them go on; in a search: [search.scheduler].", shown={}

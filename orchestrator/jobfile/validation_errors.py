@@ -19,6 +19,7 @@ from orchestrator.core.errors import Problem
 from orchestrator.core.text import LONGEST_LINE
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
 from orchestrator.jobfile.search_tables import DimensionTable, MeasureTable, SchedulerTable, SearchTable
+from orchestrator.jobfile.slurm_tables import SlurmTable
 from orchestrator.jobfile.toml_models import (
     Distributed,
     Entry,
@@ -222,7 +223,13 @@ def _model_at(location: Location) -> type[BaseModel]:
     """The model of the table at ``location``."""
     tables: dict[str, type[BaseModel]] = {"defaults": Settings, "jobs": Entry, "notify": NotifyTable, **TABLES}
     tables |= {"search": SearchTable, "scheduler": SchedulerTable, "space": DimensionTable, "measures": MeasureTable}
-    tables |= {"track": TrackTable, "wandb": WandbTable, "mlflow": MlflowTable, "trackio": TrackioTable}
+    tables |= {
+        "track": TrackTable,
+        "wandb": WandbTable,
+        "mlflow": MlflowTable,
+        "trackio": TrackioTable,
+        "slurm": SlurmTable,
+    }
     return next((tables[part] for part in reversed(location) if isinstance(part, str) and part in tables), JobFile)
 
 

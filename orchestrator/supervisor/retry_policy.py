@@ -107,6 +107,7 @@ def judge(
     :param silent: whether a record was expected and is missing: exit code 0 is then not the worker's own.
     :param rank: the rank that ``returncode`` and ``record`` belong to; None with one rank only.
     :param lost: why the exit code is not known, where that is known; another attempt may succeed, whatever the record.
+        With ``ExitCode.INTERRUPTED``: why the attempt was handed back.
     :param rung: env_steps at which the attempt was to pause.
     """
     if returncode is None and record is not None and lost is None:
@@ -125,6 +126,8 @@ def judge(
         return AttemptOutcome(cause=Cause.DISK_FULL, message=reason or "no space left on the disk of the run directory")
     if end_reason is not None:
         return end_reason
+    if returncode == ExitCode.INTERRUPTED and lost is not None:
+        return AttemptOutcome(cause=Cause.INTERRUPTED, message=lost)
     if returncode is not None and returncode < 0:
         names = {number.value: number.name for number in signal.Signals}
         killed = f"{who}{was}killed by {names.get(-returncode, f'signal {-returncode}')}"

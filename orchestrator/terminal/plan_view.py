@@ -34,8 +34,7 @@ LEFT_AS_IT_IS = {
 
 def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     plan, jobs = dry.plan, dry.plan.jobs
-    nodes = plan.backend.facts().get("nodes")
-    where = cpu_text(cpu.index for cpu in plan.machine.cpus) if nodes is None else count(len(nodes), "node")
+    where = _where(dry)
     refusals = _refusals(dry, run_dir)
     launched = sum(prospect.action in ("start", "resume", "restart", "extend") for prospect in dry.prospects.values())
     number = "none" if refusals or not launched else f"{launched:,}"
@@ -47,12 +46,28 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     notify += [f"track: {joined(experiment.trackers)}"] if experiment.trackers else []
     warnings = [Text(f"warning: {warning}", style="yellow") for warning in (*plan.warnings, *refusals)]
     restriction = [plan.restriction] if plan.restriction else []
-    below = [*_hyperparameters(jobs), *_changed_robots(jobs), *_changes(dry)]
+    below = [*_hyperparameters(jobs), *_changed_robots(jobs), *_changes(dry), *_batch_script(dry)]
     above: list[str | Text] = [*warnings, *restriction, *plan.choices, *notify, heading, *experiment.search_summary]
     if experiment.search is not None:
-        output.show(output.console(), *above, *_search_time(dry.search_time))
+        output.show(output.console(), *above, *_search_time(dry.search_time), *_batch_script(dry))
     else:
         output.show_table(_columns(dry), jobs, above=[*above, ""], below=below)
+
+
+def _where(dry: DryRun) -> str:
+    match dry.plan.backend.facts():
+        case {"nodes": nodes}:
+            return count(len(nodes), "node")
+        case {"pilots": pilots}:
+            return count(pilots, "pilot")
+        case _:
+            return cpu_text(cpu.index for cpu in dry.plan.machine.cpus)
+
+
+def _batch_script(dry: DryRun) -> list[str]:
+    """What would be submitted to Slurm."""
+    script = dry.plan.backend.facts().get("script")
+    return [] if script is None else ["", "Batch script of the pilots:", *script.rstrip().splitlines()]
 
 
 def _search_time(time: SearchTime | None) -> list[str]:

@@ -21,10 +21,10 @@ import pytest
 from command_helpers import summary, wait_until
 
 from orchestrator.core.text import INSTALL_RAY
+from orchestrator.executors.cluster_slots import ClusterSlots
 from orchestrator.executors.process import package_path
 from orchestrator.executors.ray import connection
 from orchestrator.executors.ray.cluster import cluster_token, node_settings
-from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.connection import Connection
 from orchestrator.executors.ray.driver_directory import DriverDirectory

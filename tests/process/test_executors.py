@@ -24,6 +24,8 @@ from orchestrator.executors.local import LocalExecutor
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.transport import Transport
+from orchestrator.executors.slurm.pilot_registry import PilotRegistry
+from orchestrator.executors.slurm.slurm_executor import SlurmExecutor
 from orchestrator.machine.slots import RankSlot
 
 SAID = Progress(phase="training", env_steps=640, iteration=5, ep_rew_mean=1.5, learner="sb3")
@@ -141,8 +143,22 @@ class RayStage(LocalStage):
         return dataclasses.replace(super().launch(job_id, *scripts), cpus=(), rank_slots=(place,))
 
 
+class SlurmStage(LocalStage):
+    """The same puppets, in one pilot."""
+
+    def __init__(self, root: Path, pilots: PilotRegistry) -> None:
+        super().__init__(root)
+        self.executor = SlurmExecutor(pilots=pilots, worker_command=PUPPET)
+        (self._pilot,) = (pilot.name for pilot in pilots.present)
+
+    def launch(self, job_id: str, *scripts: Script) -> Launch:
+        place = RankSlot(node=self._pilot, ranks=len(scripts), cores=len(scripts))
+        return dataclasses.replace(super().launch(job_id, *scripts), cpus=(), rank_slots=(place,))
+
+
 REAL = (
     "local",
+    "slurm",
     pytest.param("ray, here", marks=pytest.mark.ray),
     pytest.param("ray, elsewhere", marks=pytest.mark.ray),
 )
@@ -154,6 +170,8 @@ def staged(request: pytest.FixtureRequest, root: Path, patch: pytest.MonkeyPatch
             return FakeStage(root)
         case "local":
             return LocalStage(root)
+        case "slurm":
+            return SlurmStage(root, request.getfixturevalue("slurm_pilots"))
     nodes: CompatibleNodes = request.getfixturevalue("ray_nodes")
     if request.param == "ray, here":
         return RayStage(root, nodes, nodes.registry.driver_node)
@@ -191,7 +209,7 @@ def test_the_exit_code_arrives(stage: Stage, code: int) -> None:
     assert until_exit(stage.executor, handle)[handle].returncode == code
 
 
-@pytest.mark.parametrize("stage", ["fake", *REAL[:2]], indirect=True)
+@pytest.mark.parametrize("stage", ["fake", *REAL[:3]], indirect=True)
 def test_a_full_disk_of_the_run_directory_is_an_exit_code_too(stage: Stage) -> None:
     """Elsewhere the disk is the node's own, and another node may have room."""
     handle = start(stage, Script(exits=ExitCode.DISK_FULL))

@@ -19,8 +19,8 @@ from supervisor_helpers import (
 
 from orchestrator.core.errors import LedgerBusyError, LedgerError, RunDirError, UsageError
 from orchestrator.core.job import Job
+from orchestrator.executors.cluster_slots import ClusterSlots
 from orchestrator.executors.fake import Behaviour
-from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.experiment import control, run_directory, videos
 from orchestrator.experiment.reload import reload
 from orchestrator.ledger import JobRow, Ledger, Request

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import UsageError
-from orchestrator.executors.ray.cluster_slots import ClusterSlots
+from orchestrator.executors.cluster_slots import ClusterSlots
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.node_agent import NodeFacts
 from orchestrator.executors.ray.node_registry import (

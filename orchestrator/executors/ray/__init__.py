@@ -8,7 +8,7 @@ On a node the local executor starts the same worker processes as on one machine,
 ``node_attempt``     what such a task does on its node, in a folder of the ``scratch_directory``
 ``node_agent``       one small actor on each node: its CPUs, orders to attempts, facts about the node
 ``node_registry``    the nodes of the cluster as they join and leave, each with its agent
-``compatible_nodes`` those whose software agrees with the driver's; ``cluster_slots``: their room
+``compatible_nodes`` those whose software agrees with the driver's; ``..cluster_slots``: their room
 ``rank_placement``   room for ranks on several nodes
 ``transport``        how files travel (``--storage``); ``file_sync`` without a shared file system
 ``driver_directory`` the run directory as nodes know it; ``user_code``: the user's Python code on nodes

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import count, listed
-from orchestrator.executors.ray.cluster_slots import ClusterSlots
+from orchestrator.executors.cluster_slots import ClusterSlots
 from orchestrator.executors.ray.node_registry import NodeFailed, NodeLeft, NodeRegistry, RayNode
 from orchestrator.executors.ray.transport import TransferMode, Transport
 

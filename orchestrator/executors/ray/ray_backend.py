@@ -10,8 +10,8 @@ from orchestrator.core.errors import Problem, UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.text import count
 from orchestrator.executors.base import BackendSettings, amounts, resource_problem
+from orchestrator.executors.cluster_slots import ClusterSlots
 from orchestrator.executors.ray import connection
-from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes, Report
 from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.executors.ray.node_registry import NodeRegistry

@@ -1,6 +1,6 @@
 """The free resources of a cluster's nodes, handed out as slots, so that only attempts that fit are submitted.
 
-Neither Ray nor a clock is used here. The cost of a slot hardly depends on the number of nodes.
+Neither the cluster nor a clock is used here. The cost of a slot hardly depends on the number of nodes.
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ class ClusterSlots:
     they are spread over nodes of one CPU model: another model may compute other last bits of the same update.
 
     :param max_parallel: jobs at once; None: as many as fit.
+    :param is_spread: whether the ranks of an attempt may be on several nodes.
     """
 
     grows = True
 
-    def __init__(self, max_parallel: int | None = None) -> None:
+    def __init__(self, max_parallel: int | None = None, *, is_spread: bool = True) -> None:
+        self._is_spread = is_spread
         self._max_parallel = sys.maxsize if max_parallel is None else max_parallel
         self._total: dict[str, NodeCapacity] = {}
         self._free: dict[str, NodeCapacity] = {}
@@ -88,7 +90,7 @@ class ClusterSlots:
         def fitting(slot: RankSlot) -> Iterator[NodeCapacity]:
             return (node for node in self._total.values() if node.fits(slot))
 
-        return _place(cores, gpus, memory_mib, ranks, fitting) is not None
+        return self._place(cores, gpus, memory_mib, ranks, fitting) is not None
 
     # -- slots
 
@@ -99,7 +101,7 @@ class ClusterSlots:
     def acquire(self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
         if len(self._held) >= self.lanes:
             return None
-        rank_slots = _place(cores, gpus, memory_mib, ranks, self._with_room)
+        rank_slots = self._place(cores, gpus, memory_mib, ranks, self._with_room)
         if rank_slots is None:
             return None
         index = self._unused.pop() if self._unused else len(self._held)
@@ -151,25 +153,29 @@ class ClusterSlots:
         if not nodes:
             del self._by_cores[free.cores]
 
+    def _place(
+        self,
+        cores: int,
+        gpus: float,
+        memory_mib: int,
+        ranks: int,
+        with_room: Callable[[RankSlot], Iterator[NodeCapacity]],
+    ) -> tuple[RankSlot, ...] | None:
+        """Room for an attempt: on one node, else rank by rank on nodes of one kind; None: nowhere.
 
-def _place(
-    cores: int, gpus: float, memory_mib: int, ranks: int, with_room: Callable[[RankSlot], Iterator[NodeCapacity]]
-) -> tuple[RankSlot, ...] | None:
-    """Room for an attempt: on one node, else rank by rank on nodes of one kind; None: nowhere.
-
-    :param with_room: the nodes that have room for a slot.
-    """
-    together = RankSlot(node="", ranks=ranks, cores=cores, gpus=gpus, memory_mib=memory_mib)
-    first = next(with_room(together), None)
-    if first is not None:
-        return (replace(together, node=first.node),)
-    if ranks == 1:
+        :param with_room: the nodes that have room for a slot.
+        """
+        together = RankSlot(node="", ranks=ranks, cores=cores, gpus=gpus, memory_mib=memory_mib)
+        first = next(with_room(together), None)
+        if first is not None:
+            return (replace(together, node=first.node),)
+        if ranks == 1 or not self._is_spread:
+            return None
+        placed_by_kind: dict[str, Counter[str]] = {}
+        for free in with_room(together.with_ranks(1)):
+            placed = placed_by_kind.setdefault(free.kind, Counter())
+            while placed.total() < ranks and free.fits(together.with_ranks(placed[free.node] + 1)):
+                placed[free.node] += 1
+            if placed.total() == ranks:
+                return tuple(replace(together.with_ranks(number), node=node) for node, number in placed.items())
         return None
-    placed_by_kind: dict[str, Counter[str]] = {}
-    for free in with_room(together.with_ranks(1)):
-        placed = placed_by_kind.setdefault(free.kind, Counter())
-        while placed.total() < ranks and free.fits(together.with_ranks(placed[free.node] + 1)):
-            placed[free.node] += 1
-        if placed.total() == ranks:
-            return tuple(replace(together.with_ranks(number), node=node) for node, number in placed.items())
-    return None

@@ -1,0 +1,254 @@
+"""The pilots as they join, report, hand back and end; and when Slurm is asked for more of them or for fewer."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.errors import ClusterLostError
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.text import count
+from orchestrator.executors.base import Event, Exited, Handle, Placed, Progressed, Sampled, amounts
+from orchestrator.executors.slurm import handover
+from orchestrator.executors.slurm.batch_queue import BatchQueue
+from orchestrator.executors.slurm.mailbox import Inbox, Outbox
+from orchestrator.executors.slurm.pilot import Session
+from orchestrator.executors.slurm.pilot_messages import (
+    EndPilotOrder,
+    PilotBye,
+    PilotHello,
+    PilotLeaving,
+    SupervisorBeat,
+)
+from orchestrator.executors.slurm.pilot_slots import PilotSlots
+from orchestrator.machine.provenance import differences, installed_versions
+
+EVENTS = ".events.0"
+LIST_EVERY_S = 0.5
+BEAT_EVERY_S = 5.0
+SUSPECT_AFTER_S = 6.0
+"""Silence of a pilot after which Slurm is asked what has become of it."""
+GIVE_UP_AFTER_S = 180.0
+"""Silence after which it is given up, whatever Slurm says."""
+IDLE_AFTER_S = 300.0
+"""A pilot without an attempt for so long is ended, while nothing waits for room."""
+DEMAND_S = 5.0
+"""So long after a job was refused, more room is needed."""
+CLOSE_S = 10.0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class JoinedPilot:
+    name: str
+    """``12_3.0``: its task, and how often Slurm had restarted that before."""
+    inbox: Inbox
+    outbox: Outbox
+    hello: PilotHello | None = None
+    heard: float = field(default_factory=time.monotonic)
+    idle_since: float = field(default_factory=time.monotonic)
+    attempts: set[Handle] = field(default_factory=set)
+    leaves: str = ""
+    """Why it takes no further launches; empty while it does."""
+
+    @property
+    def task(self) -> str:
+        return self.name.partition(".")[0]
+
+
+class PilotRegistry:
+    """:param folder: of the session, where the messages are.
+    :param cores: of a pilot that has not joined yet, as the job file says.
+    """
+
+    def __init__(self, *, folder: Path, queue: BatchQueue, slots: PilotSlots, cores: int) -> None:
+        self.queue, self.slots, self._cores = queue, slots, cores
+        self._folder = folder
+        self._pilots: dict[str, JoinedPilot] = {}
+        self._ended: set[str] = set()
+        """Names of pilots that have ended or were given up."""
+        self._excluded: list[str] = []
+        """Why pilots are not used."""
+        self._has_given_up = False
+        """Whether a pilot may come back, and has to read that it must end."""
+        self._list_at = self._beat_at = -math.inf
+        self._is_closed = False
+
+    @property
+    def report(self) -> Callable[[str, str], None]:
+        return self.queue.report
+
+    @property
+    def present(self) -> list[JoinedPilot]:
+        return list(self._pilots.values())
+
+    def get(self, name: str) -> JoinedPilot | None:
+        """The pilot; None if it takes no launches, or not any more."""
+        pilot = self._pilots.get(name)
+        return None if pilot is None or pilot.leaves else pilot
+
+    def update(self) -> list[Event]:
+        """Read what pilots report, and ask Slurm where that is needed. Returns the events of attempts.
+
+        :raises ClusterLostError: no pilot can run any more.
+        """
+        if self._is_closed:
+            return []
+        now = time.monotonic()
+        events = list(self.receive())
+        if now >= self._beat_at:
+            self._beat_at = now + BEAT_EVERY_S
+            for pilot in self._pilots.values():
+                pilot.outbox.send(SupervisorBeat())
+        joined = [pilot for pilot in self._pilots.values() if not pilot.leaves]
+        silent = [pilot for pilot in self._pilots.values() if now - pilot.heard > SUSPECT_AFTER_S]
+        is_short = len(joined) < self.queue.wanted and self.slots.has_refused(DEMAND_S)
+        self.queue.update(is_urgent=bool(silent) or is_short)
+        for pilot in silent:
+            events += self._judge_silent(pilot, now)
+        self._provide(joined, now)
+        return events
+
+    def receive(self) -> Iterator[Event]:
+        """The events of attempts that pilots have reported."""
+        now = time.monotonic()
+        if now >= self._list_at:
+            self._list_at = now + LIST_EVERY_S
+            self._list()
+        for pilot in self.present:
+            for message in pilot.inbox.receive():
+                pilot.heard = now
+                yield from self._take(pilot, message)
+
+    def _list(self) -> None:
+        for entry in os.listdir(self._folder):
+            name = entry.removesuffix(EVENTS)
+            if name != entry and name not in self._pilots and name not in self._ended:
+                inbox, outbox = Inbox(self._folder / f"{name}.events"), Outbox(self._folder / f"{name}.orders")
+                self._pilots[name] = JoinedPilot(name=name, inbox=inbox, outbox=outbox)
+
+    def _take(self, pilot: JoinedPilot, message: Any) -> Iterator[Event]:
+        match message:
+            case PilotHello() if pilot.hello is None:
+                self._join(pilot, message)
+            case PilotLeaving(why):
+                self._leave(pilot, why)
+            case PilotBye():
+                yield from self._end(pilot, pilot.leaves or "its pilot has ended", ExitCode.INTERRUPTED)
+            case Exited(handle=handle) if handle in pilot.attempts:
+                pilot.attempts.remove(handle)
+                pilot.idle_since = time.monotonic()
+                yield message
+            case Placed(handle=handle) | Progressed(handle=handle) | Sampled(handle=handle):
+                if handle in pilot.attempts:
+                    yield message
+
+    def _join(self, pilot: JoinedPilot, hello: PilotHello) -> None:
+        pilot.hello = hello
+        self.queue.heard.add(pilot.task)
+        found = differences(installed_versions(), hello.versions)
+        if found.deciding:
+            why = f"pilot {pilot.task} on {hello.node}: {', '.join(found.deciding)}"
+            self._excluded.append(why)
+            self.report("warning", f"{why}; it would give other results, and is not used")
+            self.release(pilot)
+            return
+        room = {"cores": hello.cores, "gpus": hello.gpus, "memory_mib": hello.memory_mib}
+        self.slots.unfit = ""
+        self.slots.add(pilot.name, **room, kind=hello.cpu_model)
+        text = f"pilot {pilot.task} has joined on {hello.node}: {count(hello.cores, 'core')}"
+        self.report("node", f"{text}, {count(hello.gpus, 'GPU')}, {hello.memory_mib} MiB")
+
+    def _leave(self, pilot: JoinedPilot, why: str) -> None:
+        if not pilot.leaves:
+            pilot.leaves = why
+            self.slots.remove(pilot.name)
+
+    def _end(self, pilot: JoinedPilot, why: str, returncode: int | None) -> Iterator[Event]:
+        """:param returncode: of its attempts that have not ended: after its last word, they had never started."""
+        self._leave(pilot, why)
+        del self._pilots[pilot.name]
+        self._ended.add(pilot.name)
+        for handle in pilot.attempts:
+            yield Exited(handle, returncode, lost=why)
+
+    def release(self, pilot: JoinedPilot) -> None:
+        """Let a pilot end that has no attempts."""
+        self.queue.released.add(pilot.task)
+        self._leave(pilot, "its supervisor has ended its pilot")
+        pilot.outbox.send(EndPilotOrder())
+
+    def _judge_silent(self, pilot: JoinedPilot, now: float) -> list[Event]:
+        """Give a pilot up that is gone by Slurm's word, or silent for too long.
+
+        Should it come back, it reads that it has to end; and its workers end by themselves, as a later attempt of
+        their job has a folder by then.
+        """
+        state = self.queue.state(pilot.task)
+        is_known = self.queue.answer_began > pilot.heard + SUSPECT_AFTER_S / 2
+        is_gone = is_known and state not in ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING")
+        if not is_gone and (now - pilot.heard < GIVE_UP_AFTER_S or state in ("SUSPENDED", "STOPPED")):
+            return []
+        how = f"has ended ({state or 'unknown to Slurm'})" if is_gone else f"is silent for {now - pilot.heard:.0f} s"
+        why = f"its pilot {pilot.task} {how}"
+        pilot.outbox.send(EndPilotOrder())
+        if not is_gone:
+            self.report("warning", f"pilot {pilot.task} {how}, and is given up. Its jobs continue in other pilots")
+            self.queue.cancel(pilot.task)
+            self._has_given_up = True
+        return list(self._end(pilot, why, None))
+
+    def _provide(self, joined: list[JoinedPilot], now: float) -> None:
+        """Submit pilots that are missing while jobs wait for room, and end those that are idle while none does."""
+        if self._excluded and len(self._excluded) >= self.queue.pilots and not self._pilots:
+            raise ClusterLostError(
+                f"no pilot can be used: {'; '.join(self._excluded)}. Correct it (setup in [slurm]), and run the same"
+                " command again"
+            )
+        if self.slots.unfit and self.slots.has_refused(DEMAND_S) and len(joined) >= self.queue.wanted:
+            self._refuse_unfit(joined)
+        self.slots.expected_cores = max(0, self.queue.wanted - len(joined)) * self._cores
+        if self.slots.has_refused(DEMAND_S):
+            if missing := self.queue.missing:
+                self.queue.submit(missing)
+        elif not self.slots.has_refused(IDLE_AFTER_S):
+            idle = [one for one in joined if not one.attempts and now - one.idle_since > IDLE_AFTER_S]
+            for pilot in idle:
+                self.release(pilot)
+            if joined:
+                self.queue.cancel_waiting()
+
+    def _refuse_unfit(self, joined: list[JoinedPilot]) -> None:
+        """:raises ClusterLostError: nothing runs, and no pilot has room for what waits."""
+        hellos = [pilot.hello for pilot in joined if pilot.hello is not None]
+        if len(hellos) < len(joined) or any(pilot.attempts for pilot in joined):
+            return
+        largest = max(hellos, key=lambda hello: (hello.gpus, hello.cores, hello.memory_mib))
+        has = amounts(largest.cores, largest.gpus, largest.memory_mib)
+        advice = "Raise cpus_per_task, mem or gpus in [slurm], and run the same command again"
+        raise ClusterLostError(f"a job asks for {self.slots.unfit}, and the largest pilot has {has}. {advice}")
+
+    def close(self) -> None:
+        """End all pilots, and take those that wait out of the queue."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with contextlib.suppress(OSError):  # then those that start find no supervisor
+            handover.write_session(self._folder.parent, Session(session=self._folder.name, ended=True))
+        for pilot in self.present:
+            self.release(pilot)
+        deadline = time.monotonic() + CLOSE_S
+        while self._pilots and time.monotonic() < deadline:
+            list(self.receive())
+            time.sleep(0.05)
+        if (problem := self.queue.close()) is not None:
+            advice = f"`scancel --name={self.queue.name}` ends pilots that still wait; they also end when they start"
+            self.report("warning", f"scancel failed ({problem}). {advice}")
+        if not (self._pilots or self._has_given_up):
+            shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,92 @@
+"""The backend ``slurm``: attempts run in pilots, which are batch jobs of Slurm."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from orchestrator.core.errors import Problem, UsageError
+from orchestrator.core.job import Job
+from orchestrator.core.text import count, joined
+from orchestrator.executors.base import BackendSettings, resource_problem
+from orchestrator.executors.slurm import handover
+from orchestrator.executors.slurm.batch_queue import BatchQueue
+from orchestrator.executors.slurm.batch_script import batch_script, job_name
+from orchestrator.executors.slurm.pilot_registry import PilotRegistry
+from orchestrator.executors.slurm.pilot_slots import PilotSlots
+from orchestrator.executors.slurm.slurm_executor import SlurmExecutor
+from orchestrator.jobfile.slurm_rules import SlurmSettings
+
+PROGRAMS = ("sbatch", "squeue", "scancel")
+
+
+class SlurmBackend:
+    """See :class:`orchestrator.executors.base.Backend`. Pilots are submitted when the first job waits for room.
+
+    :raises UsageError: Slurm's commands are missing.
+    """
+
+    def __init__(self, settings: BackendSettings) -> None:
+        if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
+            advice = "run this command where they are, on a login node"
+            raise UsageError(f"--executor slurm: {joined(missing)} not found; {advice}")
+        self._settings = settings.slurm or SlurmSettings()
+        self._folder, self._session = settings.run_dir.absolute() / "slurm", secrets.token_hex(4)
+        self._shown_folder = settings.final_run_dir.absolute() / "slurm"
+        self._name = job_name(settings.name, settings.final_run_dir.absolute())
+        self._queue = BatchQueue(name=self._name, folder=self._folder, pilots=self._settings.array, script=self._script)
+        self.slots = PilotSlots(settings.max_parallel)
+        cores = self._settings.cpus_per_task or 1
+        self.slots.expected_cores = self._settings.array * cores
+        self._pilots = PilotRegistry(
+            folder=self._folder / self._session, queue=self._queue, slots=self.slots, cores=cores
+        )
+        self.executor = SlurmExecutor(pilots=self._pilots)
+        self.local_slots = settings.local_slots(None)
+        self._is_begun = False
+
+    def _script(self, pilots: int) -> str:
+        return batch_script(self._settings, name=self._name, folder=self._shown_folder, pilots=pilots)
+
+    def ready(self) -> list[str]:
+        try:
+            self._is_begun = True
+            return handover.begin_session(self._folder, self._session, self._queue)
+        except OSError as error:
+            raise UsageError(f"{self._folder}: cannot be written ({error.strerror}); correct that") from error
+
+    def problems(self, job: Job) -> list[Problem]:
+        resources, settings = job.resources, self._settings
+        limits = (
+            ("cores", resources.all_cores, settings.cpus_per_task, "cpus_per_task", count(resources.cores, "core")),
+            ("memory", resources.all_memory_mib, settings.mem_mib, "mem (MiB)", f"{resources.memory_mib} MiB"),
+            ("gpus", resources.all_gpus, self._gpus, "gpus", count(resources.gpus, "GPU")),
+        )
+        return [
+            resource_problem(job, f".{key}", asked, f"a pilot has {limit}, as {name} in [slurm] says; raise that")
+            for key, total, limit, name, asked in limits
+            if limit is not None and total > limit
+        ]
+
+    @property
+    def _gpus(self) -> int | None:
+        """GPUs of a pilot; None: not known here."""
+        other = {"gres", "gpus", "gpus-per-task", "gpus-per-node"} & self._settings.options.keys()
+        return None if other else self._settings.gpus
+
+    def facts(self) -> dict[str, Any]:
+        return {"executor": "slurm", "pilots": self._settings.array, "script": self._script(self._settings.array)}
+
+    def available_memory_mib(self) -> int:
+        return sys.maxsize
+
+    def report_to(self, report: Callable[[str, str], None]) -> None:
+        self._queue.report = report
+
+    def close(self) -> None:
+        if self._is_begun:
+            self._pilots.close()
+        self.local_slots.close()

@@ -1,0 +1,72 @@
+"""Commands of Slurm, each run beside the supervisor's loop: a controller that is down lets them hang for a minute."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+
+from orchestrator.core.text import last_line
+
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandAnswer:
+    returncode: int
+    output: str
+    errors: str
+
+    @property
+    def problem(self) -> str:
+        """The last line of its errors."""
+        return last_line(self.errors, f"exit code {self.returncode}").removeprefix("sbatch: error: ")
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether the controller did not answer, rather than refuse."""
+        text = self.errors.lower()
+        return any(word in text for word in ("contact", "timed out", "temporar", "did not answer", "connect"))
+
+
+class SlurmCommand:
+    """A command that runs. :raises OSError: it cannot be started."""
+
+    def __init__(self, *command: str) -> None:
+        self.began = time.monotonic()
+        self._command = command
+        with contextlib.ExitStack() as stack:
+            self._output = stack.enter_context(tempfile.TemporaryFile())
+            self._errors = stack.enter_context(tempfile.TemporaryFile())
+            self._popen = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._errors, start_new_session=True
+            )
+            self._stack = stack.pop_all()
+
+    def answer(self) -> CommandAnswer | None:
+        """What it has answered; None while it runs. Asked once after that."""
+        if self._popen.poll() is None and time.monotonic() - self.began < PATIENCE_S:
+            return None
+        is_late = self._popen.returncode is None
+        if is_late:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+            self._popen.wait()
+        with self._stack:
+            texts = []
+            for file in (self._output, self._errors):
+                file.seek(0)
+                texts.append(file.read().decode(errors="replace"))
+        late = f"{self._command[0]}: did not answer within {PATIENCE_S:.0f} s" if is_late else ""
+        return CommandAnswer(returncode=self._popen.returncode, output=texts[0], errors=texts[1] + late)
+
+    def wait(self) -> CommandAnswer:
+        """Its answer, when it has ended."""
+        while (answer := self.answer()) is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._popen.wait(1.0)
+        return answer
