@@ -1,7 +1,7 @@
 """Distributions that a job file writes as text, such as ``"uniform(0.4, 1.2)"``, and numbers that change with training.
 
-A number of a distribution may itself be a schedule: ``"uniform(linear(1, 0.4), linear(1, 1.6, 0.5))"`` begins narrow,
-and has its whole width after half of the training.
+A number of a distribution may itself change: ``"uniform(linear(1, 0.4), linear(1, 1.6, 0.5))"`` begins narrow, and has
+its whole width after half of the training; ``"uniform(0, stages(0, 0.5, 1))"`` widens with each stage.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from orchestrator.core.worker_spec import parse_schedule
+from orchestrator.core.changing_numbers import ChangingNumber, Linear, TrainingMoment, parse_number, turning_moments
 
 FORMS = {
     "uniform": "uniform(low, high)",
@@ -48,9 +47,6 @@ _EXPECTED = f"expected a distribution: {', '.join(FORMS.values())}"
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*\Z", re.DOTALL)
 _SEPARATOR = re.compile(r",(?![^()]*\))")
 
-Schedule: TypeAlias = tuple[float, float, float]
-"""``(start, end, end_fraction)``, as :func:`orchestrator.core.worker_spec.parse_schedule` gives them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
@@ -58,7 +54,7 @@ class Distribution:
 
     kind: str
     """A key of :data:`FORMS`."""
-    schedules: tuple[Schedule, ...]
+    changing: tuple[ChangingNumber, ...]
     """Its numbers, each of which may change over the training."""
 
     @property
@@ -66,23 +62,15 @@ class Distribution:
         """Whether it gives factors of the robot's own value."""
         return self.kind == "scale"
 
-    def numbers(self, progress: float) -> tuple[float, ...]:
-        """:param progress: the share of the training that is over, from 0 to 1."""
-        return tuple(
-            start + (end - start) * min(1.0, progress / end_fraction) for start, end, end_fraction in self.schedules
-        )
-
-    @property
-    def turning_points(self) -> list[float]:
-        """The shares of the training between which all numbers change linearly, from 0 to 1."""
-        return sorted({0.0, 1.0, *(end_fraction for _, _, end_fraction in self.schedules)})
+    def numbers(self, moment: TrainingMoment) -> tuple[float, ...]:
+        return tuple(number.at(moment) for number in self.changing)
 
     @property
     def extremes(self) -> tuple[float, float]:
         """The smallest and the largest value that it gives at any time of the training."""
         ends: list[float] = []
-        for progress in self.turning_points:
-            numbers = self.numbers(progress)
+        for moment in turning_moments(self.changing):
+            numbers = self.numbers(moment)
             if self.kind == "normal":
                 mean, deviation = numbers
                 numbers = mean - NORMAL_WIDTH * deviation, mean + NORMAL_WIDTH * deviation
@@ -105,15 +93,15 @@ def parse_distribution(text: str) -> Distribution:
             f"{text!r}: unknown distribution {kind!r}; {f'did you mean {near[0]}? ' * bool(near)}{_EXPECTED}"
         )
     try:
-        schedules = tuple(_schedule(part) for part in _SEPARATOR.split(arguments))
+        numbers = tuple(_number(part) for part in _SEPARATOR.split(arguments))
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from None
-    if len(schedules) != 2 and (kind != "choice" or len(schedules) < 2):
+    if len(numbers) != 2 and (kind != "choice" or len(numbers) < 2):
         expected = "at least two values" if kind == "choice" else "two numbers"
-        raise ValueError(f"{text!r} has {len(schedules)}; expected {expected}, {FORMS[kind]}")
-    distribution = Distribution(kind, schedules)
-    for progress in distribution.turning_points:
-        _check_numbers(text, kind, distribution.numbers(progress))
+        raise ValueError(f"{text!r} has {len(numbers)}; expected {expected}, {FORMS[kind]}")
+    distribution = Distribution(kind, numbers)
+    for moment in turning_moments(numbers):
+        _check_numbers(text, kind, distribution.numbers(moment))
     return distribution
 
 
@@ -138,14 +126,14 @@ def check_disturbance(key: str, distribution: Distribution) -> None:
         raise ValueError(f"may draw {high:g}; expected at most {MOST_DELAY} control steps")
 
 
-def _schedule(text: str) -> Schedule:
+def _number(text: str) -> ChangingNumber:
     if "(" in text:
-        return parse_schedule(text.strip())
+        return parse_number(text.strip())
     try:
         number = float(text)
     except ValueError:
         raise ValueError(f"{text.strip()!r} is no number; a number may be a schedule such as linear(0, 1)") from None
-    return number, number, 1.0
+    return Linear(number, number)
 
 
 def _check_numbers(text: str, kind: str, numbers: Sequence[float]) -> None:

@@ -56,6 +56,8 @@ class ExitRecord:
     """Why the last checkpoint lacks the state of the environments, so that resuming starts new episodes."""
     divergences: int | None = None
     """Episodes that ended because physics diverged, where that does not end the job."""
+    advanced_at: Sequence[int] | None = None
+    """env_steps at which the stages of its curriculum after the first began; None: it has none."""
     cpus: Sequence[int] | None = None
     """CPUs that the worker was allowed at its end; a job may have moved itself. None where that is unknown."""
 

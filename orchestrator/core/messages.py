@@ -54,6 +54,13 @@ class Progress(JsonLine):
     learner: Message | None = None
     warning: Message | None = None
     """For the user, once for each attempt; repeated in every message, since not every one arrives."""
+    advanced_at: tuple[int, ...] | None = None
+    """env_steps at which the stages of its curriculum after the first began; None: it has none."""
+
+    @property
+    def stage(self) -> int | None:
+        """The present stage, from 1."""
+        return None if self.advanced_at is None else 1 + len(self.advanced_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

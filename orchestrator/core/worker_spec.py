@@ -81,6 +81,11 @@ class WorkerSpec:
     """Path of the robot's MJCF relative to the job directory (``robot/hopper.xml``)."""
     model_edits: Mapping[str, Any] = field(default_factory=dict)
     """Edits that the bundle in ``robot`` already contains: ``"geom.thigh.size"`` → value."""
+    advance: tuple[str, ...] = ()
+    """Conditions for the stages after the first (:func:`orchestrator.core.changing_numbers.parse_condition`); empty: no
+    stages."""
+    advance_episodes: Positive = 20
+    """Episodes that must have ended in a stage before its condition counts."""
     randomize: Mapping[str, str] = field(default_factory=dict)
     """What every episode draws anew: ``"body.trunk.mass"`` → distribution (:mod:`orchestrator.core.distributions`)."""
     asymmetric: bool = False
@@ -163,6 +168,8 @@ class WorkerSpec:
             del values["randomize"]
         if not self.asymmetric:
             del values["asymmetric"]
+        if not self.advance:
+            del values["advance"], values["advance_episodes"]
         if self.init_job is not None:
             values["init"] = self.init
         if self.init_job is not None or self.init_sha256 is None:

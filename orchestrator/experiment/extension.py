@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from orchestrator.core.changing_numbers import changing_numbers
 from orchestrator.core.job import Job, Pending, Succeeded, move
 from orchestrator.core.paths import REPLAY, JobPaths, RunPaths
 from orchestrator.core.text import listed
@@ -103,12 +104,16 @@ def report(rows: Mapping[str, JobRow], jobs: Sequence[Job], reporter: Reporter) 
 
 def _why_other_weights(before: WorkerSpec, now: WorkerSpec) -> list[str]:
     reasons = [f'{now.algo}.{name} = "{text}" goes on over the new total' for name, text in now.schedules.items()]
-    reasons += [f'randomize."{key}" = "{text}" goes on over the new total' for key, text in _changing(now)]
+    reasons += [f'{key} = "{text}" goes on over the new total' for key, text in _changing(now)]
+    if now.advance:
+        reasons.append("no stage of its curriculum begins with the last iteration of a training")
     if now.ranks > 1 and now.algo != "ppo" and now.normalize and before.total_timesteps % now.steps_an_iteration:
         reasons.append("its ranks merged their statistics at the former end, within an iteration")
     return reasons
 
 
 def _changing(spec: WorkerSpec) -> list[tuple[str, str]]:
-    """What is drawn from distributions whose numbers change over the training."""
-    return [(key, text) for key, text in spec.randomize.items() if "linear" in text]
+    """What follows the share of the training that is over, with its key."""
+    drawn = [(f'randomize."{key}"', text) for key, text in spec.randomize.items()]
+    options = [(f"task_options.{key}", text) for key, text in changing_numbers(spec.task_options)]
+    return [(key, text) for key, text in (*drawn, *options) if "linear" in text]

@@ -15,6 +15,7 @@ from orchestrator.core.job import Job, Resources
 from orchestrator.core.text import listed
 from orchestrator.core.urdf_settings import is_urdf
 from orchestrator.core.worker_spec import INIT_JOB, Algorithm, WorkerSpec
+from orchestrator.jobfile.curriculum_rules import check_length, conditions
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_links import linked
 from orchestrator.jobfile.job_names import JobNames, canonical, matrix_suffix
@@ -315,6 +316,8 @@ def _jobs(
             randomize=flat(merged["randomize"]) if "task" in merged else {},
             asymmetric=merged["asymmetric"] if "task" in merged else False,
             evaluate=flat(merged["evaluate"]) if "task" in merged else {},
+            advance=conditions(merged),
+            advance_episodes=merged["curriculum"]["episodes"],
             task=task,
             task_options=merged["task_options"] if "task" in merged else {},
             env=env,
@@ -335,6 +338,7 @@ def _jobs(
             search_path=str(base) if task is None or is_users_task(task) else None,
             **{name: merged[name] for name in SAME_IN_SPEC},
         )
+        check_length(spec, where, problems)
         jobs.append(
             Job(
                 job_id=job_id,

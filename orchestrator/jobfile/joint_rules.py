@@ -14,6 +14,7 @@ from orchestrator.core.terrain import TERRAIN
 from orchestrator.core.text import count, joined, listed
 from orchestrator.core.urdf_settings import SUFFIX, is_urdf
 from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, unfit_for_fast
+from orchestrator.jobfile.curriculum_rules import USED, check_curriculum
 from orchestrator.jobfile.distributed_keys import check_ranks, near
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS, POLICY_KEYS
 from orchestrator.jobfile.model_edit_keys import flat
@@ -24,7 +25,7 @@ from orchestrator.jobfile.value_types import is_maker
 
 FAMILY = ("task", "env", "entry_point")
 """A job has one of these keys: the last layer that sets any decides."""
-OF_TASKS = ("task_options", "randomize", "evaluate", "asymmetric")
+OF_TASKS = ("task_options", "randomize", "evaluate", "asymmetric", "curriculum")
 """Settings that only a job with a task uses."""
 FEWEST_ITERATIONS = 5
 """A training of PPO with fewer updates hardly learns, and has as few points in its learning curve."""
@@ -115,6 +116,8 @@ def check_together(
         _check_grid(merged, report)
     if merged["asymmetric"] and "task" in merged and not bad & {"asymmetric", "randomize", "policy_kwargs"}:
         _check_asymmetric(merged, report)
+    if not bad & {*FAMILY, *USED, merged["algo"]}:
+        check_curriculum(merged, [layers[-3], layers[-1]], report)
     if merged["model"] and "xml" not in merged and not bad & {"xml", "model"}:
         report(
             ["model"],

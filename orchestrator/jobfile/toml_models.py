@@ -10,6 +10,7 @@ from orchestrator.core.job import Start
 from orchestrator.core.urdf_settings import UrdfSettings
 from orchestrator.core.worker_spec import COLLECTIVE_TIMEOUT_S, Algorithm, Backend, LearnerChoice, Mode, OnDivergence
 from orchestrator.jobfile import value_types
+from orchestrator.jobfile.curriculum_table import CurriculumTable, TaskOptions
 from orchestrator.jobfile.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td3
 from orchestrator.jobfile.model_edit_keys import nested, nested_distributions, nested_grid
 from orchestrator.jobfile.presets import PresetName
@@ -138,7 +139,12 @@ class Settings(TomlTable):
         "my_robots.envs:make_env",
     )
     env_kwargs: value_types.Options = key({}, "Additional keyword arguments of env or entry_point.", {"frame_skip": 5})
-    task_options: value_types.Options = key({}, "Options of the built-in task.")
+    task_options: TaskOptions = key(
+        {},
+        "Options of the task; a number may change over the training: linear(start, end[, fraction]), or stages(a, b, "
+        "…) with curriculum.advance.",
+        {"push_speed": "linear(0, 1)"},
+    )
     model: ModelEdits = key(
         {},
         'Changes to the robot before training: kind, name or pattern, attribute; "*1.2" multiplies.',
@@ -153,6 +159,7 @@ class Settings(TomlTable):
     asymmetric: bool = key(
         False, "Whether the critic, and not the actor, also observes what episodes draw by randomize.", True
     )
+    curriculum: CurriculumTable = key(CurriculumTable(), "When the training goes on to its next stage.", shown={})
     allow_outside: bool = key(
         False,
         "Whether the robot may use files outside of the folder of its MJCF. They are copied into the run directory.",

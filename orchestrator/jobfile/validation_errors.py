@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from orchestrator.core.errors import Problem
 from orchestrator.core.text import LONGEST_LINE
+from orchestrator.jobfile.curriculum_table import CurriculumTable
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
 from orchestrator.jobfile.search_tables import DimensionTable, MeasureTable, SchedulerTable, SearchTable
 from orchestrator.jobfile.slurm_tables import SlurmTable
@@ -39,7 +40,7 @@ Location = tuple[int | str, ...]
 TABLES: dict[str, type[BaseModel]] = {
     **ALGORITHMS,
     **{"policy_kwargs": PolicyKwargs, "resources": ResourcesTable, "distributed": Distributed, "retry": Retry},
-    "urdf": UrdfTable,
+    **{"urdf": UrdfTable, "curriculum": CurriculumTable},
 }
 """Tables of a job with fixed keys."""
 FREE_TABLES = ("env_kwargs", "evaluate", "model", "params", "randomize", "task_options")

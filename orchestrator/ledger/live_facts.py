@@ -22,6 +22,8 @@ class LiveJob:
     phase: Phase
     cpu_share: float | None
     run_delay_share: float | None
+    stage: int | None = None
+    """Of its curriculum, from 1; None: it has none."""
     silent_s: float | None = None
     """For how long it has reported nothing."""
 

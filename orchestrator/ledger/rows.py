@@ -105,6 +105,8 @@ class SummaryRow(TypedDict):
     weights_sha256: str | None
     divergences: int | None
     """Episodes that ended because physics diverged, with on_divergence = "end-episode"."""
+    stage: int | None
+    """The stage of its curriculum that the last attempt has reached, from 1; of a RUNNING job it is not known yet."""
     waits_for: str | None
     """Of a PENDING job: the jobs that have not succeeded and have to before its launch; not in ``summary.csv``."""
     measures: dict[str, float | None] | None
@@ -337,6 +339,7 @@ def summary_row(row: sqlite3.Row, varied: Iterable[str]) -> SummaryRow:
         "cpus": parsed_json(row["cpus"]) if row["cpus"] else None,
         "pid": row["pid"] if row["state"] == "RUNNING" else None,
         "measures": _measures(record),
+        "stage": 1 + len(advanced_at) if isinstance(advanced_at := record.get("advanced_at"), list) else None,
         "waits_for": listed(row["waits_for"].split(","), PARENTS_SHOWN) if row["waits_for"] else None,
         **{key: spec[key] for key in ("algo", "seed", "total_timesteps")},
     }

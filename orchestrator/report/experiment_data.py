@@ -40,7 +40,7 @@ from orchestrator.report.search_data import SearchFacts
 COPIED = (
     *("job_id", "name", "state", "cause", "message", "task", "seed", "learner", "learner_reason", "attempts"),
     *("env_steps", "total_timesteps", "ep_rew_mean_first", "ep_rew_mean", "eval_mean", "env_steps_per_s", "queue_s"),
-    *("wall_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "max_rss_mib", "ranks", "node", "cpus"),
+    *("wall_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "max_rss_mib", "ranks", "node", "cpus", "stage"),
 )
 """Columns of ``summary.json`` that the report repeats."""
 MAY_DIFFER = {*COST_NEUTRAL_KEYS, "cores", "ranks", "backend", "mode", "total_timesteps"}

@@ -148,7 +148,10 @@ def jobs_section(jobs: Sequence[ReportedJob]) -> Section:
         "core-hours": lambda job: number(job["core_hours"]),
         "MiB": lambda job: number(job["max_rss_mib"] or job["timings"]["rss_mib"]),
         "attempts": lambda job: str(job["attempts"]),
+        "stage": lambda job: number(job["stage"]),
     }
+    if not any(job["stage"] for job in jobs):
+        del columns["stage"]
     if all(job["ranks"] == 1 for job in jobs):
         del columns["ranks"], columns["in all-reduce"]
     caption = (

@@ -115,9 +115,11 @@ def _entry(trial: Trial, jobs: Sequence[Job]) -> Iterator[str]:
 def _settings(job: Job) -> dict[str, Any]:
     """The keys of the job file, with their values as they are after validation."""
     spec, resources = job.spec, job.resources
+    curriculum = {"advance": list(spec.advance), "episodes": spec.advance_episodes} if spec.advance else {}
     every = spec.checkpoint_every
     return {
         **{name: _plain(getattr(spec, name)) for name in _SAME_IN_JOB_FILE},
+        "curriculum": curriculum,
         spec.algo: _plain(spec.hyperparameters),
         "checkpoint_every": f"{spec.checkpoint_every_s:f}s" if every is None else every,
         "resources": {

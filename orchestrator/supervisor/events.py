@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Paused, Pending, State
+from orchestrator.core.messages import Progress
 from orchestrator.core.text import count
 from orchestrator.supervisor.active_attempts import ActiveAttempt, cpus_by_rank
 
@@ -104,6 +105,17 @@ def report_warning(reporter: Reporter, attempt: ActiveAttempt, warning: str | No
     if warning and (attempt.progress is None or attempt.progress.warning != warning):
         job_id = attempt.job.job_id
         reporter.event("warning", f"{job_id}: {warning}", job_id=job_id)
+
+
+def report_stages(reporter: Reporter, attempt: ActiveAttempt, progress: Progress) -> None:
+    """Report the stages that have begun since the message before; those of earlier attempts were reported then."""
+    before = None if attempt.progress is None else attempt.progress.advanced_at
+    if before is None or progress.advanced_at is None:
+        return
+    job_id, stages = attempt.job.job_id, len(attempt.job.spec.advance) + 1
+    for place, steps in enumerate(progress.advanced_at[len(before) :], len(before) + 2):
+        text = f"{job_id}: stage {place} of {stages} began at {steps:,} env_steps"
+        reporter.event("stage", text, job_id=job_id, stage=place, stages=stages, env_steps=steps)
 
 
 def report_end(

@@ -217,5 +217,6 @@ def _live(attempt: ActiveAttempt, now: float) -> LiveJob:
         phase=attempt.phase,
         cpu_share=None if progress is None else progress.cpu_share,
         run_delay_share=None if progress is None else progress.run_delay_share,
+        stage=None if progress is None else progress.stage,
         silent_s=now - attempt.last_progress,
     )

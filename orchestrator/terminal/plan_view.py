@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
+from orchestrator.core.changing_numbers import changing_numbers
 from orchestrator.core.job import Job
 from orchestrator.core.text import count, cpu_text, duration, joined, listed, rough_duration
 from orchestrator.experiment.dry_run import DryRun, Prospect
@@ -126,7 +127,15 @@ def _changed_robots(jobs: Sequence[Job]) -> list[str]:
             "Evaluated at each combination of:",
             *_by_values(jobs, lambda job: _assignments(job.spec.evaluate)),
         ]
+    if any(map(_curriculum, jobs)):
+        shown += ["", "Curriculum:", *_by_values(jobs, lambda job: _assignments(_curriculum(job)))]
     return shown
+
+
+def _curriculum(job: Job) -> dict[str, Any]:
+    """The options of its task that change over the training, and the conditions between its stages."""
+    changing = {f"task_options.{name}": text for name, text in changing_numbers(job.spec.task_options)}
+    return changing | ({"advance": list(job.spec.advance)} if job.spec.advance else {})
 
 
 def _by_values(jobs: Sequence[Job], values_of: Callable[[Job], str]) -> list[str]:

@@ -71,6 +71,8 @@ class JobLine:
     attempts: int = 0
     ranks: int = 1
     where: str = ""
+    stage: int | None = None
+    """Of its curriculum, from 1."""
     waits_for: str = ""
     """Of a PENDING job: the jobs that have to succeed before its launch."""
 
@@ -141,6 +143,7 @@ def _of_attempt(attempt: ActiveAttempt, ended: str | None = None, silent_s: floa
         cpu_share=None if last is None or ended else last.cpu_share,
         run_delay_share=None if last is None or ended else last.run_delay_share,
         attempts=attempt.handle.number + 1,
+        stage=None if last is None else last.stage,
         ranks=attempt.job.resources.ranks,
         where="" if ended else attempt.where,
     )
@@ -204,6 +207,7 @@ def _of_row(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -
         attempts=row["attempts"],
         ranks=row["ranks"],
         where=" ".join(filter(None, (row["node"], cpus))),
+        stage=job.stage if job else row.get("stage"),
         waits_for=row.get("waits_for") or "",
     )
 
@@ -315,6 +319,9 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
         number_column("done", lambda line: number(line.share, ".0%"), rank=7 if is_all_done else 1),
         number_column("env_steps", lambda line: number(line.env_steps or None, ","), rank=8),
         number_column("env_steps/s", lambda line: number(line.env_steps_per_s, ",.0f"), rank=2),
+        number_column("stage", lambda line: number(line.stage, "d"), rank=5)
+        if any(line.stage for line in lines)
+        else None,
         number_column("ETA", lambda line: duration(line.remaining_s), rank=3) if is_any_running else None,
         number_column("time", lambda line: duration(line.wall_s), rank=6),
         number_column("CPU", lambda line: number(line.cpu_share, ".0%"), rank=4) if is_any_running else None,

@@ -7,14 +7,15 @@ import re
 import numpy as np
 import pytest
 
+from orchestrator.core.changing_numbers import END, TrainingMoment, turning_moments
 from orchestrator.core.distributions import check_disturbance, parse_distribution
 from orchestrator.worker.envs.randomization.draws import draw
 
 
-def drawn(text: str, progress: float = 1.0, count: int = 2000) -> np.ndarray:
+def drawn(text: str, moment: TrainingMoment = END, count: int = 2000) -> np.ndarray:
     rng = np.random.default_rng(0)
     distribution = parse_distribution(text)
-    return np.array([draw(distribution, rng, progress) for _ in range(count)])
+    return np.array([draw(distribution, rng, moment) for _ in range(count)])
 
 
 @pytest.mark.parametrize(
@@ -43,18 +44,26 @@ def test_a_choice_gives_its_values_alone() -> None:
 
 def test_numbers_change_over_the_training() -> None:
     distribution = parse_distribution("uniform(linear(1, 0.4), linear(1, 2, 0.5))")
-    assert distribution.numbers(0.0) == (1.0, 1.0)
-    assert distribution.numbers(0.25) == pytest.approx((0.85, 1.5))
-    assert distribution.numbers(0.75) == pytest.approx((0.55, 2.0))
+    assert distribution.numbers(TrainingMoment(0.0)) == (1.0, 1.0)
+    assert distribution.numbers(TrainingMoment(0.25)) == pytest.approx((0.85, 1.5))
+    assert distribution.numbers(TrainingMoment(0.75)) == pytest.approx((0.55, 2.0))
     assert distribution.extremes == pytest.approx((0.4, 2.0))
-    half = drawn("uniform(linear(1, 0), 1)", 0.5)
+    half = drawn("uniform(linear(1, 0), 1)", TrainingMoment(0.5))
     assert 0.5 <= half.min() < half.max() <= 1.0
 
 
 def test_extremes_may_lie_within_the_training() -> None:
     distribution = parse_distribution("normal(linear(0, 1, 0.1), linear(1, 0))")
-    assert distribution.turning_points == [0.0, 0.1, 1.0]
+    assert [moment.progress for moment in turning_moments(distribution.changing)] == [0.0, 0.1, 1.0]
     assert distribution.extremes == pytest.approx((-3.0, 3.7))
+
+
+def test_numbers_have_a_value_for_each_stage() -> None:
+    distribution = parse_distribution("uniform(stages(0, -1, -3), linear(1, 2))")
+    assert distribution.numbers(TrainingMoment(0.0, 1)) == (0.0, 1.0)
+    assert distribution.numbers(TrainingMoment(0.5, 2)) == (-1.0, 1.5)
+    assert distribution.numbers(END) == (-3.0, 2.0)
+    assert distribution.extremes == (-3.0, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +76,9 @@ def test_extremes_may_lie_within_the_training() -> None:
         ("uniform(1, two)", "'two' is no number; a number may be a schedule such as linear(0, 1)"),
         ("uniform(2, 1)", "low is 2 and high is 1; expected low below high"),
         ("uniform(linear(0, 3), 2)", "low is 3 and high is 2"),
+        ("uniform(0, stages(1, -1, 2))", "low is 0 and high is -1"),
+        ("uniform(0, stages(1))", "has 1; expected a number for each stage, at least two"),
+        ("uniform(0, linear(0, 1, 50000))", "the fraction of training after which the end is reached: above 0, at m"),
         ("loguniform(linear(1, 5, 0.1), linear(2, 5))", "low is 5 and high is 2.3"),
         ("loguniform(0, 1)", "low is 0; a logarithm needs numbers above 0"),
         ("normal(1, -1)", "the standard deviation is -1; expected at least 0"),

@@ -13,6 +13,7 @@ from report_helpers import Page, Trained, make_run_dir
 
 from orchestrator import report
 from orchestrator.analysis import run_reader
+from orchestrator.core.changing_numbers import END
 from orchestrator.core.errors import SpecError
 from orchestrator.core.evaluation_grid import EvaluationGrid, number_of_points, parse_axis
 
@@ -34,7 +35,7 @@ def test_a_point_draws_nothing_but_its_own_value() -> None:
     assert (factor.range.extremes, value.range.extremes) == ((0.5, 2.0), (0.5, 2.0))
     assert (factor.at("*2").extremes, value.at(2).extremes) == ((2.0, 2.0), (2.0, 2.0))
     noise = parse_axis("observation.noise", [0, 0.1]).at(0.1)
-    assert (noise.kind, noise.numbers(1.0)) == ("normal", (0.0, 0.1))
+    assert (noise.kind, noise.numbers(END)) == ("normal", (0.0, 0.1))
 
 
 @pytest.mark.parametrize(

@@ -60,10 +60,9 @@ class Simulation:
         self._autoreset = settings.get("autoreset", True)
         self.generators = self._generators(settings["seed"])
         self._contact_forces = tuple(name for name in task.fields if name in POST_CONSTRAINT)
-        persistent = bool(self._contact_forces)
         # An engine plugin's hidden memory is that of a thread, unless each environment has its own MjData.
-        n_threads = 1 if model.nplugin and not persistent else min(n_envs, settings.get("n_threads", 1))
-        self._batch = Batch(model, n_envs, nthread=n_threads, persistent=persistent)
+        n_threads = 1 if model.nplugin and not self._contact_forces else min(n_envs, settings.get("n_threads", 1))
+        self._batch = Batch(model, n_envs, nthread=n_threads, persistent=bool(self._contact_forces))
         self._scratch = mujoco.MjData(model) if self._contact_forces else None
         self._scratch_fields = [(name, getattr(self._scratch, name)) for name in self._contact_forces]
         self._fields = {name: self._bind(name) for name in task.fields}
@@ -121,9 +120,8 @@ class Simulation:
         """Of one environment: the observations, of the task's own dtype, and the actions, in the task's bounds."""
         from gymnasium import spaces
 
-        actions = self.task.actions
         observations = spaces.Box(-np.inf, np.inf, (self.observation_size,), self.observation_dtype.type)
-        return observations, spaces.Box(actions.low, actions.high, dtype=np.float32)
+        return observations, spaces.Box(self.task.actions.low, self.task.actions.high, dtype=np.float32)
 
     def data(self, env: int) -> mujoco.MjData:
         """A new ``MjData`` in environment ``env``'s state, derived fields included, for rendering."""
@@ -138,6 +136,11 @@ class Simulation:
     def physics(self, env: int) -> Floats:
         """A copy of environment ``env``'s ``mjSTATE_INTEGRATION``."""
         return np.array(self._batch.state[env])
+
+    def use_task(self, task: Task) -> None:
+        """Go on with ``task``, which may differ from the present one in its numbers, also in running episodes."""
+        self.task = task
+        self._steps_to_limit = task.max_episode_steps - int(self._lengths().max())
 
     def seed(self, seed: int | Sequence[int]) -> None:
         """New generators; running episodes continue."""
@@ -216,9 +219,7 @@ class Simulation:
 
     def _compute_contact_forces(self, envs: NDArray[np.intp]) -> None:
         """Fields of :data:`POST_CONSTRAINT`, which ``mj_step`` itself does not compute."""
-        if not self._contact_forces:
-            return
-        for env in envs:
+        for env in envs if self._contact_forces else ():
             self._batch.get_data(env, self._scratch)
             mujoco.mj_rnePostConstraint(self.model_of(env), self._scratch)
             for name, computed in self._scratch_fields:
@@ -263,7 +264,7 @@ class Simulation:
             else:
                 self._compute_contact_forces(envs)
         self._begun[envs] = self._step
-        self._steps_to_limit = self.task.max_episode_steps - int(self._lengths().max())
+        self.use_task(self.task)
         self._episode_returns[envs] = 0.0
         self._measure_sums[envs] = 0.0
         fields = {name: field[envs] for name, field in self._fields.items()}
@@ -301,7 +302,7 @@ class Simulation:
         for own, saved in zip(self.generators, state["generators"], strict=True):
             own.bit_generator.state = saved
         self._begun[:] = self._step - state["episode_lengths"]
-        self._steps_to_limit = self.task.max_episode_steps - int(state["episode_lengths"].max())
+        self.use_task(self.task)
         self._episode_returns[:] = state["episode_returns"]
         return self.task.observe(self.states)
 
@@ -337,14 +338,13 @@ class Simulation:
         return rewards, terminated
 
     def _describe_divergence(self, env: int) -> str:
-        start = int(self._lengths()[env]) * self.control_period_s
+        number, step, period = self._first_env + env, int(self._lengths()[env]), self.control_period_s
         if self._bad_counts[env].any():
             kind = mujoco.mjtWarning(_WARNINGS[0] + int(self._bad_counts[env].argmax()))
             what = divergence.describe(self.model, kind, int(self._batch.warning[env, int(kind), 0]))
         else:
             what = divergence.describe_state(self.model, self.states.qpos[env], self.states.qvel[env])
-        number, end = self._first_env + env, start + self.control_period_s
         return (
-            f"{self.robot}: environment {number} at simulation time {start:.3f}–{end:.3f} s of its episode: physics "
-            f"diverged, {what} is not finite or out of bounds; {divergence.REMEDIES}"
+            f"{self.robot}: environment {number} at simulation time {step * period:.3f}–{(step + 1) * period:.3f} s of "
+            f"its episode: physics diverged, {what} is not finite or out of bounds; {divergence.REMEDIES}"
         )

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvStepReturn
 
+from orchestrator.core.changing_numbers import START, TrainingMoment
 from orchestrator.core.evaluation_grid import DRAWN, GridPlaces
 from orchestrator.worker.envs.batch_interface import BatchSettings, SimulationState
+from orchestrator.worker.envs.changing_task import ChangingTask
 from orchestrator.worker.envs.randomization import make_simulation
 from orchestrator.worker.runtime.sb3_internals import env_indices
 
@@ -47,6 +49,9 @@ class MujocoVecEnv(VecEnv):
         self.simulation = make_simulation(
             xml_path, task, task_options, randomize, training_steps, grid, asymmetric=asymmetric, **settings
         )
+        self._task = ChangingTask(self.simulation, task, task_options or {})
+        if training_steps is not None:
+            self._task.move(START)
         self._actions: NDArray[np.floating[Any]] | None = None
         self._started = time.monotonic()
         super().__init__(self.simulation.n_envs, *self.simulation.env_spaces())
@@ -82,6 +87,13 @@ class MujocoVecEnv(VecEnv):
             seed = int(np.random.SeedSequence().entropy)  # type: ignore[arg-type]
         self.simulation.seed(seed)
         return [seed] * self.num_envs
+
+    def move(self, moment: TrainingMoment) -> None:
+        """Numbers of task and randomisation that change over the training are those of ``moment`` from now on.
+
+        Those of randomisation that follow the training itself do so at every episode.
+        """
+        self._task.move(moment)
 
     def get_state(self) -> SimulationState:
         return self.simulation.get_state()

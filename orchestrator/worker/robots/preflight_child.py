@@ -23,6 +23,7 @@ import numpy as np
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.urdf_settings import SUFFIX, is_urdf
+from orchestrator.worker.envs.changing_task import check_changes
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.randomization import check_grid, make_simulation
 from orchestrator.worker.envs.simulation import Simulation
@@ -296,6 +297,7 @@ def _examine_task(
             made = make_task(name, model, request.task_options)
             simulation = Simulation(model, made, n_envs=1, seed=0, robot=staged.name)
             answer = dataclasses.replace(answer, task=name, task_reason=reason)
+            check_changes(name, model, request.task_options)
             if request.randomize:
                 simulation = make_simulation(staged, name, request.task_options, request.randomize, n_envs=1, seed=0)
             if request.evaluate:

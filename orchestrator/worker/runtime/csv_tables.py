@@ -72,9 +72,12 @@ class LoggerTable(KVWriter):
 
     def __init__(self, table: CsvTable) -> None:
         self.table = table
+        self.latest: Mapping[str, Any] = {}
+        """The row that was written last."""
 
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
-        self.table.append(filter_excluded_keys(key_values, key_excluded, "csv"))
+        self.latest = filter_excluded_keys(key_values, key_excluded, "csv")
+        self.table.append(self.latest)
 
     def close(self) -> None:
         """Nothing to do: every row is on the disk already."""

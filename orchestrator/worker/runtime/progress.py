@@ -25,8 +25,8 @@ class ProgressReporter:
     """Sends the supervisor progress records; does nothing without a channel.
 
     Values that change once an iteration are attributes. :meth:`report` may be called at every step: it reads a clock,
-    and sends when a record is due. A change of phase is sent at once, and so is the last record of a training that was
-    shorter than the interval.
+    and sends when a record is due. A change of phase or stage is sent at once, and so is the last record of a training
+    that was shorter than the interval.
 
     :param before_sending: called before a record is sent.
     """
@@ -37,9 +37,11 @@ class ProgressReporter:
         self.env_steps_per_s: float | None = None
         self.learner: str | None = None
         self.warning: str | None = None
+        self.advanced_at: tuple[int, ...] | None = None
         self._channel, self._before_sending = channel, before_sending
         self._phase: Phase | None = None
         self._rate_sent = False
+        self._stages_sent: tuple[int, ...] | None = None
         self._run_delay = RunDelay()
         self._sent_at = time.monotonic()
         self._sent_cpu_s = time.process_time()
@@ -49,7 +51,8 @@ class ProgressReporter:
         if self._channel is None:
             return
         now = time.monotonic()
-        if phase == self._phase and now - self._sent_at < INTERVAL_S and not (last and not self._rate_sent):
+        is_new = phase != self._phase or self.advanced_at != self._stages_sent
+        if not is_new and now - self._sent_at < INTERVAL_S and not (last and not self._rate_sent):
             return
         self._before_sending()
         elapsed_s = now - self._sent_at
@@ -68,9 +71,10 @@ class ProgressReporter:
                 run_delay_share=delay_share,
                 learner=self.learner,
                 warning=self.warning,
+                advanced_at=self.advanced_at,
             ).to_line()
         )
         if sent:
-            self._phase = phase
+            self._phase, self._stages_sent = phase, self.advanced_at
             self._rate_sent = self.env_steps_per_s is not None
         self._sent_at, self._sent_cpu_s, self._sent_delay_s = now, cpu_s, delay_s

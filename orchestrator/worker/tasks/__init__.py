@@ -9,6 +9,7 @@ from typing import Any
 import mujoco
 
 from orchestrator.core import task_names
+from orchestrator.core.changing_numbers import END, TrainingMoment
 from orchestrator.core.task_names import AUTO
 from orchestrator.worker.runtime import failures, user_env
 from orchestrator.worker.tasks.base import Measure, States, Task, load_built_in
@@ -23,16 +24,19 @@ TASKS: Mapping[str, type[Task]] = {name: load_built_in(path) for name, path in t
 globals().update({kind.__name__: kind for kind in TASKS.values()})  # a user's task may import Forward from here
 
 
-def make_task(name: str, model: mujoco.MjModel, options: Mapping[str, Any] | None = None) -> Task:
+def make_task(
+    name: str, model: mujoco.MjModel, options: Mapping[str, Any] | None = None, moment: TrainingMoment = END
+) -> Task:
     """The task ``name`` for this robot.
 
+    :param moment: when, for options that change over the training.
     :raises TaskError: no such task, an unknown or wrong option, or an error in the user's own task.
     :raises ValueError: the robot does not fit the task.
     """
     if name == AUTO:
         name, _ = choose(model)
     kind = find_task(name)
-    task_options = read_options(name, kind.Options, options or {})
+    task_options = read_options(name, kind.Options, options or {}, moment)
     try:
         task = kind(model, task_options)
     except ValueError as error:

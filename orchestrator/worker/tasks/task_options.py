@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from orchestrator.core.changing_numbers import END, TrainingMoment, value_at
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeOptions:
@@ -75,15 +77,16 @@ Range = tuple[float, float]
 """Type of an option that is a list of two numbers in the job file, either of which may be ``inf``."""
 
 
-def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any]) -> OptionsT:
+def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any], moment: TrainingMoment = END) -> OptionsT:
     """The user's ``task_options`` as a value of ``kind``.
 
+    :param moment: when, for numbers that change over the training.
     :raises TaskError: unknown option (answered with the valid ones), wrong type or value.
     """
     hints = _types_of(kind)  # type: ignore[arg-type]  # every class can be hashed
     names = [field.name for field in dataclasses.fields(kind)]
     values: dict[str, Any] = {}
-    for name, value in options.items():
+    for name, written in options.items():
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f'did you mean "{near[0]}"? ' if near else ""
@@ -96,6 +99,8 @@ def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any]) ->
             for kind in alternatives
             if kind is not type(None) and get_origin(kind) is not Literal
         ]
+        takes_text, is_whole = bool({str, Any} & {*accepted}), int in accepted and float not in accepted
+        value = written if takes_text else value_at(written, moment, whole=is_whole)
         if not (value in choices or Any in accepted or _is_a(value, accepted)):
             named = [_TYPE_NAMES.get(kind) or kind.__name__ for kind in accepted]
             expected = " or ".join([*map(repr, choices), *named])

@@ -41,6 +41,7 @@ from orchestrator.worker.training import (
 )
 from orchestrator.worker.training.algorithms import Model, OffPolicy
 from orchestrator.worker.training.checkpoint import CheckpointStore, explaining_failure
+from orchestrator.worker.training.curriculum import Curriculum
 from orchestrator.worker.training.divergences import COLUMN, DivergenceCounter
 from orchestrator.worker.training.fast.ppo import FastPPO
 from orchestrator.worker.training.replay import Replay
@@ -155,12 +156,13 @@ class Training:
         self._began = self._iteration_began - loop.training_s
         self._next_line = self._iteration_began
 
-        self._progress: CsvTable | None = None
+        self._curriculum = Curriculum(spec, model, loop, facts, reporter)
+        self._progress: LoggerTable | None = None
         outputs: list[KVWriter] = []
         if ranks.rank == 0:
-            columns = learners.logged_columns(model) + ([COLUMN] if _ends_episodes(spec) else [])
-            self._progress = CsvTable(paths.progress_csv, keep=loop.progress_rows, columns=columns)
-            outputs = [LoggerTable(self._progress)]
+            columns = [*learners.logged_columns(model), *[COLUMN] * _ends_episodes(spec), *self._curriculum.columns]
+            self._progress = LoggerTable(CsvTable(paths.progress_csv, keep=loop.progress_rows, columns=columns))
+            outputs = [self._progress]
         model.set_logger(Logger(folder=None, output_formats=outputs))
         # Resets the environments, unless restoring has put them in the middle of their episodes.
         steps_left = spec.total_timesteps - model.num_timesteps
@@ -189,17 +191,23 @@ class Training:
             steps_before = model.num_timesteps
             self._iteration += 1
             clock.begin()
+            self._curriculum.begin_iteration()
             self._synchronizer.begin_iteration()
             with nan_guard.explaining_divergence(model, self._iteration):
                 self._learn(min(total, steps_before + self._spec.steps_an_iteration))
             self._synchronizer.end_iteration(self._iteration)
             self._count_divergences()
+            self._curriculum.record()
             self._log()
             clock.end(self._iteration, model.num_timesteps)
             if self._divergences is not None:
                 self._divergences.check(self._iteration, model.num_timesteps)
             is_due = checkpoint_requested() or self._is_checkpoint_due(steps_before)
-            stopping, saving = self._ranks.any(stop_requested(), is_due)
+            is_stage_done = self._curriculum.is_stage_done(self._progress.latest if self._progress else {})
+            stopping, saving, advancing = self._ranks.any(stop_requested(), is_due, is_stage_done)
+            if advancing:
+                self._curriculum.advance()
+                self._report()
             if stopping or saving:
                 self._save_checkpoint()
             if stopping:
@@ -301,10 +309,11 @@ class Training:
         loop = LoopState(
             iteration=self._iteration,
             learner=self._facts.learner,
-            progress_rows=0 if self._progress is None else self._progress.rows,
+            progress_rows=0 if self._progress is None else self._progress.table.rows,
             timings_rows=self._timings.rows,
             ep_rew_mean_first=self._facts.ep_rew_mean_first,
             training_s=self._training_s(),
+            advanced_at=self._curriculum.advanced_at,
             **({} if self._divergences is None else self._divergences.saved()),
         )
         state = training_state.capture(self._model, loop)

@@ -47,6 +47,8 @@ class LoopState:
     """Episodes that diverged so far, where that does not end the job."""
     recent_episodes: tuple[tuple[int, int], ...] = ()
     """Episodes of the last iterations, and how many of them diverged, likewise."""
+    advanced_at: tuple[int, ...] = ()
+    """env_steps at which the stages of a curriculum after the first began."""
 
 
 def capture(model: Model, loop: LoopState) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.core.changing_numbers import TrainingMoment
 from orchestrator.core.distributions import (
     DISTURBANCES,
     NOISE,
@@ -92,11 +93,11 @@ class Disturbances:
         """The generators are new ones: noise that the earlier ones gave is not used."""
         self._noise_step = 0
 
-    def begin(self, envs: NDArray[np.intp], rngs: list[np.random.Generator], progress: float) -> None:
+    def begin(self, envs: NDArray[np.intp], rngs: list[np.random.Generator], moment: TrainingMoment) -> None:
         """Draw what an episode keeps; actions before its first were zeros."""
         for env in envs:
             for key, drawn in self.drawn.items():
-                value = draw(self._by_key[key][env], rngs[env], progress)
+                value = draw(self._by_key[key][env], rngs[env], moment)
                 drawn[env] = control_steps(value, self._task.step_s) if key == "push.period" else round(value)
         self._actions[:, envs] = 0.0
 
@@ -105,7 +106,9 @@ class Disturbances:
         self._step += 1
         return self._delayed(self._actions, actions, "action.delay") if len(self._actions) else actions
 
-    def observed(self, observations: NDArray[Any], rngs: list[np.random.Generator], progress: float) -> NDArray[Any]:
+    def observed(
+        self, observations: NDArray[Any], rngs: list[np.random.Generator], moment: TrainingMoment
+    ) -> NDArray[Any]:
         """What the policy sees of ``observations``, ``(n_envs, observation_size)``, which are changed."""
         if self._noise_of:
             row = self._noise_step % NOISE_STEPS
@@ -115,7 +118,7 @@ class Disturbances:
                 for columns, sources in self._noise_of:
                     noise = self._noise[:, :, columns]  # a view, or a copy
                     for env, rng in enumerate(rngs):
-                        drawn = draw_many(sources[env], rng, NOISE_STEPS * noise.shape[2], progress)
+                        drawn = draw_many(sources[env], rng, NOISE_STEPS * noise.shape[2], moment)
                         noise[:, env] += drawn.reshape(NOISE_STEPS, -1)
                     self._noise[:, :, columns] = noise
             observations += self._noise[row]
@@ -125,13 +128,17 @@ class Disturbances:
         return observations
 
     def first_observed(
-        self, observations: NDArray[Any], envs: NDArray[np.intp], rngs: list[np.random.Generator], progress: float
+        self,
+        observations: NDArray[Any],
+        envs: NDArray[np.intp],
+        rngs: list[np.random.Generator],
+        moment: TrainingMoment,
     ) -> NDArray[Any]:
         """The same when episodes begin, ``(len(envs), observation_size)``: what came before was equal to the first."""
         for columns, sources in self._noise_of:
             for row, env in enumerate(envs):
                 size = len(observations[row, columns])
-                observations[row, columns] += draw_many(sources[env], rngs[env], size, progress)
+                observations[row, columns] += draw_many(sources[env], rngs[env], size, moment)
         self._observations[:, envs] = self._seen[envs] = observations
         return observations
 
@@ -145,9 +152,9 @@ class Disturbances:
         rows: NDArray[Any] = latest[(self._step - self.drawn[key]) % memory, self._all]
         return rows
 
-    def push(self, env: int, rng: np.random.Generator, progress: float) -> Floats:
+    def push(self, env: int, rng: np.random.Generator, moment: TrainingMoment) -> Floats:
         """``(nv,)`` velocities of one push."""
-        speed = draw(self._by_key["push.speed"][env], rng, progress)
+        speed = draw(self._by_key["push.speed"][env], rng, moment)
         return horizontal_push(self._root, self._task.model.nv, speed, rng)
 
     def is_push_due(self, lengths: NDArray[np.int64]) -> NDArray[np.bool_] | None:

@@ -7,28 +7,26 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from orchestrator.core.changing_numbers import TrainingMoment
 from orchestrator.core.distributions import NORMAL_WIDTH, Distribution, parse_distribution
 from orchestrator.core.evaluation_grid import GridPlaces
 from orchestrator.worker.tasks.actions import Floats
 
 
-def draw(distribution: Distribution, rng: np.random.Generator, progress: float) -> float:
-    """One value drawn from ``rng``, which advances.
-
-    :param progress: the share of the training that is over, from 0 to 1.
-    """
-    kind, numbers = distribution.kind, distribution.numbers(progress)
+def draw(distribution: Distribution, rng: np.random.Generator, moment: TrainingMoment) -> float:
+    """One value drawn from ``rng``, which advances."""
+    kind, numbers = distribution.kind, distribution.numbers(moment)
     if kind == "choice":
         return numbers[int(rng.integers(len(numbers)))]
     if kind == "loguniform":
         low, high = map(math.log, numbers)
         return math.exp(rng.uniform(low, high))
-    return float(draw_many(distribution, rng, 1, progress)[0])
+    return float(draw_many(distribution, rng, 1, moment)[0])
 
 
-def draw_many(distribution: Distribution, rng: np.random.Generator, count: int, progress: float) -> Floats:
+def draw_many(distribution: Distribution, rng: np.random.Generator, count: int, moment: TrainingMoment) -> Floats:
     """``(count,)`` values, of a distribution that is neither ``choice`` nor ``loguniform``."""
-    first, second = distribution.numbers(progress)
+    first, second = distribution.numbers(moment)
     if distribution.kind == "normal":
         return first + second * rng.standard_normal(count).clip(-NORMAL_WIDTH, NORMAL_WIDTH)
     return first + (second - first) * rng.random(count)

@@ -9,6 +9,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.core.changing_numbers import TrainingMoment
 from orchestrator.core.evaluation_grid import GridPlaces
 from orchestrator.worker.envs.randomization.draws import draw, of_each
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, table_of
@@ -48,20 +49,20 @@ class EpisodeStarts:
             raise RandomizeError(f"{table_of('start.joints', randomize)}.start.joints: the robot has no such joints")
         self._lowest, self._highest = start_limits(task.model, task.pose)
 
-    def change(self, env: int, qpos: Floats, qvel: Floats, rng: np.random.Generator, progress: float) -> None:
+    def change(self, env: int, qpos: Floats, qvel: Floats, rng: np.random.Generator, moment: TrainingMoment) -> None:
         """:param qpos: ``(nq,)``, changed like ``qvel``, ``(nv,)``."""
         drawn = {key: each[env] for key, each in self._by_key.items()}
         if (distribution := drawn.get("start.joints")) is not None:
             for address in self._joints:
-                moved = qpos[address] + draw(distribution, rng, progress)
+                moved = qpos[address] + draw(distribution, rng, moment)
                 qpos[address] = min(max(moved, self._lowest[address]), self._highest[address])
         root = self._root
         if root is not None and root.z is not None and "start.height" in drawn:
-            qpos[root.z.address] += root.z.sign * draw(drawn["start.height"], rng, progress)
+            qpos[root.z.address] += root.z.sign * draw(drawn["start.height"], rng, moment)
         if root is not None and root.quaternion is not None and "start.turn" in drawn:
-            _turn(qpos, root.quaternion, draw(drawn["start.turn"], rng, progress))
+            _turn(qpos, root.quaternion, draw(drawn["start.turn"], rng, moment))
         if root is not None and "start.speed" in drawn:
-            qvel += horizontal_push(root, len(qvel), draw(drawn["start.speed"], rng, progress), rng)
+            qvel += horizontal_push(root, len(qvel), draw(drawn["start.speed"], rng, moment), rng)
         if self._terrain is not None:
             self._places[env] = self._terrain.draw(rng)
             self._terrain.lift(qpos, self._places[env])

@@ -12,6 +12,7 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from orchestrator.core.changing_numbers import TrainingMoment
 from orchestrator.core.distributions import PRIVILEGED, Distribution
 from orchestrator.core.evaluation_grid import GridPlaces
 from orchestrator.core.terrain import TERRAIN, parse_terrain
@@ -68,6 +69,8 @@ class RandomizedSimulation(Simulation):
             terrain = RoughTerrain(Path(xml), model, made, parse_terrain(randomize[TERRAIN]))
         on_floor = model if terrain is None else terrain.model
         super().__init__(on_floor, made, robot=Path(xml).name, **settings)
+        self.stage: int | None = None
+        """Of the training, from 1; None: the last."""
         self.keys = randomized_keys(Path(xml), model, randomize, None if grid is None else grid.grid)
         self._training_steps = training_steps
         self._steps_before = 0
@@ -98,26 +101,26 @@ class RandomizedSimulation(Simulation):
 
     def step(self, actions: ArrayLike) -> StepResult:
         """As :meth:`Simulation.step`; a push comes before the physics, and late actions take effect."""
-        disturbances, progress = self._disturbances, self._progress
+        disturbances, moment = self._disturbances, self._moment
         if (due := disturbances.is_push_due(self._lengths())) is not None:
-            self._push(due, lambda env: disturbances.push(env, self.generators[env], progress))
+            self._push(due, lambda env: disturbances.push(env, self.generators[env], moment))
         return super().step(disturbances.acted(np.asarray(actions)))
 
     def _observe(self) -> NDArray[Any]:
         observations = super()._observe()
         return self._with_drawn(
-            self._disturbances.observed(observations, self.generators, self._progress), self._all_envs
+            self._disturbances.observed(observations, self.generators, self._moment), self._all_envs
         )
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
-        progress = self._progress
+        moment = self._moment
         for env in envs:
             rng = self.generators[env]
-            self.drawn[env] = [draw(self._drawn_from(key, env), rng, progress) for key in self.keys]
-        self._disturbances.begin(envs, self.generators, progress)
+            self.drawn[env] = [draw(self._drawn_from(key, env), rng, moment) for key in self.keys]
+        self._disturbances.begin(envs, self.generators, moment)
         self._write_robots(envs)
         first = super()._start_episodes(envs)
-        return self._with_drawn(self._disturbances.first_observed(first, envs, self.generators, progress), envs)
+        return self._with_drawn(self._disturbances.first_observed(first, envs, self.generators, moment), envs)
 
     def _with_drawn(self, observations: NDArray[Any], envs: NDArray[np.intp]) -> NDArray[Any]:
         """``observations``, ``(len(envs), …)``, with the privileged values behind them."""
@@ -129,7 +132,7 @@ class RandomizedSimulation(Simulation):
 
     def _initial_state(self, env: int) -> tuple[Floats, Floats]:
         qpos, qvel = super()._initial_state(env)
-        self._starts.change(env, qpos, qvel, self.generators[env], self._progress)
+        self._starts.change(env, qpos, qvel, self.generators[env], self._moment)
         self._write_terrain(env)
         return qpos, qvel
 
@@ -168,9 +171,9 @@ class RandomizedSimulation(Simulation):
                 self._batch.get_model(env, model)
 
     @property
-    def _progress(self) -> float:
-        """The share of the training that is over."""
-        return 1.0 if self._training_steps is None else min(1.0, self._control_steps / self._training_steps)
+    def _moment(self) -> TrainingMoment:
+        steps = self._training_steps
+        return TrainingMoment(1.0 if steps is None else min(1.0, self._control_steps / steps), self.stage)
 
     @property
     def _control_steps(self) -> int:

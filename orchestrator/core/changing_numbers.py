@@ -1,0 +1,206 @@
+"""Numbers that change in the course of a training, and the conditions by which it advances from stage to stage.
+
+A job file writes such a number as text: ``"linear(0, 1, 0.5)"`` follows the share of the training that is over, and
+``"stages(0, 0.5, 1)"`` has one value for each stage. A condition is ``"ep_rew_mean > 800"``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from orchestrator.core.worker_spec import parse_schedule
+
+FORMS = 'linear(start, end[, fraction]) over the training, or "stages(a, b, …)" with a value for each stage'
+"""How a changing number is written."""
+ROLLOUT = ("rollout/ep_rew_mean", "rollout/ep_len_mean")
+_ON_POLICY = ("value_loss", "entropy_loss", "explained_variance", "learning_rate", "n_updates", "std")
+_PPO = ("loss", "policy_gradient_loss", "approx_kl", "clip_fraction", "clip_range")
+_OFF_POLICY = ("actor_loss", "critic_loss", "learning_rate", "n_updates")
+_TRAIN: Mapping[str, Sequence[str]] = {
+    "ppo": (*_PPO, *_ON_POLICY),
+    "a2c": ("policy_loss", *_ON_POLICY),
+    "sac": (*_OFF_POLICY, "ent_coef", "ent_coef_loss"),
+    "td3": _OFF_POLICY,
+}
+_OF_THE_MACHINE = ("time/fps", "time/time_elapsed")
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_CHANGING = re.compile(r"\s*(linear|stages)\s*\(")
+_STAGES = re.compile(r"\s*stages\s*\(([^()]*)\)\s*\Z")
+_CONDITION = re.compile(r"\s*([\w/ -]*[\w/])\s*(>=|<=|>|<)\s*([^<>=]+?)\s*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingMoment:
+    """How far a training is."""
+
+    progress: float
+    """The share of it that is over, from 0 to 1."""
+    stage: int | None = None
+    """Its stage, from 1; None: the last."""
+
+    def __str__(self) -> str:
+        stage = "" if self.stage is None else f"in stage {self.stage}, "
+        return f"{stage}after {self.progress:.0%} of the training"
+
+
+START = TrainingMoment(0.0, 1)
+END = TrainingMoment(1.0)
+"""Of evaluations, videos and whatever else is no training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """From ``start`` to ``end``, which it reaches after the share ``end_fraction`` of the training."""
+
+    start: float
+    end: float
+    end_fraction: float = 1.0
+
+    def at(self, moment: TrainingMoment) -> float:
+        return self.start + (self.end - self.start) * min(1.0, moment.progress / self.end_fraction)
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """A value for each stage."""
+
+    values: tuple[float, ...]
+
+    def at(self, moment: TrainingMoment) -> float:
+        return self.values[-1] if moment.stage is None else self.values[min(moment.stage, len(self.values)) - 1]
+
+
+ChangingNumber: TypeAlias = Linear | Stages
+
+
+def is_changing(value: object) -> bool:
+    """Whether it is text that begins as a changing number does."""
+    return isinstance(value, str) and _CHANGING.match(value) is not None
+
+
+def parse_number(text: str) -> ChangingNumber:
+    """The changing number that ``text`` describes.
+
+    :raises ValueError: it is none, or has a number that is not finite, or too few of them.
+    """
+    match = _STAGES.match(text)
+    if match is None:
+        linear = Linear(*parse_schedule(text))
+        return _finite(text, linear, linear.start, linear.end)
+    try:
+        values = tuple(map(float, match[1].split(",")))
+    except ValueError:
+        raise ValueError(f"{text!r}: expected numbers, such as stages(0, 0.5, 1)") from None
+    if len(values) < 2:
+        raise ValueError(f"{text!r} has {len(values)}; expected a number for each stage, at least two")
+    return _finite(text, Stages(values), *values)
+
+
+def _finite(text: str, number: ChangingNumber, *values: float) -> ChangingNumber:
+    if not all(map(math.isfinite, values)):
+        raise ValueError(f"{text!r}: expected finite numbers")
+    return number
+
+
+def changing_numbers(tree: object, above: str = "") -> Iterator[tuple[str, str]]:
+    """The dotted keys and the texts of the changing numbers in tables and lists: ``("reward.weights[1]", …)``."""
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from changing_numbers(value, f"{above}.{key}" if above else str(key))
+    elif isinstance(tree, list | tuple):
+        for place, value in enumerate(tree):
+            yield from changing_numbers(value, f"{above}[{place}]")
+    elif isinstance(tree, str) and is_changing(tree):
+        yield above, tree
+
+
+def value_at(value: Any, moment: TrainingMoment, *, whole: bool = False) -> Any:
+    """``value`` with every changing number in it as it is at ``moment``.
+
+    :param whole: whether numbers are rounded to whole ones.
+    """
+    if isinstance(value, Mapping):
+        return {key: value_at(part, moment, whole=whole) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [value_at(part, moment, whole=whole) for part in value]
+    if not is_changing(value):
+        return value
+    number = parse_number(value).at(moment)
+    return round(number) if whole else number
+
+
+def turning_moments(numbers: Iterable[ChangingNumber]) -> list[TrainingMoment]:
+    """Between these moments all ``numbers`` change linearly. The stages may come at any time of the training."""
+    known = list(numbers)
+    shares = sorted({0.0, 1.0, *(number.end_fraction for number in known if isinstance(number, Linear))})
+    most = max((len(number.values) for number in known if isinstance(number, Stages)), default=0)
+    stages: Sequence[int | None] = range(1, most + 1) if most else [None]
+    return [TrainingMoment(share, stage) for share, stage in itertools.product(shares, stages)]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must be so at the end of an iteration for the next stage to begin."""
+
+    column: str
+    """Of ``progress.csv``."""
+    comparison: str
+    threshold: float
+
+    def holds(self, row: Mapping[str, Any]) -> bool:
+        """:param row: of ``progress.csv``; an empty cell never fulfils a condition."""
+        value = row.get(self.column)
+        return value is not None and _OPERATORS[self.comparison](float(value), self.threshold)
+
+    def __str__(self) -> str:
+        return f"{self.column} {self.comparison} {self.threshold:g}"
+
+
+def parse_condition(text: str) -> Condition:
+    """The condition ``text``, whose column is as it was written.
+
+    :raises ValueError: it is none.
+    """
+    match = _CONDITION.match(text)
+    expected = 'expected a column of progress.csv and a number, such as "ep_rew_mean > 800"'
+    try:
+        threshold = math.nan if match is None else float(match[3])
+    except ValueError:
+        threshold = math.nan
+    if match is None or not math.isfinite(threshold):
+        raise ValueError(f'"{text}" is no condition: {expected}, with one of {", ".join(_OPERATORS)} between them')
+    return Condition(match[1].strip(), match[2], threshold)
+
+
+def progress_columns(algo: str) -> list[str]:
+    """The columns of ``progress.csv`` that an algorithm fills and that depend on the training alone."""
+    return [*ROLLOUT, "time/total_timesteps", *(f"train/{name}" for name in _TRAIN.get(algo, ()))]
+
+
+def resolve_column(column: str, columns: Sequence[str]) -> str:
+    """The one of ``columns`` that is meant: ``ep_rew_mean`` is ``rollout/ep_rew_mean``.
+
+    :raises ValueError: none is, or it depends on the speed of the machine.
+    """
+    by_name = {name.rpartition("/")[2]: name for name in columns} | {name: name for name in columns}
+    if column in by_name:
+        return by_name[column]
+    if column in _OF_THE_MACHINE or f"time/{column}" in _OF_THE_MACHINE:
+        raise ValueError(
+            f'"{column}" depends on the speed of the machine, so the same job would not give the same policy'
+        )
+    near = difflib.get_close_matches(column, by_name, n=1)
+    hint = f'did you mean "{near[0]}"? ' if near else ""
+    raise ValueError(f'progress.csv has no column "{column}"; {hint}It has {", ".join(columns)}')

@@ -1,0 +1,124 @@
+"""Checks of a job's curriculum that involve several keys: stages, the conditions between them, and their columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.core.changing_numbers import (
+    Stages,
+    changing_numbers,
+    parse_condition,
+    parse_number,
+    progress_columns,
+    resolve_column,
+)
+from orchestrator.core.distributions import parse_distribution
+from orchestrator.core.terrain import TERRAIN
+from orchestrator.core.text import count
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.jobfile.hyperparameters import DEFAULTS
+from orchestrator.jobfile.model_edit_keys import flat
+from orchestrator.jobfile.validation import Layer, Report
+from orchestrator.jobfile.validation_errors import Problems
+
+_DIVERGENCES = "rollout/divergences"
+_ONLY_LEARNT = "train/ent_coef_loss"
+"""A column of SAC that is there where ``ent_coef`` is learnt."""
+USED = ("curriculum", "task_options", "randomize", "env_kwargs", "on_divergence", "algo")
+"""Keys that the checks read."""
+
+
+def check_curriculum(merged: Mapping[str, Any], own: Sequence[Layer], report: Report) -> None:
+    """:param own: the layers of the job itself; what is in [defaults] may be for other jobs."""
+    has_table = any(layer.has("curriculum") for layer in own)
+    if "task" not in merged:
+        if has_table:
+            report(["curriculum"], "is for tasks, built-in or your own; an environment of its own has none")
+        for dotted, text in changing_numbers(merged["env_kwargs"]) if "env" in merged else ():
+            message = (
+                f'"{text}" is text to an environment, which gets its arguments once; numbers change over the training '
+                "in the task_options of a task"
+            )
+            report([f"env_kwargs.{dotted}"], message)
+        return
+    written, stages = merged["curriculum"]["advance"], _stages(merged)
+    if not stages:
+        if has_table and written:
+            message = 'is for numbers with stages, and this job has none; such as push_speed = "stages(0, 0.5, 1)"'
+            report(["curriculum.advance", "curriculum"], message)
+        return
+    keys, (number, *others) = [dotted for dotted, _ in stages], dict.fromkeys(number for _, number in stages)
+    if others:
+        each = ", ".join(f"{dotted} has {number}" for dotted, number in stages)
+        report(keys, f"all numbers of a job have the same stages: {each}")
+        return
+    if not written:
+        message = f'has {number} stages, and nothing advances them; set curriculum.advance, such as "ep_rew_mean > 800"'
+        report(keys, message)
+        return
+    if len(written) not in (1, number - 1):
+        message = f"has {count(len(written), 'condition')} for {number} stages; expected one, or {number - 1}"
+        report(["curriculum.advance"], message)
+    values = {**DEFAULTS[merged["algo"]], **merged[merged["algo"]]}
+    if (episodes := merged["curriculum"]["episodes"]) > (window := values["stats_window_size"]):
+        message = (
+            f"is {episodes}, and returns are averaged over {merged['algo']}.stats_window_size = {window} episodes; "
+            "expected at most as many"
+        )
+        report(["curriculum.episodes", "curriculum.advance"], message)
+    columns = _columns(merged)
+    for text in written:
+        try:
+            resolve_column(parse_condition(text).column, columns)
+        except ValueError as error:
+            report(["curriculum.advance"], f'"{text}": {error}')
+
+
+def conditions(merged: Mapping[str, Any]) -> tuple[str, ...]:
+    """The conditions of a job that has passed the checks, one for each stage after the first."""
+    written, stages = merged["curriculum"]["advance"], _stages(merged) if "task" in merged else []
+    if not written or not stages:
+        return ()
+    found = []
+    for text in written if len(written) > 1 else written * (stages[0][1] - 1):
+        condition = parse_condition(text)
+        try:
+            column = resolve_column(condition.column, _columns(merged))
+        except ValueError:  # is reported
+            return ()
+        found.append(f"{column} {condition.comparison} {condition.threshold!r}")
+    return tuple(found)
+
+
+def check_length(spec: WorkerSpec, where: str, problems: Problems) -> None:
+    """Check that a training is long enough for each of its stages to have an iteration."""
+    stages, iterations = len(spec.advance) + 1, math.ceil(spec.total_timesteps / spec.steps_an_iteration)
+    if stages > iterations:
+        message = (
+            f"there are {stages} stages, and total_timesteps = {spec.total_timesteps:_} makes "
+            f"{count(iterations, 'iteration')} of {spec.steps_an_iteration:_} env_steps; expected one for each stage "
+            "at least: train for longer, or make the iterations shorter"
+        )
+        problems.add(f"{where}.curriculum.advance", message)
+
+
+def _columns(merged: Mapping[str, Any]) -> list[str]:
+    columns = progress_columns(merged["algo"])
+    if not str(merged["sac"].get("ent_coef", "auto")).startswith("auto"):
+        columns = [name for name in columns if name != _ONLY_LEARNT]
+    return [*columns, _DIVERGENCES] if merged["on_divergence"] == "end-episode" else columns
+
+
+def _stages(merged: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """The numbers that have stages: dotted key, and how many."""
+    found = [
+        (f"task_options.{dotted}", [parse_number(text)]) for dotted, text in changing_numbers(merged["task_options"])
+    ]
+    for dotted, text in flat(merged["randomize"]).items():
+        if dotted != TERRAIN:
+            found.append((f"randomize.{dotted}", [*parse_distribution(text).changing]))
+    return [
+        (dotted, len(number.values)) for dotted, numbers in found for number in numbers if isinstance(number, Stages)
+    ]

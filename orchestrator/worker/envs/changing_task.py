@@ -1,0 +1,103 @@
+"""A task whose options change over the training: it is made anew whenever their values are others.
+
+So every option of every task can change, those of a user's own task too, and what a task derives from an option when
+it is made follows. What the batch of environments is laid out for has to stay: the observations, the actions, the
+control period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import mujoco
+
+from orchestrator.core.changing_numbers import TrainingMoment, changing_numbers, parse_number, turning_moments
+from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.tasks import find_task, make_task
+from orchestrator.worker.tasks.task_options import TaskError, read_options
+
+TABLE = "task_options"
+
+
+class ChangingTask:
+    """Keeps the task of a simulation at the moment of its training.
+
+    :param name: of the task, as in the job file.
+    """
+
+    def __init__(self, simulation: Simulation, name: str, options: Mapping[str, Any]) -> None:
+        self._simulation, self._name, self._options = simulation, name, options
+        self._is_changing = any(changing_numbers(options))
+        self._now: Any = None
+        """The options that the task was made with last."""
+
+    def move(self, moment: TrainingMoment) -> None:
+        """The numbers are those of ``moment`` from now on, also for the rest of running episodes.
+
+        :raises ValueError: the task cannot be made with them, or the batch is laid out for another.
+        """
+        simulation = self._simulation
+        if isinstance(simulation, RandomizedSimulation):
+            simulation.stage = moment.stage
+        if not self._is_changing:
+            return
+        now = read_options(self._name, type(simulation.task).Options, self._options, moment)
+        if now == self._now:
+            return
+        task = make_task(self._name, simulation.task.model, self._options, moment)
+        if changed := _changed(_layout(simulation.task), _layout(task)):
+            raise TaskError(f"{TABLE}, {moment}: {changed}")
+        simulation.use_task(task)
+        self._now = now
+
+
+def check_changes(name: str, model: mujoco.MjModel, options: Mapping[str, Any]) -> None:
+    """Check the task at every moment between which its options change linearly.
+
+    :raises ValueError: it cannot be made, or changes in what has to stay; the message names the option.
+    """
+    texts = dict(changing_numbers(options))
+    if not texts:
+        return
+    read = read_options(name, find_task(name).Options, options)
+    # An option that takes text has it as it is written.
+    accepted = {key: text for key, text in texts.items() if getattr(read, top := _top(key)) != options[top]}
+    moments = turning_moments(map(parse_number, accepted.values()))
+    written = ", ".join(f'{TABLE}.{key} = "{text}"' for key, text in accepted.items())
+    layouts = []
+    for moment in moments:
+        try:
+            task = make_task(name, model, options, moment)
+            size = Simulation(model, task, n_envs=1, seed=0, robot=name).observation_size
+        except ValueError as error:
+            is_certain = isinstance(error, TaskError) and error.is_certain
+            raise TaskError(f"{error} ({moment}: {written})", is_certain=is_certain) from None
+        layouts.append({**_layout(task), "the number of observations": size})
+    for moment, layout in zip(moments, layouts, strict=True):
+        if changed := _changed(layouts[0], layout):
+            raise TaskError(f"{written}: {changed} ({moment}); vary it with a matrix, or write a number")
+
+
+def _top(key: str) -> str:
+    """``reward.weights[1]`` → ``reward``."""
+    return key.partition(".")[0].partition("[")[0]
+
+
+def _layout(task: Any) -> dict[str, Any]:
+    """What a batch of environments takes from its task once, by its name in messages."""
+    return {
+        "the control period": task.step_s,
+        "the size of the goal": task.goal_size,
+        "the fields of MjData": (task.fields, task.fields_lag),
+        "the keyframe": task.key,
+        "the bounds of the actions": (tuple(task.actions.low), tuple(task.actions.high)),
+        "the measures": task.measures,
+    }
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """What has to stay and does not, in words; empty where there is nothing."""
+    names = [name for name, value in before.items() if after[name] != value]
+    return f"{' and '.join(names)} would change, which cannot be during a training" if names else ""
