@@ -52,8 +52,8 @@ def comparison(labels: Sequence[str], sides: Sequence[Robots]) -> list[Picture]:
     ]
 
 
-def over_ranks(labels: Sequence[str], sides: Sequence[Robots]) -> list[Picture]:
-    """Learning curves and final returns of one robot, side by side. :param labels: three at most, as of ``sides``."""
+def side_by_side(name: str, title: str, labels: Sequence[str], sides: Sequence[Robots]) -> Picture:
+    """Learning curves and final returns of one robot. :param labels: three at most, as of ``sides``."""
     from matplotlib.lines import Line2D
 
     def draw() -> Drawn:
@@ -69,7 +69,7 @@ def over_ranks(labels: Sequence[str], sides: Sequence[Robots]) -> list[Picture]:
         drawing.legend(drawn, handles, labels, columns=len(labels))
         return drawn
 
-    return [_picture("learning-ranks", "Learning over ranks", draw)]
+    return _picture(name, title, draw)
 
 
 def published_results(label: str, robots: Robots) -> list[Picture]:

@@ -186,10 +186,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sides = read(given.folder, ranks, given.seeds)
         print(report(sides))
         if given.output is not None:
-            for name, png in learning_figures.over_ranks(
-                [count(number, "rank") for number in sides], [{"quadruped": trained} for trained in sides.values()]
-            ):
-                write_whole(given.output / f"{name}.png", png, durable=False)
+            labels, robots = [count(number, "rank") for number in sides], [{"quadruped": one} for one in sides.values()]
+            name, png = learning_figures.side_by_side("learning-ranks", "Learning over ranks", labels, robots)
+            write_whole(given.output / f"{name}.png", png, durable=False)
     except (OrchestratorError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
