@@ -42,6 +42,8 @@ _NO_KEY = {
     "callback": "a job file has no callbacks",
     "env_kwargs": "was not taken over; set it by hand, as task_options of a task or env_kwargs of an env",
 }
+_ALGOS = {"ppo_lstm": "recurrent-ppo"}
+"""Algorithms that have another name in the Zoo."""
 _PLAIN = {"n_timesteps": "total_timesteps", "n_envs": "n_envs", "policy": "policy"}
 """Keys of the Zoo that are keys of a job."""
 
@@ -81,7 +83,7 @@ def draft(path: Path, *, algo: str | None, names: Sequence[str], target: Path) -
     :param names: environments to import; empty: all.
     :raises UsageError: the file cannot be read, or nothing in it can be imported.
     """
-    algo = algo or path.stem.lower()
+    algo = algo or _ALGOS.get(path.stem.lower(), path.stem.lower())
     if algo not in ALGORITHMS:
         known = ", ".join(ALGORITHMS)
         raise UsageError(f"{path}: {algo!r} is no algorithm of this program; set --algo to one of {known}")
@@ -200,6 +202,8 @@ def _environment(name: str, algo: str) -> tuple[str, str, str]:
 
 def _take(job: _ZooJob, key: str, content: Any) -> None:
     """Add one of the Zoo's keys to the job, or the reason why it is left out."""
+    if key == "policy" and isinstance(content, str):
+        content = content.replace("LstmPolicy", "Policy")  # one name for all algorithms, in a job file
     if key in _NO_KEY:
         if content not in (None, False, 0, "", [], {}):
             job.refused[key] = _NO_KEY[key]
@@ -260,14 +264,16 @@ def _take_noise(job: _ZooJob, kind: str, std: Any) -> None:
 
 def _fit_minibatch(job: _ZooJob) -> None:
     """Change PPO's batch_size to the nearest that divides a rollout: Stable-Baselines3 would only warn."""
-    if job.algo != "ppo":
+    algo = job.algo
+    if algo in OFF_POLICY or "batch_size" not in DEFAULTS[algo]:
         return
-    values = {name: job.values.get(f"ppo.{name}", DEFAULTS["ppo"][name]) for name in ("n_steps", "batch_size")}
+    values = {name: job.values.get(f"{algo}.{name}", DEFAULTS[algo][name]) for name in ("n_steps", "batch_size")}
     rollout, batch_size = values["n_steps"] * job.values["n_envs"], values["batch_size"]
     sizes = near(batch_size, 1, rollout) if rollout % batch_size else []
     if sizes:
-        job.values["ppo.batch_size"] = sizes[0]
-        job.remarks["ppo.batch_size"] = f"{batch_size} in the Zoo, which does not divide n_steps × n_envs = {rollout}"
+        job.values[f"{algo}.batch_size"] = sizes[0]
+        remark = f"{batch_size} in the Zoo, which does not divide n_steps × n_envs = {rollout}"
+        job.remarks[f"{algo}.batch_size"] = remark
 
 
 def _fit_memory(job: _ZooJob) -> None:

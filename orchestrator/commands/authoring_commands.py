@@ -83,7 +83,11 @@ def import_zoo(
         Option(metavar="ID", help="Import this environment only, such as HalfCheetah-v4. May be repeated."),
     ] = None,
     algo: Annotated[
-        str | None, Option(help="ppo, sac, td3 or a2c.", show_default="the name of the file, such as ppo for ppo.yml")
+        str | None,
+        Option(
+            help="ppo, sac, td3, a2c, tqc, crossq or recurrent-ppo.",
+            show_default="the name of the file, such as ppo for ppo.yml",
+        ),
     ] = None,
     force: Force = False,
 ) -> None:

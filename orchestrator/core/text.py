@@ -23,6 +23,11 @@ INSTALL_RAY, INSTALL_SEARCH = install_extra("ray"), install_extra("search")
 INSTALL_WEB, INSTALL_EXPORT = install_extra("web"), install_extra("export")
 
 
+def missing_contrib(algo: str) -> str:
+    """What to do where an algorithm of sb3-contrib is asked for, and the package is not installed."""
+    return f'algo = "{algo}" needs the package sb3-contrib, which is not installed here: {install_extra("contrib")}'
+
+
 def storable(text: str) -> str:
     """``text`` that UTF-8 can hold: lone surrogates, which bytes of a file name may have become, as ``\\udcfc``.
 

@@ -26,9 +26,15 @@ EDITABLE_KINDS = (
 )
 """All parts that ``model.*`` keys edit; the others have a name: ``model.geom.thigh.size``."""
 
-Algorithm: TypeAlias = Literal["ppo", "sac", "td3", "a2c"]
+Algorithm: TypeAlias = Literal["ppo", "sac", "td3", "a2c", "tqc", "crossq", "recurrent-ppo"]
 
-OFF_POLICY = ("sac", "td3")
+OFF_POLICY = ("sac", "td3", "tqc", "crossq")
+
+CONTRIB = ("tqc", "crossq", "recurrent-ppo")
+"""Algorithms of sb3-contrib, an optional extra; the others are Stable-Baselines3's."""
+
+ROLLOUT_STEPS: Mapping[str, int] = {"ppo": 2048, "a2c": 5, "recurrent-ppo": 128}
+"""Defaults of ``n_steps`` of the algorithms that learn from one rollout at a time."""
 
 LEAST_ITERATION = 512
 """env_steps. An iteration of PPO is one rollout and its update. Rollouts of the other algorithms are a few steps long:
@@ -128,7 +134,7 @@ class WorkerSpec:
     """Wall-clock seconds between checkpoints; None where :attr:`checkpoint_every` counts."""
     on_divergence: OnDivergence = "fail"
     keep_replay_buffer: bool = False
-    """Whether the replay buffer of SAC and TD3 stays when the policy is saved, for training further."""
+    """Whether a replay buffer stays when the policy is saved, for training further."""
     extended_from: tuple[Positive, ...] = ()
     """Earlier values of ``total_timesteps`` of a job that ``--on-change=extend`` trains further. Its checkpoints may be
     those of a training with any of them. Not part of the fingerprint."""
@@ -205,8 +211,7 @@ class WorkerSpec:
                 count, unit = frequency
                 return count * self.n_envs if unit == "step" else None
             return frequency * self.n_envs
-        default = 2048 if self.algo == "ppo" else 5
-        return int(self.hyperparameters.get("n_steps", default)) * self.n_envs
+        return int(self.hyperparameters.get("n_steps", ROLLOUT_STEPS[self.algo])) * self.n_envs
 
     @property
     def steps_an_iteration(self) -> int:

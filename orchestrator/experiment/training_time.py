@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 STEP_S = 18e-6
 """Seconds per env_step outside of physics with the fast learner: what remains of the speeds in docs/performance.md
 ("The main job")."""
-STOCK_STEP_S: Mapping[Algorithm, float] = {"ppo": 125e-6, "a2c": 250e-6, "sac": 8e-3, "td3": 5e-3}
+STOCK_STEP_S: Mapping[Algorithm, float] = {
+    **{"ppo": 125e-6, "a2c": 250e-6, "sac": 8e-3, "td3": 5e-3},
+    **{"recurrent-ppo": 1.5e-3, "tqc": 10e-3, "crossq": 20e-3},
+}
 """The same with the learners of Stable-Baselines3. PPO: docs/performance.md ("The fast learner", quadruped). The others
 are estimates, not measured: the order of launch needs no more than their size."""
 UNMEASURED_S = 60e-6

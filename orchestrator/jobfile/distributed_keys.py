@@ -10,8 +10,8 @@ from orchestrator.core.text import joined
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.validation import Report
 
-RANKED = ("ppo", "sac")
-"""Algorithms that can be trained with several ranks."""
+RANKED = ("ppo", "sac", "tqc")
+"""Algorithms that can be trained with several ranks. Of CrossQ, the running statistics would differ between ranks."""
 
 
 def check_ranks(merged: Mapping[str, Any], bad: set[str], report: Report) -> None:

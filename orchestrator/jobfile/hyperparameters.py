@@ -1,4 +1,4 @@
-"""The tables of algorithms and policies: the keyword arguments and defaults of Stable-Baselines3."""
+"""The tables of algorithms and policies: the keyword arguments and defaults of Stable-Baselines3 and sb3-contrib."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from orchestrator.jobfile.value_types import (
 
 _LEARNING_RATE = 'Step size of the optimiser: a number, or a schedule "linear(start, end[, fraction])".'
 _GAMMA = "Discount factor, 0 to 1."
+_TAU = "Soft update coefficient (Polyak averaging) of the target networks, 0 to 1."
 _GAE_LAMBDA = "Trade-off of bias and variance in generalised advantage estimation (GAE), 0 to 1."
 _WINDOW = "Number of episodes over which logged returns and lengths are averaged."
 _USE_SDE = "State-dependent exploration (gSDE) instead of independent noise."
@@ -116,8 +117,15 @@ class A2c(OnPolicy):
     normalize_advantage: bool = key(False, "Normalise the advantages of every rollout.", True)
 
 
+class RecurrentPpo(Ppo):
+    """Keyword arguments of sb3_contrib.RecurrentPPO, under its own names and with its own defaults."""
+
+    n_steps: Count = key(128, "Steps of each environment per update; a rollout has n_steps × n_envs.", 256)
+    batch_size: Count = key(128, "Minibatch size, in env_steps; must divide n_steps × n_envs.")
+
+
 class OffPolicy(TomlTable):
-    """Keyword arguments that SAC and TD3 share."""
+    """Keyword arguments that SAC, TD3, TQC and CrossQ share."""
 
     learning_rate: Schedule = key(3e-4, _LEARNING_RATE)
     buffer_size: Count = key(
@@ -127,7 +135,6 @@ class OffPolicy(TomlTable):
     )
     learning_starts: CountFromZero = key(100, "env_steps with random actions before the first update.", 1000)
     batch_size: Count = key(256, "Transitions sampled from the replay buffer for each gradient step.")
-    tau: Fraction = key(0.005, "Soft update coefficient (Polyak averaging) of the target networks, 0 to 1.")
     gamma: Fraction = key(0.99, _GAMMA)
     train_freq: TrainFreq = key(
         1, 'Steps of each environment between updates, or [count, "episode"] with one environment.'
@@ -140,20 +147,42 @@ class OffPolicy(TomlTable):
     stats_window_size: Count = key(100, _WINDOW)
 
 
-class Sac(OffPolicy):
-    """Keyword arguments of stable_baselines3.SAC, under its own names and with its own defaults."""
+class EntropyRegularized(OffPolicy):
+    """Keyword arguments that SAC, TQC and CrossQ share."""
 
     ent_coef: EntCoef = key("auto", 'Weight of the entropy; "auto": learnt; "auto_0.1": learnt from 0.1.')
-    target_update_interval: Count = key(1, "Gradient steps between updates of the target networks.")
     target_entropy: TargetEntropy = key("auto", 'Target of a learnt ent_coef; "auto": minus the number of actions.')
     use_sde: bool = key(False, _USE_SDE, True)
     sde_sample_freq: SampleFreq = key(-1, _SDE_FREQ, 4)
     use_sde_at_warmup: bool = key(False, "Use gSDE instead of random actions before learning_starts.", True)
 
 
+class Sac(EntropyRegularized):
+    """Keyword arguments of stable_baselines3.SAC, under its own names and with its own defaults."""
+
+    tau: Fraction = key(0.005, _TAU)
+    target_update_interval: Count = key(1, "Gradient steps between updates of the target networks.")
+
+
+class Tqc(Sac):
+    """Keyword arguments of sb3_contrib.TQC, under its own names and with its own defaults."""
+
+    top_quantiles_to_drop_per_net: CountFromZero = key(
+        2, "Largest of the n_quantiles of each critic that its targets leave out; more: less overestimation."
+    )
+
+
+class CrossQ(EntropyRegularized):
+    """Keyword arguments of sb3_contrib.CrossQ, which has no target networks, under its own names and defaults."""
+
+    learning_rate: Schedule = key(1e-3, _LEARNING_RATE)
+    policy_delay: Count = key(3, "Updates of the critics per update of the policy.")
+
+
 class Td3(OffPolicy):
     """Keyword arguments of stable_baselines3.TD3, under its own names and with its own defaults."""
 
+    tau: Fraction = key(0.005, _TAU)
     learning_rate: Schedule = key(1e-3, _LEARNING_RATE)
     action_noise: OptionalPositive = key(
         None, f"{_ACTION_NOISE[:-1]}, so nothing is explored after learning_starts.", 0.1
@@ -168,38 +197,68 @@ class PolicyKwargs(TomlTable):
 
     net_arch: value_types.NetArch = key(
         None,
-        "Widths of the hidden layers: a list, or a table { pi = […], vf = […] } (SAC, TD3: { pi = […], qf = […] }); "
-        "unset: [64, 64] for PPO and A2C, [256, 256] for SAC, [400, 300] for TD3.",
+        "Widths of the hidden layers: a list, or a table { pi = […], vf = […] } (off-policy: { pi = […], qf = […] }); "
+        "unset: [64, 64] for PPO and A2C, [256, 256] for SAC and TQC, [400, 300] for TD3, "
+        "{ pi = [256, 256], qf = [1024, 1024] } for CrossQ.",
         [64, 64],
     )
     activation_fn: Activation | None = key(
-        None, "Activation function between layers; unset: tanh for PPO and A2C, relu for SAC and TD3.", "tanh"
+        None, "Activation function between layers; unset: tanh for PPO and A2C, relu for the others.", "tanh"
     )
     ortho_init: bool = key(True, "PPO, A2C: initialise weights orthogonally.")
     log_std_init: float | None = key(
-        None, "Initial logarithm of the actions' standard deviation (SAC: only with gSDE); unset: 0, for SAC -3.", -1.0
+        None,
+        "Initial logarithm of the actions' standard deviation (off-policy: only with gSDE); unset: 0, off-policy -3.",
+        -1.0,
     )
     full_std: bool = key(True, "PPO, A2C with gSDE: parameters for features × actions; false: features only.")
     use_expln: bool = key(False, "gSDE: use expln() instead of exp() for the standard deviation.")
     squash_output: bool = key(False, "PPO, A2C: squash actions by tanh; needs use_sde = true.")
-    clip_mean: NotNegative = key(2.0, "SAC with gSDE: limit of the mean action before tanh; 0: no limit.")
-    n_critics: Count = key(2, "SAC, TD3: number of critics; the smallest of their values is used.")
+    clip_mean: NotNegative = key(2.0, "Off-policy with gSDE: limit of the mean action before tanh; 0: no limit.")
+    n_critics: Count = key(2, "Off-policy: number of critics; the smallest of their values is used (TQC: quantiles).")
     share_features_extractor: bool | None = key(
         None, "Policy and value function share a feature extractor; unset: true for PPO and A2C, else false.", True
     )
     normalize_images: bool = key(True, "Divide images by 255.")
+    n_quantiles: Count = key(25, "TQC: quantiles of the return that each critic estimates.")
+    batch_norm: bool = key(True, "CrossQ: batch normalisation (batch renormalisation) before each layer.")
+    batch_norm_momentum: Fraction = key(0.01, "CrossQ: share of a minibatch in the running statistics.")
+    batch_norm_eps: Positive = key(0.001, "CrossQ: constant that keeps the normalisation from dividing by zero.")
+    renorm_warmup_steps: CountFromZero = key(
+        100_000, "CrossQ: updates that normalise by the minibatch alone, before the running statistics count."
+    )
+    lstm_hidden_size: Count = key(256, "Recurrent PPO: width of the LSTM, which the hidden layers follow.", 64)
+    n_lstm_layers: Count = key(1, "Recurrent PPO: number of LSTM layers.")
+    shared_lstm: bool = key(
+        False, "Recurrent PPO: the value function uses the LSTM of the policy; needs enable_critic_lstm = false.", True
+    )
+    enable_critic_lstm: bool = key(
+        True, "Recurrent PPO: the value function has an LSTM of its own; false: a linear layer, or shared_lstm.", False
+    )
 
 
 _SHARED = {"net_arch", "activation_fn", "share_features_extractor", "normalize_images"}
 _ACTOR_CRITIC = _SHARED | {"ortho_init", "log_std_init", "full_std", "use_expln", "squash_output"}
+_ENTROPY = _SHARED | {"log_std_init", "use_expln", "clip_mean", "n_critics"}
 
-ALGORITHMS: dict[str, type[TomlTable]] = {"ppo": Ppo, "sac": Sac, "td3": Td3, "a2c": A2c}
+ALGORITHMS: dict[str, type[TomlTable]] = {
+    "ppo": Ppo,
+    "sac": Sac,
+    "td3": Td3,
+    "a2c": A2c,
+    "tqc": Tqc,
+    "crossq": CrossQ,
+    "recurrent-ppo": RecurrentPpo,
+}
 """Algorithms and the models of their tables, which have the same names."""
 DEFAULTS = {name: table().model_dump() for name, table in ALGORITHMS.items()}
 POLICY_KEYS = {
     "ppo": _ACTOR_CRITIC,
     "a2c": _ACTOR_CRITIC,
-    "sac": _SHARED | {"log_std_init", "use_expln", "clip_mean", "n_critics"},
+    "sac": _ENTROPY,
     "td3": _SHARED | {"n_critics"},
+    "tqc": _ENTROPY | {"n_quantiles"},
+    "crossq": _ENTROPY | {"batch_norm", "batch_norm_momentum", "batch_norm_eps", "renorm_warmup_steps"},
+    "recurrent-ppo": _ACTOR_CRITIC | {"lstm_hidden_size", "n_lstm_layers", "shared_lstm", "enable_critic_lstm"},
 }
 """Keys of ``policy_kwargs`` that the policies of each algorithm accept."""

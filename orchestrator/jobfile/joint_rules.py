@@ -14,6 +14,7 @@ from orchestrator.core.terrain import TERRAIN
 from orchestrator.core.text import count, joined, listed
 from orchestrator.core.urdf_settings import SUFFIX, is_urdf
 from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, unfit_for_fast
+from orchestrator.jobfile.contrib_rules import check_contrib
 from orchestrator.jobfile.curriculum_rules import USED, check_curriculum
 from orchestrator.jobfile.distributed_keys import check_ranks, near
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS, POLICY_KEYS
@@ -131,7 +132,8 @@ def check_together(
     if has_urdf and not bad & {"xml", "urdf"} and not is_urdf(merged.get("xml", "")):
         report(["urdf"], f"is for a URDF, a robot whose file name ends with {SUFFIX}; this job has none")
     algo = merged["algo"]
-    if not bad & {"algo", algo, "n_envs", "policy_kwargs", *(("policy", "total_timesteps") if algo != "ppo" else ())}:
+    of_off_policy = {"policy", "total_timesteps"} if algo in OFF_POLICY else set()
+    if not bad & {"algo", algo, "n_envs", "policy_kwargs", *of_off_policy}:
         _check_algorithm(algo, merged, layers[-1], report)
     if merged["learner"] == "fast" and not bad & {"learner", "algo", "policy", "ppo", "policy_kwargs", "resources"}:
         unfit = unfit_for_fast(
@@ -144,6 +146,7 @@ def check_together(
         if unfit:
             report(["learner", *unfit], fast_refused("; ".join(unfit.values())))
     check_ranks(merged, bad, report)
+    check_contrib(merged, bad, report)
 
 
 def _check_environment(merged: Mapping[str, Any], own: Sequence[Layer], report: Report) -> None:
@@ -190,6 +193,8 @@ def _check_asymmetric(merged: Mapping[str, Any], report: Report) -> None:
     arch = merged["policy_kwargs"].get("net_arch")
     if arch == [] or (isinstance(arch, dict) and arch.get("pi") == []):
         report(["asymmetric", "policy_kwargs.net_arch"], "needs an actor with at least one hidden layer")
+    if merged["policy_kwargs"].get("shared_lstm"):
+        report(["asymmetric", "policy_kwargs.shared_lstm"], "needs a critic with an LSTM of its own, or none")
 
 
 def _check_algorithm(algo: str, merged: Mapping[str, Any], point: Layer, report: Report) -> None:
@@ -207,8 +212,8 @@ def _check_algorithm(algo: str, merged: Mapping[str, Any], point: Layer, report:
     elif values["normalize_advantage"] and values["n_steps"] * merged["n_envs"] == 1:
         message = "n_steps × n_envs = 1 × 1: the advantage of one step cannot be normalised; it must be greater than 1"
         report([f"{algo}.n_steps", "n_envs"], message)
-    elif algo == "ppo":
-        _check_minibatches(values, merged, report)
+    elif "batch_size" in values:
+        _check_minibatches(algo, values, merged, report)
 
 
 def _not_used(name: str, *algos: str) -> str:
@@ -241,13 +246,13 @@ def _check_off_policy(algo: str, values: Mapping[str, Any], merged: Mapping[str,
         report([f"{algo}.learning_starts", "total_timesteps"], f"{message}, so the policy would not be trained")
 
 
-def _check_minibatches(values: Mapping[str, Any], merged: Mapping[str, Any], report: Report) -> None:
+def _check_minibatches(algo: str, values: Mapping[str, Any], merged: Mapping[str, Any], report: Report) -> None:
     n_steps, n_envs, ranks = values["n_steps"], merged["n_envs"], merged["resources"]["ranks"]
     batch_size, rollout = values["batch_size"], n_steps * n_envs
     if values["normalize_advantage"] and batch_size == 1:
-        report(["ppo.batch_size"], "must be greater than 1, because normalize_advantage is on")
+        report([f"{algo}.batch_size"], "must be greater than 1, because normalize_advantage is on")
     elif rollout % batch_size and batch_size % ranks == 0:
-        default = "" if "batch_size" in merged["ppo"] else " (Stable-Baselines3's default)"
+        default = "" if "batch_size" in merged[algo] else " (Stable-Baselines3's default)"
         unit = batch_size // math.gcd(batch_size, n_envs)
         instead = f"n_steps = {max(1, round(n_steps / unit)) * unit}"
         sizes = [str(size) for size in near(batch_size, ranks, rollout) if batch_size / 4 <= size <= batch_size * 4]
@@ -257,7 +262,7 @@ def _check_minibatches(values: Mapping[str, Any], merged: Mapping[str, Any], rep
             f"n_steps × n_envs = {n_steps} × {n_envs} = {rollout} is not divisible by batch_size = "
             f"{batch_size}{default}: every epoch would end with a minibatch of {rollout % batch_size}; use {instead}"
         )
-        report(["ppo.batch_size", "ppo.n_steps", "n_envs"], message)
+        report([f"{algo}.batch_size", f"{algo}.n_steps", "n_envs"], message)
 
 
 def few_iterations(jobs: Sequence[Job]) -> list[str]:

@@ -51,7 +51,7 @@ PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
 
 FOR_PPO = ("ppo", "policy_kwargs")
 FOR_ALL = ("total_timesteps", "eval_episodes")
-"""What counts for SAC and TD3 too; A2C takes everything but :data:`FOR_PPO`."""
+"""What counts for off-policy algorithms too; A2C and recurrent PPO take everything but :data:`FOR_PPO`."""
 KEYS = {key for values in PRESETS.values() for key in values}
 
 

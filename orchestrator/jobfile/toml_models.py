@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainValidator, WithJsonSchema, create_model
 
 from orchestrator.core.job import Start
 from orchestrator.core.urdf_settings import UrdfSettings
 from orchestrator.core.worker_spec import COLLECTIVE_TIMEOUT_S, Algorithm, Backend, LearnerChoice, Mode, OnDivergence
 from orchestrator.jobfile import value_types
 from orchestrator.jobfile.curriculum_table import CurriculumTable, TaskOptions
-from orchestrator.jobfile.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td3
+from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
 from orchestrator.jobfile.model_edit_keys import nested, nested_distributions, nested_grid
 from orchestrator.jobfile.presets import PresetName
 from orchestrator.jobfile.search_tables import SchedulerTable, SearchTable
@@ -116,15 +116,17 @@ class UrdfTable(TomlTable):
     )
 
 
-class Settings(TomlTable):
-    """The keys of [defaults]; every job can override any of them, tables key by key."""
+class CommonSettings(TomlTable):
+    """The keys of [defaults], but for the tables of the algorithms."""
 
     preset: PresetName | None = key(
         None,
         "Values for keys that are set nowhere: quick (a short training), standard or thorough; unset: the defaults.",
         "standard",
     )
-    algo: Algorithm = key("ppo", "Learning algorithm.")
+    algo: Algorithm = key(
+        "ppo", "Learning algorithm; tqc, crossq and recurrent-ppo are of sb3-contrib, the extra contrib."
+    )
     task: value_types.Task = key(
         "auto",
         "A built-in task (some are gymnasium's), or a class of yours; auto: chosen from the robot's structure.",
@@ -196,7 +198,7 @@ class Settings(TomlTable):
     )
     video: bool = key(False, "Make video.mp4 and a film strip of every trained policy after all training.", True)
     keep_replay_buffer: bool = key(
-        False, "Keep the replay buffer of SAC and TD3 after the training, so that it can be extended.", True
+        False, "Keep the replay buffer of SAC, TD3, TQC and CrossQ after training, so that it can be extended.", True
     )
     on_divergence: OnDivergence = key(
         "fail",
@@ -212,10 +214,6 @@ class Settings(TomlTable):
     policy: Literal["MlpPolicy", "CnnPolicy", "MultiInputPolicy"] = key(
         "MlpPolicy", "Policy class of Stable-Baselines3."
     )
-    ppo: Ppo = key(Ppo(), "Hyperparameters of PPO.", shown={})
-    sac: Sac = key(Sac(), "Hyperparameters of SAC.", shown={})
-    td3: Td3 = key(Td3(), "Hyperparameters of TD3.", shown={})
-    a2c: A2c = key(A2c(), "Hyperparameters of A2C.", shown={})
     policy_kwargs: PolicyKwargs = key(PolicyKwargs(), "Network of the policy.", shown={})
     resources: ResourcesTable = key(ResourcesTable(), "Cores, threads, memory, GPUs and time limits.", shown={})
     distributed: Distributed = key(Distributed(), "How several ranks exchange gradients.", shown={})
@@ -224,6 +222,21 @@ class Settings(TomlTable):
         {},
         "Lists of values for dotted keys in quotes; every combination makes one job. A job's own {} undoes [defaults].",
         {"ppo.learning_rate": [1e-4, 3e-4]},
+    )
+
+
+if TYPE_CHECKING:
+    Settings = CommonSettings
+else:  # a table for each algorithm; names such as recurrent-ppo cannot be written as fields
+    Settings = create_model(
+        "Settings",
+        __base__=CommonSettings,
+        __doc__="The keys of [defaults]; every job can override any of them, tables key by key.",
+        __module__=__name__,
+        **{
+            name: (table, key(table(), f'Hyperparameters of algo = "{name}".', shown={}))
+            for name, table in ALGORITHMS.items()
+        },
     )
 
 

@@ -322,7 +322,7 @@ NetArch = Annotated[
     Expected(
         f"a list of layer widths from 1 to {MOST:_}, [64, 64], or a table with both, "
         "{ pi = [64, 64], vf = [128, 128] } "
-        "(SAC, TD3: qf in the place of vf)"
+        "(off-policy algorithms: qf in the place of vf)"
     ),
 ]
 Name = Annotated[str, PlainValidator(_name), WithJsonSchema({"type": "string", "minLength": 1})]

@@ -42,6 +42,9 @@ MORE_JOBS: dict[str, dict[str, Any]] = {
     "ant": {"env": "Ant-v5", "normalize": True, "total_timesteps": 2048},
     "td3": {"algo": "td3", "total_timesteps": 2048},
     "a2c": {"algo": "a2c", "normalize": True, "total_timesteps": 2048},
+    "tqc": {"algo": "tqc", **TASK, "total_timesteps": 2048},
+    "crossq": {"algo": "crossq", **TASK, "total_timesteps": 2048},
+    "recurrent ppo": {"algo": "recurrent-ppo", **TASK, "total_timesteps": 2048},
 }
 
 TIMES = {"time/fps", "time/time_elapsed"}
@@ -83,7 +86,7 @@ def kill(worker: helpers.Worker, paths: JobPaths, *, after_a_checkpoint: bool, w
     [
         *(pytest.param(changes, False, id=name) for name, changes in JOBS.items()),
         *(
-            pytest.param(changes, name in ("sac", "a2c"), id=name, marks=pytest.mark.slow)
+            pytest.param(changes, name in ("sac", "a2c", "recurrent ppo"), id=name, marks=pytest.mark.slow)
             for name, changes in MORE_JOBS.items()
         ),
     ],

@@ -23,15 +23,18 @@ CASES: dict[str, dict[str, Any]] = {
     "ppo": {"entry_point": "noted:numbers", "learner": "sb3", "normalize": True},
     "discrete actions": {"entry_point": "noted:keys"},
     "images": {"entry_point": "noted:images", "policy": "CnnPolicy"},
-    "sac": {
-        "entry_point": "noted:numbers",
-        "algo": "sac",
-        "hyperparameters": helpers.SMALL["sac"],
-        "total_timesteps": 1536,
-        "checkpoint_every": 512,
+    **{
+        algo: {
+            "entry_point": "noted:numbers",
+            "algo": algo,
+            "hyperparameters": helpers.SMALL[algo],
+            "total_timesteps": 1536,
+            "checkpoint_every": 512,
+        }
+        for algo in ("sac", "tqc", "crossq", "recurrent-ppo")
     },
 }
-HOLD = {"sac": 384}
+HOLD = dict.fromkeys(("sac", "tqc", "crossq", "recurrent-ppo"), 384)
 """Steps of an environment after the first checkpoint and before the end."""
 
 

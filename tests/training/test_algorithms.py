@@ -1,4 +1,4 @@
-"""SAC, TD3 and A2C: stock Stable-Baselines3's own numbers, and all that a training with PPO has."""
+"""SAC, TD3, A2C and those of sb3-contrib: the stock packages' own numbers, and all that a training with PPO has."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.core.worker_spec import CONTRIB, OFF_POLICY, WorkerSpec
 from orchestrator.experiment.preflight import requests_of
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.rendering import trained_policy
 from orchestrator.worker.robots.preflight_child import check
 from orchestrator.worker.runtime.failures import Diverged
-from orchestrator.worker.training import algorithms, evaluation, learners, nan_guard
+from orchestrator.worker.training import acting, algorithms, learners, nan_guard
 from orchestrator.worker.training.checkpoint import CheckpointStore
 
 ALGORITHMS = ("sac", "td3", "a2c")
+ALL = (*ALGORITHMS, *CONTRIB)
 
 
 def stock(spec: WorkerSpec, directory: Path, **changes: Any) -> tuple[algorithms.Model, Path, Path]:
@@ -45,8 +46,13 @@ def stock(spec: WorkerSpec, directory: Path, **changes: Any) -> tuple[algorithms
     if spec.normalize:
         venv = VecNormalize(venv)
     hyperparameters = {**spec.hyperparameters, **changes}
-    model = algorithms.CLASSES[spec.algo](
-        spec.policy, venv, seed=spec.seed, device="cpu", policy_kwargs=dict(spec.policy_kwargs), **hyperparameters
+    model = algorithms.class_of(spec.algo)(
+        algorithms.policy_alias(spec.algo, spec.policy),
+        venv,
+        seed=spec.seed,
+        device="cpu",
+        policy_kwargs=dict(spec.policy_kwargs),
+        **hyperparameters,
     )
     model.learn(spec.total_timesteps)
     model.save(directory / "stock.zip")
@@ -56,11 +62,13 @@ def stock(spec: WorkerSpec, directory: Path, **changes: Any) -> tuple[algorithms
 
 
 NOISE = NormalActionNoise(np.zeros(1), np.full(1, 0.2))
-BY_HAND: dict[str, dict[str, Any]] = {"sac": {}, "td3": {"action_noise": NOISE}, "a2c": {}}
+BY_HAND: dict[str, dict[str, Any]] = {**{algo: {} for algo in ALL}, "td3": {"action_noise": NOISE}}
 """What is written otherwise for Stable-Baselines3 than in a job file."""
 
 
-@pytest.fixture(scope="module", params=ALGORITHMS)
+@pytest.fixture(
+    scope="module", params=[pytest.param(algo, marks=pytest.mark.slow) if algo == "tqc" else algo for algo in ALL]
+)
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
     """A training that is over."""
     spec = helpers.algorithm(request.param, normalize=True, n_envs=3, eval_episodes=3)
@@ -113,7 +121,7 @@ def test_other_hyperparameters_of_sac_are_stable_baselines3s_own(
 
 def test_tables_have_a_row_for_each_iteration_of_many_small_rollouts(trained: JobPaths) -> None:
     spec = spec_of(trained)
-    each, last = {"sac": (516, 1308), "td3": (516, 1308), "a2c": (528, 1344)}[spec.algo]
+    each, last = {"a2c": (528, 1344), "recurrent-ppo": (576, 1344)}.get(spec.algo, (516, 1308))
     assert spec.steps_an_iteration == each
     timings, progress = helpers.rows(trained.timings_csv), helpers.rows(trained.progress_csv)
     assert [int(row["env_steps"]) for row in timings] == [each, 2 * each, last]
@@ -124,7 +132,7 @@ def test_tables_have_a_row_for_each_iteration_of_many_small_rollouts(trained: Jo
         assert 0 < seconds["env_s"] + seconds["policy_s"] + seconds["gae_s"] <= seconds["rollout_s"]
         assert 0 < seconds["backward_s"] + seconds["optimizer_s"] <= seconds["train_s"]
         assert min(seconds[name] for name in ("env_s", "policy_s", "backward_s", "optimizer_s")) > 0
-        assert (seconds["gae_s"] > 0) == (spec.algo == "a2c")
+        assert (seconds["gae_s"] > 0) == (spec.algo not in OFF_POLICY)
 
 
 def test_model_loads_with_its_own_class_alone_and_without_the_replay_buffer(trained: JobPaths) -> None:
@@ -135,14 +143,14 @@ def test_model_loads_with_its_own_class_alone_and_without_the_replay_buffer(trai
     pickled = [base64.b64decode(one[":serialized:"]) for one in data.values() if ":serialized:" in str(one)]
     assert pickled
     assert not any(b"orchestrator" in content for content in pickled), "then it would be needed to load it"
-    model = algorithms.CLASSES[spec_of(trained).algo].load(trained.model, device="cpu")
+    model = algorithms.class_of(spec_of(trained).algo).load(trained.model, device="cpu")
     assert model.num_timesteps >= 1300
     assert model.predict(np.zeros(3, np.float32))[0].shape == (1,)
 
 
 def test_what_only_going_on_needs_is_gone_when_the_policy_is_saved(trained: JobPaths) -> None:
     left = list(trained.checkpoints.iterdir())
-    assert len(left) == (2 if spec_of(trained).algo == "a2c" else 1)
+    assert len(left) == (1 if spec_of(trained).algo in OFF_POLICY else 2)
 
 
 def test_evaluation_explores_as_training_does(trained: JobPaths) -> None:
@@ -235,13 +243,14 @@ def test_numbers_that_are_not_finite_end_as_diverged_at_once(tmp_path: Path, alg
 
 def test_an_environment_that_does_not_suit_is_refused_before_launch() -> None:
     jobs = from_mapping(
-        {"name": "test", "jobs": [{"name": algo, "algo": algo, "env": "CartPole-v1"} for algo in ("ppo", *ALGORITHMS)]},
+        {"name": "test", "jobs": [{"name": algo, "algo": algo, "env": "CartPole-v1"} for algo in ("ppo", *ALL)]},
         source="robots.toml",
         base=Path(),
     ).jobs
     asked = [request for request, _ in requests_of(jobs)[0].values()]
     problems = {request.algo: check(request).problem for request in asked}
-    assert problems["ppo"] is problems["a2c"] is None
+    assert problems["ppo"] is problems["a2c"] is problems["recurrent-ppo"] is None
+    assert "sb3-contrib's CROSSQ needs a Box" in str(problems["crossq"])
     assert "its action space is Discrete(2); Stable-Baselines3's SAC needs a Box" in str(problems["sac"])
     assert "Stable-Baselines3's TD3 needs a Box" in str(problems["td3"])
 
@@ -280,5 +289,5 @@ def test_noise_of_state_dependent_exploration_is_drawn_at_every_rollout(freq: in
     drawn: list[tuple[int, int]] = []
     for step in range(8):
         model.policy.reset_noise = lambda n, step=step: drawn.append((step, n))  # type: ignore[method-assign,misc]
-        evaluation.explore(model, step, 2)
+        acting.explore(model, step, 2)
     assert drawn == [(step, 2) for step in expected]

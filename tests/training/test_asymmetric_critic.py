@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.core.worker_spec import CONTRIB, WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 from orchestrator.worker.policies import job_policy
@@ -70,8 +70,9 @@ def test_the_last_observations_are_what_the_episode_has_drawn() -> None:
         ("a2c", {}),
         ("sac", {}),
         ("td3", {}),
+        *(pytest.param(algo, {}, marks=pytest.mark.slow) for algo in CONTRIB),
     ],
-    ids=["fast", "sb3", "a2c", "sac", "td3"],
+    ids=["fast", "sb3", "a2c", "sac", "td3", *CONTRIB],
 )
 def test_the_actor_is_blind_to_them_after_training_and_the_critic_is_not(
     tmp_path: Path, algo: str, changes: dict[str, Any]
@@ -92,6 +93,9 @@ def test_the_actor_is_blind_to_them_after_training_and_the_critic_is_not(
 
 def critic(model: Any, observations: torch.Tensor) -> np.ndarray:
     with torch.no_grad():
+        if hasattr(model.policy, "lstm_actor"):
+            states = torch.zeros(1, len(observations), 8)
+            return model.policy.predict_values(observations, (states, states), torch.ones(len(observations))).numpy()
         if hasattr(model.policy, "predict_values"):
             return model.policy.predict_values(observations).numpy()
         return model.critic(observations, torch.zeros(len(observations), 8))[0].numpy()

@@ -1,16 +1,18 @@
-"""The tables of hyperparameters in a job file have Stable-Baselines3's own names and defaults."""
+"""The tables of hyperparameters in a job file have Stable-Baselines3's and sb3-contrib's own names and defaults."""
 
 from __future__ import annotations
 
 import inspect
+from typing import get_args
 
 import pytest
-from stable_baselines3 import A2C, PPO, SAC, TD3
 
+from orchestrator.core.worker_spec import CONTRIB, Algorithm
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, POLICY_KEYS, PolicyKwargs
+from orchestrator.jobfile.toml_models import Settings
 from orchestrator.worker.training import algorithms
 
-CLASSES = {"ppo": PPO, "sac": SAC, "td3": TD3, "a2c": A2C}
+CLASSES = {name: algorithms.class_of(name) for name in ALGORITHMS}
 NOT_IN_A_JOB_FILE = {
     "policy",
     "env",
@@ -31,7 +33,8 @@ OF_CODE = {"observation_space", "action_space", "lr_schedule", "use_sde", "optim
 
 
 def test_algorithms_of_job_file_and_worker_are_the_same() -> None:
-    assert set(ALGORITHMS) == set(algorithms.CLASSES) == set(POLICY_KEYS)
+    assert set(ALGORITHMS) == {*algorithms.CLASSES, *CONTRIB} == set(POLICY_KEYS) == set(get_args(Algorithm))
+    assert {"policy_kwargs", *ALGORITHMS} <= Settings.model_fields.keys()
 
 
 @pytest.mark.parametrize("algo", CLASSES)
@@ -46,10 +49,10 @@ def test_names_and_defaults_are_those_of_stable_baselines3(algo: str) -> None:
 @pytest.mark.parametrize("algo", CLASSES)
 def test_policy_kwargs_are_those_of_its_policies(algo: str) -> None:
     defaults = PolicyKwargs().model_dump()
-    for policy in ("MlpPolicy", "CnnPolicy", "MultiInputPolicy"):
-        parameters = inspect.signature(CLASSES[algo].policy_aliases[policy]).parameters
+    for policy in ("MlpPolicy",) if algo == "crossq" else ("MlpPolicy", "CnnPolicy", "MultiInputPolicy"):
+        parameters = inspect.signature(algorithms.policy_class(algo, policy)).parameters
         assert POLICY_KEYS[algo] <= parameters.keys()
         missing = parameters.keys() - POLICY_KEYS[algo] - OF_CODE
-        assert missing <= {"dist_kwargs"}, policy
+        assert missing <= {"dist_kwargs", "lstm_kwargs"}, policy
         for key in POLICY_KEYS[algo]:
             assert defaults[key] in (None, parameters[key].default)

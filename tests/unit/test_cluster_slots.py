@@ -152,7 +152,9 @@ def test_fits_ever_ignores_what_is_in_use() -> None:
 
 # -- versions
 
-HERE = {"python": "3.11.7", "torch": "2.13.0+cpu", "numpy": "2.4.6", "psutil": "7.2.2", CODE: "abc"}
+HERE = {"python": "3.11.7", "torch": "2.13.0+cpu", "numpy": "2.4.6", "psutil": "7.2.2", CODE: "abc"} | {
+    "sb3-contrib": "2.9.2"
+}
 
 
 @pytest.mark.parametrize(
@@ -166,6 +168,8 @@ HERE = {"python": "3.11.7", "torch": "2.13.0+cpu", "numpy": "2.4.6", "psutil": "
         ({"psutil": "6.0.0"}, False),
         ({"psutil": None}, False),
         ({"numpy": None}, True),
+        ({"sb3-contrib": "2.9.0"}, True),
+        ({"sb3-contrib": None}, False),
         ({CODE: "abd"}, True),
     ],
 )

@@ -126,8 +126,19 @@ Swimmer-v4: {n_timesteps: 1e4, learning_starts: 10000, noise_type: ornstein-uhle
     sac, jobs = imported(tmp_path, "Ant-v4: {ent_coef: auto_0.5, tau: 0.02, buffer_size: !!float 3e5}", "sac.yml")
     assert jobs["Ant-v4"]["sac"] == {"ent_coef": "auto_0.5", "tau": 0.02, "buffer_size": 300_000}
     assert sac.algo == "sac"
+    _, jobs = imported(tmp_path, "Ant-v4: {top_quantiles_to_drop_per_net: 5, n_timesteps: 1e5}", "tqc.yml")
+    assert jobs["Ant-v4"]["tqc"] == {"top_quantiles_to_drop_per_net": 5}
     with pytest.raises(UsageError, match="discrete actions"):
         imported(tmp_path, "CartPole-v1: {}", "sac.yml")
+
+
+def test_the_zoos_name_of_recurrent_ppo_and_of_its_policy_are_understood(tmp_path: Path) -> None:
+    text = "Pendulum-v1: {n_envs: 4, n_steps: 100, policy: MlpLstmPolicy, policy_kwargs: 'dict(lstm_hidden_size=64)'}"
+    made, jobs = imported(tmp_path, text, "ppo_lstm.yml")
+    assert made.algo == "recurrent-ppo"
+    assert jobs["Pendulum-v1"]["policy"] == "MlpPolicy"
+    assert jobs["Pendulum-v1"]["policy_kwargs"] == {"lstm_hidden_size": 64}
+    assert 400 % jobs["Pendulum-v1"]["recurrent-ppo"]["batch_size"] == 0
 
 
 def test_chosen_environments_and_algorithm(tmp_path: Path) -> None:

@@ -76,7 +76,12 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     ("free disk space", {"resources": {"min_free_disk": 5}}, ".resources.min_free_disk", "or 0 for no limit, found 5"),
     ("unknown start", {"resources": {"start": "spawn"}}, ".resources.start", 'one of "exec", "fork", found'),
     ("absurd count", {"n_envs": 10**5000}, ".n_envs", "more than 18 digits"),
-    ("unknown algorithm", {"algo": "dqn"}, ".algo", 'expected one of "ppo", "sac", "td3", "a2c", found the text "dqn"'),
+    (
+        "unknown algorithm",
+        {"algo": "dqn"},
+        ".algo",
+        'expected one of "ppo", "sac", "td3", "a2c", "tqc", "crossq", "recurrent-ppo", found the text "dqn"',
+    ),
     ("unknown task", {"task": "foward"}, ".task", 'unknown task "foward"; did you mean "forward"?'),
     ("task that is no class", {"task": "my tasks:Jump"}, ".task", "my tasks:Jump"),
     ("task without a name", {"task": 3}, ".task", "found 3"),

@@ -11,7 +11,7 @@ from jobfile_helpers import HOPPER, ROOT, problems, resolve
 
 from orchestrator import api
 from orchestrator.core.errors import SpecError
-from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
 from orchestrator.jobfile import Experiment, from_mapping, load
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.presets import PRESETS
@@ -92,7 +92,7 @@ def test_a_preset_suits_every_algorithm_and_gives_ppo_alone_its_hyperparameters(
     assert (resolved.hyperparameters, resolved.policy_kwargs) == (
         (spec(same).hyperparameters, spec(same).policy_kwargs) if same else ({}, {})
     )
-    if algo in ("sac", "td3"):
+    if algo in OFF_POLICY:
         assert (resolved.n_envs, resolved.normalize) == (plain.n_envs, plain.normalize)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,21 +95,18 @@ def load_policy(
 ) -> Policy:
     """The policy in ``venv``. :raises PolicyError: as :func:`load_model` and :func:`normalized`."""
     from orchestrator.worker.runtime import sb3_internals
-    from orchestrator.worker.training import algorithms, evaluation
+    from orchestrator.worker.training.acting import ActingPolicy
 
     model = load_model(spec, paths, venv, trained)
     wrapped: Any = sb3_internals.wrap_env(model, normalized(spec, paths, venv, trained))
-    steps = itertools.count()
+    policy = ActingPolicy(model, venv.num_envs, deterministic=deterministic)
 
     def act(observation: Any) -> tuple[Any, bool]:
         if observation is None:
+            policy.begin()
             return wrapped.reset(), False
-        if not deterministic:
-            evaluation.explore(model, next(steps), venv.num_envs)
-        actions, _ = model.predict(observation, deterministic=deterministic)
-        if not deterministic:
-            actions = algorithms.add_action_noise(model, actions)
-        observation, _, dones, _ = wrapped.step(actions)
+        observation, _, dones, _ = wrapped.step(policy.act(observation))
+        policy.see_ends(dones)
         return observation, bool(dones[0])
 
     return act
@@ -147,8 +143,9 @@ def load_model(spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpo
     # A model must not allocate gigabytes for a replay buffer that it does not use.
     small_buffer = {"buffer_size": 1} if spec.algo in OFF_POLICY else {}
     if trained is None:
+        kind = algorithms.class_of(spec.algo)
         try:
-            return algorithms.CLASSES[spec.algo].load(paths.model, device="cpu", custom_objects=small_buffer)
+            return kind.load(paths.model, device="cpu", custom_objects=small_buffer)
         except Exception as error:
             raise PolicyError(f"{paths.model} cannot be loaded: {failures.describe(error)}") from error
     state = trained.state

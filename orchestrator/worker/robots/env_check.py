@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.core.messages import ExaminationRequest
-from orchestrator.core.worker_spec import OFF_POLICY, fast_refused
+from orchestrator.core.worker_spec import CONTRIB, OFF_POLICY, fast_refused
 from orchestrator.worker.runtime import failures, user_env
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> 
     from gymnasium import spaces
 
     actions, observations = env.action_space, env.observation_space
-    algorithm = f"Stable-Baselines3's {request.algo.upper()}"
+    package = "sb3-contrib" if request.algo in CONTRIB else "Stable-Baselines3"
+    algorithm = f"{package}'s {request.algo.upper()}"
     if request.algo in OFF_POLICY and not isinstance(actions, spaces.Box):
         raise UnfitError(f'its action space is {actions}; {algorithm} needs a Box, algo = "ppo" can use it')
     parts = observations.spaces.values() if isinstance(observations, spaces.Dict) else [observations]

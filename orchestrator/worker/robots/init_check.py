@@ -95,7 +95,7 @@ def _untrained(request: ExaminationRequest, environment: Simulation | Spaces) ->
     names, spaces = _names_and_spaces(environment)
     use_sde = from_values(ExaminationRequest, source["request"]).use_sde
     policy = _network(source, use_sde, spaces) if source["policy"] == "MlpPolicy" else None
-    kind: Any = algorithms.CLASSES[source["algo"]].policy_aliases[source["policy"]]
+    kind = algorithms.policy_class(source["algo"], source["policy"])
     return InitialPolicy(
         label="when it has succeeded",
         algo=source["algo"],
@@ -110,7 +110,7 @@ def _network(job: Mapping[str, Any], use_sde: bool, spaces: Spaces) -> Any:
     settings = dict(job["policy_kwargs"]) | ({"use_sde": True} if use_sde else {})
     if "activation_fn" in settings:
         settings["activation_fn"] = algorithms.activation(settings["activation_fn"])
-    kind: Any = algorithms.CLASSES[job["algo"]].policy_aliases["MlpPolicy"]
+    kind: Any = algorithms.policy_class(job["algo"], "MlpPolicy")
     return kind(*spaces, lambda _: 0.0, **settings)
 
 

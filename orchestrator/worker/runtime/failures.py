@@ -7,6 +7,7 @@ import traceback
 from collections import deque
 from pathlib import Path
 
+from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
 from orchestrator.core.text import shortened
 
@@ -33,6 +34,10 @@ class GpuMemoryError(Exception):
     """The GPU, or the share of it that the job has, has no memory left; the message says what to do."""
 
 
+class MissingPackageError(UsageError):
+    """A package of an optional extra is not installed; the message says which, and how to install it."""
+
+
 class Interrupted(Exception):
     """The attempt stopped on request, at a whole checkpoint."""
 
@@ -52,7 +57,7 @@ def classify(error: BaseException) -> tuple[ExitCode, str, str]:
     trace = "\n".join(deque((line for part in parts for line in shortened(part).splitlines()), _TRACEBACK_LINES))
     if is_disk_full(error):
         return ExitCode.DISK_FULL, f"no space left on the disk: {shortened(str(error))}", trace
-    if isinstance(error, CheckpointError | GpuMemoryError):
+    if isinstance(error, CheckpointError | GpuMemoryError | MissingPackageError):
         return ExitCode.ERROR, shortened(str(error)), trace
     if isinstance(error, RankLostError | Diverged):
         return ExitCode.DIVERGED if isinstance(error, Diverged) else ExitCode.RANK_LOST, shortened(str(error)), trace

@@ -22,6 +22,8 @@ from torch.optim import Adam, Optimizer, RMSprop
 LAST_OBS, LAST_ORIGINAL_OBS, LAST_EPISODE_STARTS = "_last_obs", "_last_original_obs", "_last_episode_starts"
 """Attributes of a model: the observations that the next action is for, the same before normalisation (off-policy), and
 ``(n_envs,)`` whether an episode starts with them. Loops write them through ``vars(model)``, without a call a step."""
+LAST_LSTM_STATES = "_last_lstm_states"
+"""Attribute of sb3-contrib's recurrent models: hidden and cell states of policy and value function, on their device."""
 N_UPDATES, EPISODE_NUM, PROGRESS_REMAINING = "_n_updates", "_episode_num", "_current_progress_remaining"
 """Attributes of a model: epochs trained, episodes ended (off-policy), and the share of the training still to come."""
 HAS_FUSED_ADAM = hasattr(torch, "_fused_adam_")

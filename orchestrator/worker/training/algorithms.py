@@ -1,4 +1,4 @@
-"""The algorithms of Stable-Baselines3 behind one interface.
+"""The algorithms of Stable-Baselines3 and sb3-contrib behind one interface.
 
 :func:`collect` and :func:`update` are the two halves of the loop in ``learn()``.
 """
@@ -6,23 +6,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from stable_baselines3 import A2C, PPO, SAC, TD3
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv
 
+from orchestrator.core.worker_spec import CONTRIB
 from orchestrator.worker.runtime import sb3_internals
 
-Model: TypeAlias = PPO | A2C | SAC | TD3
-OffPolicy: TypeAlias = SAC | TD3
+Model: TypeAlias = OnPolicyAlgorithm | OffPolicyAlgorithm
+OffPolicy: TypeAlias = OffPolicyAlgorithm
 
 CLASSES: Mapping[str, type[Model]] = {"ppo": PPO, "sac": SAC, "td3": TD3, "a2c": A2C}
-"""By name in the job file."""
+"""Those of Stable-Baselines3, by name in the job file."""
+
+
+def class_of(algo: str) -> type[Model]:
+    """:param algo: name in the job file.
+
+    :raises MissingPackageError: it is of sb3-contrib, which is not installed.
+    """
+    if algo not in CONTRIB:
+        return CLASSES[algo]
+    from orchestrator.worker.training import contrib
+
+    return contrib.class_of(algo)
+
+
+def policy_class(algo: str, policy: str) -> type[BasePolicy]:
+    """The class of a policy, named as in the job file. :raises MissingPackageError: as :func:`class_of`."""
+    return class_of(algo).policy_aliases[policy_alias(algo, policy)]
+
+
+def policy_alias(algo: str, policy: str) -> str:
+    """The algorithm's own name of a policy of the job file: recurrent PPO has ``MlpLstmPolicy`` for ``MlpPolicy``."""
+    return policy.replace("Policy", "LstmPolicy") if algo == "recurrent-ppo" else policy
 
 
 def collect(model: Model, env: VecEnv, callback: BaseCallback) -> None:
@@ -67,14 +93,16 @@ def optimizers(model: Model) -> dict[str, torch.optim.Optimizer]:
     """All optimisers, by the names of their files in ``model.zip``."""
     if not isinstance(model, OffPolicy):
         return {"policy.optimizer": model.policy.optimizer}
-    optimizers = {"actor.optimizer": model.actor.optimizer, "critic.optimizer": model.critic.optimizer}
+    parts: Any = model  # each has them, and the base class does not say so
+    optimizers = {"actor.optimizer": parts.actor.optimizer, "critic.optimizer": parts.critic.optimizer}
     temperature = getattr(model, "ent_coef_optimizer", None)
     return optimizers if temperature is None else {**optimizers, "ent_coef_optimizer": temperature}
 
 
 def temperature(model: Model) -> torch.Tensor | None:
-    """The logarithm of SAC's learnt entropy coefficient, which is not part of its policy; None elsewhere."""
-    return model.log_ent_coef if isinstance(model, SAC) else None
+    """The logarithm of a learnt entropy coefficient (SAC, TQC, CrossQ), not part of the policy; None elsewhere."""
+    learnt: torch.Tensor | None = getattr(model, "log_ent_coef", None)
+    return learnt
 
 
 def activation(name: str) -> type[torch.nn.Module]:

@@ -24,7 +24,7 @@ from orchestrator.worker.envs import env_factory
 from orchestrator.worker.runtime import sb3_internals
 from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.runtime.progress import say
-from orchestrator.worker.training import algorithms
+from orchestrator.worker.training.acting import ActingPolicy
 from orchestrator.worker.training.algorithms import Model
 from orchestrator.worker.training.best_moment import BestMoment
 from orchestrator.worker.training.training_state import generators, restore_generators
@@ -253,15 +253,10 @@ def _run(
     observations = venv.reset()
     if watched is not None:
         watched.begin(venv)
-    elapsed = 0
+    policy = ActingPolicy(model, len(remaining), deterministic=deterministic)
     while remaining.any():
-        if not deterministic:
-            explore(model, elapsed, len(remaining))
-        actions, _ = model.predict(observations, deterministic=deterministic)
-        if not deterministic:
-            actions = algorithms.add_action_noise(model, actions)
-        observations, rewards, dones, infos = venv.step(actions)
-        elapsed += 1
+        observations, rewards, dones, infos = venv.step(policy.act(observations))
+        policy.see_ends(dones)
         returns += rewards
         steps += 1
         ended = dones | (steps >= LONGEST)
@@ -285,16 +280,6 @@ def _run(
         returns[dones] = steps[dones] = 0
         each_step()
     return episodes
-
-
-def explore(model: Model, elapsed: int, n_envs: int) -> None:
-    """Draw the noise of state-dependent exploration (gSDE) as often as in training; once where it counts episodes."""
-    if not model.use_sde:
-        return
-    rollout = algorithms.steps_a_rollout(model) or LONGEST
-    every = min(model.sde_sample_freq, rollout) if model.sde_sample_freq > 0 else rollout
-    if elapsed % every == 0:
-        model.policy.reset_noise(n_envs)  # type: ignore[operator]
 
 
 def _measures(info: Mapping[str, Any]) -> dict[str, float | None]:

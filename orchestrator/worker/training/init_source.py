@@ -10,14 +10,14 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job_files import read_job, standing
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.core.worker_spec import Algorithm, WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.runtime import failures
@@ -25,8 +25,16 @@ from orchestrator.worker.training import algorithms, checkpoint
 from orchestrator.worker.training.initial_policy import InitialPolicy, Names, activation_of, names_of, saved
 
 EXPECTED = "expected a job's directory, RUN_DIR/jobs/JOB_ID, or a model.zip of Stable-Baselines3"
-_MARKS = {"clip_range": "ppo", "target_entropy": "sac", "target_policy_noise": "td3", "gae_lambda": "a2c"}
-"""Attribute of a model → its algorithm, by the first that it has."""
+_MARKS: Mapping[Algorithm, set[str]] = {
+    "recurrent-ppo": {"clip_range", "lstm_actor.weight_ih_l0"},
+    "ppo": {"clip_range"},
+    "tqc": {"target_entropy", "top_quantiles_to_drop_per_net"},
+    "crossq": {"target_entropy", "policy_delay"},
+    "sac": {"target_entropy"},
+    "td3": {"target_policy_noise"},
+    "a2c": {"gae_lambda"},
+}
+"""Attributes of a model and parameters of its policy, of the first algorithm that has them all."""
 CLIPPING = {"clip_obs": 10.0, "epsilon": 1e-8}
 """How the ``VecNormalize`` of every job is set: its defaults."""
 TRIES = 3
@@ -61,8 +69,8 @@ def _of_model(path: Path, spec: WorkerSpec | None) -> InitialPolicy:
     statistics = None
     try:
         _, parameters, variables = load_from_zip_file(path, load_data=False, device="cpu")
-        policy = parameters["policy"]
-        algo, activation = _of_spec(spec) if spec is not None else _of_data(path)
+        policy: Any = parameters["policy"]
+        algo, activation = _of_spec(spec) if spec is not None else _of_data(path, policy)
         if normalization.is_file() and (spec is None or spec.normalize):
             normalized = vars(pickle.loads(normalization.read_bytes()))
             statistics = None if spec is None and not normalized["norm_obs"] else _statistics(normalized)
@@ -113,19 +121,22 @@ def _of_checkpoint(paths: JobPaths, spec: WorkerSpec) -> InitialPolicy:
 
 
 def _of_spec(spec: WorkerSpec) -> tuple[str, str]:
-    kind: Any = algorithms.CLASSES[spec.algo].policy_aliases[spec.policy]
+    kind = algorithms.policy_class(spec.algo, spec.policy)
     return spec.algo, activation_of(kind, spec.policy_kwargs.get("activation_fn"))
 
 
-def _of_data(path: Path) -> tuple[str, str]:
-    """Algorithm and activation, from what Stable-Baselines3 writes for people beside its pickles, which stay unread."""
+def _of_data(path: Path, policy: Mapping[str, Any]) -> tuple[str, str]:
+    """Algorithm and activation, from what Stable-Baselines3 writes for people beside its pickles, which stay unread.
+
+    :param policy: its parameters, by name.
+    """
     with zipfile.ZipFile(path) as archive:
         data: Mapping[str, Any] = json.loads(archive.read("data"))
-    algo = next((algo for mark, algo in _MARKS.items() if mark in data), None)
+    algo = next((algo for algo, marks in _MARKS.items() if marks <= {*data, *policy}), None)
     if algo is None:
-        raise ValueError(f"it is no model of {', '.join(algorithms.CLASSES)}")
+        raise ValueError(f"it is no model of {', '.join(get_args(Algorithm))}")
     named = re.search(r"(\w+)'>$", str((data.get("policy_kwargs") or {}).get("activation_fn", "")))
-    kind: Any = algorithms.CLASSES[algo].policy_aliases["MlpPolicy"]
+    kind = algorithms.policy_class(algo, "MlpPolicy")
     return algo, activation_of(kind, None if named is None else named[1])
 
 

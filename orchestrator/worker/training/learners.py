@@ -1,6 +1,6 @@
-"""Makes the model of a job's spec: an algorithm of stock Stable-Baselines3, or PPO with less overhead.
+"""Makes the model of a job's spec: a stock algorithm of Stable-Baselines3 or sb3-contrib, or PPO with less overhead.
 
-Only objects of torch and stable-baselines3 go into the model, so that ``model.zip`` loads where this package is not
+Only objects of torch and of these packages go into the model, so that ``model.zip`` loads where this package is not
 installed.
 """
 
@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from stable_baselines3 import A2C, PPO, SAC
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
@@ -23,7 +22,7 @@ from orchestrator.core.worker_spec import SCHEDULES, WorkerSpec, fast_refused, p
 from orchestrator.worker.distributed.process_group import ProcessGroup
 from orchestrator.worker.distributed.ranks import ALONE, Ranks
 from orchestrator.worker.training import algorithms, asymmetric_critic
-from orchestrator.worker.training.algorithms import CLASSES, Model
+from orchestrator.worker.training.algorithms import Model, OffPolicy
 from orchestrator.worker.training.distributed_ppo import DistributedPPO
 from orchestrator.worker.training.fast.policy import UnsuitableError
 from orchestrator.worker.training.fast.ppo import FastPPO
@@ -61,7 +60,7 @@ def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
 
     def make(kind: type[Model]) -> Model:
         return kind(
-            spec.policy,
+            algorithms.policy_alias(spec.algo, spec.policy),
             venv,
             seed=spec.seed,
             device=device(spec),
@@ -87,7 +86,7 @@ def _hyperparameters(spec: WorkerSpec, ranks: Ranks) -> dict[str, Any]:
     """The hyperparameters, with one rank's part of minibatches and replay buffer."""
     if ranks.size == 1:
         return dict(spec.hyperparameters)
-    defaults = inspect.signature(CLASSES[spec.algo]).parameters
+    defaults = inspect.signature(algorithms.class_of(spec.algo)).parameters
     shared = {name: defaults[name].default for name in ("batch_size", "buffer_size") if name in defaults}
     whole = {**shared, **spec.hyperparameters}
     return {name: value // ranks.size if name in shared else value for name, value in whole.items()}
@@ -108,7 +107,7 @@ def _join_ranks(model: Model, ranks: ProcessGroup, spec: WorkerSpec) -> None:
 
 
 def _stock(spec: WorkerSpec) -> type[Model]:
-    return DistributedPPO if spec.algo == "ppo" and spec.ranks > 1 else CLASSES[spec.algo]
+    return DistributedPPO if spec.algo == "ppo" and spec.ranks > 1 else algorithms.class_of(spec.algo)
 
 
 def _choice(spec: WorkerSpec, venv: VecEnv) -> tuple[type[Model], str, str]:
@@ -130,19 +129,20 @@ def logged_columns(model: Model) -> list[str]:
     still add a column.)
     """
     count, has_std, others = "iterations", hasattr(model.policy, "log_std"), ["learning_rate", "n_updates"]
-    if isinstance(model, PPO):
+    attributes = vars(model)
+    if "clip_range" in attributes:
         losses = ["loss", "policy_gradient_loss", "value_loss", "entropy_loss", "explained_variance", "approx_kl"]
         losses += ["clip_fraction", "clip_range"]
-    elif isinstance(model, A2C):
+    elif not isinstance(model, OffPolicy):
         losses = ["policy_loss", "value_loss", "entropy_loss", "explained_variance"]
     else:
         losses = ["actor_loss", "critic_loss"]
         count, has_std = "episodes", model.use_sde
-    if isinstance(model, SAC):
-        losses += ["ent_coef"] if model.ent_coef_optimizer is None else ["ent_coef", "ent_coef_loss"]
+    if "ent_coef_optimizer" in attributes:
+        losses += ["ent_coef"] if attributes["ent_coef_optimizer"] is None else ["ent_coef", "ent_coef_loss"]
     if has_std:
         others.append("std")
-    if isinstance(model, PPO) and model.clip_range_vf is not None:
+    if attributes.get("clip_range_vf") is not None:
         others.append("clip_range_vf")
     time = [f"time/{name}" for name in (count, "total_timesteps", "time_elapsed", "fps")]
     return [*time, "rollout/ep_rew_mean", "rollout/ep_len_mean", *(f"train/{name}" for name in losses + others)]

@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from orchestrator.worker.envs import env_state
 from orchestrator.worker.runtime import sb3_internals as sb3
 from orchestrator.worker.runtime.progress import say
-from orchestrator.worker.training import algorithms
+from orchestrator.worker.training import algorithms, contrib
 from orchestrator.worker.training.algorithms import Model
 
 _NORMALIZATION = ("obs_rms", "ret_rms", "returns", "old_obs", "old_reward")
@@ -76,6 +76,7 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
         "last_obs": _each_array(attributes[sb3.LAST_OBS], _in_memory_order),
         "last_original_obs": _each_array(attributes[sb3.LAST_ORIGINAL_OBS], _in_memory_order),
         "last_episode_starts": attributes[sb3.LAST_EPISODE_STARTS],
+        "lstm_states": contrib.lstm_states(model),
         "normalization": normalization
         and {name: getattr(normalization, name) for name in _NORMALIZATION if hasattr(normalization, name)},
         "spaces": pickle.dumps((model.observation_space, model.action_space)),
@@ -117,6 +118,8 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
         attributes[sb3.LAST_OBS] = _each_array(state["last_obs"], _in_original_order)
         attributes[sb3.LAST_ORIGINAL_OBS] = _each_array(state["last_original_obs"], _in_original_order)
         attributes[sb3.LAST_EPISODE_STARTS] = state["last_episode_starts"]
+        if (lstm_states := state.get("lstm_states")) is not None:
+            contrib.restore_lstm_states(model, lstm_states)
     restore_generators(state["generators"])
     loop = state["place"]
     if isinstance(loop, LoopState):  # it may lack fields that were added later

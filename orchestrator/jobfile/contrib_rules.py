@@ -1,0 +1,43 @@
+"""Checks of jobs whose algorithm is one of sb3-contrib's, an optional extra."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core.text import missing_contrib
+from orchestrator.core.worker_spec import CONTRIB
+from orchestrator.jobfile.hyperparameters import DEFAULTS, PolicyKwargs
+from orchestrator.jobfile.validation import Report
+
+
+def check_contrib(merged: Mapping[str, Any], bad: set[str], report: Report) -> None:
+    """Check a job's merged settings, except those that depend on keys in ``bad``, which are invalid already."""
+    algo = merged["algo"]
+    if "algo" in bad or algo not in CONTRIB:
+        return
+    if importlib.util.find_spec("sb3_contrib") is None:
+        report(["algo"], missing_contrib(algo))
+    if algo == "crossq" and "policy" not in bad and merged["policy"] != "MlpPolicy":
+        report(["policy"], f'{merged["policy"]} does not fit: crossq has only "MlpPolicy"; tqc and sac have the others')
+    if not bad & {algo, "policy_kwargs"}:
+        defaults = DEFAULTS[algo] | PolicyKwargs().model_dump()
+        _check_values({**defaults, **merged[algo], **merged["policy_kwargs"]}, report)
+
+
+def _check_values(values: Mapping[str, Any], report: Report) -> None:
+    """:param values: hyperparameters of the algorithm and of its policy, whose names differ."""
+    dropped, quantiles = values.get("top_quantiles_to_drop_per_net", 0), values["n_quantiles"]
+    if dropped >= quantiles:
+        text = f"top_quantiles_to_drop_per_net = {dropped} leaves none of policy_kwargs.n_quantiles = {quantiles}"
+        report(["tqc.top_quantiles_to_drop_per_net", "policy_kwargs.n_quantiles"], f"{text}; it must be smaller")
+    if "policy_delay" in values and values["batch_size"] == 1 and values["batch_norm"]:
+        text = "must be greater than 1, as batch_norm is on: one transition has no variance to normalise by"
+        report(["crossq.batch_size"], f"{text}; or set policy_kwargs.batch_norm = false")
+    if values["shared_lstm"] and values["enable_critic_lstm"]:
+        text = "excludes an LSTM of the value function; set policy_kwargs.enable_critic_lstm = false, or leave it out"
+        report(["policy_kwargs.shared_lstm", "policy_kwargs.enable_critic_lstm"], text)
+    if values["shared_lstm"] and values["share_features_extractor"] is False:
+        text = "needs a shared features extractor; leave out share_features_extractor = false, or shared_lstm"
+        report(["policy_kwargs.shared_lstm", "policy_kwargs.share_features_extractor"], text)
