@@ -1,6 +1,6 @@
 """What domain randomisation costs: CPU time of a training of the quadruped with and without it.
 
-    python -m benchmarks.randomization [--repeats 5] [--only robot,disturbances] [--json FILE]
+    python -m benchmarks.randomization [--repeats 5] [--only robot,disturbances,terrain] [--json FILE]
 
 The trainings have the hyperparameters of ``jobs/robots.toml`` and alternate within one process, iteration by iteration.
 A repeat is the ratio of their CPU times per env_step.
@@ -48,6 +48,7 @@ def cost(what: str, randomize: Mapping[str, str], least: float | None, repeats: 
 PARTS: dict[str, Callable[[int], list[Line]]] = {
     "robot": functools.partial(cost, "random masses, friction and gains", ROBOT, LEAST),
     "disturbances": functools.partial(cost, "noise, delays and pushes", DISTURBANCES, None),
+    "terrain": functools.partial(cost, "rough terrain", {"terrain": "rough(0.03)"}, None),
 }
 
 

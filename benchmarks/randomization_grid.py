@@ -56,8 +56,10 @@ def grid(repeats: int, *, env_steps: int, run_dir: Path | None, figures: Path | 
     losses = {name: list(map(loss, seeds)) for name, seeds in points.items()}
     worst = {name: [min(map(mean_of, seed)) for seed in seeds] for name, seeds in points.items()}
     own = {name: list(map(own_return, seeds)) for name, seeds in points.items()}
+    means = {name: list(map(mean_return, seeds)) for name, seeds in points.items()}
     what = f"quadruped, {env_steps:,} env_steps, ±30 % mass × friction"
     lines = [at_least(f"{what}, {name} randomisation: return on the robot of the file", own[name]) for name in own]
+    lines += [at_least(f"{what}, {name} randomisation: mean return over the grid", means[name]) for name in means]
     lines += [at_least(f"{what}, {name} randomisation: lowest return on the grid", worst[name]) for name in worst]
     lines += [
         Line(
@@ -114,7 +116,11 @@ def evaluated(repeats: int, env_steps: int, run_dir: Path) -> dict[str, list[Seq
 
 def loss(points: Sequence[EvaluatedPoint]) -> float:
     """1 − mean return over the grid / return on the robot of the file."""
-    return 1 - float(np.mean(list(map(mean_of, points)))) / own_return(points)
+    return 1 - mean_return(points) / own_return(points)
+
+
+def mean_return(points: Sequence[EvaluatedPoint]) -> float:
+    return float(np.mean(list(map(mean_of, points))))
 
 
 def own_return(points: Sequence[EvaluatedPoint]) -> float:
