@@ -217,8 +217,8 @@ def held_by(*processes: psutil.Process) -> list[int]:
 
 GENERATIONS, SETTLED = 10, 3
 """Generations of twenty bodies, and those after which nothing may grow any more."""
-MOST_GROWTH_MIB = 8.0
-"""Of either process over 140 jobs, whose rows and declarations a supervisor keeps: about 10 KiB each."""
+MOST_GROWTH_MIB = 4.0
+"""Of either process over 140 jobs: a supervisor keeps about 6 KiB of each."""
 
 
 @pytest.mark.slow
