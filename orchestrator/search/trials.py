@@ -105,7 +105,7 @@ class TrialReader:
         self._failing.clear()
         for trial in failing:
             figures = [found[job_id] for job_id in trial.jobs if job_id in found]
-            trial.env_steps = sum(one.env_steps for one in figures)
+            trial.env_steps = max(trial.env_steps, sum(one.env_steps for one in figures))
             if not {one.state for one in figures} <= set(TERMINAL):
                 self._failing.append(trial)
 
