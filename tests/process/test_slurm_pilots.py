@@ -64,6 +64,11 @@ def scenes(fake_slurm: FakeSlurm, tmp_path: Path) -> Iterator[list[Scene]]:
         scene.executor.close()
 
 
+def worker_of(job_dir: Path) -> int:
+    """Pid of a puppet that has looked around."""
+    return int(json.loads(*await_files(job_dir / "seen.json"))["pid"])
+
+
 def scene_of(scenes: list[Scene], root: Path, session: str = "first", **settings: int) -> Scene:
     """One whose pilots have all joined."""
     scene = Scene(root, registry(root / "run", SlurmSettings(**settings), session))
@@ -101,6 +106,19 @@ def test_what_succeeds_while_its_pilot_leaves_has_succeeded(
     assert until_exit(scene.executor, handle)[handle] == Exited(handle, 0)
 
 
+@pytest.mark.parametrize(("orders", "returncode"), [(OBEDIENT, ExitCode.INTERRUPTED), (ASLEEP, None)])
+def test_a_worker_that_slurm_signals_before_its_pilot_costs_its_job_nothing(
+    orders: list[Order], returncode: int | None, scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
+    scene = scene_of(scenes, tmp_path)
+    handle = scene.start("a", [("look", None), *orders])
+    until_heard(scene.executor, handle)
+    os.kill(worker_of(tmp_path / "a"), signal.SIGTERM)
+    exited = until_exit(scene.executor, handle)[handle]
+    assert exited.returncode == returncode
+    assert exited.lost
+
+
 @pytest.mark.slow
 def test_a_launch_that_a_leaving_pilot_reads_costs_nothing(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
@@ -122,7 +140,7 @@ def test_a_killed_pilot_takes_its_workers_with_it_and_its_attempts_are_lost(
     scene = scene_of(scenes, tmp_path)
     handle = scene.start("a", [("look", None), *ASLEEP])
     until_heard(scene.executor, handle)
-    worker = int(json.loads(*await_files(tmp_path / "a" / "seen.json"))["pid"])
+    worker = worker_of(tmp_path / "a")
     os.kill(*fake_slurm.pids(), signal.SIGKILL)
     await_gone([worker])
     exited = until_exit(scene.executor, handle)[handle]
@@ -140,7 +158,7 @@ def test_a_pilot_that_comes_back_after_it_was_given_up_kills_what_it_has(
     (pid,) = fake_slurm.pids()
     handle = scene.start("a", [("look", None), *ASLEEP])
     until_heard(scene.executor, handle)
-    worker = int(json.loads(*await_files(tmp_path / "a" / "seen.json"))["pid"])
+    worker = worker_of(tmp_path / "a")
     os.kill(pid, signal.SIGSTOP)
     exited = until_exit(scene.executor, handle)[handle]
     assert "is silent" in (exited.lost or "")

@@ -151,13 +151,15 @@ def test_sbatch_that_refuses_ends_the_run_with_its_words(
         until(lambda: scenes[0].turn() and False)
 
 
-def test_a_requeued_pilot_hands_back_and_comes_again(scene: Scene, slurm_cluster: SlurmCluster) -> None:
+def test_a_requeued_pilot_hands_back_and_is_awaited(scene: Scene, slurm_cluster: SlurmCluster) -> None:
     one = scene.start("one", node="node0")
     until_heard(scene.executor, one)
     task = next(pilot.task for pilot in scene.pilots.present if one in pilot.attempts)
     slurm_cluster.run("scontrol", "requeue", task)
     assert until_exit(scene.executor, one)[one].lost
-    until(lambda: scene.turn() is not None and f"{task}.1" in {pilot.name for pilot in scene.pilots.present})
+    until(lambda: scene.turn() is not None and slurm_cluster.queue().get(task) == "PENDING")
+    until(lambda: "1 pilot waits in Slurm's queue: BeginTime" in scene.turn())  # Slurm starts it after two minutes
+    assert len(slurm_cluster.queue()) == 2, "none was submitted in its place"
 
 
 def test_the_next_supervisor_takes_pilots_over(

@@ -8,6 +8,7 @@ An attempt that is handed back after its checkpoint costs its job nothing: it en
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle, islice
@@ -19,6 +20,9 @@ from orchestrator.executors.slurm.pilot_messages import LaunchOrder
 from orchestrator.machine.cpu_locks import CpuLocks, shared_directory
 from orchestrator.machine.slots import Slot, SlotPool
 from orchestrator.machine.topology import Machine
+
+SIGNALLED = "it was stopped by a signal that its pilot did not send, such as Slurm sends before it ends a pilot"
+"""Slurm signals the processes of a pilot one after the other: a worker may have ended before the pilot knows why."""
 
 
 class PilotAttempts:
@@ -119,12 +123,14 @@ class PilotAttempts:
         self._slots.release(self._running.pop(handle)[1])
         is_asked = handle in self._asked
         self._asked.discard(handle)
-        if not self._why or is_asked:
+        if is_asked:
             return exited
+        why = self._why or SIGNALLED
         if exited.returncode == ExitCode.INTERRUPTED:
-            return replace(exited, lost=self._why)
-        if exited.returncode is None or (exited.returncode < 0 and not exited.oom_killed):
-            return Exited(handle, None, lost=self._why)
+            return replace(exited, lost=why)
+        is_killed = exited.returncode is None or (exited.returncode < 0 and not exited.oom_killed)
+        if exited.returncode == -signal.SIGTERM or (self._why and is_killed):
+            return Exited(handle, None, lost=why)
         return exited
 
     def close(self) -> None:
