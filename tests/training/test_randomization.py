@@ -271,6 +271,7 @@ def test_contact_forces_are_computed_with_the_drawn_robot() -> None:
     ("key", "text", "message"),
     [
         ("body.trunk.mass", "uniform(-1, 1)", "may be -1, and mass is never below 0"),
+        ("body.trunk.mass", "uniform(stages(1, -1, 2), 3)", "may be -1, and mass is never below 0"),
         ("body.trunk.mass", "uniform(0, 1)", "may draw a mass that is not above 0 for the body 'trunk'"),
         ("geom.*.friction", "normal(1, 1)", "may be -2, and friction is never below 0"),
         ("joint.*.damping", "scale(-1, 1)", "may be -1, and damping is never below 0"),

@@ -132,6 +132,11 @@ def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(pla
             "randomize.push.speed",
             "randomize.push.speed has 2, randomize.push.speed has 3",
         ),
+        (
+            {"randomize": {"push.speed": "uniform(stages(0, -1, 0), 2)"}, **RETURN},
+            "randomize",
+            '"push.speed": may draw -1; expected at least 0',
+        ),
         ({**STAGES, "curriculum": {"advance": "fps > 1"}}, "curriculum.advance", "depends on the speed of the machine"),
         (
             {**STAGES, "curriculum": {"advance": "loss < 1", "episodes": 200}},
