@@ -23,11 +23,12 @@ ROLLOUT = ("rollout/ep_rew_mean", "rollout/ep_len_mean")
 _ON_POLICY = ("value_loss", "entropy_loss", "explained_variance", "learning_rate", "n_updates", "std")
 _PPO = ("loss", "policy_gradient_loss", "approx_kl", "clip_fraction", "clip_range")
 _OFF_POLICY = ("actor_loss", "critic_loss", "learning_rate", "n_updates")
+_WITH_ENTROPY = (*_OFF_POLICY, "ent_coef", "ent_coef_loss")
 _TRAIN: Mapping[str, Sequence[str]] = {
-    "ppo": (*_PPO, *_ON_POLICY),
+    **dict.fromkeys(("ppo", "recurrent-ppo"), (*_PPO, *_ON_POLICY)),
     "a2c": ("policy_loss", *_ON_POLICY),
-    "sac": (*_OFF_POLICY, "ent_coef", "ent_coef_loss"),
     "td3": _OFF_POLICY,
+    **dict.fromkeys(("sac", "tqc", "crossq"), _WITH_ENTROPY),
 }
 _OF_THE_MACHINE = ("time/fps", "time/time_elapsed")
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {

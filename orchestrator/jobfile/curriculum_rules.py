@@ -25,7 +25,7 @@ from orchestrator.jobfile.validation_errors import Problems
 
 _DIVERGENCES = "rollout/divergences"
 _ONLY_LEARNT = "train/ent_coef_loss"
-"""A column of SAC that is there where ``ent_coef`` is learnt."""
+"""A column of SAC and its kin that is there where ``ent_coef`` is learnt."""
 USED = ("curriculum", "task_options", "randomize", "env_kwargs", "on_divergence", "algo")
 """Keys that the checks read."""
 
@@ -106,7 +106,7 @@ def check_length(spec: WorkerSpec, where: str, problems: Problems) -> None:
 
 def _columns(merged: Mapping[str, Any]) -> list[str]:
     columns = progress_columns(merged["algo"])
-    if not str(merged["sac"].get("ent_coef", "auto")).startswith("auto"):
+    if not str(merged[merged["algo"]].get("ent_coef", "auto")).startswith("auto"):
         columns = [name for name in columns if name != _ONLY_LEARNT]
     return [*columns, _DIVERGENCES] if merged["on_divergence"] == "end-episode" else columns
 

@@ -172,7 +172,7 @@ WAYS = [
     ("ppo", "fast"),
     pytest.param("ppo", "sb3", marks=pytest.mark.slow),
     ("sac", "auto"),
-    pytest.param("td3", "auto", marks=pytest.mark.slow),
+    *(pytest.param(algo, "auto", marks=pytest.mark.slow) for algo in ("td3", "tqc", "crossq", "recurrent-ppo")),
 ]
 
 
@@ -218,7 +218,7 @@ def test_trainings_without_stages_have_no_column(tmp_path: Path) -> None:
     assert COLUMN not in helpers.rows(plain.progress_csv)[0]
 
 
-@pytest.mark.parametrize("algo", ["ppo", "a2c", "sac", "td3"])
+@pytest.mark.parametrize("algo", helpers.SMALL)
 def test_conditions_may_name_what_the_algorithm_logs(tmp_path: Path, algo: str) -> None:
     from orchestrator.core.changing_numbers import progress_columns
 
