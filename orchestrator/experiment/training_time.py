@@ -28,7 +28,7 @@ STEP_S = 18e-6
 ("The main job")."""
 STOCK_STEP_S: Mapping[Algorithm, float] = {
     **{"ppo": 125e-6, "a2c": 250e-6, "sac": 8e-3, "td3": 5e-3},
-    **{"recurrent-ppo": 1.5e-3, "tqc": 10e-3, "crossq": 20e-3},
+    **{"recurrent-ppo": 1.3e-3, "tqc": 13e-3, "crossq": 70e-3},
 }
 """The same with the learners of Stable-Baselines3. PPO: docs/performance.md ("The fast learner", quadruped). The others
 are estimates, not measured: the order of launch needs no more than their size."""
