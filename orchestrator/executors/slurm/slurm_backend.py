@@ -46,12 +46,16 @@ class SlurmBackend:
         )
         self.executor = SlurmExecutor(pilots=self._pilots)
         self.local_slots = settings.local_slots(None)
+        self._is_staged = settings.run_dir.absolute() != settings.final_run_dir.absolute()
+        """Whether this is a plan without a run directory: the pilots are those of another supervisor, or of none."""
         self._is_begun = False
 
     def _script(self, pilots: int) -> str:
         return batch_script(self._settings, name=self._name, folder=self._shown_folder, pilots=pilots)
 
     def ready(self) -> list[str]:
+        if self._is_staged:
+            return []
         try:
             self._is_begun = True
             return handover.begin_session(self._folder, self._session, self._queue)
