@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from annotated_types import Predicate
@@ -22,6 +23,9 @@ def _options(value: Any) -> dict[str, str | None]:
     ):
         raise ExpectedError("expected a table of options of sbatch, each with text in one line, a number or true")
     options = {name.replace("_", "-"): one for name, one in value.items() if one is not False}
+    for name in options:
+        if not re.fullmatch("[a-z][a-z0-9-]+", name):
+            raise ExpectedError(f"{name!r}: expected the long name of an option of sbatch, such as mail-type")
     return {name: None if one is True else str(one) for name, one in options.items()}
 
 

@@ -92,6 +92,14 @@ def test_a_job_that_needs_more_than_a_pilot_is_refused(tmp_path: Path, fake_slur
     assert not fake_slurm.calls("sbatch")
 
 
+@pytest.mark.parametrize("name", ["a\nb", "a\\b"])
+def test_a_run_directory_that_sbatch_cannot_take_is_refused(name: str, tmp_path: Path, fake_slurm: FakeSlurm) -> None:
+    jobs = with_slurm(tmp_path, {"name": "hopper", "xml": commands.HOPPER})
+    done = invoke("run", jobs, "--executor", "slurm", "--run-dir", name, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "choose a run directory" in done.stderr
+
+
 def test_without_slurm_it_says_where_to_run_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -89,6 +90,13 @@ def test_a_long_file_is_continued_in_the_next_one_and_removed_once_it_is_read(
     assert mailbox.has_sent(tmp_path / "box", JoinOrder) or not list(tmp_path.iterdir())
 
 
+def batch_value(lines: list[str], option: str) -> str:
+    """As sbatch reads it: a backslash escapes the next sign, also within quotes."""
+    (text,) = (line.split("=", 1)[1] for line in lines if line.startswith(f"#SBATCH --{option}="))
+    (value,) = shlex.split(text, comments=True)
+    return value
+
+
 def test_the_script_has_what_the_job_file_says() -> None:
     settings = SlurmSettings(
         array=4,
@@ -98,7 +106,7 @@ def test_the_script_has_what_the_job_file_says() -> None:
         mem_mib=32768,
         gpus=2,
         setup=("module load cuda",),
-        options={"mail-type": "END", "exclusive": None, "comment": "two words"},
+        options={"mail-type": "END", "exclusive": None, "comment": "two words", "licenses": "a\\b, 'c'"},
     )
     lines = batch_script(settings, name="robots-1a2b", folder=Path("/runs/r 1%/slurm"), pilots=4).splitlines()
     assert lines[0] == "#!/bin/bash"
@@ -116,6 +124,7 @@ def test_the_script_has_what_the_job_file_says() -> None:
         "#SBATCH --exclusive",
         '#SBATCH --comment="two words"',
     } <= set(lines)
+    assert batch_value(lines, "licenses") == "a\\b, 'c'"
     assert lines.index("module load cuda") < len(lines) - 1
     assert lines[-1].startswith("exec ")
     assert lines[-1].endswith("'/runs/r 1%/slurm'")
@@ -158,6 +167,8 @@ BAD = {
     "options = { job_name = 3 }": ("slurm.options.job-name", "set by the program"),
     'options = { time = "3" }': ("slurm.options.time", "time in [slurm]"),
     'options = { nodelst = "n1" }': ("slurm.options.nodelst", "nodelist"),
+    r'options = { "qos\ntouch x #" = "1" }': ("slurm.options", "long name of an option"),
+    'options = { J = "other" }': ("slurm.options", "long name of an option"),
     "options = { nice = [1] }": ("slurm.options", "options of sbatch"),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -69,5 +70,5 @@ def _time(seconds: float) -> str:
 
 
 def _quoted(value: str) -> str:
-    """As sbatch reads it; it knows quotes, but no escapes within them."""
-    return f'"{value}"' if any(sign in value for sign in " #'\\") else value
+    """As sbatch reads it: within quotes, a backslash escapes the next sign."""
+    return value if re.fullmatch(r"[\w.,:;@%+=/*()&|-]+", value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'

@@ -26,13 +26,16 @@ PROGRAMS = ("sbatch", "squeue", "scancel")
 class SlurmBackend:
     """See :class:`orchestrator.executors.base.Backend`. Pilots are submitted when the first job waits for room.
 
-    :raises UsageError: Slurm's commands are missing.
+    :raises UsageError: Slurm's commands are missing, or sbatch cannot take the run directory's name.
     """
 
     def __init__(self, settings: BackendSettings) -> None:
         if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
             advice = "run this command where they are, on a login node"
             raise UsageError(f"--executor slurm: {joined(missing)} not found; {advice}")
+        if set(str(settings.final_run_dir.absolute())) & set("\n\\"):
+            advice = "choose a run directory whose path has neither a line break nor a backslash"
+            raise UsageError(f"{settings.final_run_dir}: sbatch cannot write logs there; {advice}")
         self._settings = settings.slurm or SlurmSettings()
         self._folder, self._session = settings.run_dir.absolute() / "slurm", secrets.token_hex(4)
         self._shown_folder = settings.final_run_dir.absolute() / "slurm"
