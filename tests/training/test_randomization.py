@@ -152,6 +152,19 @@ def test_a_saved_state_goes_on_with_the_robots_of_its_episodes() -> None:
     )
 
 
+def test_a_checkpoint_from_before_there_was_terrain_goes_on() -> None:
+    plan = np.random.default_rng(1).uniform(-1, 1, (60, 3, simulation().model.nu))
+    whole, resumed = (simulation({**DRAWN, **DISTURBED}) for _ in range(2))
+    whole.reset()
+    simulation_helpers.steps(whole, plan[:45])
+    state: Any = whole.get_state()
+    del state["places"], state["disturbances"]["noise_step"]
+    resumed.set_state(state)
+    simulation_helpers.assert_same(
+        simulation_helpers.steps(whole, plan[45:]), simulation_helpers.steps(resumed, plan[45:])
+    )
+
+
 def test_numbers_follow_the_training_and_are_those_of_its_end_elsewhere() -> None:
     growing = {"geom.floor.friction": "uniform(1, linear(1.0001, 3))"}
     batch = simulation(growing, training_steps=200)

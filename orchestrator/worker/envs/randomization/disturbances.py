@@ -183,7 +183,8 @@ class Disturbances:
             drawn[:] = state["drawn"][key]
         self._noise[:], self._actions[:] = state["noise"], state["late_actions"]
         self._observations[:], self._seen[:] = state["late_observations"], state["seen"]
-        self._step, self._noise_step = state["step"], state["noise_step"]
+        self._step = state["step"]
+        self._noise_step = state.get("noise_step", self._step)  # one counter in earlier checkpoints
         return self._seen.copy()
 
 

@@ -201,7 +201,8 @@ class RandomizedSimulation(Simulation):
             self.drawn[:, number] = saved["drawn"][key.key]
         self._steps_before = saved["control_steps"] - self._step
         self._write_robots(self._all_envs)
-        self._places[:] = saved["places"]
+        if "places" in saved:  # not in checkpoints written before there was terrain
+            self._places[:] = saved["places"]
         for env in self._all_envs:
             self._write_terrain(env)
         return self._with_drawn(self._disturbances.set_state(saved["disturbances"]), self._all_envs)
