@@ -37,7 +37,7 @@ MASS, FRICTION = "body.*.mass", "geom.*.friction"
 SHARES = ("*0.7", "*0.85", "*1", "*1.15", "*1.3")
 RANDOMIZE = {MASS: "scale(0.7, 1.3)", FRICTION: "scale(0.7, 1.3)"}
 TRAININGS: Mapping[str, Mapping[str, str]] = {"without": {}, "with": RANDOMIZE}
-ENV_STEPS = 1_228_800
+ENV_STEPS = 614_400
 DEFAULTS: dict[str, Any] = {
     "preset": "quick",
     "task": "forward",
