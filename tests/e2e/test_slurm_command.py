@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
 import signal
+import tomllib
 from pathlib import Path
 
 import command_helpers as commands
@@ -10,6 +14,8 @@ import pytest
 from command_helpers import Experiment, Run, give, invoke, summary, wait_until, write_experiment
 from ray_helpers import weights
 from slurm_helpers import FakeSlurm
+
+from orchestrator.jobfile import from_mapping
 
 SLURM = '[slurm]\narray = 2\ncpus_per_task = 1\ntime = "2h"\nmem = "4 GiB"\nsetup = ["echo set up"]\n'
 LONG = {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 8_000}
@@ -107,3 +113,28 @@ def test_without_slurm_it_says_where_to_run_it(tmp_path: Path, monkeypatch: pyte
     assert done.returncode == 2
     assert "sbatch" in done.stderr
     assert "login node" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_document_lead_to_results(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
+    """All but the first, which installs the package."""
+    for name in ("jobs", "mjcf"):
+        shutil.copytree(commands.REPOSITORY / name, tmp_path / name)
+    block = next(block for language, block in blocks("console") if "smoke" in block)
+    lines = [line.partition("orchestrator ")[2] for line in block.splitlines() if "orchestrator " in line]
+    assert len(lines) == 3
+    for line in lines:
+        shown = give(*shlex.split(line), cwd=tmp_path, patience_s=300)
+        assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.count("SUCCEEDED") >= 2
+
+
+def test_the_table_of_the_document_is_valid() -> None:
+    (table,) = (block for _, block in blocks("toml"))
+    data = {**tomllib.loads(table), "name": "x", "jobs": [{"env": "Hopper-v5"}]}
+    assert from_mapping(data, source="slurm.md", base=Path()).slurm.options == {"mail-type": "END"}
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    text = (commands.REPOSITORY / "docs/slurm.md").read_text()
+    return [match for match in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL) if match[0] == language]

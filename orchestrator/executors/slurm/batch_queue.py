@@ -72,20 +72,21 @@ class BatchQueue:
     @property
     def missing(self) -> int:
         """Number of pilots to be submitted; 0 while that is not known."""
-        if self._submission is not None or self.answer_began <= self._submitted_at:
+        if self._is_failing or self._submission is not None or self.answer_began <= self._submitted_at:
             return 0
         present = sum(state in PRESENT and task not in self.released for task, (state, _) in self._rows.items())
         return max(0, self.wanted - present)
+
+    @property
+    def _is_failing(self) -> bool:
+        return len(self._failed_starts) >= min(MOST_FAILED_STARTS, self.pilots)
 
     def state(self, task: str) -> str | None:
         """The state of a task; None if Slurm does not know it, or not any more."""
         return self._rows[task][0] if task in self._rows else None
 
     def update(self, *, is_urgent: bool) -> None:
-        """Take answers, and ask when it is time.
-
-        :raises ClusterLostError: no pilot can run any more.
-        """
+        """Take answers, and ask when it is time. :raises ClusterLostError: sbatch refuses the pilots."""
         now = time.monotonic()
         self._cancellations = [command for command in self._cancellations if command.answer() is None]
         if self._submission is not None and (answer := self._submission.answer()) is not None:
@@ -97,7 +98,6 @@ class BatchQueue:
         every_s = ASK_EVERY_S if is_urgent else ASK_AT_EASE_S
         if self._question is None and self._submission is None and now - self._asked_at >= every_s:
             self._question, self._asked_at = self._ask(), now
-        self._check()
 
     def ask_now(self) -> bool:
         """Ask and wait for the answer. Returns whether there is one."""
@@ -139,12 +139,12 @@ class BatchQueue:
             elif state in FAILED_START:
                 self._failed_starts.append(task)
 
-    def _check(self) -> None:
-        """:raises ClusterLostError: no pilot can run any more."""
+    def check(self) -> None:
+        """Asked while no pilot is there. :raises ClusterLostError: none will come."""
         if not self.wanted:
             again = "Run the same command again to resume with new ones"
             raise ClusterLostError(f"every pilot was cancelled (scancel), so no job can run any more. {again}")
-        if len(self._failed_starts) >= min(MOST_FAILED_STARTS, self.pilots):
+        if self._is_failing:
             task = self._failed_starts[-1]
             log = self._folder / LOG.replace("%A_%a", task)
             try:

@@ -112,6 +112,8 @@ class PilotRegistry:
         self.queue.update(is_urgent=bool(silent) or is_short)
         for pilot in silent:
             events += self._judge_silent(pilot, now)
+        if not self._pilots:
+            self.queue.check()
         self._provide(joined, now)
         return events
 
