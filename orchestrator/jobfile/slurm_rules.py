@@ -14,11 +14,12 @@ _ONE_TASK = "cannot be set: a pilot is one task on one node"
 REFUSED = {
     **dict.fromkeys(("job-name", "output", "error", "open-mode", "parsable", "wrap", "signal"), _SET),
     **dict.fromkeys(("ntasks", "nodes", "ntasks-per-node"), _ONE_TASK),
+    **dict.fromkeys(("clusters", "cluster-constraint"), "cannot be set: pilots are followed on one cluster"),
     **dict.fromkeys(("wait", "test-only", "help", "usage", "version"), "cannot be set: pilots would not start"),
 }
 """Options of sbatch that a job file cannot set, and why."""
 SBATCH_OPTIONS = (
-    *("acctg-freq", "batch", "bb", "bbf", "begin", "chdir", "cluster-constraint", "clusters", "comment", "container"),
+    *("acctg-freq", "batch", "bb", "bbf", "begin", "chdir", "comment", "container"),
     *("contiguous", "core-spec", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "deadline", "delay-boot"),
     *("dependency", "distribution", "exclude", "exclusive", "export", "export-file", "extra", "extra-node-info"),
     *("get-user-env", "gid", "gpu-bind", "gpu-freq", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"),

@@ -2,7 +2,7 @@
 
 ``python -I -S fake_slurm.py sbatch|squeue|scancel …`` with its state in the folder ``$FAKE_SLURM``: a folder for each
 task, ``calls.log``, and files that a test puts there: ``hold`` (a reason: tasks wait in the queue while it exists),
-``down`` (the controller does not answer) and ``refuse`` (why sbatch refuses).
+``down`` (the controller does not answer), ``refuse`` (why sbatch refuses) and ``hide`` (squeue shows nothing).
 """
 
 # ruff: noqa: SIM115, PTH102, PTH104, PTH110, PTH112, PTH118, PTH123
@@ -87,7 +87,7 @@ def run(path: str, task: str, options: dict[str, str]) -> None:
 def squeue(arguments: list[str]) -> None:
     name = next(value.split("=", 1)[1] for value in arguments if value.startswith("--name="))
     for task in tasks():
-        if read(task, "name") == name:
+        if read(task, "name") == name and not os.path.exists(os.path.join(ROOT, "hide")):
             state = read(task, "state")
             print(f"{task}|{state}|{read('hold') or 'None' if state == 'PENDING' else 'None'}")
 

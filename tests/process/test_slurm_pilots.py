@@ -19,6 +19,7 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Exited, Handle
 from orchestrator.executors.slurm import batch_queue, pilot_registry
 from orchestrator.executors.slurm.pilot_registry import PilotRegistry
+from orchestrator.executors.slurm.slurm_commands import SlurmCommand
 from orchestrator.executors.slurm.slurm_executor import SlurmExecutor
 from orchestrator.jobfile.slurm_rules import SlurmSettings
 from orchestrator.machine.slots import RankSlot
@@ -261,6 +262,25 @@ def test_sbatch_that_refuses_ends_the_run_with_its_words(
     scenes.append(scene)
     with pytest.raises(ClusterLostError, match="invalid partition specified: nirvana"):
         until(lambda: [scene.need_room(), scene.executor.poll(0.1)][0])
+
+
+def test_variables_do_not_change_what_slurm_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SBATCH_JOB_NAME", "SQUEUE_PARTITION", "SCANCEL_NAME", "SLURM_CLUSTERS", "SLURM_CONF"):
+        monkeypatch.setenv(name, "there")
+    names = {line.partition("=")[0] for line in SlurmCommand("env").wait().output.splitlines()}
+    assert {name for name in names if name.startswith(("SBATCH", "SQUEUE", "SCANCEL", "SLURM_C"))} == {"SLURM_CONF"}
+
+
+def test_pilots_that_squeue_hides_are_submitted_once_and_end_the_run(
+    scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
+    fake_slurm.put("hide")
+    fake_slurm.put("hold", "Resources")
+    scene = Scene(tmp_path, registry(tmp_path / "run", SlurmSettings()))
+    scenes.append(scene)
+    with pytest.raises(ClusterLostError, match="job 100, which squeue does not show"):
+        until(lambda: [scene.need_room(), scene.executor.poll(0.1)][0])
+    assert len(fake_slurm.calls("sbatch")) == 1
 
 
 def test_pilots_that_cannot_start_end_the_run_with_the_last_line_of_their_log(

@@ -166,6 +166,7 @@ BAD = {
     'setup = "module load"': ("slurm.setup", "a list"),
     "options = { job_name = 3 }": ("slurm.options.job-name", "set by the program"),
     'options = { time = "3" }': ("slurm.options.time", "time in [slurm]"),
+    'options = { clusters = "all" }': ("slurm.options.clusters", "one cluster"),
     'options = { nodelst = "n1" }': ("slurm.options.nodelst", "nodelist"),
     r'options = { "qos\ntouch x #" = "1" }': ("slurm.options", "long name of an option"),
     'options = { J = "other" }': ("slurm.options", "long name of an option"),

@@ -22,6 +22,8 @@ from orchestrator.executors.slurm.slurm_commands import CommandAnswer, SlurmComm
 ASK_EVERY_S, ASK_AT_EASE_S = 10.0, 60.0
 RETRY_S = 30.0
 """Before ``sbatch`` is tried again when the controller did not answer."""
+VISIBLE_S = 60.0
+"""So long squeue shows a job at least; later, one that has ended may be forgotten."""
 MOST_FAILED_STARTS = 3
 SHOWN = 5
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
@@ -59,6 +61,8 @@ class BatchQueue:
         self._question: SlurmCommand | None = None
         self._asked_at = -math.inf
         self._submission: SlurmCommand | None = None
+        self._submitted = ""
+        """The job that was submitted last, until squeue has shown it."""
         self._submitting = 0
         self._submitted_at = -math.inf
         self._cancellations: list[SlurmCommand] = []
@@ -93,8 +97,8 @@ class BatchQueue:
             self._submission, self._submitted_at = None, now
             self._take_submission(answer)
         if self._question is not None and (answer := self._question.answer()) is not None:
-            self._take_answer(self._question.began, answer)
-            self._question = None
+            began, self._question = self._question.began, None
+            self._take_answer(began, answer)
         every_s = ASK_EVERY_S if is_urgent else ASK_AT_EASE_S
         if self._question is None and self._submission is None and now - self._asked_at >= every_s:
             self._question, self._asked_at = self._ask(), now
@@ -107,7 +111,7 @@ class BatchQueue:
         return answer.returncode == 0
 
     def _ask(self) -> SlurmCommand:
-        options = ["--noheader", "--array", "--states=all", f"--user={_user()}", f"--name={self.name}"]
+        options = ["--noheader", "--all", "--array", "--states=all", f"--user={_user()}", f"--name={self.name}"]
         return SlurmCommand("squeue", *options, "--format=%i|%T|%r")
 
     def _take_answer(self, began: float, answer: CommandAnswer) -> None:
@@ -122,6 +126,18 @@ class BatchQueue:
             self._take_ends(over - self._over - self.released)
             self._report_waiting()
         self._over = over
+        self._check_submitted()
+
+    def _check_submitted(self) -> None:
+        """:raises ClusterLostError: squeue hides what was submitted, so that it would be submitted without end."""
+        job, age_s = self._submitted, self.answer_began - self._submitted_at
+        if not job or age_s <= 0.0:
+            return
+        self._submitted = ""
+        is_shown = job in {task.partition("_")[0] for task in (*self._rows, *self.heard)}
+        if not is_shown and age_s < VISIBLE_S:
+            advice = f"Correct [slurm], and run the same command again; {self._folder / SCRIPT} is the script"
+            raise ClusterLostError(f"sbatch has submitted job {job}, which squeue does not show. {advice}")
 
     def _take_ends(self, ended: set[str]) -> None:
         cancelled = {task for task in ended if self._rows[task][0] == "CANCELLED"}
@@ -182,7 +198,7 @@ class BatchQueue:
     def _take_submission(self, answer: CommandAnswer) -> None:
         """:raises ClusterLostError: sbatch refuses the script."""
         if answer.returncode == 0:
-            job = answer.output.strip().partition(";")[0]
+            job = self._submitted = answer.output.strip().partition(";")[0]
             pilots = count(self._submitting, "pilot")
             self.report("submitted", f"{pilots} submitted to Slurm: job {job}, named {self.name}")
         elif answer.is_transient:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from orchestrator.core.text import last_line
 
 PATIENCE_S = 60.0
+IGNORED = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SLURM_CLUSTERS")
+"""How variables begin that would change what is asked: sbatch prefers them to its script, and squeue hides jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +41,17 @@ class SlurmCommand:
     def __init__(self, *command: str) -> None:
         self.began = time.monotonic()
         self._command = command
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(IGNORED)}
         with contextlib.ExitStack() as stack:
             self._output = stack.enter_context(tempfile.TemporaryFile())
             self._errors = stack.enter_context(tempfile.TemporaryFile())
             self._popen = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._errors, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._errors,
+                start_new_session=True,
+                env=environment,
             )
             self._stack = stack.pop_all()
 
