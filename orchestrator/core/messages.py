@@ -103,6 +103,7 @@ class ExaminationRequest(JsonLine):
     """Its arguments."""
     model_edits: Mapping[str, Any] = field(default_factory=dict)
     randomize: Mapping[str, str] = field(default_factory=dict)
+    asymmetric: bool = False
     evaluate: Mapping[str, Any] = field(default_factory=dict)
     allow_outside: bool = False
     """Whether files of the robot may lie outside of the folder of ``xml``; if not and ``alone``, they are a warning."""

@@ -143,6 +143,7 @@ def _request(job: Job) -> ExaminationRequest:
         allow_outside=job.allow_outside,
         model_edits=spec.model_edits,
         randomize=spec.randomize,
+        asymmetric=spec.asymmetric,
         evaluate=spec.evaluate,
         task=spec.task,
         task_options=spec.task_options,

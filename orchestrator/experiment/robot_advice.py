@@ -40,6 +40,7 @@ def with_advice(
                 request,
                 task=answer.task,
                 init={},
+                asymmetric=False,
                 simulate_s=preflight.LEAST_SIMULATE_S,
                 advise_s=advise_s,
                 advise_cpu=slot.cpus[0],

@@ -14,13 +14,16 @@ import worker_helpers as helpers
 from stable_baselines3.common.vec_env import VecNormalize
 
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import CONTRIB, WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 from orchestrator.worker.policies import job_policy
 from orchestrator.worker.policies.job_export import policy_of
-from orchestrator.worker.training import learners
+from orchestrator.worker.robots.preflight_child import check
+from orchestrator.worker.training import initial_policy, learners
+from orchestrator.worker.training.initial_policy import InitialPolicy
 
 QUADRUPED = Path(__file__).parents[2] / "mjcf/quadruped.xml"
 RANDOMIZE = {
@@ -144,6 +147,46 @@ def test_an_actor_that_starts_from_another_policy_is_blind_too(tmp_path: Path) -
     record, log = helpers.train_here(second)
     assert record.code == ExitCode.SUCCEEDED, log
     assert record.weights_sha256
+
+
+def initial(source: dict[str, Any], paths: JobPaths, algo: str) -> ExaminationAnswer:
+    """The examination of an asymmetric job that starts from ``source``."""
+    own = {"algo": algo, "policy": "MlpPolicy", "normalize": True}
+    net = {"policy_kwargs": helpers.algorithm(algo, task="forward").policy_kwargs}
+    if "source" in source:
+        source = {"source": {**source["source"], **own, **net}}
+    request = ExaminationRequest(
+        xml=str(QUADRUPED), task="forward", randomize=RANDOMIZE, asymmetric=True, init={**own, **net, **source}
+    )
+    staged = str(paths.root.parent / "staged")
+    return check(dataclasses.replace(request, stage_to=staged, simulate_s=0.01))
+
+
+@pytest.mark.parametrize("algo", ["ppo", "sac"])
+def test_a_job_starts_from_a_policy_whose_critic_saw_the_same(tmp_path: Path, algo: str) -> None:
+    spec, first = job(tmp_path / "first", algo, eval_episodes=0)
+    record, log = helpers.train_here(first)
+    assert record.code == ExitCode.SUCCEEDED, log
+    examined = initial({"path": str(first.root)}, first, algo)
+    assert examined.problem is None
+    assert "exact copy" in str(examined.init)
+    venv = env_factory.make(spec, first.root, n_envs=2, seed=0)
+    model = learners.build(spec, env_factory.normalized(spec, venv)).model
+    kept = InitialPolicy.from_file(tmp_path / "staged.init", str(examined.init_sha256))
+    assert "exact copy" in initial_policy.start(model, kept)
+    assert all(torch.equal(kept.policy[name], own) for name, own in model.policy.state_dict().items())
+
+
+def test_a_source_that_is_still_to_be_trained_has_what_it_will_see(tmp_path: Path) -> None:
+    _, paths = job(tmp_path / "job")
+    plain = ExaminationRequest(xml=str(QUADRUPED), task="forward", randomize=RANDOMIZE)
+
+    def examined(request: ExaminationRequest, algo: str) -> ExaminationAnswer:
+        return initial({"source": {"job": "first", "request": dataclasses.asdict(request)}}, paths, algo)
+
+    assert "exact copy" in str(examined(dataclasses.replace(plain, asymmetric=True), "sac").init)
+    assert f"new: {', '.join(DRAWN)};" in str(examined(plain, "ppo").init)
+    assert "only ppo and a2c can start" in str(examined(plain, "sac").problem)
 
 
 def test_fingerprints_of_jobs_without_it_are_as_before() -> None:

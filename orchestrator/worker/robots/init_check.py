@@ -29,7 +29,10 @@ LEAST_SIMULATE_S = 0.005
 Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 
 
-ENVIRONMENT = ("xml", "urdf", "model_edits", "task", "task_options", "env", "entry_point", "env_kwargs")
+ENVIRONMENT = (
+    *("xml", "urdf", "model_edits", "randomize", "asymmetric"),
+    *("task", "task_options", "env", "entry_point", "env_kwargs"),
+)
 """Fields of a request that decide which observations and actions there are."""
 
 

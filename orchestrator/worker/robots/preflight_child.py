@@ -25,7 +25,7 @@ from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.urdf_settings import SUFFIX, is_urdf
 from orchestrator.worker.envs.changing_task import check_changes
 from orchestrator.worker.envs.divergence import PhysicsDiverged
-from orchestrator.worker.envs.randomization import check_grid, make_simulation
+from orchestrator.worker.envs.randomization import check_grid, make_simulation, observed_simulation
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.model.spec_elements import EditError
 from orchestrator.worker.robots import made_robot, model_checks
@@ -268,8 +268,8 @@ def _examine_robot(
         return use(answer, check_environment(request, staged))
     if answer.problem is None:
         if use is not _unchanged and answer.task is not None:
-            task = make_task(answer.task, model, request.task_options)
-            answer = use(answer, Simulation(model, task, n_envs=1, seed=0, robot=staged.name))
+            options, drawn, asymmetric = request.task_options, request.randomize, request.asymmetric
+            answer = use(answer, observed_simulation(staged, answer.task, options, drawn, asymmetric=asymmetric))
         return answer
     problem = f"{bundle.origin / bundle.main}: {answer.problem}"
     return dataclasses.replace(answer, problem=problem, xml=None, hash=answer.hash if request.alone else None)

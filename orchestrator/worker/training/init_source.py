@@ -19,7 +19,7 @@ from orchestrator.core.job_files import read_job, standing
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import Algorithm, WorkerSpec
 from orchestrator.worker.envs import env_factory
-from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.envs.randomization import observed_simulation
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.training import algorithms, checkpoint
 from orchestrator.worker.training.initial_policy import InitialPolicy, Names, activation_of, names_of, saved
@@ -152,6 +152,7 @@ def _names(root: Path, spec: WorkerSpec) -> Names | None:
         sys.path.append(spec.search_path)  # for a task of the user
     try:
         xml = str(env_factory.robot_path(spec, root))
-        return names_of(Simulation.from_xml(xml, str(spec.task), dict(spec.task_options), n_envs=1, seed=0))
+        options, drawn = dict(spec.task_options), spec.randomize
+        return names_of(observed_simulation(xml, str(spec.task), options, drawn, asymmetric=spec.asymmetric))
     except Exception as error:
         raise UsageError(f"{root}: its task cannot be made here: {failures.describe(error)}") from error

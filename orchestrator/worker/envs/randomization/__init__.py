@@ -35,6 +35,22 @@ def make_simulation(
     )
 
 
+def observed_simulation(
+    xml: Path | str,
+    task: str,
+    task_options: Mapping[str, Any] | None,
+    randomize: Mapping[str, str],
+    *,
+    asymmetric: bool,
+) -> Simulation:
+    """One environment with a job's observations: what is drawn is among them only if ``asymmetric``.
+
+    :raises ValueError: as :func:`make_simulation`.
+    """
+    drawn = randomize if asymmetric else None
+    return make_simulation(xml, task, task_options, drawn, asymmetric=asymmetric, n_envs=1, seed=0)
+
+
 def check_grid(
     xml: Path | str,
     task: str,
