@@ -12,10 +12,19 @@ from orchestrator.core.errors import SpecError
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Exited, Handle, Placed, Progressed
 from orchestrator.executors.slurm import mailbox
+from orchestrator.executors.slurm.batch_queue import BatchQueue
 from orchestrator.executors.slurm.batch_script import batch_script, job_name
+from orchestrator.executors.slurm.handover import begin_session
 from orchestrator.executors.slurm.mailbox import Inbox, Outbox
 from orchestrator.executors.slurm.pilot import cores_of, memory_of, task_of
-from orchestrator.executors.slurm.pilot_messages import EndOrder, JoinOrder, LaunchOrder, PilotBeat, PilotHello
+from orchestrator.executors.slurm.pilot_messages import (
+    EndOrder,
+    JoinOrder,
+    LaunchOrder,
+    PilotBeat,
+    PilotBye,
+    PilotHello,
+)
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.slurm_rules import SlurmSettings
 from orchestrator.machine.topology import Cpu, Machine
@@ -155,6 +164,14 @@ def test_memory_and_task_of_a_pilot() -> None:
     assert memory_of(machine(2), {"SLURM_MEM_PER_CPU": "1024", "SLURM_CPUS_ON_NODE": "2"}) == 2048
     assert memory_of(machine(2), {}) == 8000
     assert task_of({"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_ID": "15"}) == "12_3"
+
+
+def test_pilots_of_the_session_before_have_started(tmp_path: Path) -> None:
+    queue = BatchQueue(name="tests", folder=tmp_path, pilots=1, script=str)
+    assert begin_session(tmp_path, "first", queue) == []
+    Outbox(tmp_path / "first" / "12_3.0.events").send(PilotBye())
+    assert begin_session(tmp_path, "second", queue) == []
+    assert queue.heard == {"12_3"}
 
 
 BAD = {

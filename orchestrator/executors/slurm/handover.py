@@ -37,6 +37,7 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
         return []
     old = folder / before.session
     names = {path.name.partition(".events.")[0] for path in old.glob("*.events.*")}
+    queue.heard |= {name.partition(".")[0] for name in names}  # that they end now is no failed start
     awaited = {name for name in names if not has_sent(old / f"{name}.events", PilotBye)}
     for name in awaited:
         Outbox(old / f"{name}.orders").send(JoinOrder(session))
