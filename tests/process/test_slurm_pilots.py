@@ -293,6 +293,35 @@ def test_pilots_that_cannot_start_end_the_run_with_the_last_line_of_their_log(
         until(lambda: [scene.need_room(), scene.executor.poll(0.1)][0])
 
 
+@pytest.mark.parametrize("words", ["", "Job violates accounting/QOS policy (job submit limit)"])
+def test_a_pilot_goes_on_when_none_can_take_the_place_of_another(
+    words: str, scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
+    begin = tmp_path / "begin"
+    begin.touch()
+    settings = SlurmSettings(array=2, setup=(f"test -e {begin} || exit 1",))
+    scene = Scene(tmp_path, registry(tmp_path / "run", settings))
+    scenes.append(scene)
+    joined(scene.pilots)
+    handle = scene.start("a", [("say", ASLEEP[0][1]), ("await", "go"), ("exit", 0)])
+    until_heard(scene.executor, handle)
+    if words:
+        fake_slurm.put("refuse", words)
+    begin.unlink()
+    os.kill(fake_slurm.pids()[1], signal.SIGUSR1)
+
+    def is_told() -> bool:
+        scene.need_room()
+        scene.executor.poll(0.0)
+        return (words or "pilots end before they report") in scene.texts("warning")
+
+    until(is_told)
+    asked = len(fake_slurm.calls("sbatch"))
+    (tmp_path / "a" / "go").touch()
+    assert until_exit(scene.executor, handle)[handle] == Exited(handle, 0)
+    assert len(fake_slurm.calls("sbatch")) == asked
+
+
 def test_a_job_that_fits_no_pilot_ends_the_run_when_nothing_runs(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:

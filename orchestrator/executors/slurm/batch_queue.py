@@ -24,6 +24,8 @@ RETRY_S = 30.0
 """Before ``sbatch`` is tried again when the controller did not answer."""
 VISIBLE_S = 60.0
 """So long squeue shows a job at least; later, one that has ended may be forgotten."""
+REFUSED_RETRY_S = 300.0
+"""The same while pilots work, and Slurm refuses further ones or these cannot start."""
 MOST_FAILED_STARTS = 3
 SHOWN = 5
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
@@ -47,6 +49,8 @@ class BatchQueue:
         self.report: Report = lambda _kind, _message: None
         self.heard: set[str] = set()
         """Tasks whose pilot has reported."""
+        self.is_served = False
+        """Whether a pilot is there: then the run goes on without further ones."""
         self.released: set[str] = set()
         """Tasks that this supervisor has ended."""
         self.answer_began = -math.inf
@@ -76,7 +80,7 @@ class BatchQueue:
     @property
     def missing(self) -> int:
         """Number of pilots to be submitted; 0 while that is not known."""
-        if self._is_failing or self._submission is not None or self.answer_began <= self._submitted_at:
+        if self._submission is not None or self.answer_began <= self._submitted_at:
             return 0
         present = sum(state in PRESENT and task not in self.released for task, (state, _) in self._rows.items())
         return max(0, self.wanted - present)
@@ -155,20 +159,37 @@ class BatchQueue:
             elif state in FAILED_START:
                 self._failed_starts.append(task)
 
+    def joined(self, task: str) -> None:
+        """Its pilot has reported for the first time."""
+        self.heard.add(task)
+        self._failed_starts.clear()
+
     def check(self) -> None:
-        """Asked while no pilot is there. :raises ClusterLostError: none will come."""
+        """:raises ClusterLostError: no pilot is there, and none will come."""
+        if self._is_failing and self.is_served:
+            self._postpone(f"{self._why_failing()}. The others go on; further ones are tried later")
+            self._failed_starts.clear()
+        if self.is_served:
+            return
         if not self.wanted:
             again = "Run the same command again to resume with new ones"
             raise ClusterLostError(f"every pilot was cancelled (scancel), so no job can run any more. {again}")
         if self._is_failing:
-            task = self._failed_starts[-1]
-            log = self._folder / LOG.replace("%A_%a", task)
-            try:
-                why = last_line(log.read_text(errors="replace"), "its log is empty")
-            except OSError:
-                why = "there is no log of it: perhaps its node does not have the run directory"
-            advice = f"See {log} and setup in [slurm], and run the same command again"
-            raise ClusterLostError(f"pilots end before they report; {task} ({self.state(task)}): {why}. {advice}")
+            raise ClusterLostError(f"{self._why_failing()}, and run the same command again")
+
+    def _why_failing(self) -> str:
+        task = self._failed_starts[-1]
+        log = self._folder / LOG.replace("%A_%a", task)
+        try:
+            why = last_line(log.read_text(errors="replace"), "its log is empty")
+        except OSError:
+            why = "there is no log of it: perhaps its node does not have the run directory"
+        text = f"pilots end before they report; {task} ({self.state(task)}): {why}"
+        return f"{text}. See {log} and setup in [slurm]"
+
+    def _postpone(self, why: str) -> None:
+        self._submitted, self._submitted_at = "", time.monotonic() + REFUSED_RETRY_S
+        self.report("warning", why)
 
     def _report_waiting(self) -> None:
         waiting = [reason for state, reason in self._rows.values() if state in WAITING]
@@ -204,6 +225,8 @@ class BatchQueue:
         elif answer.is_transient:
             self._submitted_at += RETRY_S - ASK_EVERY_S
             self._tell(f"sbatch does not answer ({answer.problem}); it is tried again")
+        elif self.is_served:
+            self._postpone(f"sbatch refuses further pilots: {answer.problem}. The others go on; it is tried again")
         else:
             advice = f"Correct [slurm] in the job file, and run the same command again; {self._folder / SCRIPT}"
             raise ClusterLostError(f"sbatch refuses the pilots: {answer.problem}. {advice} is the script")

@@ -109,11 +109,12 @@ class PilotRegistry:
         joined = [pilot for pilot in self._pilots.values() if not pilot.leaves]
         silent = [pilot for pilot in self._pilots.values() if now - pilot.heard > SUSPECT_AFTER_S]
         is_short = len(joined) < self.queue.wanted and self.slots.has_refused(DEMAND_S)
+        self.queue.is_served = bool(self._pilots)
         self.queue.update(is_urgent=bool(silent) or is_short)
         for pilot in silent:
             events += self._judge_silent(pilot, now)
-        if not self._pilots:
-            self.queue.check()
+        self.queue.is_served = bool(self._pilots)
+        self.queue.check()
         self._provide(joined, now)
         return events
 
@@ -153,7 +154,7 @@ class PilotRegistry:
 
     def _join(self, pilot: JoinedPilot, hello: PilotHello) -> None:
         pilot.hello = hello
-        self.queue.heard.add(pilot.task)
+        self.queue.joined(pilot.task)
         found = differences(installed_versions(), hello.versions)
         if found.deciding:
             why = f"pilot {pilot.task} on {hello.node}: {', '.join(found.deciding)}"

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from orchestrator.core.text import last_line
 
 PATIENCE_S = 60.0
+TRANSIENT = ("contact", "timed out", "temporar", "did not answer", "connect", "not responding", "standby mode")
+"""What errors say when the controller does not answer, rather than refuse."""
 IGNORED = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SLURM_CLUSTERS")
 """How variables begin that would change what is asked: sbatch prefers them to its script, and squeue hides jobs."""
 
@@ -32,7 +34,7 @@ class CommandAnswer:
     def is_transient(self) -> bool:
         """Whether the controller did not answer, rather than refuse."""
         text = self.errors.lower()
-        return any(word in text for word in ("contact", "timed out", "temporar", "did not answer", "connect"))
+        return any(words in text for words in TRANSIENT)
 
 
 class SlurmCommand:
