@@ -271,6 +271,21 @@ def test_variables_do_not_change_what_slurm_is_asked(monkeypatch: pytest.MonkeyP
     assert {name for name in names if name.startswith(("SBATCH", "SQUEUE", "SCANCEL", "SLURM_C"))} == {"SLURM_CONF"}
 
 
+def test_a_run_waits_for_its_file_system_and_for_processes(
+    scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_queue, "RETRY_S", 0.5)
+    scene = Scene(tmp_path, registry(tmp_path / "run", SlurmSettings()))
+    scenes.append(scene)
+    (tmp_path / "run" / "slurm").rename(tmp_path / "away")
+    until(lambda: [scene.need_room(), scene.executor.poll(0.0), "cannot be written" in scene.texts("waiting")][-1])
+    (tmp_path / "away").rename(tmp_path / "run" / "slurm")
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path))
+        until(lambda: [scene.need_room(), scene.executor.poll(0.0), "cannot be started" in scene.texts("waiting")][-1])
+    joined(scene.pilots)
+
+
 def test_pilots_that_squeue_hides_are_submitted_once_and_end_the_run(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:

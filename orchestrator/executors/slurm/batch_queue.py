@@ -206,14 +206,16 @@ class BatchQueue:
     # -- sbatch and scancel
 
     def submit(self, pilots: int) -> None:
-        """Submit so many further pilots, unless that was done just now.
-
-        :raises OSError: the script cannot be written.
-        """
+        """Submit so many further pilots, unless that was done just now."""
         if time.monotonic() - self._submitted_at < ASK_EVERY_S:
             return
         path = self._folder / SCRIPT
-        write_whole(path, self._script(pilots))
+        try:
+            write_whole(path, self._script(pilots))
+        except OSError as error:
+            self._submitted_at = time.monotonic() + RETRY_S - ASK_EVERY_S
+            self._tell(f"{path} cannot be written ({error.strerror}); it is tried again")
+            return
         self._submission, self._submitting = SlurmCommand("sbatch", "--parsable", str(path)), pilots
 
     def _take_submission(self, answer: CommandAnswer) -> None:

@@ -130,7 +130,10 @@ class PilotRegistry:
                 yield from self._take(pilot, message)
 
     def _list(self) -> None:
-        for entry in os.listdir(self._folder):
+        entries: list[str] = []
+        with contextlib.suppress(OSError):  # the file system is away for a moment
+            entries = os.listdir(self._folder)
+        for entry in entries:
             name = entry.removesuffix(EVENTS)
             if name != entry and name not in self._pilots and name not in self._ended:
                 inbox, outbox = Inbox(self._folder / f"{name}.events"), Outbox(self._folder / f"{name}.orders")

@@ -8,13 +8,24 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.core.text import last_line
 
 PATIENCE_S = 60.0
-TRANSIENT = ("contact", "timed out", "temporar", "did not answer", "connect", "not responding", "standby mode")
-"""What errors say when the controller does not answer, rather than refuse."""
+NOT_STARTED = "cannot be started now"
+TRANSIENT = (
+    "contact",
+    "timed out",
+    "temporar",
+    "did not answer",
+    "connect",
+    "not responding",
+    "standby mode",
+    NOT_STARTED,
+)
+"""What errors say when there is no answer of the controller, rather than a refusal."""
 IGNORED = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SLURM_CLUSTERS")
 """How variables begin that would change what is asked: sbatch prefers them to its script, and squeue hides jobs."""
 
@@ -38,17 +49,26 @@ class CommandAnswer:
 
 
 class SlurmCommand:
-    """A command that runs. :raises OSError: it cannot be started."""
+    """A command that runs."""
 
     def __init__(self, *command: str) -> None:
         self.began = time.monotonic()
         self._command = command
         environment = {name: value for name, value in os.environ.items() if not name.startswith(IGNORED)}
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._problem = ""
+        try:
+            self._start(environment)
+        except OSError as error:  # such as no process or file descriptor left
+            self._problem = f"{command[0]}: {NOT_STARTED}: {error}"
+
+    def _start(self, environment: Mapping[str, str]) -> None:
+        """:raises OSError: it cannot be started."""
         with contextlib.ExitStack() as stack:
             self._output = stack.enter_context(tempfile.TemporaryFile())
             self._errors = stack.enter_context(tempfile.TemporaryFile())
             self._popen = subprocess.Popen(
-                command,
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._errors,
@@ -59,6 +79,8 @@ class SlurmCommand:
 
     def answer(self) -> CommandAnswer | None:
         """What it has answered; None while it runs. Asked once after that."""
+        if self._popen is None:
+            return CommandAnswer(returncode=1, output="", errors=self._problem)
         if self._popen.poll() is None and time.monotonic() - self.began < PATIENCE_S:
             return None
         is_late = self._popen.returncode is None
@@ -78,5 +100,6 @@ class SlurmCommand:
         """Its answer, when it has ended."""
         while (answer := self.answer()) is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
+                assert self._popen is not None
                 self._popen.wait(1.0)
         return answer
