@@ -189,6 +189,21 @@ def test_a_cancelled_pilot_is_not_replaced_and_the_others_go_on(
     assert until_exit(scene.executor, other)[other].returncode == -signal.SIGKILL
 
 
+def test_a_pilot_that_ends_may_be_requeued_and_is_not_replaced_at_once(
+    scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = scene_of(scenes, tmp_path)
+    os.kill(*fake_slurm.pids(), signal.SIGTERM)
+    until(lambda: "RUNNING" not in fake_slurm.states().values())
+    fake_slurm.put("100_0/state", "COMPLETING")
+    asked = len(fake_slurm.calls("squeue"))
+    until(lambda: [scene.need_room(), scene.executor.poll(0.0), len(fake_slurm.calls("squeue"))][-1] > asked + 2)
+    assert len(fake_slurm.calls("sbatch")) == 1
+    monkeypatch.setattr(batch_queue, "COMPLETING_S", 0.1)
+    joined(scene.pilots)
+    assert len(fake_slurm.calls("sbatch")) == 2
+
+
 def test_when_every_pilot_is_cancelled_the_run_ends_and_says_why(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:

@@ -22,6 +22,8 @@ from orchestrator.executors.slurm.slurm_commands import CommandAnswer, SlurmComm
 ASK_EVERY_S, ASK_AT_EASE_S = 10.0, 60.0
 RETRY_S = 30.0
 """Before ``sbatch`` is tried again when the controller did not answer."""
+COMPLETING_S = 60.0
+"""So long a task that is ending may wait in the queue again; where an epilog hangs, it may be ending for hours."""
 VISIBLE_S = 60.0
 """So long squeue shows a job at least; later, one that has ended may be forgotten."""
 REFUSED_RETRY_S = 300.0
@@ -60,6 +62,8 @@ class BatchQueue:
         """Task → state and reason."""
         self._over: set[str] | None = None
         """Tasks whose end was seen; None before the first answer."""
+        self._completing: dict[str, float] = {}
+        """Task that is ending → when that was first seen."""
         self._cancelled: set[str] = set()
         self._failed_starts: list[str] = []
         self._question: SlurmCommand | None = None
@@ -82,8 +86,14 @@ class BatchQueue:
         """Number of pilots to be submitted; 0 while that is not known."""
         if self._submission is not None or self.answer_began <= self._submitted_at:
             return 0
-        present = sum(state in PRESENT and task not in self.released for task, (state, _) in self._rows.items())
+        states = {task: state for task, (state, _) in self._rows.items() if task not in self.released}
+        present = sum(state in PRESENT or self._may_come_back(task) for task, state in states.items())
         return max(0, self.wanted - present)
+
+    def _may_come_back(self, task: str) -> bool:
+        """Whether it has only just begun to end: a task that Slurm requeues does so before it waits again."""
+        began = self._completing.get(task)
+        return began is not None and self.answer_began - began < COMPLETING_S
 
     @property
     def _is_failing(self) -> bool:
@@ -125,6 +135,8 @@ class BatchQueue:
         self.answer_began = began
         rows = [line.strip().split("|", 2) for line in answer.output.splitlines()]
         self._rows = {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+        completing = [task for task, (state, _) in self._rows.items() if state == "COMPLETING"]
+        self._completing = {task: self._completing.get(task, began) for task in completing}
         over = {task for task, (state, _) in self._rows.items() if state not in (*PRESENT, "COMPLETING")}
         if self._over is not None:  # else they ended before this supervisor began
             self._take_ends(over - self._over - self.released)
