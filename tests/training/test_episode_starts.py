@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,25 @@ def test_every_episode_starts_on_another_part_of_the_terrain_and_above_it() -> N
             heights.append(ground_below(batch, env))
     assert len(set(np.round(heights, 6))) == len(heights)
     assert 0 <= min(heights) < 0.03 < 0.05 < max(heights) <= 0.08
+
+
+def test_a_floor_of_a_fixed_body_lies_as_one_of_the_world_does(tmp_path: Path) -> None:
+    text = QUADRUPED.read_text()
+    [floor] = re.findall(r'<geom name="floor".*?/>', text)
+    batches = []
+    for name, placed in {
+        "world": floor.replace("/>", ' pos="7 -3 0"/>'),
+        "body": '<body pos="5 -4 0">' + floor.replace("/>", ' pos="2 1 0"/></body>'),
+    }.items():
+        robot = tmp_path / f"{name}.xml"
+        robot.write_text(text.replace(floor, "").replace("</worldbody>", f"{placed}</worldbody>"))
+        batches.append(simulation(ROUGH, robot))
+        batches[-1].reset()
+    world, body = batches
+    for env in range(3):
+        places = [batch.data(env).geom("floor").xpos for batch in batches]
+        assert places[1] == pytest.approx(places[0])
+        assert ground_below(body, env) == pytest.approx(ground_below(world, env))
 
 
 def test_the_robot_stands_on_the_terrain() -> None:

@@ -138,7 +138,8 @@ class RandomizedSimulation(Simulation):
 
     def _write_terrain(self, env: int | np.intp) -> None:
         if self._terrain is not None:
-            self._batch.expand("geom_pos")[env, self._terrain.floor, :2] = self._places[env]
+            position = self._terrain.position_in_body(self._places[env])
+            self._batch.expand("geom_pos")[env, self._terrain.floor, :2] = position
             if (model := self._models[env]) is not None:
                 self._batch.get_model(env, model)
 

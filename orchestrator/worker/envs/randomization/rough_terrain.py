@@ -43,6 +43,7 @@ class RoughTerrain:
         self._heights_m: Floats = heights * terrain.height_m
         data = posed(model, task.pose)
         self.floor = _floor(model, data)
+        self._body_xy: Floats = data.xpos[model.geom_bodyid[self.floor], :2].copy()
         self._z = _liftable(model, task)
         self._at: Floats = data.geom_xpos[self.floor, :2].copy()
         self._base_xy, self._reach_m = _footprint(model, data)
@@ -70,6 +71,11 @@ class RoughTerrain:
         place: Floats = self._at + rng.uniform(-self._most_m, self._most_m, 2)
         return place
 
+    def position_in_body(self, place: Floats) -> Floats:
+        """``place``, ``(2,)`` in the world, relative to the fixed body that has the floor."""
+        position: Floats = place - self._body_xy
+        return position
+
     def lift(self, qpos: Floats, place: Floats) -> None:
         """Lift the base in ``qpos``, ``(nq,)``, so that nothing of the robot starts below the ground.
 
@@ -88,7 +94,8 @@ def _floor(model: mujoco.MjModel, data: mujoco.MjData) -> int:
     planes = np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE)
     collides = (model.geom_contype != 0) | (model.geom_conaffinity != 0)
     fixed = [int(plane) for plane in planes if collides[plane] and is_fixed(model, model.geom_bodyid[plane])]
-    level = [plane for plane in fixed if np.allclose(data.geom_xmat[plane], np.eye(3).ravel(), atol=1e-6)]
+    frames = {plane: [data.geom_xmat[plane], data.xmat[model.geom_bodyid[plane]]] for plane in fixed}
+    level = [plane for plane in fixed if np.allclose(frames[plane], np.eye(3).ravel(), atol=1e-6)]
     if len(level) != 1:
         found = "none" if not level else str(len(level))
         raise RandomizeError(
