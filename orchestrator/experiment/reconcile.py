@@ -32,6 +32,8 @@ JOB_FILE_KEYS = {
     "backend": "distributed.backend",
     "mode": "distributed.mode",
     "model_edits": "model",
+    "advance": "curriculum.advance",
+    "advance_episodes": "curriculum.episodes",
     "init_sha256": "init (SHA-256 of the policy)",
 }
 

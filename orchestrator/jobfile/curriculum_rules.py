@@ -76,7 +76,13 @@ def check_curriculum(merged: Mapping[str, Any], own: Sequence[Layer], report: Re
             report(["curriculum.advance"], f'"{text}": {error}')
 
 
-def conditions(merged: Mapping[str, Any]) -> tuple[str, ...]:
+def advance_of(merged: Mapping[str, Any]) -> dict[str, Any]:
+    """What the spec of a job has of its ``curriculum``: nothing without conditions, so that no unused value differs."""
+    written = _conditions(merged)
+    return {"advance": written, "advance_episodes": merged["curriculum"]["episodes"]} if written else {}
+
+
+def _conditions(merged: Mapping[str, Any]) -> tuple[str, ...]:
     """The conditions of a job that has passed the checks, one for each stage after the first."""
     written, stages = merged["curriculum"]["advance"], _stages(merged) if "task" in merged else []
     if not written or not stages:

@@ -15,7 +15,7 @@ from orchestrator.core.job import Job, Resources
 from orchestrator.core.text import listed
 from orchestrator.core.urdf_settings import is_urdf
 from orchestrator.core.worker_spec import INIT_JOB, Algorithm, WorkerSpec
-from orchestrator.jobfile.curriculum_rules import check_length, conditions
+from orchestrator.jobfile.curriculum_rules import advance_of, check_length
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_links import linked
 from orchestrator.jobfile.job_names import JobNames, canonical, matrix_suffix
@@ -316,8 +316,7 @@ def _jobs(
             randomize=flat(merged["randomize"]) if "task" in merged else {},
             asymmetric=merged["asymmetric"] if "task" in merged else False,
             evaluate=flat(merged["evaluate"]) if "task" in merged else {},
-            advance=conditions(merged),
-            advance_episodes=merged["curriculum"]["episodes"],
+            **advance_of(merged),
             task=task,
             task_options=merged["task_options"] if "task" in merged else {},
             env=env,

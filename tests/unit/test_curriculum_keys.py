@@ -20,7 +20,9 @@ from orchestrator.core.changing_numbers import (
     value_at,
 )
 from orchestrator.core.errors import SpecError
+from orchestrator.core.job import Job
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment.reconcile import changed_keys
 
 STAND = {**HOPPER, "task": "stand"}
 STAGES = {"task_options": {"push_speed": "stages(0, 0.5, 1)"}}
@@ -161,6 +163,16 @@ def test_what_is_wrong_is_named_with_key_and_cure(place: Path, job: dict[str, An
     with pytest.raises(SpecError) as error:
         resolve(place, given)
     assert any(place == f"jobs[0].{where}" and message in text for place, text in problems(error)), problems(error)
+
+
+def test_differences_are_told_under_the_keys_of_the_job_file(place: Path) -> None:
+    def job(episodes: int, **keys: Any) -> Job:
+        return resolve(place, {**STAND, **keys}, defaults={"curriculum": {"episodes": episodes}}).jobs[0]
+
+    first = {**STAGES, **RETURN}
+    told = changed_keys(job(20, **first), job(20, **{**first, "curriculum": {"advance": "loss < 1", "episodes": 30}}))
+    assert [line.split(":")[0] for line in told] == ["curriculum.advance", "curriculum.episodes"]
+    assert changed_keys(job(20), job(30)) == [], "it has no stages"
 
 
 def test_fingerprints_of_jobs_without_stages_are_as_before(place: Path) -> None:
