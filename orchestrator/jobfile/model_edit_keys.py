@@ -112,6 +112,8 @@ def _check_distribution(key: str, value: Any) -> None:
 
 
 def _check_axis(key: str, value: Any) -> None:
+    if key == TERRAIN:
+        raise ValueError(f'"{key}" cannot vary on a grid, whose points share one terrain; set it in randomize')
     if disturbance(key) is None:
         _check_key(key, *DISTURBANCES)
     try:

@@ -79,6 +79,7 @@ def test_the_grid_does_not_decide_what_is_trained(place: Path) -> None:
     [
         ({"evaluate": {MASS: [1]}}, "evaluate", f'"{MASS}": expected a list of at least two values'),
         ({"evaluate": {"wheel.a.size": [1, 2]}}, "evaluate", "or the key observation.noise"),
+        ({"evaluate": {"terrain": ["rough(0.1)"]}}, "evaluate", '"terrain" cannot vary on a grid'),
         ({"evaluate": 3}, "evaluate", "expected a table of lists of values"),
         ({"evaluate": GRID, "eval_episodes": 0}, "evaluate", "eval_episodes is 0"),
         ({"evaluate": {key: list(range(1, 12)) for key in (MASS, FRICTION, "push.speed")}}, "evaluate", "1_331 combin"),
