@@ -26,6 +26,11 @@ def test_what_is_no_terrain_is_refused_with_what_is_one(text: Any) -> None:
         parse_terrain(text)
 
 
+def test_a_terrain_that_follows_the_training_is_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match="a terrain cannot change over the training"):
+        parse_terrain("rough(linear(0, 0.1))")
+
+
 def test_a_job_file_takes_a_terrain_and_starts(place: Path) -> None:
     randomize = {"terrain": "rough(0.05)", "start": {"joints": "uniform(-0.1, 0.1)"}}
     [job] = resolve(place, {**HOPPER, "randomize": randomize}).jobs
