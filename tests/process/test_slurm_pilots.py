@@ -18,6 +18,8 @@ from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Exited, Handle
 from orchestrator.executors.slurm import batch_queue, pilot_registry
+from orchestrator.executors.slurm.mailbox import Outbox
+from orchestrator.executors.slurm.pilot_messages import PilotBye
 from orchestrator.executors.slurm.pilot_registry import PilotRegistry
 from orchestrator.executors.slurm.slurm_commands import SlurmCommand
 from orchestrator.executors.slurm.slurm_executor import SlurmExecutor
@@ -202,6 +204,21 @@ def test_a_pilot_that_ends_may_be_requeued_and_is_not_replaced_at_once(
     monkeypatch.setattr(batch_queue, "COMPLETING_S", 0.1)
     joined(scene.pilots)
     assert len(fake_slurm.calls("sbatch")) == 2
+
+
+def test_a_restarted_pilot_ends_the_attempts_of_the_one_before_and_is_not_cancelled(
+    scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
+    scene = scene_of(scenes, tmp_path)
+    handle = scene.start("a")
+    until_heard(scene.executor, handle)
+    (before,) = scene.pilots.present
+    assert before.hello is not None
+    Outbox(tmp_path / "run/slurm/first/100_0.1.events").send(before.hello)
+    assert "restarted by Slurm" in (until_exit(scene.executor, handle)[handle].lost or "")
+    assert [pilot.name for pilot in scene.pilots.present] == ["100_0.1"]
+    assert not fake_slurm.calls("scancel")
+    Outbox(tmp_path / "run/slurm/first/100_0.1.events").send(PilotBye())
 
 
 def test_when_every_pilot_is_cancelled_the_run_ends_and_says_why(

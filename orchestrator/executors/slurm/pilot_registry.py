@@ -61,6 +61,10 @@ class JoinedPilot:
     def task(self) -> str:
         return self.name.partition(".")[0]
 
+    @property
+    def restarts(self) -> int:
+        return int(self.name.partition(".")[2] or 0)
+
 
 class PilotRegistry:
     """:param folder: of the session, where the messages are.
@@ -125,7 +129,7 @@ class PilotRegistry:
             self._list_at = now + LIST_EVERY_S
             self._list()
         for pilot in self.present:
-            for message in pilot.inbox.receive():
+            for message in pilot.inbox.receive() if pilot.name in self._pilots else ():
                 pilot.heard = now
                 yield from self._take(pilot, message)
 
@@ -143,6 +147,7 @@ class PilotRegistry:
         match message:
             case PilotHello() if pilot.hello is None:
                 self._join(pilot, message)
+                yield from self._end_earlier(pilot)
             case PilotLeaving(why):
                 self._leave(pilot, why)
             case PilotBye():
@@ -154,6 +159,15 @@ class PilotRegistry:
             case Placed(handle=handle) | Progressed(handle=handle) | Sampled(handle=handle):
                 if handle in pilot.attempts:
                     yield message
+
+    def _end_earlier(self, pilot: JoinedPilot) -> Iterator[Event]:
+        """Slurm has restarted a task: nothing is left of its earlier pilot, which may not have said so."""
+        for earlier in self.present:
+            if earlier.task == pilot.task and earlier.restarts < pilot.restarts:
+                for message in earlier.inbox.receive():
+                    yield from self._take(earlier, message)
+                if earlier.name in self._pilots:
+                    yield from self._end(earlier, f"its pilot {earlier.task} was restarted by Slurm", None)
 
     def _join(self, pilot: JoinedPilot, hello: PilotHello) -> None:
         pilot.hello = hello
