@@ -18,7 +18,9 @@ from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Exited, Handle
 from orchestrator.executors.slurm import batch_queue, pilot_registry
+from orchestrator.executors.slurm.handover import write_session
 from orchestrator.executors.slurm.mailbox import Outbox
+from orchestrator.executors.slurm.pilot import Session
 from orchestrator.executors.slurm.pilot_messages import PilotBye
 from orchestrator.executors.slurm.pilot_registry import PilotRegistry
 from orchestrator.executors.slurm.slurm_commands import SlurmCommand
@@ -247,6 +249,24 @@ def test_the_next_supervisor_takes_pilots_over_and_they_hand_back(
     again = scene.start("a", number=1)
     until_heard(scene.executor, again)
     assert until_exit(before.executor, handle)[handle].returncode == ExitCode.INTERRUPTED
+    before.pilots.queue.wait()
+
+
+@pytest.mark.slow
+def test_a_pilot_that_a_supervisor_does_not_know_of_finds_it_and_its_end(
+    scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
+    before = scene_of(scenes, tmp_path)
+    scenes.clear()
+    handle = before.start("a")
+    until_heard(before.executor, handle)
+    folder = tmp_path / "run" / "slurm"
+    (folder / "second").mkdir()
+    write_session(folder, Session(session="second"))
+    assert until_exit(before.executor, handle)[handle].returncode == ExitCode.INTERRUPTED
+    await_files(folder / "second" / "100_0.0.events.0")
+    write_session(folder, Session(session="second", ended=True))
+    until(lambda: not fake_slurm.pids())
     before.pilots.queue.wait()
 
 

@@ -48,6 +48,8 @@ HAND_BACK_S = 60.0
 """Time that attempts have to save a checkpoint and exit when another supervisor calls."""
 TERMINATED_HAND_BACK_S = 20.0
 """The same after SIGTERM: Slurm kills what is left after its KillWait, 30 s by default."""
+SESSION_EVERY_S = 5.0
+"""For the file of the session: a supervisor that began before this pilot joined does not know of it."""
 SESSION_PATIENCE_S = 60.0
 """For the file of the session: a network file system may show a new file late."""
 REASONS = {
@@ -101,6 +103,8 @@ class Pilot:
         self._next: str | None = None
         """The session to be served next."""
         self._kill_at: float | None = None
+        self._served: set[str] = set()
+        """Sessions of this pilot; the file may be read late, and name one of those before."""
         self._heard = time.monotonic()
         self._pending: dict[tuple[Handle, type], Event] = {}
         """The latest progress and memory of each attempt that were not reported yet."""
@@ -120,9 +124,14 @@ class Pilot:
         root = self._folder / session
         inbox, outbox = Inbox(root / f"{self._name}.orders"), Outbox(root / f"{self._name}.events")
         self._next, self._kill_at, self._heard = None, None, time.monotonic()
+        self._served.add(session)
         outbox.send(self._hello)
+        look_at = time.monotonic() + SESSION_EVERY_S
         while True:
             self._act_on_signals(outbox)
+            if time.monotonic() >= look_at:
+                look_at = time.monotonic() + SESSION_EVERY_S
+                self._follow(session)
             for order in inbox.receive():
                 self._heard = time.monotonic()
                 self._obey(order)
@@ -132,6 +141,16 @@ class Pilot:
             if not self._attempts and (self._leaves or self._ends or self._next is not None or self._is_forgotten):
                 outbox.send(PilotBye())
                 return None if self._leaves or self._ends else self._next
+
+    def _follow(self, session: str) -> None:
+        """See whether another supervisor, or none, is to be served."""
+        current = read_session(self._folder)
+        if current is None or current.session in self._served - {session}:
+            return
+        if current.ended:
+            self._obey(EndPilotOrder())
+        elif current.session != session:
+            self._obey(JoinOrder(current.session))
 
     @property
     def _is_forgotten(self) -> bool:
