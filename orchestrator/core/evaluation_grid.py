@@ -22,8 +22,6 @@ from orchestrator.core.distributions import (
     parse_distribution,
 )
 
-DRAWN = "orchestrator.drawn"
-"""Key of an environment's info that holds what an episode has drawn; no environment of a user has it."""
 MOST_POINTS = 1_000
 """Of one grid."""
 GridValue: TypeAlias = float | str
@@ -96,23 +94,6 @@ class EvaluationGrid:
             )
             for values in itertools.product(*(axis.values for axis in self.axes))
         )
-
-
-@dataclass(frozen=True, slots=True)
-class GridPlaces:
-    """Where the environments of a batch are on a grid: as many consecutive ones at each of some points.
-
-    Those of each point have the same random streams as those of any other.
-    """
-
-    grid: EvaluationGrid
-    points: tuple[GridPoint, ...]
-    at_each: int
-    """Environments at each point."""
-
-    def drawn_from(self, key: str, env: int) -> Distribution | None:
-        """What environment ``env`` of the batch draws ``key`` from; None where the grid does not have it."""
-        return self.points[env // self.at_each].drawn_from.get(key)
 
 
 def parse_axis(key: str, values: Any) -> GridAxis:

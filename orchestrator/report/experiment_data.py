@@ -267,7 +267,7 @@ def _grid(evaluations: Sequence[EvaluationFile]) -> list[ReportedPoint]:
     for evaluation in evaluations:
         for point in evaluation.get("grid", ()):
             means.setdefault(tuple(point["at"].items()), []).append(point["mean"])
-    return [{"at": dict(at), "mean": known_estimate(values, location)} for at, values in means.items() if at]
+    return [{"at": dict(at), "mean": known_estimate(values, location)} for at, values in means.items()]
 
 
 # -- jobs of several ranks

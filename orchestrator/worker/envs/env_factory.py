@@ -13,9 +13,9 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from orchestrator.core.evaluation_grid import GridPlaces
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.divergence_wrapper import DivergenceCheck, simulates_with_mujoco
+from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.normalize import FastVecNormalize
 from orchestrator.worker.envs.sequential import SequentialVecEnv
 from orchestrator.worker.runtime import user_env

@@ -140,7 +140,11 @@ class Simulation:
     def use_task(self, task: Task) -> None:
         """Go on with ``task``, which may differ from the present one in its numbers, also in running episodes."""
         self.task = task
-        self._steps_to_limit = task.max_episode_steps - int(self._lengths().max())
+        self._count_steps_to_limit()
+
+    def _count_steps_to_limit(self) -> None:
+        """Set how many control steps the longest running episode may still take."""
+        self._steps_to_limit = self.task.max_episode_steps - int(self._lengths().max())
 
     def seed(self, seed: int | Sequence[int]) -> None:
         """New generators; running episodes continue."""
@@ -264,7 +268,7 @@ class Simulation:
             else:
                 self._compute_contact_forces(envs)
         self._begun[envs] = self._step
-        self.use_task(self.task)
+        self._count_steps_to_limit()
         self._episode_returns[envs] = 0.0
         self._measure_sums[envs] = 0.0
         fields = {name: field[envs] for name, field in self._fields.items()}
@@ -302,7 +306,7 @@ class Simulation:
         for own, saved in zip(self.generators, state["generators"], strict=True):
             own.bit_generator.state = saved
         self._begun[:] = self._step - state["episode_lengths"]
-        self.use_task(self.task)
+        self._count_steps_to_limit()
         self._episode_returns[:] = state["episode_returns"]
         return self.task.observe(self.states)
 

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 import numpy as np
 import torch
 
-from orchestrator.core.evaluation_grid import DRAWN, EvaluationGrid, GridPlaces, GridPoint
+from orchestrator.core.evaluation_grid import EvaluationGrid, GridPoint
 from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
+from orchestrator.worker.envs.episode_conditions import DRAWN, GridPlaces
 from orchestrator.worker.runtime import sb3_internals
 from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.runtime.progress import say
@@ -31,10 +32,10 @@ from orchestrator.worker.training.training_state import generators, restore_gene
 
 LONGEST = 100_000
 """Control steps after which an episode is cut off: a good policy may never end one where nothing limits it."""
-GRID_AT_ONCE = 128
-"""The same at the points of a grid: so many environments share the cost of the policy, and the memory is small."""
 MOST_AT_ONCE = 32
 """Environments of a built-in task: one more in a batch costs its physics alone, a second round the whole batch."""
+GRID_AT_ONCE = 128
+"""Environments in a batch of points of a grid: so many share the cost of the policy, and need little memory."""
 _ENVIRONMENTS, _ACTIONS = 1, 2
 """Purposes of random numbers, so that evaluation's seeds differ from training's and from each other."""
 

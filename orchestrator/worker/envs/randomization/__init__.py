@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
-from orchestrator.core.evaluation_grid import EvaluationGrid, GridPlaces
+from orchestrator.core.evaluation_grid import EvaluationGrid
 from orchestrator.worker.envs.batch_interface import BatchSettings
+from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.simulation import Simulation
 
 

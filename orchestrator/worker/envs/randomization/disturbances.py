@@ -18,7 +18,7 @@ from orchestrator.core.distributions import (
     disturbance,
     parse_distribution,
 )
-from orchestrator.core.evaluation_grid import GridPlaces
+from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.randomization.draws import draw, draw_many, of_each
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, table_of
 from orchestrator.worker.model.spec_elements import suggested

@@ -9,7 +9,7 @@ import numpy as np
 
 from orchestrator.core.changing_numbers import TrainingMoment
 from orchestrator.core.distributions import NORMAL_WIDTH, Distribution, parse_distribution
-from orchestrator.core.evaluation_grid import GridPlaces
+from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.tasks.actions import Floats
 
 

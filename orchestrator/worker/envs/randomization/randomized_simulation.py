@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.core.changing_numbers import TrainingMoment
 from orchestrator.core.distributions import PRIVILEGED, Distribution
-from orchestrator.core.evaluation_grid import GridPlaces
 from orchestrator.core.terrain import TERRAIN, parse_terrain
 from orchestrator.worker.envs.batch_interface import BatchSettings, Episode, SimulationState, StepResult
+from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.randomization.disturbances import Disturbances, DisturbanceState
 from orchestrator.worker.envs.randomization.draws import draw
