@@ -15,6 +15,7 @@ from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, R
 from orchestrator.core.job_patterns import is_pattern, matching
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
+from orchestrator.executors.slurm.handover import end_left_pilots
 from orchestrator.experiment import recovery, run_directory, run_end
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger, Request, SummaryRow, live_facts, search_events, summary
@@ -180,9 +181,8 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
     if jobs:
         return ask(run_dir, jobs, "cancel")
     paths = run_directory.existing(run_dir)
-    holder = ready_holder(paths)
-    if holder is None:
-        return f"{run_dir}: no supervisor is running; nothing to stop"
+    if (holder := ready_holder(paths)) is None:
+        return f"{run_dir}: no supervisor is running; {end_left_pilots(paths.root / 'slurm') or 'nothing to stop'}"
     request = Request(verb="stop", job_id=holder.key)
     if holder.is_elsewhere or not paths.ledger.exists():
         files = RequestFiles(paths.requests)

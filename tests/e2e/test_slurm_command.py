@@ -76,6 +76,19 @@ def test_ctrl_c_leaves_nothing_queued_and_the_run_directory_resumes(tmp_path: Pa
     assert len(fake_slurm.pids()) == 0
 
 
+@pytest.mark.slow
+def test_stop_cancels_what_a_killed_supervisor_has_left(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
+    fake_slurm.put("hold", "Resources")
+    jobs = with_slurm(tmp_path, {"name": "hopper", "xml": commands.HOPPER})
+    with Run(jobs, "--run-dir", "run", "--executor", "slurm", cwd=tmp_path) as run:
+        run.until("submitted")
+        run.signal(signal.SIGKILL)
+    done = invoke("stop", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "cancelled the batch jobs" in done.stdout + done.stderr
+    assert set(fake_slurm.states().values()) == {"CANCELLED"}
+
+
 def test_a_dry_run_shows_the_script_and_submits_nothing(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
     jobs = with_slurm(tmp_path, {"name": "hopper", "xml": commands.HOPPER})
     done = invoke("run", jobs, "--dry-run", "--executor", "slurm", "--run-dir", "run", cwd=tmp_path)

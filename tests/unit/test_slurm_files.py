@@ -170,7 +170,9 @@ def test_pilots_of_the_session_before_have_started(tmp_path: Path) -> None:
     queue = BatchQueue(name="tests", folder=tmp_path, pilots=1, script=str)
     assert begin_session(tmp_path, "first", queue) == []
     Outbox(tmp_path / "first" / "12_3.0.events").send(PilotBye())
+    queue = BatchQueue(name="renamed", folder=tmp_path, pilots=1, script=str)
     assert begin_session(tmp_path, "second", queue) == []
+    assert queue.name == "tests"
     assert queue.heard == {"12_3"}
 
 

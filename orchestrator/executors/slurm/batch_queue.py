@@ -266,8 +266,13 @@ class BatchQueue:
     def close(self) -> str | None:
         """End whatever has the name. Returns what is wrong, if Slurm does not obey."""
         self.wait()
-        answer = SlurmCommand("scancel", f"--user={_user()}", f"--name={self.name}").wait()
+        answer = cancel_named(self.name)
         return answer.problem if answer.returncode else None
+
+
+def cancel_named(name: str) -> CommandAnswer:
+    """Cancel all batch jobs of this user that have the name."""
+    return SlurmCommand("scancel", f"--user={_user()}", f"--name={name}").wait()
 
 
 def _user() -> str:

@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.errors import UsageError
 from orchestrator.core.text import listed
-from orchestrator.executors.slurm.batch_queue import ASK_EVERY_S, PRESENT, BatchQueue
+from orchestrator.executors.slurm.batch_queue import ASK_EVERY_S, PRESENT, BatchQueue, cancel_named
 from orchestrator.executors.slurm.mailbox import Outbox, has_sent
 from orchestrator.executors.slurm.pilot import HAND_BACK_S, Session, read_session
 from orchestrator.executors.slurm.pilot_messages import JoinOrder, PilotBye
@@ -32,7 +33,9 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
     """
     before = read_session(folder)
     (folder / session).mkdir(parents=True)
-    write_session(folder, Session(session=session))
+    if before is not None and not before.ended:
+        queue.name = before.batch_jobs or queue.name
+    write_session(folder, Session(session=session, batch_jobs=queue.name))
     if before is None or before.ended:
         return []
     old = folder / before.session
@@ -57,6 +60,25 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
         return []
     text = f"pilots of the run before do not answer, and are given up: {listed(sorted(awaited), SHOWN)}"
     return [f"{text}. Their jobs resume from their last checkpoints."]
+
+
+def end_left_pilots(folder: Path) -> str | None:
+    """End the pilots that a killed supervisor has left. Returns what was done; None where there are none.
+
+    :raises UsageError: Slurm does not obey, and the pilots cannot be told by a file either.
+    """
+    left = read_session(folder)
+    if left is None or left.ended or not left.batch_jobs:
+        return None
+    answer = cancel_named(left.batch_jobs)
+    if answer.returncode == 0:
+        return f"cancelled the batch jobs {left.batch_jobs}, which the supervisor before had left"
+    try:
+        write_session(folder, dataclasses.replace(left, ended=True))
+    except OSError as error:
+        advice = f"run `scancel --name={left.batch_jobs}` on a login node"
+        raise UsageError(f"{folder}: cannot be written ({error.strerror}), scancel failed; {advice}") from error
+    return f"scancel failed ({answer.problem}); batch jobs {left.batch_jobs} end by themselves as soon as they run"
 
 
 def write_session(folder: Path, session: Session) -> None:

@@ -64,6 +64,8 @@ class Session:
 
     session: str
     """Also the name of the folder with its messages."""
+    batch_jobs: str = ""
+    """Their name, which stays while they serve one supervisor after the other."""
     ended: bool = False
 
 

@@ -260,7 +260,8 @@ class PilotRegistry:
             return
         self._is_closed = True
         with contextlib.suppress(OSError):  # then those that start find no supervisor
-            handover.write_session(self._folder.parent, Session(session=self._folder.name, ended=True))
+            ended = Session(session=self._folder.name, batch_jobs=self.queue.name, ended=True)
+            handover.write_session(self._folder.parent, ended)
         for pilot in self.present:
             self.release(pilot)
         deadline = time.monotonic() + CLOSE_S

@@ -39,8 +39,8 @@ class SlurmBackend:
         self._settings = settings.slurm or SlurmSettings()
         self._folder, self._session = settings.run_dir.absolute() / "slurm", secrets.token_hex(4)
         self._shown_folder = settings.final_run_dir.absolute() / "slurm"
-        self._name = job_name(settings.name, settings.final_run_dir.absolute())
-        self._queue = BatchQueue(name=self._name, folder=self._folder, pilots=self._settings.array, script=self._script)
+        name = job_name(settings.name, settings.final_run_dir.absolute())
+        self._queue = BatchQueue(name=name, folder=self._folder, pilots=self._settings.array, script=self._script)
         self.slots = PilotSlots(settings.max_parallel)
         cores = self._settings.cpus_per_task or 1
         self.slots.expected_cores = self._settings.array * cores
@@ -54,7 +54,7 @@ class SlurmBackend:
         self._is_begun = False
 
     def _script(self, pilots: int) -> str:
-        return batch_script(self._settings, name=self._name, folder=self._shown_folder, pilots=pilots)
+        return batch_script(self._settings, name=self._queue.name, folder=self._shown_folder, pilots=pilots)
 
     def ready(self) -> list[str]:
         if self._is_staged:
