@@ -128,7 +128,7 @@ class TestSettings:
     def test_the_page_has_the_learning_curves_of_all_over_each_other(self, runs: list[Path], tmp_path: Path) -> None:
         shown = commands.invoke("compare", *runs, "--output", "page.html", cwd=tmp_path)
         assert "page.html" in shown.stdout
-        page = (tmp_path / "page.html").read_text()
+        page = (tmp_path / "page.html").read_text().replace("<wbr>", "")  # where long names may break
         assert "total_timesteps" in page
         panels = page.split("<svg", 1)[1].split("</svg>", 1)[0]
         assert all(text in panels for text in (">hopper<", ">balancer<", *(f"{letter}: " for letter in "ABC")))

@@ -22,6 +22,7 @@ from executor_helpers import (
     Order,
     await_files,
     await_gone,
+    descriptors,
     events_until,
     local,
     make_launch,
@@ -177,10 +178,6 @@ def test_memory_is_sampled_and_forked_children_are_not_counted_twice(
 
 
 # -- what could not be started
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def test_a_command_that_does_not_exist_is_an_os_error_and_leaks_nothing(tmp_path: Path) -> None:

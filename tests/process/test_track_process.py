@@ -10,15 +10,16 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
-from supervisor_helpers import RecordingReporter
+from supervisor_helpers import RecordingReporter, make_machine
 
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import control, run_directory, search_process, track_process
+from orchestrator.experiment import control, run_directory, search_process, track_process, videos
 from orchestrator.experiment.search_process import SearchProcess
 from orchestrator.experiment.side_process import SideProcess
 from orchestrator.experiment.track_process import MOST_BYTES, TrackProcess
 from orchestrator.ledger import Ledger
+from orchestrator.machine.slots import SlotPool
 from orchestrator.track.tracker import JobRows
 
 ENDS = ("platform",)
@@ -148,6 +149,7 @@ def test_requests_are_refused_while_the_end_of_a_run_waits_for_trackers(tmp_path
         Ledger.create(paths.ledger).close()
         paths.staging.mkdir(exist_ok=True)
         assert "asked" in control.set_max_parallel(tmp_path, 2)
+        videos.make_missing(paths, [], {}, SlotPool(make_machine(1)), RecordingReporter(), lambda: False)
         tracked(tmp_path)[0].finish(is_stopped)
     assert answers
     assert "tells trackers now" in answers[0]

@@ -20,6 +20,7 @@ from executor_helpers import (
     Order,
     await_files,
     await_gone,
+    descriptors,
     forking,
     local,
     make_launch,
@@ -62,10 +63,6 @@ def children() -> set[int]:
     """Our own, zombies among them."""
     tasks = os.listdir("/proc/self/task")
     return {int(pid) for task in tasks for pid in Path(f"/proc/self/task/{task}/children").read_text().split()}
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def test_a_forked_worker_has_all_that_one_that_is_execed_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
