@@ -81,8 +81,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker for each core; with ``--full`` two more, because the tests of clusters mostly wait."""
-    return len(os.sched_getaffinity(0)) + 2 * bool(config.getoption("--full"))
+    """One worker more than cores, because some tests wait; with ``--full`` two more, as those of clusters mostly do."""
+    return len(os.sched_getaffinity(0)) + 1 + bool(config.getoption("--full"))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

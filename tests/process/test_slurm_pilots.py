@@ -139,6 +139,7 @@ def test_a_launch_that_a_leaving_pilot_reads_costs_nothing(
     assert exited.lost
 
 
+@pytest.mark.slow
 def test_a_killed_pilot_takes_its_workers_with_it_and_its_attempts_are_lost(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -171,6 +172,7 @@ def test_a_pilot_that_comes_back_after_it_was_given_up_kills_what_it_has(
     await_gone([worker, pid])
 
 
+@pytest.mark.slow
 def test_a_cancelled_pilot_is_not_replaced_and_the_others_go_on(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -193,6 +195,7 @@ def test_a_cancelled_pilot_is_not_replaced_and_the_others_go_on(
     assert until_exit(scene.executor, other)[other].returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_pilot_that_ends_may_be_requeued_and_is_not_replaced_at_once(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +211,7 @@ def test_a_pilot_that_ends_may_be_requeued_and_is_not_replaced_at_once(
     assert len(fake_slurm.calls("sbatch")) == 2
 
 
+@pytest.mark.slow
 def test_a_restarted_pilot_ends_the_attempts_of_the_one_before_and_is_not_cancelled(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -360,6 +364,7 @@ def test_pilots_that_cannot_start_end_the_run_with_the_last_line_of_their_log(
         until(lambda: [scene.need_room(), scene.executor.poll(0.1)][0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["", "Job violates accounting/QOS policy (job submit limit)"])
 def test_a_pilot_goes_on_when_none_can_take_the_place_of_another(
     words: str, scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm

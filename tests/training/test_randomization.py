@@ -430,7 +430,8 @@ def test_a_simulation_without_randomisation_is_not_touched() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algo", "learner"), [("ppo", "fast"), ("sac", "auto"), pytest.param("ppo", "sb3", marks=pytest.mark.slow)]
+    ("algo", "learner"),
+    [("ppo", "fast"), *(pytest.param(*other, marks=pytest.mark.slow) for other in (("sac", "auto"), ("ppo", "sb3")))],
 )
 def test_a_resumed_training_has_the_same_weights(tmp_path: Path, algo: str, learner: str) -> None:
     growing = {**DRAWN, **DISTURBED, "joint.*.damping": "scale(linear(1, 0.5), linear(1.001, 2))"}

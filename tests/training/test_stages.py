@@ -171,8 +171,7 @@ def job(directory: Path, given: WorkerSpec) -> JobPaths:
 WAYS = [
     ("ppo", "fast"),
     pytest.param("ppo", "sb3", marks=pytest.mark.slow),
-    ("sac", "auto"),
-    *(pytest.param(algo, "auto", marks=pytest.mark.slow) for algo in ("td3", "tqc", "crossq", "recurrent-ppo")),
+    *(pytest.param(algo, "auto", marks=pytest.mark.slow) for algo in ("sac", "td3", "tqc", "crossq", "recurrent-ppo")),
 ]
 
 
