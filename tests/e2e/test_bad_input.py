@@ -214,6 +214,7 @@ def test_a_full_disk_at_the_start_is_refused_and_leaves_nothing(
     assert invoke("run", jobs, "--run-dir", small_disk / "run", cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_stops_everything_resumably(small_disk: Path, tmp_path: Path) -> None:
     long = {"xml": HOPPER, "total_timesteps": 1_000_000, "checkpoint_every": 128}
     jobs = write_experiment(tmp_path, {"name": "one", **long}, {"name": "two", **long}, defaults=commands.FORKED)
@@ -350,6 +351,7 @@ def test_limits_end_a_job_and_say_what_was_reached(misbehaving: Misbehaving) -> 
     assert "timeout 2 s, reached" in rows["waits"]["message"]
 
 
+@pytest.mark.slow
 def test_a_hundred_megabytes_of_output_hurt_nobody_and_stay_within_the_limit(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("talk", "talk"))
     done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
@@ -362,6 +364,7 @@ def test_a_hundred_megabytes_of_output_hurt_nobody_and_stay_within_the_limit(tmp
     log.unlink()
 
 
+@pytest.mark.slow
 def test_a_deaf_worker_and_its_children_are_gone_after_the_grace_period(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("deaf", "go_deaf"), odd("parent", "have_children"))
     with Run(jobs, "--run-dir", "run", "--max-parallel", "2", "--grace", "0.5", cwd=tmp_path) as run:

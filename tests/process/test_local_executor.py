@@ -183,9 +183,10 @@ def test_memory_is_sampled_and_forked_children_are_not_counted_twice(
 def test_a_command_that_does_not_exist_is_an_os_error_and_leaks_nothing(tmp_path: Path) -> None:
     with local(worker_command=("/does/not/exist",)) as executor:
         counts = []
-        for number in range(20):
-            with pytest.raises(FileNotFoundError):
-                executor.submit(make_launch(tmp_path, f"j{number}"))
+        for numbers in (range(1), range(1, 20)):
+            for number in numbers:
+                with pytest.raises(FileNotFoundError):
+                    executor.submit(make_launch(tmp_path, f"j{number}"))
             counts.append(descriptors())
         assert len(set(counts)) == 1
         assert not executor.poll(0.0)

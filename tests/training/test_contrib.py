@@ -76,7 +76,8 @@ def noted(paths: JobPaths) -> list[Any]:
 slow = pytest.mark.slow
 
 
-@pytest.mark.parametrize("algo", ["recurrent-ppo", *(pytest.param(algo, marks=slow) for algo in ("tqc", "crossq"))])
+@slow
+@pytest.mark.parametrize("algo", CONTRIB)
 def test_a_terminated_worker_goes_on_with_the_same_bits_and_the_same_evaluation(tmp_path: Path, algo: str) -> None:
     spec = helpers.algorithm(algo, normalize=True, n_envs=3, eval_episodes=2, total_timesteps=1100)
     whole, stopped = (helpers.job(tmp_path / name, spec) for name in ("whole", "stopped"))
