@@ -15,7 +15,6 @@ from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, R
 from orchestrator.core.job_patterns import is_pattern, matching
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.executors.slurm.handover import end_left_pilots
 from orchestrator.experiment import recovery, run_directory, run_end
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger, Request, SummaryRow, live_facts, search_events, summary
@@ -182,6 +181,8 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
         return ask(run_dir, jobs, "cancel")
     paths = run_directory.existing(run_dir)
     if (holder := ready_holder(paths)) is None:
+        from orchestrator.executors.slurm.handover import end_left_pilots  # other commands do not need it
+
         return f"{run_dir}: no supervisor is running; {end_left_pilots(paths.root / 'slurm') or 'nothing to stop'}"
     request = Request(verb="stop", job_id=holder.key)
     if holder.is_elsewhere or not paths.ledger.exists():
@@ -255,8 +256,7 @@ def set_max_parallel(run_dir: Path, jobs_at_once: int) -> str:
     :raises UsageError: no supervisor is running.
     """
     paths = run_directory.existing(run_dir)
-    holder = ready_holder(paths)
-    if holder is None:
+    if (holder := ready_holder(paths)) is None:
         advice = "`run --max-parallel` and max_parallel in the job file are for the next run"
         raise UsageError(f"{run_dir}: no supervisor is running, whose settings could be changed; {advice}")
     if not (holder.is_elsewhere or paths.ledger.exists()):

@@ -18,11 +18,10 @@ from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Exited, Handle
 from orchestrator.executors.slurm import batch_queue, pilot_registry
-from orchestrator.executors.slurm.handover import write_session
 from orchestrator.executors.slurm.mailbox import Outbox
-from orchestrator.executors.slurm.pilot import Session
 from orchestrator.executors.slurm.pilot_messages import PilotBye
 from orchestrator.executors.slurm.pilot_registry import PilotRegistry
+from orchestrator.executors.slurm.session_file import Session, write_session
 from orchestrator.executors.slurm.slurm_commands import SlurmCommand
 from orchestrator.executors.slurm.slurm_executor import SlurmExecutor
 from orchestrator.jobfile.slurm_rules import SlurmSettings

@@ -7,17 +7,15 @@ checkpoint and ends, and the next supervisor resumes it, without a new wait in S
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from pathlib import Path
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import listed
 from orchestrator.executors.slurm.batch_queue import ASK_EVERY_S, PRESENT, BatchQueue, cancel_named
 from orchestrator.executors.slurm.mailbox import Outbox, has_sent
-from orchestrator.executors.slurm.pilot import HAND_BACK_S, Session, read_session
 from orchestrator.executors.slurm.pilot_messages import JoinOrder, PilotBye
+from orchestrator.executors.slurm.session_file import HAND_BACK_S, Session, read_session, write_session
 
 TIMEOUT_S = HAND_BACK_S + 30.0
 FIRST_ASK_S = 1.0
@@ -79,7 +77,3 @@ def end_left_pilots(folder: Path) -> str | None:
         advice = f"run `scancel --name={left.batch_jobs}` on a login node"
         raise UsageError(f"{folder}: cannot be written ({error.strerror}), scancel failed; {advice}") from error
     return f"scancel failed ({answer.problem}); batch jobs {left.batch_jobs} end by themselves as soon as they run"
-
-
-def write_session(folder: Path, session: Session) -> None:
-    write_whole(folder / "session.json", json.dumps(dataclasses.asdict(session)))

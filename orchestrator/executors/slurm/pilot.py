@@ -13,11 +13,9 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from orchestrator.core.decoding import decode
 from orchestrator.core.process_setup import set_up_process
 from orchestrator.executors.base import Event, Exited, Handle, Placed
 from orchestrator.executors.slurm.mailbox import Inbox, Outbox
@@ -33,6 +31,7 @@ from orchestrator.executors.slurm.pilot_messages import (
     PilotHello,
     PilotLeaving,
 )
+from orchestrator.executors.slurm.session_file import HAND_BACK_S, Session, read_session
 from orchestrator.machine import topology
 from orchestrator.machine.provenance import installed_versions
 from orchestrator.machine.topology import Machine
@@ -44,10 +43,8 @@ REPORT_EVERY_S = 1.0
 BEAT_EVERY_S = 2.0
 WITHOUT_SUPERVISOR_S = 600.0
 """After so long without a supervisor and without an attempt, a pilot ends."""
-HAND_BACK_S = 60.0
-"""Time that attempts have to save a checkpoint and exit when another supervisor calls."""
 TERMINATED_HAND_BACK_S = 20.0
-"""The same after SIGTERM: Slurm kills what is left after its KillWait, 30 s by default."""
+"""As :data:`HAND_BACK_S`, after SIGTERM: Slurm kills what is left after its KillWait, 30 s by default."""
 SESSION_EVERY_S = 5.0
 """For the file of the session: a supervisor that began before this pilot joined does not know of it."""
 SESSION_PATIENCE_S = 60.0
@@ -56,24 +53,6 @@ REASONS = {
     signal.SIGUSR1: "the time limit of its pilot is near",
     signal.SIGTERM: "Slurm ended its pilot",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """The supervisor that pilots serve, as in the file ``session.json``."""
-
-    session: str
-    """Also the name of the folder with its messages."""
-    batch_jobs: str = ""
-    """Their name, which stays while they serve one supervisor after the other."""
-    ended: bool = False
-
-
-def read_session(folder: Path) -> Session | None:
-    """None where there is none, or while the file cannot be read."""
-    with contextlib.suppress(OSError, ValueError):
-        return decode(Session, (folder / "session.json").read_text())
-    return None
 
 
 class Pilot:

@@ -16,10 +16,8 @@ from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.text import count
 from orchestrator.executors.base import Event, Exited, Handle, Placed, Progressed, Sampled, amounts
-from orchestrator.executors.slurm import handover
 from orchestrator.executors.slurm.batch_queue import BatchQueue
 from orchestrator.executors.slurm.mailbox import Inbox, Outbox
-from orchestrator.executors.slurm.pilot import Session
 from orchestrator.executors.slurm.pilot_messages import (
     EndPilotOrder,
     PilotBye,
@@ -28,6 +26,7 @@ from orchestrator.executors.slurm.pilot_messages import (
     SupervisorBeat,
 )
 from orchestrator.executors.slurm.pilot_slots import PilotSlots
+from orchestrator.executors.slurm.session_file import Session, write_session
 from orchestrator.machine.provenance import differences, installed_versions
 
 EVENTS = ".events.0"
@@ -261,7 +260,7 @@ class PilotRegistry:
         self._is_closed = True
         with contextlib.suppress(OSError):  # then those that start find no supervisor
             ended = Session(session=self._folder.name, batch_jobs=self.queue.name, ended=True)
-            handover.write_session(self._folder.parent, ended)
+            write_session(self._folder.parent, ended)
         for pilot in self.present:
             self.release(pilot)
         deadline = time.monotonic() + CLOSE_S

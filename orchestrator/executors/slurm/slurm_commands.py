@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import tempfile
 import time
@@ -12,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.core.text import last_line
+from orchestrator.executors.process import end_group
 
 PATIENCE_S = 60.0
 NOT_STARTED = "cannot be started now"
@@ -85,9 +85,7 @@ class SlurmCommand:
             return None
         is_late = self._popen.returncode is None
         if is_late:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
-            self._popen.wait()
+            end_group(self._popen)
         with self._stack:
             texts = []
             for file in (self._output, self._errors):
