@@ -19,7 +19,6 @@ from benchmarks import learning_figures
 from benchmarks.learning import mean_std, probability, signed
 from benchmarks.learning_runs import LEAST_SEEDS, Trained, read, values
 from benchmarks.permutation_tests import Pair, holm, interval, p_value, too_many
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import OrchestratorError, UsageError
 
 REFERENCE = "full"
@@ -74,8 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(report(jobs))
         if given.output is not None:
             sides = [{ROBOT: trained} for trained in jobs.values()]
-            name, png = learning_figures.side_by_side("curriculum", "A curriculum of pushes", list(jobs), sides)
-            write_whole(given.output / f"{name}.png", png, durable=False)
+            picture = learning_figures.side_by_side("curriculum", "A curriculum of pushes", list(jobs), sides)
+            learning_figures.write(given.output, [picture])
     except (OrchestratorError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -24,7 +24,6 @@ from benchmarks import learning_figures, published
 from benchmarks.learning_runs import LEAST_SEEDS, MEASURES, Side, Trained, in_common, read, values
 from benchmarks.permutation_tests import Design, Pair, energy_distance, holm, interval, p_value
 from orchestrator.analysis.statistics import t_quantile
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import listed
 
@@ -259,8 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if side is not None:
             print("\n".join(against_published(side, folder)))
         if given.output is not None:
-            for name, png in _drawn(a, b, side):
-                write_whole(given.output / f"{name}.png", png, durable=False)
+            learning_figures.write(given.output, _drawn(a, b, side))
     except (UsageError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from benchmarks import published
 from benchmarks.learning_runs import MEASURES, Trained, values
+from orchestrator.core.atomic_files import write_whole
 from orchestrator.report import drawing
 from orchestrator.report.document import Figure
 from orchestrator.report.drawing import DIM, INK, MARKERS, SERIES
@@ -42,6 +44,12 @@ ABOVE_IN = 0.3
 ROW_IN, NAMES_IN = 0.19, 1.9
 SAME = SERIES[2]
 """Colour of sources with the same settings."""
+
+
+def write(folder: Path, pictures: Iterable[Picture]) -> None:
+    """Write them into ``folder``. :raises OSError:"""
+    for name, png in pictures:
+        write_whole(folder / f"{name}.png", png, durable=False)
 
 
 def comparison(labels: Sequence[str], sides: Sequence[Robots]) -> list[Picture]:

@@ -29,7 +29,6 @@ from orchestrator import jobfile as job_files
 from orchestrator.analysis import run_reader
 from orchestrator.bench import workload
 from orchestrator.bench.workload import Work
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.environment import (
     LOCAL_RANK_VARIABLE,
     RANK_VARIABLE,
@@ -187,8 +186,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(report(sides))
         if given.output is not None:
             labels, robots = [count(number, "rank") for number in sides], [{"quadruped": one} for one in sides.values()]
-            name, png = learning_figures.side_by_side("learning-ranks", "Learning over ranks", labels, robots)
-            write_whole(given.output / f"{name}.png", png, durable=False)
+            picture = learning_figures.side_by_side("learning-ranks", "Learning over ranks", labels, robots)
+            learning_figures.write(given.output, [picture])
     except (OrchestratorError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import shutil
 import signal
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import command_helpers as commands
@@ -23,6 +25,16 @@ LONG = {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 8_000}
 
 def with_slurm(cwd: Path, *jobs: dict[str, object]) -> Path:
     return write_experiment(cwd, *jobs, defaults=f"{commands.TINY}{SLURM}")
+
+
+@contextlib.contextmanager
+def queued(cwd: Path, slurm: FakeSlurm) -> Iterator[Run]:
+    """A run whose pilots wait in the queue."""
+    slurm.put("hold", "Resources")
+    jobs = with_slurm(cwd, {"name": "hopper", "xml": commands.HOPPER})
+    with Run(jobs, "--run-dir", "run", "--executor", "slurm", cwd=cwd) as run:
+        run.until("submitted")
+        yield run
 
 
 def test_an_experiment_in_two_pilots_has_the_same_weights_as_on_one_machine(
@@ -63,10 +75,7 @@ def test_a_killed_supervisor_finds_its_pilots_again_and_loses_nothing(tmp_path: 
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_nothing_queued_and_the_run_directory_resumes(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    fake_slurm.put("hold", "Resources")
-    jobs = with_slurm(tmp_path, {"name": "hopper", "xml": commands.HOPPER})
-    with Run(jobs, "--run-dir", "run", "--executor", "slurm", cwd=tmp_path) as run:
-        run.until("submitted")
+    with queued(tmp_path, fake_slurm) as run:
         run.signal(signal.SIGINT)
         assert run.end() == 130
     assert set(fake_slurm.states().values()) == {"CANCELLED"}
@@ -78,10 +87,7 @@ def test_ctrl_c_leaves_nothing_queued_and_the_run_directory_resumes(tmp_path: Pa
 
 @pytest.mark.slow
 def test_stop_cancels_what_a_killed_supervisor_has_left(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    fake_slurm.put("hold", "Resources")
-    jobs = with_slurm(tmp_path, {"name": "hopper", "xml": commands.HOPPER})
-    with Run(jobs, "--run-dir", "run", "--executor", "slurm", cwd=tmp_path) as run:
-        run.until("submitted")
+    with queued(tmp_path, fake_slurm) as run:
         run.signal(signal.SIGKILL)
     done = invoke("stop", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
