@@ -232,7 +232,7 @@ def _page_kib(port: int) -> float:
 
 def training(repeats: int) -> list[Line]:
     """By which share a training is slower with viewers."""
-    return [slower(f"a training slower with {VIEWERS} viewers", repeats, beside=viewed)]
+    return slower(f"a training slower with {VIEWERS} viewers", repeats, beside=viewed)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ TABLES = {
 
 
 def cost(tracker: str, repeats: int) -> list[Line]:
-    return [slower(f"slower with {tracker}", repeats, tables=f"[track]\n{TABLES[tracker]}\n")]
+    return slower(f"slower with {tracker}", repeats, tables=f"[track]\n{TABLES[tracker]}\n")
 
 
 def main() -> None:
