@@ -19,9 +19,8 @@ from orchestrator.core.decoding import decode
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import TERMINAL, Attempt, AttemptOutcome, Cause, Job, Pending, Resources, Running, State
-from orchestrator.core.text import storable
 from orchestrator.ledger import database_file, rows
-from orchestrator.ledger.database_file import decoding, translated
+from orchestrator.ledger.database_file import bound, decoding, translated
 from orchestrator.ledger.requests import Request, RequestFiles, Verb
 from orchestrator.ledger.rows import AttemptRow, JobRow, SummaryRow
 from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
@@ -30,8 +29,10 @@ __all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "Summa
 
 STOPPING = "stopping"
 NOTES: Mapping[Verb, str] = {"pause": "pausing", "cancel": "cancelling"}
-NOT_REQUESTS = (STOPPING, *NOTES.values())
-"""In the place of a verb: notes of the supervisor that it is stopping, or what it is doing to a running job."""
+HANDLED = "handled"
+NOT_REQUESTS = (STOPPING, HANDLED, *NOTES.values())
+"""In the place of a verb: notes of the supervisor that it is stopping, what it is doing to a running job, or that it
+has acted on a request in a file, which has that id."""
 
 
 class Ledger:
@@ -58,7 +59,7 @@ class Ledger:
         self._measure_names: dict[str, None] | None = None
         self._varied: tuple[int, dict[str, None]] = 0, {}
         """The last row of the declarations that :meth:`varied_keys` has read, and the keys."""
-        self._request_files = RequestFiles(path.with_name("requests"))
+        self._request_files = RequestFiles(path.with_name("requests"), self._handled_in_files)
 
     @classmethod
     def create(cls, path: Path) -> Ledger:
@@ -102,7 +103,8 @@ class Ledger:
                 raise
         self._kept.clear()
         self._applied = 0
-        self._request_files.remove_handled()
+        for id_ in self._request_files.remove_handled():
+            self._keep("DELETE FROM requests WHERE verb = ? AND job_id = ?", (HANDLED, id_))
 
     def wait_for_lock(self, seconds: float = database_file.BUSY_S) -> None:
         """How long every further call waits for another process that has the file locked."""
@@ -110,7 +112,7 @@ class Ledger:
             self._connection.execute(f"PRAGMA busy_timeout={int(seconds * 1000)}")
 
     def _keep(self, sql: str, values: Sequence[Any] | Mapping[str, Any]) -> None:
-        self._kept.append((sql, [_bound(values)]))
+        self._kept.append((sql, [bound(values)]))
 
     def _apply(self) -> None:
         """Add what is kept to the open transaction."""
@@ -121,7 +123,7 @@ class Ledger:
     def _execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
         with translated(self.path):
             self._apply()
-            return self._connection.execute(sql, _bound(values))
+            return self._connection.execute(sql, bound(values))
 
     def select(self, sql: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """For the modules of this package, which have all SQL."""
@@ -312,21 +314,26 @@ class Ledger:
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         new: dict[int, Request] = {}
         if version != self._data_version:
-            sql = "SELECT id, verb, job_id FROM requests WHERE id > ? AND verb NOT IN (?, ?, ?) ORDER BY id"
+            sql = "SELECT id, verb, job_id FROM requests WHERE id > ? AND verb NOT IN (?, ?, ?, ?) ORDER BY id"
             found = self._execute(sql, (max(self._open, default=0), *NOT_REQUESTS))
             new = {row: Request(verb=verb, job_id=job_id) for row, verb, job_id in found}
-            self._data_version = version
-            self._open |= new
-        return [*new.values(), *self._request_files.take()]
+        in_files = self._request_files.take()  # if that finds the ledger locked, nothing was taken
+        self._data_version = version
+        self._open |= new
+        return [*new.values(), *in_files]
 
     def handled(self, request: Request) -> None:
         """``request``, which was taken, has been acted on: the next commit removes it."""
         row = next((row for row, taken in self._open.items() if taken == request), None)
         if row is None:
-            self._request_files.handled(request)
+            if (id_ := self._request_files.handled(request)) is not None:
+                self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (HANDLED, id_))
             return
         del self._open[row]
         self._keep("DELETE FROM requests WHERE id = ?", (row,))
+
+    def _handled_in_files(self) -> set[str]:
+        return {row["job_id"] for row in self._execute("SELECT job_id FROM requests WHERE verb = ?", (HANDLED,))}
 
     # -- for reports
 
@@ -387,10 +394,3 @@ class Ledger:
         with translated(self.path), decoding(self.path):
             sql = f"SELECT a.* FROM attempts a JOIN declared d USING (job_id) {condition} {rows.IN_ORDER}, a.number"  # noqa: S608
             return [rows.attempt_row(row) for row in self._execute(sql, values)]
-
-
-def _bound(values: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any] | Mapping[str, Any]:
-    """``values`` as SQLite takes them: it refuses text that is no UTF-8 with an error that is none of its own."""
-    if isinstance(values, Mapping):
-        return {name: storable(value) if isinstance(value, str) else value for name, value in values.items()}
-    return [storable(value) if isinstance(value, str) else value for value in values]

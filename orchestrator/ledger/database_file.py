@@ -6,10 +6,12 @@ import contextlib
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestrator.core.errors import DiskFullError, LedgerBusyError, LedgerError
+from orchestrator.core.text import storable
 
 APPLICATION_ID = 0x4F524348  # "ORCH"
 BUSY_S = 10.0
@@ -125,6 +127,13 @@ def decoding(path: Path) -> Iterator[None]:
         yield
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise LedgerError(f"{path}: the ledger is damaged (a row cannot be read: {error!r}); {ADVICE}") from error
+
+
+def bound(values: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any] | Mapping[str, Any]:
+    """``values`` as SQLite takes them: it refuses text that is no UTF-8 with an error that is none of its own."""
+    if isinstance(values, Mapping):
+        return {name: storable(value) if isinstance(value, str) else value for name, value in values.items()}
+    return [storable(value) if isinstance(value, str) else value for value in values]
 
 
 def _description(kind: int, error: sqlite3.Error) -> str:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -47,57 +47,63 @@ class Request(JsonLine):
 
 
 class RequestFiles:
-    """A folder with files of requests, one request per line. It is missing until another host has made a request."""
+    """A folder with files of requests, one request per line. It is missing until another host has made a request.
 
-    def __init__(self, folder: Path) -> None:
+    A file stays until all of its requests have been acted on. Which of them have is recorded in the ledger, by ids
+    that are never used again (file and line), in the transaction of what they led to: a kill between that and the
+    removal of the file repeats none of them.
+
+    :param acted_on: the ids that the ledger has.
+    """
+
+    def __init__(self, folder: Path, acted_on: Callable[[], Collection[str]] = tuple) -> None:
         self._folder = folder
-        self._waiting: dict[str, list[Request]] = {}
-        """By file: requests that were taken, and have not been acted on."""
-        self._changed: set[str] = set()
-        """Files of which requests have been acted on, or that are damaged."""
+        self._acted_on = acted_on
+        self._files: dict[str, dict[str, Request]] = {}
+        """By file: its requests by their ids."""
+        self._waiting: dict[str, Request] = {}
+        """By id: requests that were taken, and have not been acted on."""
 
     def add(self, requests: Iterable[Request]) -> None:
         """:raises OSError:"""
         self._folder.mkdir(exist_ok=True)
         name = f"{time.time_ns()}-{socket.gethostname()}-{os.getpid()}.jsonl"
-        self._write(name, requests)
+        write_whole(self._folder / name, b"".join(request.to_line() for request in requests))
 
     def take(self) -> list[Request]:
         """Requests that were not taken before, by the clocks of their hosts; those of a damaged file are lost."""
-        taken: list[Request] = []
-        for name in self._names():
-            if name not in self._waiting:
+        taken: dict[str, Request] = {}
+        if names := [name for name in self._names() if name not in self._files]:
+            acted_on = self._acted_on()
+            for name in names:
                 with contextlib.suppress(OSError):  # of the network, perhaps; the file is read again next time
-                    requests: list[Request] = []
-                    with contextlib.suppress(ValueError):
-                        content = read_regular(self._folder / name, LARGEST_BYTES)
-                        requests = [Request.from_line(line) for line in content.splitlines()]
-                    self._waiting[name] = requests
-                    self._changed |= set() if requests else {name}
-                    taken += requests
-        return taken
+                    self._files[name] = self._read(name)
+                    taken |= {id_: request for id_, request in self._files[name].items() if id_ not in acted_on}
+        self._waiting |= taken
+        return list(taken.values())
 
-    def handled(self, request: Request) -> None:
-        """It was taken, and has been acted on."""
-        for name, waiting in self._waiting.items():
-            if request in waiting:
-                waiting.remove(request)
-                self._changed.add(name)
-                return
+    def handled(self, request: Request) -> str | None:
+        """It has been acted on. Returns its id; None if it was not taken from a file."""
+        id_ = next((id_ for id_, waiting in self._waiting.items() if waiting == request), None)
+        if id_ is not None:
+            del self._waiting[id_]
+        return id_
 
-    def remove_handled(self) -> None:
-        """To be called when what they led to has been recorded. What has not been acted on stays in its file."""
-        for name in list(self._changed):
-            with contextlib.suppress(OSError):  # it stays known as taken
-                if waiting := self._waiting[name]:
-                    self._write(name, waiting)
-                else:
+    def remove_handled(self) -> list[str]:
+        """Remove the files of which nothing waits, when what they led to has been recorded. Returns the ids in them."""
+        ids: list[str] = []
+        for name, requests in list(self._files.items()):
+            if self._waiting.keys().isdisjoint(requests):
+                with contextlib.suppress(OSError):  # it stays known as taken
                     (self._folder / name).unlink(missing_ok=True)
-                    del self._waiting[name]
-                self._changed.remove(name)
+                    ids += self._files.pop(name)
+        return ids
 
-    def _write(self, name: str, requests: Iterable[Request]) -> None:
-        write_whole(self._folder / name, b"".join(request.to_line() for request in requests))
+    def _read(self, name: str) -> dict[str, Request]:
+        with contextlib.suppress(ValueError):
+            lines = read_regular(self._folder / name, LARGEST_BYTES).splitlines()
+            return {f"{name}:{number}": Request.from_line(line) for number, line in enumerate(lines, 1)}
+        return {}
 
     def _names(self) -> list[str]:
         try:

@@ -21,6 +21,7 @@ from supervisor_helpers import (
 )
 
 from orchestrator.core.errors import LedgerError, RunDirError
+from orchestrator.core.job import Cancelled, Cause, Failed, Pending
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.experiment import control, recovery, resume, run_directory
 from orchestrator.ledger import Ledger, Request
@@ -129,3 +130,34 @@ def test_a_request_stays_until_what_it_led_to_is_recorded(tmp_path: Path) -> Non
         assert ledger.take_requests() == []
         ledger = Ledger.open(tmp_path / "ledger.sqlite3")
     assert os.listdir(tmp_path / "requests") == []
+
+
+def test_a_retry_is_acted_on_once_even_if_its_file_outlives_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retry, cancel = Request(verb="retry", job_id="a"), Request(verb="cancel", job_id="b")
+    ledger = Experiment(tmp_path, [make_job("a"), make_job("b")]).ledger
+    failed = Failed(cause=Cause.ERROR, message="it broke")
+    ledger.set_state("a", failed)
+    ledger.commit()
+    RequestFiles(tmp_path / "requests").add([retry, cancel])
+    assert ledger.take_requests() == [retry, cancel]
+    ledger.set_state("a", Pending())
+    ledger.handled(retry)
+    ledger.commit()
+    ledger.set_state("a", failed)  # the attempt that the retry led to has failed, too
+    ledger.set_state("b", Cancelled())
+    ledger.handled(cancel)
+    with monkeypatch.context() as killed_here:
+        killed_here.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError("killed")))
+        ledger.commit()
+    ledger.abandon()
+    (file,) = (tmp_path / "requests").iterdir()
+    assert file.read_text().count("\n") == 2
+    with contextlib.closing(Ledger.open(tmp_path / "ledger.sqlite3")) as ledger:
+        assert not recovery.apply_late_requests(ledger, "2:2.0")
+        assert {row.job.job_id: row.state.name for row in ledger.jobs()} == {"a": "FAILED", "b": "CANCELLED"}
+        assert os.listdir(tmp_path / "requests") == []
+    RequestFiles(tmp_path / "requests").add([retry])
+    with contextlib.closing(Ledger.open(tmp_path / "ledger.sqlite3")) as ledger:
+        assert ledger.take_requests() == [retry], "another request is another id"
