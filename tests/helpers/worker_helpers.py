@@ -36,7 +36,7 @@ REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 60
 
 SMALL_PPO = {"n_steps": 64, "batch_size": 32, "n_epochs": 2}
-SMALL_BUFFER = {"buffer_size": 1500, "learning_starts": 64, "batch_size": 16, "train_freq": 4, "gradient_steps": 2}
+SMALL_BUFFER = {"buffer_size": 1500, "learning_starts": 64, "batch_size": 16, "train_freq": 4}
 SMALL: dict[str, dict[str, Any]] = {
     "ppo": SMALL_PPO,
     "a2c": {"n_steps": 16},

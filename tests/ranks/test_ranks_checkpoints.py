@@ -288,7 +288,8 @@ class SeparateNodes:
 
 
 def test_ranks_on_nodes_that_share_no_files_remove_old_rows_and_lose_nothing(tmp_path: Path) -> None:
-    spec = helpers.spec("sac", total_timesteps=4096, hyperparameters={**worker.SMALL["sac"], "buffer_size": 600})
+    hyperparameters = {**worker.SMALL["sac"], "buffer_size": 600, "gradient_steps": 2}
+    spec = helpers.spec("sac", total_timesteps=4096, hyperparameters=hyperparameters)
     (undisturbed, _) = helpers.run(worker.job(tmp_path / "undisturbed", spec))
     received = worker.job(tmp_path / "received", spec)
 
