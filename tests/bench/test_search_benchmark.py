@@ -14,11 +14,13 @@ from benchmarks.search_learning import Grid
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_learning, "JOB", {**search_learning.JOB, "eval_episodes": 2})
-    monkeypatch.setattr(search_learning, "GRID_ENV_STEPS", 4_096)
+    options = {**search_learning.JOB["task_options"], "max_episode_steps": 32}
+    short = {"task_options": options, "eval_episodes": 2, "ppo": {**search_learning.JOB["ppo"], "n_steps": 64}}
+    monkeypatch.setattr(search_learning, "JOB", search_learning.JOB | short)
+    monkeypatch.setattr(search_learning, "GRID_ENV_STEPS", 1_024)
     monkeypatch.setattr(search_learning, "MATRIX", {search_learning.LEARNING_RATE: [1e-4, 3e-4, 1e-3, 3e-3]})
-    monkeypatch.setattr(search_learning, "RUNGS", {"kind": "asha", "min_env_steps": 2_048, "factor": 2})
-    monkeypatch.setattr(search_learning, "SAMPLED_ENV_STEPS", 2_048)
+    monkeypatch.setattr(search_learning, "RUNGS", {"kind": "asha", "min_env_steps": 512, "factor": 2})
+    monkeypatch.setattr(search_learning, "SAMPLED_ENV_STEPS", 512)
     monkeypatch.setattr(search_learning, "SAMPLED_TRIALS", 2)
     monkeypatch.setattr(search_learning, "SAMPLERS", ("random", "tpe"))
 
@@ -26,7 +28,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rungs_choose_among_fully_trained_points_for_fewer_env_steps() -> None:
     search_learning.grid.cache_clear()
     grid = search_learning.grid(0)
-    assert grid.whole == 4 * 4_096
+    assert grid.whole == 4 * 1_024
     assert 0 < grid.spent < grid.whole
     assert len(grid.values) == 4
     assert grid.chosen in grid.values
@@ -68,14 +70,14 @@ def test_samplers_spend_the_same_and_figures_are_drawn(tmp_path: Path, monkeypat
     def search(seed: int, *, sampler: str, **others: Any) -> Curve:
         settings.append(others)
         if (seed, sampler) != (0, "tpe"):
-            return Curve(env_steps=[2_048, 4_096], values=[seed - 1.0, seed + 1.0], whole=4_096)
+            return Curve(env_steps=[512, 1_024], values=[seed - 1.0, seed + 1.0], whole=1_024)
         curve = train(seed, sampler=sampler, **others)
         spent.append(curve.whole)
         return curve
 
     monkeypatch.setattr(search_learning, "search", search)
     lines = search_learning.samplers(2, figures=tmp_path)
-    assert spent == [2 * 2_048]
+    assert spent == [2 * 512]
     assert settings == settings[:1] * 4
     assert [len(line.values) for line in lines] == [2, 2, 1]
     assert 0 < lines[-1].values[0] <= 1
@@ -84,16 +86,16 @@ def test_samplers_spend_the_same_and_figures_are_drawn(tmp_path: Path, monkeypat
 
 def test_children_with_a_policy_are_paired_with_those_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = '"model.body.*_thigh.pos" = ["*0.7", "*1.15"]\n"model.geom.trunk.density" = [450]\n'
-    ppo = "[defaults.ppo]\nn_steps = 256\nbatch_size = 256\n"
+    ppo = "[defaults.ppo]\nn_steps = 64\nbatch_size = 256\n[defaults.task_options]\nmax_episode_steps = 32\n"
     (tmp_path / "variants.toml").write_text(
-        f"[defaults]\ntotal_timesteps = 2048\n{ppo}[[jobs]]\n[jobs.matrix]\n{matrix}"
+        f"[defaults]\ntotal_timesteps = 512\n{ppo}[[jobs]]\n[jobs.matrix]\n{matrix}"
     )
     monkeypatch.setattr(search_learning, "VARIANTS", tmp_path / "variants.toml")
-    monkeypatch.setattr(search_learning, "CHILD_ENV_STEPS", 2_048)
+    monkeypatch.setattr(search_learning, "CHILD_ENV_STEPS", 512)
     pairs = search_learning._pairs(tmp_path, 0)
     assert len(pairs) == 2
-    assert {env_steps for pair in pairs for env_steps in pair} == {2_048}
-    search_figures.write(tmp_path, "children", search_figures.children, pairs, 2_048)
+    assert {env_steps for pair in pairs for env_steps in pair} == {512}
+    search_figures.write(tmp_path, "children", search_figures.children, pairs, 512)
     assert (tmp_path / "children.png").read_bytes().startswith(b"\x89PNG")
 
 
