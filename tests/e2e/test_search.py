@@ -91,21 +91,25 @@ def test_a_search_makes_its_trials_one_by_one_and_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_more_trials_are_taken_over_and_another_space_is_refused(tmp_path: Path) -> None:
-    jobs = search_file(tmp_path, 'sampler = "random"\ntrials = 2\nobjective = "ep_rew_mean"')
-    finish(jobs)
-    before = weights(tmp_path / "run")
+def test_more_trials_are_taken_over_and_another_space_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
+    table = 'sampler = "random"\ntrials = 2\nobjective = "ep_rew_mean"'
+    jobs = search_file(tmp_path, table, settings='resources.start = "exec"')
+    assert commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
+    before = outcomes(tmp_path / "run")
     jobs.write_text(jobs.read_text().replace("trials = 2", "trials = 4"))
-    finish(jobs)
-    after = weights(tmp_path / "run")
-    assert len(after) == 4
-    assert before.items() <= after.items()
+    assert commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
+    after = outcomes(tmp_path / "run")
+    assert len(after[0]) == len(after[1]) == 4
+    assert all(earlier.items() <= later.items() for earlier, later in zip(before, after, strict=True))
 
     jobs.write_text(jobs.read_text().replace("high = 1e-2", "high = 1e-3"))
     refused = commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
     assert refused.returncode == 2
     assert '"ppo.learning_rate".high: 0.01 → 0.001' in refused.stderr
-    assert weights(tmp_path / "run") == after
+    assert outcomes(tmp_path / "run") == after
 
 
 @pytest.mark.slow
@@ -183,7 +187,10 @@ def test_a_trial_inherits_the_policy_of_the_nearest_finished_one(tmp_path: Path)
             assert spec.init == str(tmp_path / f"run/jobs/hopper-t{parent:05d}-s0")
 
 
-RUNS_TO_KILL = (("worker", "searcher"), ("searcher", "worker"), (), ("worker", "searcher")) * 2
+RUNS_TO_KILL: tuple[tuple[str, ...], ...] = (
+    *(("worker", "searcher", "worker"), ("searcher", "worker"), ()),
+    *(("searcher", "worker", "searcher"), ("worker", "searcher", "worker"), ("searcher", "worker", "searcher")),
+)
 """What is killed in each run of the search before its supervisor is: twenty kills. A start costs more than all else."""
 ENDLESS = 100_000
 """Trials of a search that is to be killed before it has made them."""
@@ -326,7 +333,7 @@ import odd
 
 class Own(odd.Odd):
     def step(self, action):
-        if self.count == 100 and pathlib.Path(__file__).with_name("broken").exists():
+        if self.count == 150 and pathlib.Path(__file__).with_name("broken").exists():
             raise ValueError("the knee fell off")
         return super().step(action)
 
@@ -339,7 +346,8 @@ def make(xml=None, seed=0):
 def test_trials_that_fail_are_trained_with_all_seeds_when_they_are_retried(tmp_path: Path) -> None:
     """They fail behind their first rung, where they have a checkpoint."""
     jobs = commands.write_experiment(tmp_path, {"name": "odd", "entry_point": "own:make", "seeds": [0, 1]})
-    jobs.write_text(f"{jobs.read_text()}\n[search]\n{RUNGS.replace('trials = 6', 'trials = 3')}\n{SPACE}")
+    table = RUNGS.replace("trials = 6", "trials = 3").replace("min_env_steps = 128", "min_env_steps = 256")
+    jobs.write_text(f"{jobs.read_text()}\n[search]\n{table}\n{SPACE}")
     jobs.write_text("\n".join(line for line in jobs.read_text().splitlines() if "thigh" not in line))
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "broken").touch()
