@@ -135,8 +135,13 @@ def machines(*within: Sequence[str]) -> Iterator[list[Machine]]:
         for before in within:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="o", dir="/tmp"))
             made.append(Machine(Path(folder), before))
-            stack.callback(made[-1].cluster, "down")
+            stack.callback(_end_node, made[-1])
         yield made
+
+
+def _end_node(machine: Machine) -> None:
+    if machine.record is not None:
+        machine.cluster("down")
 
 
 def free_port() -> int:

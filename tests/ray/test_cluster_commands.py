@@ -223,12 +223,11 @@ def without_token() -> Iterator[tuple[Machine, Machine, str]]:
 
 @pytest.mark.slow
 def test_a_cluster_without_token_needs_the_option_insecure(without_token: tuple[Machine, Machine, str]) -> None:
-    head, node, address = without_token
+    """``test_cluster_document.py`` joins with it."""
+    _, node, address = without_token
     assert grpc_probe.call("127.0.0.1", int(address.partition(":")[2]), ANY_METHOD) == "0", "it answers everyone"
     for message in (node.refused("join", address), run_refused(node, address)):
         assert f"{address}: this cluster has no authentication" in message
-    assert node.done("join", address, "--insecure").startswith(f"joined the cluster at {address}")
-    assert head.done("status").startswith(f"{address}: 2 nodes")
 
 
 @pytest.mark.slow
