@@ -62,8 +62,11 @@ __all__ = [
 
 FULL = ("ray", "slurm", "ranks", "bench", "soak", "gpu")
 """Folders of tests that run with ``--full`` only, or where they are named on the command line."""
-TIERS = ("ray", "slurm", "bench", "soak", "ranks", "e2e", "process", "training", "unit")
-"""Folders in the order in which their tests start: long files first, so that no worker ends long after the others."""
+TIERS = ("ray", "bench", "soak", "ranks", "slurm", "e2e", "process", "training", "unit")
+"""Folders in the order in which their tests start: long files first, so that no worker ends long after the others.
+
+Tests of clusters mostly wait. So those of Slurm start behind others, which use the processors beside Ray's.
+"""
 TOGETHER = ("ray", "slurm", "bench", "gpu")
 """Folders whose tests share one worker of pytest-xdist: they share a cluster or a GPU, or measure on their own CPUs."""
 OWN_CLUSTERS = ("cluster_commands", "cluster_document", "cluster_network", "two_drivers")
