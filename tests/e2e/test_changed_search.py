@@ -9,7 +9,7 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import HOPPER, TINY, give, invoke
+from command_helpers import FORKED, HOPPER, TINY, give, invoke
 from trial_helpers import Told, search_run
 
 import orchestrator
@@ -32,7 +32,7 @@ objective = "ep_rew_mean"
 MATRIX = f"""name = "rungs"
 max_parallel = 2
 scheduler = {{ min_env_steps = 128, factor = 4 }}
-{TINY}
+{FORKED}
 [[jobs]]
 name = "hopper"
 xml = "hopper.xml"

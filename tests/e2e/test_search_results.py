@@ -18,7 +18,7 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import HOPPER, TINY, give, wait_until
+from command_helpers import FORKED, HOPPER, TINY, give, wait_until
 from trial_helpers import Told, point_of, search_run
 
 from orchestrator.core.errors import OrchestratorError
@@ -77,7 +77,7 @@ def test_a_stopped_search_is_resumed_from_its_run_directory_and_its_best_train_t
 def test_the_jobs_of_a_matrix_train_as_far_again_and_without_its_scheduler_to_their_end(tmp_path: Path) -> None:
     job = f'[[jobs]]\nname = "hopper"\nxml = "{HOPPER}"\ntask = "forward"\nmatrix = {{ "ppo.gamma" = [0.9, 0.99] }}\n'
     rungs = "[scheduler]\nmin_env_steps = 128\nfactor = 4\n"
-    (tmp_path / "jobs.toml").write_text(f'name = "rungs"\n{rungs}{TINY}\n{job}')
+    (tmp_path / "jobs.toml").write_text(f'name = "rungs"\n{rungs}{FORKED}\n{job}')
     assert give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path).returncode == 0
     before = commands.summary(tmp_path / "run")
     assert sorted(row["state"] for row in before.values()) == ["PAUSED", "SUCCEEDED"]
@@ -86,7 +86,7 @@ def test_the_jobs_of_a_matrix_train_as_far_again_and_without_its_scheduler_to_th
     assert give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path).returncode == 0
     again = commands.summary(tmp_path / "run")[done_before]
     assert again["weights_sha256"] == before[done_before]["weights_sha256"], "it has not paused at its first rung"
-    (tmp_path / "jobs.toml").write_text(f'name = "rungs"\n{TINY}\n{job}')
+    (tmp_path / "jobs.toml").write_text(f'name = "rungs"\n{FORKED}\n{job}')
     done = give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {row["state"] for row in commands.summary(tmp_path / "run").values()} == {"SUCCEEDED"}
