@@ -21,7 +21,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.supervisor import job_directory
 from orchestrator.worker.training import init_source
 
-STEPS = 8192
+STEPS = 6144
 STAGE = {
     "xml": HOPPER,
     "task": "forward",
