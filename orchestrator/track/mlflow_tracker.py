@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +23,8 @@ PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT
 AT_ONCE = 1000
 """Values that MLflow takes in one request, which it stores as a whole."""
 PARAMS_AT_ONCE = 100
-LONGEST = 5000
-"""Characters of a parameter."""
+LONGEST, LONGEST_NAME = 5000, 250
+"""Characters of a parameter, and of a name."""
 STEP = "env_steps"
 """Metric that every point has: its value is that of the last one."""
 
@@ -76,7 +78,8 @@ class MlflowRun:
         self._client, self.position = client, job.position
         # A parameter never changes: of a training that was extended later it is the first value.
         known = client.get_run(job.position.run).data.params
-        new = [(name, value) for name, value in job.settings.items() if name not in known]
+        settings = {_accepted(name): value for name, value in job.settings.items()}
+        new = [(name, value) for name, value in settings.items() if name not in known]
         params = [mlflow.entities.Param(name, str(value)[:LONGEST]) for name, value in new]
         for first in range(0, len(params), PARAMS_AT_ONCE):
             client.log_batch(job.position.run, params=params[first : first + PARAMS_AT_ONCE])
@@ -98,8 +101,10 @@ class MlflowRun:
         run, steps = self.position.run, self.position.env_steps
         numbers = {f"summary/{name}": x for name, x in results.summary.items() if type(x) in (int, float)}
         at = int(1000 * float(results.summary.get("ended_at", self.position.began)))
-        metrics = {**numbers, **results.evaluation}
-        self._client.log_batch(run, metrics=[mlflow.entities.Metric(name, x, at, steps) for name, x in metrics.items()])
+        values = {**numbers, **{_accepted(name): x for name, x in results.evaluation.items()}}
+        metrics = [mlflow.entities.Metric(name, x, at, steps) for name, x in values.items()]
+        for first in range(0, len(metrics), AT_ONCE):
+            self._client.log_batch(run, metrics=metrics[first : first + AT_ONCE])
         for name, value in results.summary.items():
             if name not in numbers:
                 self._client.set_tag(run, f"summary.{name}", str(value)[:LONGEST])
@@ -116,3 +121,10 @@ class MlflowRun:
 
     def close(self) -> None:
         """Nothing is open between calls."""
+
+
+def _accepted(name: str) -> str:
+    """The name of a metric or parameter as MLflow takes it: with few characters, and few kinds of them."""
+    known = re.sub(r"[^/\w.\- ]", "_", name)
+    is_short = len(known) <= LONGEST_NAME
+    return known if is_short else f"{known[: LONGEST_NAME - 9]} {hashlib.sha256(name.encode()).hexdigest()[:8]}"

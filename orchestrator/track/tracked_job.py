@@ -52,7 +52,8 @@ class JobResults:
     summary: Mapping[str, Any]
     """Its row of ``summary.json``, without what is not known."""
     evaluation: Mapping[str, float]
-    """Means over the final episodes, such as ``eval/deterministic/mean``."""
+    """Means over the final episodes, such as ``eval/deterministic/mean``, and at points of the grid, such as
+    ``eval/grid/body.trunk.mass *0.7``."""
     eval_file: Path | None
     video: Path | None
     preview: Path | None
@@ -104,6 +105,7 @@ def results(paths: JobPaths, row: SummaryRow) -> JobResults:
             episodes = evaluation[kind]
             means |= {f"eval/{kind}/{name}": episodes[name] for name in ("mean", "std", "length_mean")}
             means |= {f"eval/{kind}/{name}": value for name, value in episodes["measures"].items()}
+    means |= {f"eval/grid/{_place(point['at'])}": point["mean"] for point in evaluation.get("grid", ())}
     left_out = ("traceback", "measures", "waits_for", "pid")
     return JobResults(
         summary={name: value for name, value in row.items() if value is not None and name not in left_out},
@@ -113,6 +115,11 @@ def results(paths: JobPaths, row: SummaryRow) -> JobResults:
             for name, path in (("eval_file", paths.eval), ("video", paths.video), ("preview", paths.preview))
         },
     )
+
+
+def _place(at: Mapping[str, float | str]) -> str:
+    """``body.trunk.mass *0.7 geom.floor.friction 0.4``"""
+    return " ".join(f"{key} {value if isinstance(value, str) else f'{value:g}'}" for key, value in at.items())
 
 
 class ProgressTail:

@@ -50,7 +50,8 @@ def tracked_run(folder: Path) -> RunPaths:
     """Its job has a spec with hyperparameters and no table yet."""
     paths = RunPaths(folder)
     paths.job(JOB).root.mkdir(parents=True)
-    spec = replace(make_spec(JOB), hyperparameters={"learning_rate": 1e-3, "net": [8, 8]})
+    drawn = {"geom.*.friction": ["uniform(0.4, 1.2)", 0.1]}
+    spec = replace(make_spec(JOB), hyperparameters={"learning_rate": 1e-3, "net": [8, 8]}, randomize=drawn)
     paths.job(JOB).spec.write_text(spec.to_json())
     return paths
 
@@ -75,4 +76,5 @@ def send(paths: RunPaths, rows: Rows, backend: str = "tensorboard", *, is_last: 
 def end(paths: RunPaths, rows: Rows) -> None:
     rows.row["state"] = "SUCCEEDED"
     outcome = {"mean": 7.0, "std": 1.0, "length_mean": 9.0, "measures": {"distance_m": {"mean": 3.0}}}
-    paths.job(JOB).eval.write_text(json.dumps({"episodes": 2, "deterministic": outcome}))
+    grid = [{"at": {"geom.*.friction": 0.4, "body.trunk.mass": "*0.7"}, "mean": 5.0, "std": 1.0}]
+    paths.job(JOB).eval.write_text(json.dumps({"episodes": 2, "deterministic": outcome, "grid": grid}))

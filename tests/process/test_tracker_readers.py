@@ -15,6 +15,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.track.tracker_protocol import Position
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings of the packages
+POINT = "eval/grid/geom.*.friction 0.4 body.trunk.mass *0.7"
 STILL = io.BytesIO()
 Image.new("RGB", (8, 6)).save(STILL, "PNG")
 
@@ -64,6 +65,7 @@ def test_others_have_no_point_twice_after_a_kill(paths: RunPaths, backend: str) 
         assert steps == [100, 200, 300, 400, 401, 402]
         kinds = [record.WhichOneof("record_type") for log in logs for record in wandb_tracker.records(log)]
         assert {"run", "summary", "exit"} <= set(kinds)
+        assert any(POINT.encode() in log.read_bytes() for log in logs)
         assert "environment" not in kinds, "the program, its arguments, the machine and its user"
         assert sys.executable.encode() not in b"".join(log.read_bytes() for log in logs)
         assert not list(paths.root.glob("wandb/*/files/requirements.txt"))
@@ -80,7 +82,8 @@ def test_others_have_no_point_twice_after_a_kill(paths: RunPaths, backend: str) 
         logs = SQLiteStorage.get_logs("robots", JOB)
         assert sorted(row["step"] for row in logs) == [100, 200, 300, 400, 401, 402]
         assert [row["step"] for row in logs if "preview" in row] == [402]
-        assert [row["summary/state"] for row in logs if row["step"] == 401] == ["SUCCEEDED"]
+        [results] = [row for row in logs if row["step"] == 401]
+        assert (results["summary/state"], results[POINT]) == ("SUCCEEDED", 5.0)
         config = SQLiteStorage.get_run_config("robots", JOB)
         assert config["hyperparameters.learning_rate"] == 1e-3
         return
@@ -92,7 +95,9 @@ def test_others_have_no_point_twice_after_a_kill(paths: RunPaths, backend: str) 
     assert [metric.step for metric in history] == [100, 200, 300, 400]
     assert run.info.status == "FINISHED"
     assert run.data.params["hyperparameters.learning_rate"] == "0.001"
+    assert run.data.params["randomize.geom._.friction"] == "['uniform(0.4, 1.2)', 0.1]"
     assert [metric.value for metric in client.get_metric_history(run.info.run_id, "eval/deterministic/mean")] == [7.0]
+    assert run.data.metrics["eval/grid/geom._.friction 0.4 body.trunk.mass _0.7"] == 5.0
     assert run.data.tags["summary.state"] == "SUCCEEDED"
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["eval.json", "preview.png"]
 

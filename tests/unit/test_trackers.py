@@ -453,6 +453,7 @@ def test_tensorboard_has_no_point_twice_after_a_kill_between_file_and_position(p
     end(paths, rows)
     assert send(paths, rows)
     read = scalars(paths)
+    assert read["eval/grid/geom.*.friction 0.4 body.trunk.mass *0.7"] == [400]
     assert read["train/loss"] == [100, 200, 300, 400]
     assert read["rollout/ep_rew_mean"] == [200, 300, 400]
     assert read["eval/deterministic/distance_m"] == [400]
