@@ -13,12 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict
 
+from orchestrator.core.changing_numbers import STAGE
 from orchestrator.core.decoding import LARGEST, parsed_json
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.timing_columns import COLUMNS, Iteration
 
 CURVE_COLUMNS = ("time/total_timesteps", "rollout/ep_rew_mean")
 """Of ``progress.csv``."""
+STAGE_COLUMNS = ("time/total_timesteps", STAGE)
 CURVE_POINTS = 120
 """A learning curve is thinned to about so many points; a figure cannot show more."""
 
@@ -90,6 +92,17 @@ def learning_curve(path: Path) -> LearningCurve:
     ]
     stride = max(1, math.ceil(len(points) / CURVE_POINTS))
     return points[::stride] + ([points[-1]] if points and (len(points) - 1) % stride else [])
+
+
+def stage_starts(path: Path) -> list[float]:
+    """env_steps at which the stages after the first began, by a ``progress.csv``; none where it has no stages."""
+    starts: list[float] = []
+    before, stage_before = 0.0, 1.0
+    for steps, stage in _numbers(path, STAGE_COLUMNS):
+        if steps is not None and stage is not None:
+            starts += [before] * (stage > stage_before)
+            before, stage_before = steps, stage
+    return starts
 
 
 def evaluation(path: Path) -> EvaluationFile | None:

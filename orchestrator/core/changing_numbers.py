@@ -30,6 +30,8 @@ _TRAIN: Mapping[str, Sequence[str]] = {
     "td3": _OFF_POLICY,
     **dict.fromkeys(("sac", "tqc", "crossq"), _WITH_ENTROPY),
 }
+STAGE = "curriculum/stage"
+"""Column of ``progress.csv``: the stage in which the iteration was trained, from 1."""
 _OF_THE_MACHINE = ("time/fps", "time/time_elapsed")
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,

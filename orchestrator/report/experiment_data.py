@@ -172,6 +172,7 @@ def _job(
         ],
         "timings": timings,
         "curve": curve,
+        "stage_starts": run_reader.stage_starts(paths.progress_csv) if read and declared.job.spec.advance else [],
         "evaluation": run_reader.evaluation(paths.eval) if read else None,
         "preview": read and paths.preview.is_file(),
     }

@@ -56,6 +56,8 @@ class ReportedJob(SummaryRow):
     failures: Sequence[FailedAttempt]
     timings: Timings
     curve: LearningCurve
+    stage_starts: Sequence[float]
+    """env_steps at which the stages of its curriculum after the first began."""
     evaluation: EvaluationFile | None
     preview: bool
     """Whether it has a still or a film strip."""

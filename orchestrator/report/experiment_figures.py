@@ -10,7 +10,7 @@ from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.analysis.statistics import location
 from orchestrator.report import drawing
 from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, PHASES, SERIES
-from orchestrator.report.experiment_facts import ReportedAttempt, ReportedRobot, attempt_outcome
+from orchestrator.report.experiment_facts import ReportedAttempt, ReportedJob, ReportedRobot, attempt_outcome
 from orchestrator.report.number_format import percent, plain
 
 if TYPE_CHECKING:
@@ -30,12 +30,14 @@ OUTCOME_COLOURS = {
 """Outcome of an attempt → colour."""
 
 
-def learning_curves(robots: Sequence[ReportedRobot], curves: Mapping[str, LearningCurve]) -> Drawn:
-    """One panel per robot; ``curves``: job_id → ``(env_steps, ep_rew_mean)``."""
+def learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, ReportedJob]) -> Drawn:
+    """One panel per robot; ``jobs``: by job_id."""
     drawn, panels = drawing.panels(len(robots), columns=4, height_in=1.05)
     for axes, robot in zip(panels, robots, strict=True):
-        seeds = [curves[job_id] for job_id in robot["jobs"] if curves[job_id]]
-        _panel(axes, robot["robot"], {SERIES[0]: seeds})
+        seeds = [job for job_id in robot["jobs"] if (job := jobs[job_id])["curve"]]
+        _panel(axes, robot["robot"], {SERIES[0]: [job["curve"] for job in seeds]})
+        for job in (job for job in seeds if job["stage_starts"]):
+            _mark_stages(axes, job["curve"], job["stage_starts"])
     return drawn
 
 
@@ -68,6 +70,14 @@ def _panel(axes: Axes, title: str, runs: Mapping[str, Sequence[LearningCurve]]) 
     axes.set_xlim(left=0)
     drawing.plain_ticks(axes, x=True, y=True, most=4)
     axes.set_xlabel("env_steps", fontsize=7, labelpad=1)
+
+
+def _mark_stages(axes: Axes, curve: LearningCurve, starts: Sequence[float]) -> None:
+    """Triangles on a curve, at the env_steps ``starts``."""
+    import numpy as np
+
+    values = np.interp(starts, *np.array(curve).T)
+    axes.plot(starts, values, linestyle="none", marker="^", markersize=4.5, color=INK, markeredgewidth=0, zorder=3)
 
 
 def _median_curve(axes: Axes, seeds: Sequence[LearningCurve], colour: str) -> None:

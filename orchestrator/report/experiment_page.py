@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.contention import ContentionFinding
-from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration, listed
 from orchestrator.ledger.summary import learner_summary
@@ -48,7 +47,7 @@ def document(facts: ExperimentFacts, run_dir: Path) -> Document:
         sections = [
             *trials,
             _findings(facts["findings"], jobs),
-            _learning_curves(robots, {job["job_id"]: job["curve"] for job in jobs}),
+            _learning_curves(robots, {job["job_id"]: job for job in jobs}),
             # The trials of a search have a table of their own.
             *([] if has_points else [tables.robots_section(robots, pictures, learner_summary(jobs))]),
             *grid_sections(robots),
@@ -130,19 +129,21 @@ def _chosen(robots: Sequence[ReportedRobot]) -> tuple[list[ReportedRobot], str]:
     return [*ranked[:half], *ranked[-half:]], sentence
 
 
-def _learning_curves(robots: Sequence[ReportedRobot], curves: Mapping[str, LearningCurve]) -> Section:
-    trained = [robot for robot in robots if any(curves[job_id] for job_id in robot["jobs"])]
+def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, ReportedJob]) -> Section:
+    trained = [robot for robot in robots if any(jobs[job_id]["curve"] for job_id in robot["jobs"])]
     if not trained:
         return _text("Learning curves", "No job has finished an episode yet.")
     shown, which = _chosen(trained)
     seeds = "Each robot was trained with a single seed, so there is no interval."
     if any(len(robot["seeds"]) > 1 for robot in shown):
         seeds = "Thin lines: seeds. Thick line: their median; band: its 95 % interval, clipped by the panel."
+    if any(jobs[job_id]["stage_starts"] for robot in shown for job_id in robot["jobs"]):
+        seeds += " Triangles: a stage of the curriculum begins."
     figure = Figure(
         name="learning-curves",
         title="Learning curves",
         caption=f"Return of training episodes over env_steps. {seeds} Scales differ between panels.{which}",
-        draw=partial(figures.learning_curves, shown, curves),
+        draw=partial(figures.learning_curves, shown, jobs),
     )
     return Section(title="Learning curves", parts=[figure])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -145,4 +146,8 @@ def test_a_job_that_is_killed_in_a_later_stage_among_neighbours_ends_as_alone_an
     shown = commands.invoke("status", "run", cwd=tmp_path).stdout
     assert "stage" in shown
     commands.invoke("report", "run", cwd=tmp_path)
-    assert "stage" in (tmp_path / "run/report/index.html").read_text()
+    assert "a stage of the curriculum begins" in (tmp_path / "run/report/index.html").read_text()
+    reported = json.loads((tmp_path / "run/report/report.json").read_text())["jobs"]
+    for job in reported:
+        record = paths.job(job["job_id"]).attempt(job["attempts"] - 1).exit
+        assert job["stage_starts"] == json.loads(record.read_text())["advanced_at"]

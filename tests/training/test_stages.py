@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import worker_helpers as helpers
 
-from orchestrator.core.changing_numbers import TrainingMoment
+from orchestrator.core.changing_numbers import STAGE, TrainingMoment
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.robots.preflight_child import RecentRobot, check
-from orchestrator.worker.training.curriculum import COLUMN
 
 MJCF = Path(__file__).parents[2] / "mjcf"
 HOPPER = MJCF / "hopper.xml"
@@ -57,9 +56,9 @@ class Lift(Task):
 """
 
 
-def venv(task: str, options: dict[str, Any], training_steps: float | None = 100.0, **changes: Any) -> MujocoVecEnv:
+def venv(task: str, options: dict[str, Any], *, training: bool = True, **changes: Any) -> MujocoVecEnv:
     settings: Any = {"n_envs": 2, "seed": 3, **changes}
-    return MujocoVecEnv(HOPPER, task, options, training_steps=training_steps, **settings)
+    return MujocoVecEnv(HOPPER, task, options, training=training, **settings)
 
 
 def test_options_are_those_of_the_moment_and_in_an_evaluation_those_of_the_end() -> None:
@@ -71,11 +70,11 @@ def test_options_are_those_of_the_moment_and_in_an_evaluation_those_of_the_end()
         options = training.simulation.task.options
         seen.append((options.max_episode_steps, options.push_speed, options.healthy_reward, options.push_period_s))
     assert seen == [(20, 0.0, 1.0, 0.2), (25, 0.0, 0.5, 0.2), (30, 0.5, 0.0, 0.2), (41, 1.0, 0.0, 0.2)]
-    assert venv("stand", OPTIONS, None).simulation.task.options == options
+    assert venv("stand", OPTIONS, training=False).simulation.task.options == options
 
 
 def test_what_a_task_makes_of_its_options_follows_in_running_episodes() -> None:
-    changing, last = venv("stand", OPTIONS), venv("stand", {**OPTIONS, "max_episode_steps": 25}, None)
+    changing, last = venv("stand", OPTIONS), venv("stand", {**OPTIONS, "max_episode_steps": 25}, training=False)
     changing.reset()
     last.reset()
     actions = np.random.default_rng(0).uniform(-1, 1, (24, 2, changing.action_space.shape[0]))
@@ -184,7 +183,7 @@ def test_a_training_that_is_resumed_in_each_of_its_stages_has_the_same_weights(
     record, log = helpers.train_here(whole)
     assert record.code == ExitCode.SUCCEEDED, log
     rows = helpers.rows(whole.progress_csv)
-    stages = [int(row[COLUMN]) for row in rows]
+    stages = [int(row[STAGE]) for row in rows]
     assert stages == sorted(stages)
     assert set(stages) == {1, 2, 3}
     ends = [int(rows[stages.index(stage) - 1]["time/total_timesteps"]) for stage in (2, 3)]
@@ -204,7 +203,7 @@ def test_a_stage_waits_for_its_condition_and_for_enough_episodes_of_its_own(tmp_
     never = job(tmp_path / "never", spec("ppo", "fast", advance=("rollout/ep_rew_mean > 1e9",) * 2))
     record, log = helpers.train_here(never)
     assert (record.code, list(record.advanced_at or ())) == (ExitCode.SUCCEEDED, []), log
-    assert {row[COLUMN] for row in helpers.rows(never.progress_csv)} == {"1"}
+    assert {row[STAGE] for row in helpers.rows(never.progress_csv)} == {"1"}
     rare = job(tmp_path / "rare", spec("ppo", "fast", advance_episodes=100, total_timesteps=600))
     record, log = helpers.train_here(rare)
     assert list(record.advanced_at or ()) == [], log
@@ -214,7 +213,7 @@ def test_trainings_without_stages_have_no_column(tmp_path: Path) -> None:
     plain = job(tmp_path / "plain", spec("ppo", "fast", advance=(), randomize={}, task_options={}, total_timesteps=256))
     record, log = helpers.train_here(plain)
     assert (record.code, record.advanced_at) == (ExitCode.SUCCEEDED, None), log
-    assert COLUMN not in helpers.rows(plain.progress_csv)[0]
+    assert STAGE not in helpers.rows(plain.progress_csv)[0]
 
 
 @pytest.mark.parametrize("algo", helpers.SMALL)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.core.changing_numbers import TrainingMoment, parse_condition
+from orchestrator.core.changing_numbers import STAGE, TrainingMoment, parse_condition
 from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
@@ -17,9 +17,6 @@ from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.progress import ProgressReporter, say
 from orchestrator.worker.training.algorithms import Model
 from orchestrator.worker.training.training_state import LoopState
-
-COLUMN = "curriculum/stage"
-"""Column of ``progress.csv``: the stage in which the iteration was trained, from 1."""
 
 
 class Curriculum:
@@ -40,7 +37,7 @@ class Curriculum:
 
     @property
     def columns(self) -> Sequence[str]:
-        return [COLUMN] if self._conditions else []
+        return [STAGE] if self._conditions else []
 
     @property
     def stage(self) -> int:
@@ -55,7 +52,7 @@ class Curriculum:
     def record(self) -> None:
         """Log the stage in which the iteration was trained."""
         if self._conditions:
-            self._model.logger.record(COLUMN, self.stage)
+            self._model.logger.record(STAGE, self.stage)
 
     def is_stage_done(self, row: Mapping[str, Any]) -> bool:
         """Whether the next stage begins now. There must be an iteration left, and enough episodes in this stage.
