@@ -102,7 +102,7 @@ class ExaminationRequest(JsonLine):
     params: Mapping[str, Any] = field(default_factory=dict)
     """Its arguments."""
     model_edits: Mapping[str, Any] = field(default_factory=dict)
-    randomize: Mapping[str, str] = field(default_factory=dict)
+    randomize: Mapping[str, Any] = field(default_factory=dict)
     asymmetric: bool = False
     evaluate: Mapping[str, Any] = field(default_factory=dict)
     allow_outside: bool = False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 TERRAIN = "terrain"
 CELL_M = 0.25
@@ -26,6 +28,11 @@ class Terrain:
     """Between its lowest and its highest point."""
     cell_m: float
     """Distance between neighbouring points of its grid, each of which has a random height."""
+
+
+def terrain_of(randomize: Mapping[str, Any]) -> Terrain | None:
+    """That of the table ``randomize`` of a job. :raises ValueError: it is no terrain."""
+    return parse_terrain(randomize[TERRAIN]) if TERRAIN in randomize else None
 
 
 def parse_terrain(text: object) -> Terrain:

@@ -92,8 +92,9 @@ class WorkerSpec:
     stages."""
     advance_episodes: Positive = 20
     """Episodes that must have ended in a stage before its condition counts."""
-    randomize: Mapping[str, str] = field(default_factory=dict)
-    """What every episode draws anew: ``"body.trunk.mass"`` → distribution (:mod:`orchestrator.core.distributions`)."""
+    randomize: Mapping[str, Any] = field(default_factory=dict)
+    """What every episode draws anew: ``"body.trunk.mass"`` → distribution (:mod:`orchestrator.core.distributions`), or
+    a list of distributions and numbers for an attribute of several numbers."""
     asymmetric: bool = False
     """Whether the critic sees what episodes draw, and the actor does not."""
     evaluate: Mapping[str, Any] = field(default_factory=dict)

@@ -114,6 +114,6 @@ def _why_other_weights(before: WorkerSpec, now: WorkerSpec) -> list[str]:
 
 def _changing(spec: WorkerSpec) -> list[tuple[str, str]]:
     """What follows the share of the training that is over, with its key."""
-    drawn = [(f'randomize."{key}"', text) for key, text in spec.randomize.items()]
+    drawn = [(f'randomize."{key}"', str(text)) for key, text in spec.randomize.items()]
     options = [(f"task_options.{key}", text) for key, text in changing_numbers(spec.task_options)]
     return [(key, text) for key, text in (*drawn, *options) if "linear" in text]

@@ -14,7 +14,7 @@ from orchestrator.core.changing_numbers import (
     progress_columns,
     resolve_column,
 )
-from orchestrator.core.distributions import parse_distribution
+from orchestrator.core.distributions import read_drawn
 from orchestrator.core.terrain import TERRAIN
 from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
@@ -122,9 +122,9 @@ def _stages(merged: Mapping[str, Any]) -> list[tuple[str, int]]:
     found = [
         (f"task_options.{dotted}", [parse_number(text)]) for dotted, text in changing_numbers(merged["task_options"])
     ]
-    for dotted, text in flat(merged["randomize"]).items():
-        if dotted != TERRAIN:
-            found.append((f"randomize.{dotted}", [*parse_distribution(text).changing]))
+    for dotted, drawn in flat(merged["randomize"]).items():
+        for part in drawn if isinstance(drawn, list) else [drawn] if dotted != TERRAIN else ():
+            found.append((f"randomize.{dotted}", [*read_drawn(part).changing]))
     return [
         (dotted, len(number.values)) for dotted, numbers in found for number in numbers if isinstance(number, Stages)
     ]

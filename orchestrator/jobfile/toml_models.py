@@ -155,7 +155,8 @@ class CommonSettings(TomlTable):
     randomize: Randomized = key(
         {},
         "Properties of the robot that every episode draws anew, under the keys of model: uniform(low, high), "
-        "loguniform(low, high), normal(mean, standard deviation), choice(a, b, …), or scale(low, high) for a factor.",
+        "loguniform(low, high), normal(mean, standard deviation), choice(a, b, …), or scale(low, high) for a factor. "
+        "An attribute of several numbers takes a list of them and of numbers.",
         {"body.trunk.mass": "scale(0.8, 1.2)"},
     )
     asymmetric: bool = key(

@@ -47,8 +47,8 @@ def job(directory: Path, algo: str = "ppo", **changes: Any) -> tuple[WorkerSpec,
 def test_the_last_observations_are_what_the_episode_has_drawn() -> None:
     settings: Any = {"n_envs": 3, "seed": 7}
     options = {"max_episode_steps": 5}
-    plain = RandomizedSimulation(QUADRUPED, "auto", options, RANDOMIZE, None, **settings)
-    batch = RandomizedSimulation(QUADRUPED, "auto", options, RANDOMIZE, None, asymmetric=True, **settings)
+    plain = RandomizedSimulation(QUADRUPED, "auto", options, RANDOMIZE, **settings)
+    batch = RandomizedSimulation(QUADRUPED, "auto", options, RANDOMIZE, asymmetric=True, **settings)
     assert batch.privileged_names == DRAWN
     assert batch.observation_size == plain.observation_size + 3
     seen, same = batch.reset(), plain.reset()

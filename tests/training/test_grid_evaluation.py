@@ -33,7 +33,7 @@ def on_grid(grid: dict[str, Any], at_each: int = 2, **changes: Any) -> Randomize
     assert parsed is not None
     places = GridPlaces(parsed, parsed.points, at_each)
     settings: Any = {"n_envs": at_each * len(parsed.points), "seed": 7, **changes}
-    return RandomizedSimulation(QUADRUPED, "auto", OPTIONS, RANDOMIZE, None, places, **settings)
+    return RandomizedSimulation(QUADRUPED, "auto", OPTIONS, RANDOMIZE, places, **settings)
 
 
 def job(directory: Path, **changes: Any) -> WorkerSpec:

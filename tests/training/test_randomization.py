@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import json
 import re
 import shutil
@@ -16,16 +18,17 @@ import pytest
 import simulation_helpers
 import worker_helpers as helpers
 
+from orchestrator.core.changing_numbers import END, START, TrainingMoment
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.divergence import PhysicsDiverged
-from orchestrator.worker.envs.model_loading import load_model
+from orchestrator.worker.envs.model_loading import for_simulation, load_model
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, randomized_keys
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.model.model_comparison import differing_fields
-from orchestrator.worker.model.spec_attributes import set_attribute
+from orchestrator.worker.model.spec_attributes import attribute_names, set_attribute
 from orchestrator.worker.model.spec_elements import matching
 from orchestrator.worker.policies.task_env import TaskEnv
 from orchestrator.worker.robots.preflight_child import RecentRobot, check
@@ -63,11 +66,10 @@ FIELDS = {
 }
 
 
-def simulation(randomize: dict[str, str] = DRAWN, robot: Path = QUADRUPED, **changes: Any) -> RandomizedSimulation:
+def simulation(randomize: dict[str, Any] = DRAWN, robot: Path = QUADRUPED, **changes: Any) -> RandomizedSimulation:
     settings: Any = {"n_envs": 3, "seed": 7} | changes
-    steps = settings.pop("training_steps", None)
     options = {"max_episode_steps": 40}
-    return RandomizedSimulation(robot, "auto", options, randomize, steps, **settings)
+    return RandomizedSimulation(robot, "auto", options, randomize, **settings)
 
 
 def edited(key: str, value: float, factor: bool) -> mujoco.MjModel:
@@ -113,6 +115,27 @@ def test_the_drawn_robot_is_the_edited_and_recompiled_one_and_moves_like_it(key:
     assert batch.states.qpos[last] == pytest.approx(data.qpos, abs=1e-9)
 
 
+def test_whatever_attribute_can_be_drawn_gives_the_edited_and_recompiled_robot() -> None:
+    model, spec = load_model(QUADRUPED), mujoco.MjSpec.from_file(str(QUADRUPED))
+    elements = {"body": spec.bodies, "joint": spec.joints, "geom": spec.geoms, "actuator": spec.actuators}
+    keys = [f"{kind}.*.{name}" for kind, (*_, last) in elements.items() for name in attribute_names(last, kind)] + [
+        f"option.{name}" for name in attribute_names(spec.option, "option")
+    ]
+    accepted: dict[str, str] = {}
+    for key, text in itertools.product(keys, ("scale(0.9, 1.1)", "uniform(0.01, 0.02)")):
+        with contextlib.suppress(RandomizeError):
+            randomized_keys(QUADRUPED, model, {key: text})
+            accepted.setdefault(key, text)
+    for key, text in accepted.items():
+        batch = simulation({key: text}, n_envs=1)
+        batch.reset()
+        recompiled = for_simulation(edited(key, float(batch.drawn[0, 0]), text.startswith("scale")))
+        differing = differing_fields(batch.model_of(0), recompiled)
+        assert [name for name in differing if name[:5] != "stat."] == [], key
+    assert len(accepted) > 40
+    assert {"body.*.mass", "body.*.pos", "joint.*.armature", "geom.*.friction", "actuator.*.kp"} <= accepted.keys()
+
+
 def test_each_episode_of_each_environment_draws_anew_and_other_environments_keep_theirs() -> None:
     batch = simulation()
     batch.reset()
@@ -141,7 +164,7 @@ def test_an_environment_draws_the_same_alone_and_among_neighbours_and_with_threa
 
 def test_a_saved_state_goes_on_with_the_robots_of_its_episodes() -> None:
     plan = np.random.default_rng(1).uniform(-1, 1, (120, 3, simulation().model.nu))
-    whole, copy = (simulation({**DRAWN, **DISTURBED}, training_steps=100) for _ in range(2))
+    whole, copy = (simulation({**DRAWN, **DISTURBED}) for _ in range(2))
     whole.reset()
     *_, (last, *_) = simulation_helpers.steps(whole, plan[:50])
     state = whole.get_state()
@@ -152,13 +175,14 @@ def test_a_saved_state_goes_on_with_the_robots_of_its_episodes() -> None:
     )
 
 
-def test_a_checkpoint_from_before_there_was_terrain_goes_on() -> None:
+def test_an_earlier_checkpoint_goes_on() -> None:
     plan = np.random.default_rng(1).uniform(-1, 1, (60, 3, simulation().model.nu))
     whole, resumed = (simulation({**DRAWN, **DISTURBED}) for _ in range(2))
     whole.reset()
     simulation_helpers.steps(whole, plan[:45])
     state: Any = whole.get_state()
     del state["places"], state["disturbances"]["noise_step"]
+    state["control_steps"] = 45
     resumed.set_state(state)
     simulation_helpers.assert_same(
         simulation_helpers.steps(whole, plan[45:]), simulation_helpers.steps(resumed, plan[45:])
@@ -167,16 +191,16 @@ def test_a_checkpoint_from_before_there_was_terrain_goes_on() -> None:
 
 def test_numbers_follow_the_training_and_are_those_of_its_end_elsewhere() -> None:
     growing = {"geom.floor.friction": "uniform(1, linear(1.0001, 3))"}
-    batch = simulation(growing, training_steps=200)
+    batch = simulation(growing, n_envs=32)
     largest = []
-    for _ in range(6):
+    for moment in (START, TrainingMoment(0.5), END):
+        batch.moment = moment
         batch.reset()
         largest.append(float(batch.drawn.max()))
-        simulation_helpers.steps(batch, np.zeros((40, 3, batch.model.nu)))
-    assert largest[0] <= 1.0001 < max(largest[3:]) <= 3
-    at_end = simulation(growing, n_envs=32)
-    at_end.reset()
-    assert at_end.drawn.max() > 2
+    assert largest[0] <= 1.0001 < 1.5 < largest[1] <= 2 < largest[2] <= 3
+    elsewhere = simulation(growing, n_envs=32)
+    elsewhere.reset()
+    assert elsewhere.drawn.max() > 2
 
 
 def at_the_same_state(randomize: dict[str, str]) -> tuple[RandomizedSimulation, RandomizedSimulation]:
@@ -267,9 +291,7 @@ def test_pushes_that_cannot_be_are_refused(robot: str, randomize: dict[str, str]
 def test_contact_forces_are_computed_with_the_drawn_robot() -> None:
     """Gymnasium's Ant observes ``cfrc_ext``, which is computed outside of the batch, with a model for each robot."""
     ant = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets" / "ant.xml"
-    batch = RandomizedSimulation(
-        ant, "gymnasium:Ant-v5", {}, {"body.torso.mass": "scale(2, 30)"}, None, n_envs=2, seed=0
-    )
+    batch = RandomizedSimulation(ant, "gymnasium:Ant-v5", {}, {"body.torso.mass": "scale(2, 30)"}, n_envs=2, seed=0)
     batch.reset()
     simulation_helpers.steps(batch, np.zeros((60, 2, batch.model.nu)))
     for env, factor in enumerate(batch.drawn[:, 0]):
@@ -292,6 +314,8 @@ def test_contact_forces_are_computed_with_the_drawn_robot() -> None:
         ("body.nobody.mass", "scale(1, 2)", "no body of the robot is called 'nobody'; there are world, trunk"),
         ("body.world.mass", "uniform(1, 2)", "'world' has no mass of its own"),
         ("body.trunk.weight", "scale(1, 2)", "body has no attribute 'weight' to edit"),
+        ("body.trunk.geoms", "uniform(1, 2)", "body has no attribute 'geoms' to edit"),
+        ("body.trunk.add_geom", "uniform(1, 2)", "body has no attribute 'add_geom' to edit"),
         ("geom.trunk.size", "scale(0.9, 1.1)", "cannot be drawn for each episode; vary it with a matrix of model.geom"),
         (
             "body.trunk.gravcomp",
@@ -319,6 +343,47 @@ def test_one_number_of_an_attribute_may_be_drawn() -> None:
     for env, (rolling, wind) in enumerate(batch.drawn):
         assert batch.model_of(env).opt.wind == pytest.approx([wind, 0, 0])
         assert batch.model_of(env).geom("floor").friction == pytest.approx([1, rolling, 0.01])
+
+
+def test_a_list_draws_some_numbers_of_an_attribute_and_sets_others() -> None:
+    wind = {"option.wind": ["uniform(-3, 3)", 0.5], "option.wind[2]": "uniform(0, 1)"}
+    batch = simulation({"geom.floor.friction": ["uniform(0.4, 1.2)", 0.02, 0.0001], **wind})
+    drawn = ["geom.floor.friction[0]", "option.wind[0]", "option.wind[2]"]
+    assert [key.key for key in batch.keys] == drawn, "what is not drawn is no value of an episode"
+    for _ in range(2):
+        batch.reset()
+        for env, (sliding, along, up) in enumerate(batch.drawn):
+            spec = mujoco.MjSpec.from_file(str(QUADRUPED))
+            spec.geom("floor").friction, spec.option.wind = [sliding, 0.02, 0.0001], [along, 0.5, up]
+            differing = differing_fields(batch.model_of(env), for_simulation(spec.compile()))
+            assert [name for name in differing if name[:5] != "stat."] == []
+    assert len(set(batch.drawn[:, 0])) == 3
+
+
+@pytest.mark.parametrize(
+    ("randomize", "message"),
+    [
+        (
+            {"geom.*.friction": ["uniform(0.4, 1.2)", -0.1]},
+            "randomize.geom.*.friction[1]: is -0.1, and friction is never below 0; expected at least 0",
+        ),
+        (
+            {"geom.*.friction": ["uniform(0, 1)", 0.1, 0.1, 0.1]},
+            "randomize.geom.*.friction[3]: there is no friction[3]: friction has 3 numbers, counted from 0",
+        ),
+        (
+            {"geom.*.friction": ["uniform(0, 1)", 0.1], "geom.*.friction[1]": "uniform(0, 1)"},
+            "randomize.geom.*.friction[1] is there twice: in a list, and by a key of its own",
+        ),
+        (
+            {"geom.*.friction": ["uniform(0, 1)", 0.1], "geom.floor.friction[1]": "uniform(0, 1)"},
+            "randomize.geom.floor.friction[1]: randomize.geom.*.friction[1] draws the same value",
+        ),
+    ],
+)
+def test_a_list_that_does_not_fit_is_refused_by_the_place_in_it(randomize: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        simulation(randomize)
 
 
 def test_two_keys_for_one_value_are_refused() -> None:

@@ -9,6 +9,7 @@ import pytest
 from jobfile_helpers import HOPPER, problems, resolve
 
 from orchestrator.core.errors import SpecError
+from orchestrator.core.worker_spec import WorkerSpec
 
 
 def test_tables_are_dotted_keys_and_jobs_add_to_the_defaults(place: Path) -> None:
@@ -36,9 +37,48 @@ def test_distributions_may_vary_over_a_matrix(place: Path) -> None:
     assert len({job.job_id for job in jobs}) == 2
 
 
+def test_an_attribute_of_several_numbers_takes_a_list_which_is_overridden_as_a_whole(place: Path) -> None:
+    friction = ["uniform(0.4, stages(0.5, 1.2))", 0.005, 1]
+    defaults = {"randomize": {"geom.floor.friction": ["scale(1, 2)", 0.1]}, "curriculum": {"advance": "loss < 1"}}
+    own = {**HOPPER, "randomize": {"geom": {"floor": {"friction": friction}}}}
+    matrix = {**HOPPER, "name": "m", "matrix": {"randomize.geom.floor.friction": [["scale(1, 2)", 0.2], "scale(1, 2)"]}}
+    first, *others = resolve(place, own, matrix, defaults=defaults).jobs
+    assert first.spec.randomize == {"geom.floor.friction": friction}
+    assert first.spec.advance == ("train/loss < 1.0",)
+    assert WorkerSpec.from_json(first.spec.to_json()) == first.spec
+    assert [job.spec.randomize["geom.floor.friction"] for job in others] == [["scale(1, 2)", 0.2], "scale(1, 2)"]
+
+
 @pytest.mark.parametrize(
     ("job", "where", "message"),
     [
+        ({"randomize": {"geom.a.friction": []}}, "randomize", '"geom.a.friction": expected a distribution in the list'),
+        (
+            {"randomize": {"geom.a.friction": [1, 0.5]}},
+            "randomize",
+            'numbers alone belong in model."geom.a.friction"',
+        ),
+        (
+            {"randomize": {"geom.a.friction": ["unifrm(0, 1)", 0.5]}},
+            "randomize",
+            "\"geom.a.friction[0]\": 'unifrm(0, 1)': unknown distribution",
+        ),
+        (
+            {"randomize": {"geom.a.friction": ["uniform(0, 1)", True]}},
+            "randomize",
+            '"geom.a.friction[1]": expected a distribution or a finite number, found True',
+        ),
+        ({"randomize": {"geom.a.friction[0]": ["scale(1, 2)"]}}, "randomize", '"geom.a.friction[0]": expected a dist'),
+        ({"randomize": {"push.speed": ["uniform(0, 1)"]}}, "randomize", '"push.speed": expected a distribution such'),
+        (
+            {
+                "randomize": {"geom.a.friction": ["uniform(0, stages(1, 2))", 1]},
+                "task_options": {"max_episode_steps": "stages(10, 20, 30)"},
+                "curriculum": {"advance": "ep_rew_mean > 1"},
+            },
+            "task_options.max_episode_steps",
+            "randomize.geom.a.friction has 2",
+        ),
         ({"randomize": {"body.trunk.mass": 1.2}}, "randomize", '"body.trunk.mass": expected a distribution such as'),
         ({"randomize": {"body.trunk.mass": "scale(2, 1)"}}, "randomize", "expected low below high"),
         ({"randomize": {"wheel.a.size": "scale(1, 2)"}}, "randomize", "or the key observation.noise"),

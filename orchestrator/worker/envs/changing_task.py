@@ -40,7 +40,7 @@ class ChangingTask:
         """
         simulation = self._simulation
         if isinstance(simulation, RandomizedSimulation):
-            simulation.stage = moment.stage
+            simulation.moment = moment
         if not self._is_changing:
             return
         now = read_options(self._name, type(simulation.task).Options, self._options, moment)

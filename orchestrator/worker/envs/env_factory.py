@@ -59,7 +59,7 @@ def make(
             on_divergence=spec.on_divergence,
             n_threads=spec.cores,
             randomize=spec.randomize,
-            training_steps=spec.total_timesteps / spec.n_envs if training else None,
+            training=training,
             grid=grid,
             asymmetric=spec.asymmetric,
         )

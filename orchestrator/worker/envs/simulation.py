@@ -18,6 +18,7 @@ import numpy as np
 from mujoco.batch import Batch
 from numpy.typing import ArrayLike, NDArray
 
+from orchestrator.core.terrain import Terrain
 from orchestrator.worker.envs import divergence
 from orchestrator.worker.envs.batch_interface import BatchSettings, Episode, SimulationState, StepResult
 from orchestrator.worker.envs.divergence import PhysicsDiverged
@@ -51,6 +52,8 @@ class Simulation:
 
     privileged_names: tuple[str, ...] = ()
     """Names of the last observations, which the critic alone may see."""
+    terrain: Terrain | None = None
+    """In place of the robot's floor."""
 
     def __init__(self, model: mujoco.MjModel, task: Task, *, robot: str, **settings: Unpack[BatchSettings]) -> None:
         self.model, self.task, self.robot = model, task, robot
@@ -132,6 +135,10 @@ class Simulation:
     def model_of(self, env: int) -> mujoco.MjModel:
         """The robot of environment ``env``; all have the same here."""
         return self.model
+
+    def ground(self, env: int) -> tuple[int, float, float] | None:
+        """Of environment ``env`` the geom that is its terrain, and this geom's x and y in its body in metres."""
+        return None
 
     def physics(self, env: int) -> Floats:
         """A copy of environment ``env``'s ``mjSTATE_INTEGRATION``."""

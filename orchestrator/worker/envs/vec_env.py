@@ -39,18 +39,20 @@ class MujocoVecEnv(VecEnv):
         task: str,
         task_options: Mapping[str, Any] | None = None,
         *,
-        randomize: Mapping[str, str] | None = None,
-        training_steps: float | None = None,
+        randomize: Mapping[str, Any] | None = None,
         grid: GridPlaces | None = None,
         asymmetric: bool = False,
+        training: bool = False,
         **settings: Unpack[BatchSettings],
     ) -> None:
-        """:param randomize: see :class:`RandomizedSimulation`, as for the next three."""
+        """:param randomize: see :class:`RandomizedSimulation`, as for the next two.
+        :param training: whether numbers begin as at the start of a training, for :meth:`move`.
+        """
         self.simulation = make_simulation(
-            xml_path, task, task_options, randomize, training_steps, grid, asymmetric=asymmetric, **settings
+            xml_path, task, task_options, randomize, grid, asymmetric=asymmetric, **settings
         )
         self._task = ChangingTask(self.simulation, task, task_options or {})
-        if training_steps is not None:
+        if training:
             self._task.move(START)
         self._actions: NDArray[np.floating[Any]] | None = None
         self._started = time.monotonic()
@@ -89,10 +91,7 @@ class MujocoVecEnv(VecEnv):
         return [seed] * self.num_envs
 
     def move(self, moment: TrainingMoment) -> None:
-        """Numbers of task and randomisation that change over the training are those of ``moment`` from now on.
-
-        Those of randomisation that follow the training itself do so at every episode.
-        """
+        """Numbers of task and randomisation that change over the training are those of ``moment`` from now on."""
         self._task.move(moment)
 
     def get_state(self) -> SimulationState:

@@ -83,7 +83,8 @@ class AttributeEditError(Exception):
 def attribute_names(element: Any, kind: str) -> list[str]:
     """Every attribute that can be edited, as MJCF spells it."""
     mjcf_names = {spec: name for name, spec in RENAMED.items()}
-    own = [name for name in dir(element) if not name.startswith(("_", "set_"))]
+    is_method = {name: callable(getattr(type(element), name)) for name in dir(type(element))}
+    own = [name for name, is_one in is_method.items() if not is_one and not name.startswith("_")]
     names = [mjcf_names.get(name, name) for name in own if name not in HIDDEN or name in mjcf_names]
     names += ["type"] if kind in ("geom", "site") else []
     names += ORIENTATIONS if hasattr(element, "alt") else ()
@@ -95,8 +96,9 @@ def set_attribute(element: Any, kind: str, attribute: str, value: Any) -> bool:
 
     :raises AttributeEditError: there is no such attribute, or ``value`` does not fit it.
     """
+    unknown = AttributeEditError(f"{kind} has no attribute {attribute!r} to edit", is_unknown=True)
     if attribute not in attribute_names(element, kind):
-        raise AttributeEditError(f"{kind} has no attribute {attribute!r} to edit", is_unknown=True)
+        raise unknown
     if parameters := _shortcuts(element, kind).get(attribute):
         return _write_parameters(element, parameters, attribute, value)
     if attribute in ORIENTATIONS or attribute == "quat":
@@ -116,9 +118,12 @@ def set_attribute(element: Any, kind: str, attribute: str, value: Any) -> bool:
             raise AttributeEditError(f"{attribute} takes a whole number of 32 bits, found {new:.15g}")
         new = type(current)(new)
     else:
-        old = [float(number) for number in current]
-        numbers = _numbers(old, attribute, value)
-        setattr(element, name, numbers)
+        try:
+            old = [float(number) for number in current]
+            numbers = _numbers(old, attribute, value)
+            setattr(element, name, numbers)
+        except (AttributeError, TypeError, ValueError):  # it holds elements or texts
+            raise unknown from None
         return not np.array_equal(numbers, old, equal_nan=True)
     setattr(element, name, new)
     return bool(new != current)

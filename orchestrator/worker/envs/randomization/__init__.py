@@ -16,8 +16,7 @@ def make_simulation(
     xml: Path | str,
     task: str,
     task_options: Mapping[str, Any] | None,
-    randomize: Mapping[str, str] | None,
-    training_steps: float | None = None,
+    randomize: Mapping[str, Any] | None,
     grid: GridPlaces | None = None,
     *,
     asymmetric: bool = False,
@@ -31,16 +30,14 @@ def make_simulation(
         return Simulation.from_xml(xml, task, task_options, **settings)
     from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 
-    return RandomizedSimulation(
-        xml, task, task_options, randomize or {}, training_steps, grid, asymmetric=asymmetric, **settings
-    )
+    return RandomizedSimulation(xml, task, task_options, randomize or {}, grid, asymmetric=asymmetric, **settings)
 
 
 def observed_simulation(
     xml: Path | str,
     task: str,
     task_options: Mapping[str, Any] | None,
-    randomize: Mapping[str, str],
+    randomize: Mapping[str, Any],
     *,
     asymmetric: bool,
 ) -> Simulation:
@@ -56,7 +53,7 @@ def check_grid(
     xml: Path | str,
     task: str,
     task_options: Mapping[str, Any] | None,
-    randomize: Mapping[str, str],
+    randomize: Mapping[str, Any],
     evaluate: Mapping[str, Any],
 ) -> None:
     """:raises ValueError: a key of the grid ``evaluate`` does not fit the robot."""

@@ -163,8 +163,10 @@ class Disturbances:
         :param lengths: ``(n_envs,)`` control steps of the running episodes.
         """
         period = self.drawn.get("push.period")
-        due = None if period is None else (lengths % period == 0) & (lengths > 0)
-        return due if due is not None and np.count_nonzero(due) else None
+        if period is None or np.count_nonzero(left := lengths % period) == len(period):  # at nearly every step
+            return None
+        due: NDArray[np.bool_] = (left == 0) & (lengths > 0)
+        return due if np.count_nonzero(due) else None
 
     def get_state(self) -> DisturbanceState:
         return {

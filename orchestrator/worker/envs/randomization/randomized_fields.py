@@ -24,7 +24,7 @@ import numpy as np
 from mujoco.batch import MODEL_FIELDS, Batch
 from numpy.typing import NDArray
 
-from orchestrator.core.distributions import Distribution, disturbance, parse_distribution
+from orchestrator.core.distributions import Distribution, disturbance, read_drawn
 from orchestrator.core.evaluation_grid import EvaluationGrid
 from orchestrator.core.terrain import TERRAIN
 from orchestrator.worker.envs.model_loading import for_simulation
@@ -68,7 +68,9 @@ class RandomizeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """The entries of one field of MjModel that depend on a drawn value: ``at_zero + slope · value``."""
+    """The entries of one field of MjModel that depend on a value: ``at_zero + slope · value``, without slope if it is
+    not drawn.
+    """
 
     name: str
     """As in MjModel; ``opt.gravity`` for a field of MjOption."""
@@ -106,17 +108,17 @@ def table_of(key: str, randomize: Mapping[str, str]) -> str:
 
 
 def randomized_keys(
-    xml: Path, model: mujoco.MjModel, randomize: Mapping[str, str], grid: EvaluationGrid | None = None
+    xml: Path, model: mujoco.MjModel, randomize: Mapping[str, str | float], grid: EvaluationGrid | None = None
 ) -> list[RandomizedKey]:
     """What ``randomize`` and ``grid`` change, sorted by key; a key of both is that of the grid.
 
     :param xml: the robot's MJCF.
     :param model: compiled from it.
-    :param randomize: dotted keys → distributions, as the job file has them.
+    :param randomize: dotted keys → distributions, or numbers of lists, as :func:`by_number` gives them.
     :raises RandomizeError: a key matches nothing, does not fit or changes nothing, or MuJoCo refuses a value.
     """
-    properties = {key: text for key, text in randomize.items() if key != TERRAIN and disturbance(key) is None}
-    drawn = {key: (TABLE, parse_distribution(text)) for key, text in properties.items()}
+    properties = {key: value for key, value in randomize.items() if key != TERRAIN and disturbance(key) is None}
+    drawn = {key: (TABLE, read_drawn(value)) for key, value in properties.items()}
     axes = [axis for axis in (grid.axes if grid else ()) if disturbance(axis.key) is None]
     drawn |= {axis.key: (GRID_TABLE, axis.range) for axis in axes}
     keys = [RandomizedKey(table, key, distribution, ()) for key, (table, distribution) in sorted(drawn.items())]
@@ -160,11 +162,14 @@ def _examined(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) 
                 f"{here}: cannot be drawn for each episode: {why}; vary it with a matrix of model.{key}"
             )
     low, high = drawn.distribution.extremes
+    is_constant = drawn.distribution.is_constant
     if low < 0 and (attribute := _indexed(key.rpartition(".")[2])[0]) in NEVER_NEGATIVE:
-        raise RandomizeError(f"{here}: may be {low:g}, and {attribute} is never below 0")
-    if low == high:
+        be = "is" if is_constant else "may be"
+        raise RandomizeError(f"{here}: {be} {low:g}, and {attribute} is never below 0; expected at least 0")
+    if low == high and not is_constant:
         raise RandomizeError(f"{here}: always draws {low:g}; write model.{key} instead, or give it a range")
-    at_low, at_high = (_compiled(spec, model, drawn, value) for value in (low, high))
+    at_low = model if is_constant else _compiled(spec, model, drawn, low)
+    at_high = _compiled(spec, model, drawn, high)
     inputs: list[FieldChange] = []
     others: list[FieldChange] = []
     for name, of_low, of_high in differences(at_low, at_high):
@@ -177,9 +182,13 @@ def _examined(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) 
             )
         first, second = np.ravel(of_low), np.ravel(of_high)
         entries = np.flatnonzero(first != second)
-        slope = (second[entries] - first[entries]) / (high - low)
-        change = FieldChange(name, entries, first[entries] - slope * low, slope)
+        change = FieldChange(name, entries, second[entries], np.zeros(len(entries)))
+        if not is_constant:
+            slope = (second[entries] - first[entries]) / (high - low)
+            change = FieldChange(name, entries, first[entries] - slope * low, slope)
         (inputs if name in set_const_inputs() else others).append(change)
+    if not inputs and not others and is_constant:
+        return drawn  # it is the robot's own
     if not inputs and not others:
         raise RandomizeError(f"{here}: changes nothing in the compiled robot; another attribute overrides it")
     middle = low + (high - low) * 0.382  # anywhere between them
@@ -259,7 +268,7 @@ def _mass(model: mujoco.MjModel, name: str) -> float:
 def _scale_mass(body: Any, factor: float) -> None:
     """Multiply the densities of a body's parts, or its given mass and inertia."""
     if factor <= 0:
-        raise AttributeEditError(f"may draw a mass that is not above 0 for the body {body.name!r}")
+        raise AttributeEditError(f"may draw a mass that is not above 0 for the body {body.name!r}; expected more")
     if body.explicitinertial:
         body.mass *= factor
         body.inertia = [number * factor for number in body.inertia]

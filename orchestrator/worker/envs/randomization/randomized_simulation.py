@@ -12,9 +12,9 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from orchestrator.core.changing_numbers import TrainingMoment
-from orchestrator.core.distributions import PRIVILEGED, Distribution
-from orchestrator.core.terrain import TERRAIN, parse_terrain
+from orchestrator.core.changing_numbers import END
+from orchestrator.core.distributions import PRIVILEGED, Distribution, by_number
+from orchestrator.core.terrain import terrain_of
 from orchestrator.worker.envs.batch_interface import BatchSettings, Episode, SimulationState, StepResult
 from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.model_loading import load_model
@@ -31,8 +31,6 @@ from orchestrator.worker.tasks.actions import Floats
 class RandomizedState(SimulationState):
     drawn: dict[str, Floats]
     """Key → ``(n_envs,)`` values of the running episodes."""
-    control_steps: int
-    """Since the start of the training."""
     places: Floats
     """``(n_envs, 2)`` where the terrain lies."""
     disturbances: DisturbanceState
@@ -42,8 +40,6 @@ class RandomizedSimulation(Simulation):
     """A :class:`Simulation` that draws the values of ``randomize`` whenever an episode begins.
 
     :param randomize: dotted keys of the robot → distributions, as in the job file.
-    :param training_steps: control steps of each environment in the whole training, over which numbers may change;
-        None: the numbers of its end.
     :param asymmetric: whether the last observations are what the episode has drawn, for the critic alone.
     :param grid: of an evaluation: its keys have the values of its points, whatever ``randomize`` says.
     :raises ValueError: a key does not fit the robot.
@@ -54,31 +50,31 @@ class RandomizedSimulation(Simulation):
         xml: Path | str,
         task: str,
         task_options: Mapping[str, Any] | None,
-        randomize: Mapping[str, str],
-        training_steps: float | None,
+        randomize: Mapping[str, Any],
         grid: GridPlaces | None = None,
         *,
         asymmetric: bool = False,
         **settings: Unpack[BatchSettings],
     ) -> None:
-        model = load_model(xml)
+        model, randomize = load_model(xml), by_number(randomize)
         self._grid = grid
         made = make_task(task, model, task_options)
-        terrain = None
-        if TERRAIN in randomize:
-            terrain = RoughTerrain(Path(xml), model, made, parse_terrain(randomize[TERRAIN]))
+        self.terrain = terrain_of(randomize)
+        terrain = None if self.terrain is None else RoughTerrain(Path(xml), model, made, self.terrain)
         on_floor = model if terrain is None else terrain.model
         super().__init__(on_floor, made, robot=Path(xml).name, **settings)
-        self.stage: int | None = None
-        """Of the training, from 1; None: the last."""
-        self.keys = randomized_keys(Path(xml), model, randomize, None if grid is None else grid.grid)
-        self._training_steps = training_steps
-        self._steps_before = 0
+        self.moment = END
+        """Of the training: its numbers are those that are drawn from."""
+        found = randomized_keys(Path(xml), model, randomize, None if grid is None else grid.grid)
+        self.keys = [key for key in found if not key.distribution.is_constant]
         self.drawn = np.zeros((self.n_envs, len(self.keys)))
         """``(n_envs, len(keys))`` values of the running episodes."""
-        for key in self.keys:
+        for key in found:
             for change in key.changes:
                 self._batch.expand(change.name)
+        for key in (key for key in found if key.distribution.is_constant):
+            for env in range(self.n_envs):
+                write(self._batch, env, key.changes, key.distribution.extremes[0])
         seen = np.zeros((self.n_envs, self.observation_size), self.observation_dtype)
         self._disturbances = Disturbances(randomize, self.task, seen, grid)
         self._terrain, self._places = terrain, np.zeros((self.n_envs, 2))
@@ -99,21 +95,26 @@ class RandomizedSimulation(Simulation):
         """The robot of environment ``env`` in its running episode."""
         return self._models[env] or self._batch.get_model(env)
 
+    def ground(self, env: int) -> tuple[int, float, float] | None:
+        """As :meth:`Simulation.ground`."""
+        if self._terrain is None:
+            return None
+        x, y = self._terrain.position_in_body(self._places[env]).tolist()
+        return self._terrain.floor, x, y
+
     def step(self, actions: ArrayLike) -> StepResult:
         """As :meth:`Simulation.step`; a push comes before the physics, and late actions take effect."""
-        disturbances, moment = self._disturbances, self._moment
+        disturbances, moment = self._disturbances, self.moment
         if (due := disturbances.is_push_due(self._lengths())) is not None:
             self._push(due, lambda env: disturbances.push(env, self.generators[env], moment))
         return super().step(disturbances.acted(np.asarray(actions)))
 
     def _observe(self) -> NDArray[Any]:
         observations = super()._observe()
-        return self._with_drawn(
-            self._disturbances.observed(observations, self.generators, self._moment), self._all_envs
-        )
+        return self._with_drawn(self._disturbances.observed(observations, self.generators, self.moment), self._all_envs)
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
-        moment = self._moment
+        moment = self.moment
         for env in envs:
             rng = self.generators[env]
             self.drawn[env] = [draw(self._drawn_from(key, env), rng, moment) for key in self.keys]
@@ -132,7 +133,7 @@ class RandomizedSimulation(Simulation):
 
     def _initial_state(self, env: int) -> tuple[Floats, Floats]:
         qpos, qvel = super()._initial_state(env)
-        self._starts.change(env, qpos, qvel, self.generators[env], self._moment)
+        self._starts.change(env, qpos, qvel, self.generators[env], self.moment)
         self._write_terrain(env)
         return qpos, qvel
 
@@ -171,16 +172,6 @@ class RandomizedSimulation(Simulation):
             if (model := self._models[env]) is not None:
                 self._batch.get_model(env, model)
 
-    @property
-    def _moment(self) -> TrainingMoment:
-        steps = self._training_steps
-        return TrainingMoment(1.0 if steps is None else min(1.0, self._control_steps / steps), self.stage)
-
-    @property
-    def _control_steps(self) -> int:
-        """Of each environment since the start of the training."""
-        return self._steps_before + self._step
-
     def _describe_divergence(self, env: int) -> str:
         drawn = [f"{key.key} = {value:.4g}" for key, value in zip(self.keys, self.drawn[env].tolist(), strict=True)]
         return super()._describe_divergence(env) + (f"; the episode had drawn {', '.join(drawn)}" if drawn else "")
@@ -189,7 +180,6 @@ class RandomizedSimulation(Simulation):
         return {
             **super().get_state(),
             "drawn": {key.key: self.drawn[:, number].copy() for number, key in enumerate(self.keys)},
-            "control_steps": self._control_steps,
             "places": self._places.copy(),
             "disturbances": self._disturbances.get_state(),
         }
@@ -200,7 +190,6 @@ class RandomizedSimulation(Simulation):
         super().set_state(state)
         for number, key in enumerate(self.keys):
             self.drawn[:, number] = saved["drawn"][key.key]
-        self._steps_before = saved["control_steps"] - self._step
         self._write_robots(self._all_envs)
         if "places" in saved:  # not in checkpoints written before there was terrain
             self._places[:] = saved["places"]
