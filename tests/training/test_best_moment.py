@@ -35,6 +35,9 @@ class Counter:
     def goal_marker(self, goal: object) -> None:
         return None
 
+    def ground(self, env: int) -> None:
+        return None
+
     def physics(self, env: int) -> np.ndarray:
         return np.array(self.at, float)
 

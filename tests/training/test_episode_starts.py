@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ import mujoco
 import numpy as np
 import pytest
 import simulation_helpers
+import worker_helpers as helpers
 
+from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
+from orchestrator.worker.rendering import offscreen, scenes, stills
+from orchestrator.worker.training.best_moment import BestMoment
 
 MJCF = Path(__file__).parents[2] / "mjcf"
 QUADRUPED = MJCF / "quadruped.xml"
@@ -34,15 +39,18 @@ EVERYTHING = {
 def simulation(randomize: dict[str, str], robot: Path = QUADRUPED, **changes: Any) -> RandomizedSimulation:
     settings: Any = {"n_envs": 3, "seed": 7} | changes
     options = {"max_episode_steps": 30, "reset_noise_scale": 0.0}
-    return RandomizedSimulation(robot, "auto", options, randomize, None, **settings)
+    return RandomizedSimulation(robot, "auto", options, randomize, **settings)
 
 
 def ground_below(batch: RandomizedSimulation, env: int) -> float:
     """Height of the terrain under the robot's base."""
-    data = batch.data(env)
+    return ground_in(batch.model_of(env), batch.data(env))
+
+
+def ground_in(model: mujoco.MjModel, data: mujoco.MjData) -> float:
     origin = np.array([*data.qpos[:2], 5.0])
     down, hit = np.array([0.0, 0.0, -1.0]), np.zeros(1, np.int32)
-    return float(5.0 - mujoco.mj_ray(batch.model_of(env), data, origin, down, None, True, 1, hit))
+    return float(5.0 - mujoco.mj_ray(model, data, origin, down, None, True, 1, hit))
 
 
 def test_every_episode_starts_on_another_part_of_the_terrain_and_above_it() -> None:
@@ -75,6 +83,40 @@ def test_a_floor_of_a_fixed_body_lies_as_one_of_the_world_does(tmp_path: Path) -
         places = [batch.data(env).geom("floor").xpos for batch in batches]
         assert places[1] == pytest.approx(places[0])
         assert ground_below(body, env) == pytest.approx(ground_below(world, env))
+        for batch in batches:
+            assert drawn_ground(batch, tmp_path / batch.robot, env) == pytest.approx(ground_below(batch, env))
+
+
+def drawn_ground(batch: RandomizedSimulation, robot: Path, env: int) -> float:
+    """Height of the terrain under the robot's base in a picture."""
+    model = offscreen.add_scenery(robot, batch.terrain)
+    data = mujoco.MjData(model)
+    offscreen.set_pose(model, data, scenes.pose_of(batch, env))
+    assert model.ngeom == batch.model.ngeom
+    return ground_in(model, data)
+
+
+def test_a_still_shows_the_terrain_of_its_episode(tmp_path: Path) -> None:
+    (tmp_path / "robot").mkdir()
+    shutil.copy(QUADRUPED, tmp_path / "robot")
+    spec = helpers.spec(task="forward", xml="robot/quadruped.xml", randomize=ROUGH)
+    paths = helpers.job(tmp_path, spec)
+    venv, moment = env_factory.make(spec, tmp_path, n_envs=1, seed=0), BestMoment()
+    batch: Any = venv.simulation
+    venv.reset()
+    moment.begin(venv)
+    one = np.ones(1)
+    moment.step(one, one, np.ones(1, int), one > 0, one > 0)
+    paths.moment.write_bytes(moment.content() or b"")
+    kept = stills.read(paths)
+    model = stills.robot_as_drawn(paths, kept)
+    data = mujoco.MjData(model)
+    offscreen.set_pose(model, data, kept.pose)
+    assert ground_in(model, data) == pytest.approx(ground_below(batch, 0))
+    with np.load(paths.moment) as arrays:
+        np.savez(paths.moment.with_suffix(".npz"), **{name: arrays[name] for name in ("state", "marker", "model")})
+    paths.moment.with_suffix(".npz").replace(paths.moment)
+    assert stills.read(paths).pose.ground is None, "one that an earlier version has kept"
 
 
 def test_the_robot_stands_on_the_terrain() -> None:

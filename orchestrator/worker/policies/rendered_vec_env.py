@@ -20,7 +20,7 @@ class RenderedVecEnv(VecEnvWrapper):
 
     def __init__(self, venv: VecEnv, simulation: Simulation, xml: Path, render_mode: str) -> None:
         self._simulation = simulation
-        self._view = LiveView(xml, render_mode, simulation.control_period_s)
+        self._view = LiveView(xml, render_mode, simulation.control_period_s, simulation.terrain)
         self._mode = render_mode
         super().__init__(venv)
 

@@ -70,7 +70,7 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         task_options: Mapping[str, Any] | None = None,
         seed: int | None = None,
         on_divergence: OnDivergence = "fail",
-        randomize: Mapping[str, str] | None = None,
+        randomize: Mapping[str, Any] | None = None,
         asymmetric: bool = False,
         **options: Any,
     ) -> None:
@@ -99,7 +99,8 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         period_s = self._simulation.control_period_s
         self.metadata = {**type(self).metadata, "render_fps": max(1, round(1 / period_s))}  # type: ignore[misc]
         self.render_mode = render_mode
-        self._view = None if render_mode is None else LiveView(Path(xml), render_mode, period_s)
+        terrain = self._simulation.terrain
+        self._view = None if render_mode is None else LiveView(Path(xml), render_mode, period_s, terrain)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -16,6 +16,8 @@ from orchestrator.worker.rendering.offscreen import Picture, Pose, PoseRenderer
 if TYPE_CHECKING:
     import mujoco
 
+    from orchestrator.core.terrain import Terrain
+
 RENDER_MODES = ("human", "rgb_array")
 
 
@@ -62,11 +64,8 @@ class ViewerWindow(contextlib.AbstractContextManager["ViewerWindow"]):
 
     def show(self, pose: Pose) -> None:
         """Show ``pose`` and wait until the next one is due."""
-        import mujoco
-
         with self._viewer.lock():
-            mujoco.mj_setState(self._model, self._data, pose.state, mujoco.mjtState.mjSTATE_INTEGRATION)
-            mujoco.mj_forward(self._model, self._data)
+            offscreen.set_pose(self._model, self._data, pose)
         self._viewer.sync()
         self._due = max(self._due + self._period_s, time.monotonic())
         time.sleep(max(0.0, self._due - time.monotonic()))
@@ -76,12 +75,13 @@ class LiveView:
     """What ``render`` of a running environment shows, as gymnasium defines it.
 
     :param xml: the robot.
+    :param terrain: in place of its floor.
     :param render_mode: one of :data:`RENDER_MODES`.
     :param period_s: simulated time between control steps.
     """
 
-    def __init__(self, xml: Path, render_mode: str, period_s: float) -> None:
-        self._xml, self._render_mode, self._period_s = xml, render_mode, period_s
+    def __init__(self, xml: Path, render_mode: str, period_s: float, terrain: Terrain | None = None) -> None:
+        self._xml, self._render_mode, self._period_s, self._terrain = xml, render_mode, period_s, terrain
         self._window: ViewerWindow | None = None
         self._renderer: PoseRenderer | None = None
         if render_mode == "human" and (problem := display_problem()) is not None:
@@ -97,11 +97,11 @@ class LiveView:
         if self._render_mode == "rgb_array":
             if self._renderer is None:
                 offscreen.use_gl()
-                self._renderer = PoseRenderer(offscreen.add_scenery(self._xml))
+                self._renderer = PoseRenderer(offscreen.add_scenery(self._xml, self._terrain))
             return self._renderer.picture(pose)
         if self._render_mode == "human":
             if self._window is None:
-                self._window = ViewerWindow(offscreen.add_scenery(self._xml), self._period_s)
+                self._window = ViewerWindow(offscreen.add_scenery(self._xml, self._terrain), self._period_s)
             if self._window.is_open:
                 self._window.show(pose)
         return None

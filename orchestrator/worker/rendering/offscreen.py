@@ -28,6 +28,7 @@ from orchestrator.core.text import last_line
 if TYPE_CHECKING:
     import mujoco
 
+    from orchestrator.core.terrain import Terrain
     from orchestrator.worker.rendering.camera import RobotView
 
 Picture = NDArray[np.uint8]
@@ -118,10 +119,12 @@ def _try_gl(library: str) -> str | None:
     return last_line(done.stderr, f"ended with exit code {done.returncode}") if done.returncode else None
 
 
-def add_scenery(xml: Path) -> mujoco.MjModel:
+def add_scenery(xml: Path, terrain: Terrain | None = None) -> mujoco.MjModel:
     """The robot of ``xml`` with what the file lacks for a picture: a tiled floor, a sky, light everywhere.
 
     Bodies and joints keep their numbers, and the state keeps its layout.
+
+    :param terrain: in place of its floor; where it lies, poses say.
     """
     import mujoco
 
@@ -131,6 +134,10 @@ def add_scenery(xml: Path) -> mujoco.MjModel:
         sky.type, sky.builtin = mujoco.mjtTexture.mjTEXTURE_SKYBOX, mujoco.mjtBuiltin.mjBUILTIN_GRADIENT
     ground = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
     floors = [geom for geom in spec.worldbody.geoms if geom.type in ground]
+    if terrain is not None:
+        from orchestrator.worker.envs.randomization.rough_terrain import lay_terrain
+
+        floors = [lay_terrain(spec, terrain)]
     if not floors:
         bare = spec.compile()
         data = mujoco.MjData(bare)
@@ -164,6 +171,19 @@ class Pose:
     """MuJoCo's ``mjSTATE_INTEGRATION``."""
     marker: tuple[float, float, float] | None = None
     """Position of its goal in world coordinates."""
+    ground: tuple[int, float, float] | None = None
+    """As :meth:`Simulation.ground`."""
+
+
+def set_pose(model: mujoco.MjModel, data: mujoco.MjData, pose: Pose) -> None:
+    """Bring ``data`` into ``pose``, and the terrain of ``model`` to where it lies."""
+    import mujoco
+
+    if pose.ground is not None:
+        geom, *place = pose.ground
+        model.geom_pos[geom, :2] = place
+    mujoco.mj_setState(model, data, pose.state, mujoco.mjtState.mjSTATE_INTEGRATION)
+    mujoco.mj_forward(model, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +258,7 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
     def _draw(self, pose: Pose, view: mujoco.MjvCamera) -> Picture:
         import mujoco
 
-        self._set_pose(pose)
+        set_pose(self._model, self._data, pose)
         self.renderer.update_scene(self._data, view, self._option)
         if pose.marker is not None:
             scene, sphere = self.renderer.scene, mujoco.mjtGeom.mjGEOM_SPHERE
@@ -249,17 +269,11 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
         picture: Picture = self.renderer.render()
         return picture
 
-    def _set_pose(self, pose: Pose) -> None:
-        import mujoco
-
-        mujoco.mj_setState(self._model, self._data, pose.state, mujoco.mjtState.mjSTATE_INTEGRATION)
-        mujoco.mj_forward(self._model, self._data)
-
     def _robot_view(self, frame: Frame) -> RobotView:
         from orchestrator.worker.rendering import camera
 
         pose = _pose(frame)
-        self._set_pose(pose)
+        set_pose(self._model, self._data, pose)
         points = camera.corners(self._model, self._data, self._geoms)
         if pose.marker is not None:
             away = np.linalg.norm(points.mean(axis=0) - pose.marker)

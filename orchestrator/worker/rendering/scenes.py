@@ -51,7 +51,10 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
 
         xml = paths.root / str(spec.xml)
         return Scene(
-            batch, simulation.control_period_s, lambda: pose_of(simulation, 0), lambda: offscreen.add_scenery(xml)
+            batch,
+            simulation.control_period_s,
+            lambda: pose_of(simulation, 0),
+            lambda: offscreen.add_scenery(xml, simulation.terrain),
         )
     reason = ""
     venv: VecEnv | None = None
@@ -103,7 +106,8 @@ def _rendered(env: Any, name: str) -> offscreen.Picture:
 
 def pose_of(simulation: Simulation, env: int) -> offscreen.Pose:
     """The current pose of one environment of a built-in task."""
-    return offscreen.Pose(simulation.physics(env), simulation.task.goal_marker(simulation.states.goals[env]))
+    marker = simulation.task.goal_marker(simulation.states.goals[env])
+    return offscreen.Pose(simulation.physics(env), marker, simulation.ground(env))
 
 
 def state_of(model: mujoco.MjModel, data: mujoco.MjData) -> Any:

@@ -24,6 +24,7 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.temporary_folder import TemporaryFolder
+from orchestrator.core.terrain import terrain_of
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.rendering import offscreen
@@ -51,10 +52,12 @@ def read(paths: JobPaths) -> KeptMoment:
     try:
         with np.load(paths.moment, allow_pickle=False) as arrays:
             state, marker, model = (arrays[name] for name in ("state", "marker", "model"))
+            ground: list[float] = arrays["ground"].tolist() if "ground" in arrays else []  # not of earlier versions
     except (KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{paths.moment} is damaged: {error}") from error
     place = tuple(map(float, marker))
-    return KeptMoment(offscreen.Pose(state, place if len(place) == 3 else None), model.tobytes())
+    lies = (int(ground[0]), ground[1], ground[2]) if len(ground) == 3 else None
+    return KeptMoment(offscreen.Pose(state, place if len(place) == 3 else None, lies), model.tobytes())
 
 
 def draw(paths: JobPaths) -> None:
@@ -63,7 +66,7 @@ def draw(paths: JobPaths) -> None:
 
     kept = read(paths)
     frame = offscreen.Frame(0, 0.0, kept.pose)
-    with offscreen.PoseRenderer(_model(paths, kept), SIZE) as renderer:
+    with offscreen.PoseRenderer(robot_as_drawn(paths, kept), SIZE) as renderer:
         [picture] = renderer.render([frame])
     content = io.BytesIO()
     Image.fromarray(picture).save(content, "PNG")
@@ -71,7 +74,7 @@ def draw(paths: JobPaths) -> None:
     paths.moment.unlink(missing_ok=True)
 
 
-def _model(paths: JobPaths, kept: KeptMoment) -> mujoco.MjModel:
+def robot_as_drawn(paths: JobPaths, kept: KeptMoment) -> mujoco.MjModel:
     """The robot as it is drawn. :raises ValueError: it cannot be compiled, or the pose is not one of it."""
     import mujoco
 
@@ -79,7 +82,7 @@ def _model(paths: JobPaths, kept: KeptMoment) -> mujoco.MjModel:
         model = mujoco.MjModel.from_binary_path("model.mjb", {"model.mjb": kept.model})
     else:
         spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
-        model = offscreen.add_scenery(paths.root / str(spec.xml))
+        model = offscreen.add_scenery(paths.root / str(spec.xml), terrain_of(spec.randomize))
     if mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION) != kept.pose.state.size:
         raise ValueError("the robot in the job directory is not the one that was trained")
     return model

@@ -30,6 +30,8 @@ class PoseOfMoment(NamedTuple):
     """MuJoCo's ``mjSTATE_INTEGRATION``."""
     marker: NDArray[np.float64]
     """``(3,)`` position of the goal in world coordinates; empty: none."""
+    ground: NDArray[np.float64]
+    """``(3,)`` as :meth:`Simulation.ground`; empty: no terrain."""
     model: mujoco.MjModel | None = None
     """Of an environment that is no task: its own, which may differ from those of other environments and episodes."""
 
@@ -88,8 +90,8 @@ class BestMoment:
             self._latest[env], self._rewards[env] = self._pose(env), 0.0
 
     def content(self) -> bytes | None:
-        """A file of arrays: ``state``, ``marker`` and ``model`` (in MuJoCo's binary format; empty for a task, whose
-        robot is in the job directory). None where there is no pose, or it cannot be kept.
+        """A file of arrays: ``state``, ``marker``, ``ground`` and ``model`` (in MuJoCo's binary format; empty for a
+        task, whose robot is in the job directory). None where there is no pose, or it cannot be kept.
         """
         try:
             return self._content()
@@ -111,7 +113,8 @@ class BestMoment:
             model = np.empty(size, np.uint8)
             mujoco.mj_saveModel(self._chosen.model, None, model)
         file = io.BytesIO()
-        np.savez_compressed(file, state=self._chosen.state, marker=self._chosen.marker, model=model)
+        state, marker, ground, _ = self._chosen
+        np.savez_compressed(file, state=state, marker=marker, ground=ground, model=model)
         return file.getvalue()
 
     def _find_poses(self, venv: Any) -> None:
@@ -122,8 +125,8 @@ class BestMoment:
         simulation: Simulation = venv.simulation
 
         def of_task(env: int) -> PoseOfMoment:
-            marker = simulation.task.goal_marker(simulation.states.goals[env])
-            return PoseOfMoment(simulation.physics(env), np.array(() if marker is None else marker, float))
+            marker, ground = simulation.task.goal_marker(simulation.states.goals[env]), simulation.ground(env)
+            return PoseOfMoment(simulation.physics(env), _numbers(marker), _numbers(ground))
 
         self._read = of_task
 
@@ -137,7 +140,7 @@ class BestMoment:
             model, data, kind = envs[env].model, envs[env].data, mujoco.mjtState.mjSTATE_INTEGRATION
             state = np.empty(mujoco.mj_stateSize(model, kind))
             mujoco.mj_getState(model, data, state, kind)
-            return PoseOfMoment(state, np.empty(0), model)
+            return PoseOfMoment(state, _numbers(None), _numbers(None), model)
 
         self._read = of_environment
 
@@ -150,3 +153,8 @@ class BestMoment:
             self._read = None
             say(f"no preview: {failures.describe(error)}")
             return None
+
+
+def _numbers(values: Sequence[float] | None) -> NDArray[np.float64]:
+    """``(len(values),)``, or empty."""
+    return np.array(() if values is None else values, float)

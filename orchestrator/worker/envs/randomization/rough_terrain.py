@@ -38,31 +38,16 @@ class RoughTerrain:
 
     def __init__(self, xml: Path, model: mujoco.MjModel, task: Task, terrain: Terrain) -> None:
         self._cell_m = terrain.cell_m
-        heights = np.random.default_rng(SEED).random((POINTS, POINTS))
-        heights = (heights - heights.min()) / np.ptp(heights)  # as MuJoCo would
-        self._heights_m: Floats = heights * terrain.height_m
+        self._heights_m: Floats = _heights() * terrain.height_m
         data = posed(model, task.pose)
         self.floor = _floor(model, data)
         self._body_xy: Floats = data.xpos[model.geom_bodyid[self.floor], :2].copy()
         self._z = _liftable(model, task)
         self._at: Floats = data.geom_xpos[self.floor, :2].copy()
         self._base_xy, self._reach_m = _footprint(model, data)
-        half = (POINTS - 1) / 2 * terrain.cell_m
-        self._most_m = STARTS * half
+        self._most_m = STARTS * _half_m(terrain)
         spec = mujoco.MjSpec.from_file(str(xml))
-        spec.compile()
-        names = {field.name for field in spec.hfields}
-        name = next(name for number in range(len(names) + 1) if (name := f"{TERRAIN}{number or ''}") not in names)
-        spec.add_hfield(
-            name=name,
-            nrow=POINTS,
-            ncol=POINTS,
-            size=[half, half, terrain.height_m, BASE_M],
-            userdata=heights.ravel().tolist(),
-        )
-        [geom] = [geom for geom in spec.geoms if geom.id == self.floor]
-        geom.type, geom.hfieldname = mujoco.mjtGeom.mjGEOM_HFIELD, name
-        geom.pos = np.add(geom.pos, [1.0, 1.0, 0.0])  # MuJoCo ignores the position of a geom that is at its body's
+        lay_terrain(spec, terrain)
         self.model: mujoco.MjModel = for_simulation(spec.compile())
         """The robot on the terrain. Its elements have the same numbers."""
 
@@ -87,6 +72,38 @@ class RoughTerrain:
         first, last = np.floor(middle - reach).astype(int), np.ceil(middle + reach).astype(int) + 1
         columns, rows = (slice(max(0, low), max(1, high)) for low, high in zip(first, last, strict=True))
         qpos[address] += sign * float(self._heights_m[rows, columns].max())
+
+
+def lay_terrain(spec: mujoco.MjSpec, terrain: Terrain) -> mujoco.MjsGeom:
+    """Make the floor of a robot, which is returned, a height field. Geoms keep their numbers.
+
+    :raises RandomizeError: the robot has no floor that can be replaced.
+    """
+    model = spec.compile()
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
+    floor = _floor(model, data)
+    names = {field.name for field in spec.hfields}
+    name = next(name for number in range(len(names) + 1) if (name := f"{TERRAIN}{number or ''}") not in names)
+    half = _half_m(terrain)
+    size, heights = [half, half, terrain.height_m, BASE_M], _heights().ravel().tolist()
+    spec.add_hfield(name=name, nrow=POINTS, ncol=POINTS, size=size, userdata=heights)
+    [geom] = [geom for geom in spec.geoms if geom.id == floor]
+    geom.type, geom.hfieldname = mujoco.mjtGeom.mjGEOM_HFIELD, name
+    geom.pos = np.add(geom.pos, [1.0, 1.0, 0.0])  # MuJoCo ignores the position of a geom that is at its body's
+    return geom
+
+
+def _heights() -> Floats:
+    """``(POINTS, POINTS)`` from 0 to 1, as MuJoCo would scale them."""
+    heights = np.random.default_rng(SEED).random((POINTS, POINTS))
+    scaled: Floats = (heights - heights.min()) / np.ptp(heights)
+    return scaled
+
+
+def _half_m(terrain: Terrain) -> float:
+    """Half of the width of the field."""
+    return (POINTS - 1) / 2 * terrain.cell_m
 
 
 def _floor(model: mujoco.MjModel, data: mujoco.MjData) -> int:
