@@ -15,6 +15,7 @@ from unittest import mock
 
 import command_helpers as commands
 import pytest
+import urdf_helpers as urdf
 from command_helpers import (
     HOPPER,
     Experiment,
@@ -41,6 +42,19 @@ EXPLODES = """
 """
 """Its spring pushes outwards: it is stable while it is examined, and diverges some seconds later."""
 
+STAGES = {"task": "forward", "task_options": {"healthy_reward": "stages(0, 1)"}}
+URDFS = {
+    "limitless": urdf.GOOD.replace(urdf.LIMIT, ""),
+    "ring": urdf.robot(
+        *map(urdf.link, "abc"), urdf.joint("1", "a", "b"), urdf.joint("2", "b", "c"), urdf.joint("3", "c", "a")
+    ),
+    "meshless": urdf.GOOD.replace(urdf.BOX, '<geometry><mesh filename="hand.stl"/></geometry>', 1),
+    "thousand": urdf.robot(
+        *(urdf.link(f"l{number}") for number in range(1000)),
+        *(urdf.joint(f"j{number}", f"l{number}", f"l{number + 1}") for number in range(999)),
+    ),
+}
+
 INVALID_JOBS: list[tuple[dict[str, Any], str, str]] = [
     # job, place of its problem, what the message says
     ({"xml": HOPPER, "n_env": 3}, ".n_env", 'did you mean "n_envs"?'),
@@ -52,6 +66,12 @@ INVALID_JOBS: list[tuple[dict[str, Any], str, str]] = [
     ({"xml": HOPPER, "ppo": {"learning_rate": "linar(1)"}}, ".ppo.learning_rate", "linear(3e-4, 0)"),
     ({"xml": "hoper.xml"}, ".xml", "no such file"),
     ({"xml": "zoo/*.xml"}, ".xml", "no file matches"),
+    ({"xml": HOPPER, "randomize": {"push.speed": "uniform(-1, 1)"}}, ".randomize", "may draw -1; expected at least 0"),
+    (
+        {"xml": HOPPER, **STAGES, "curriculum": {"advance": "ep_rew_men > 1"}},
+        ".curriculum.advance",
+        'no column "ep_rew_men"; did you mean "ep_rew_mean"? It has rollout/ep_rew_mean',
+    ),
 ]
 """Jobs that are refused when the job file is read; tests/unit/test_jobfile_problems.py has many more."""
 
@@ -69,6 +89,25 @@ UNUSABLE_JOBS: list[tuple[dict[str, Any], str, Sequence[str]]] = [
     ({"entry_point": "odd:takes_nothing"}, "", ["odd:takes_nothing"]),
     ({"entry_point": "odd:not_an_env"}, "", ["odd:not_an_env", "expected a gymnasium.Env"]),
     ({"env": "Ant-v99"}, "", ["Ant-v99", "did you mean 'Ant-v5'"]),
+    (
+        {"xml": HOPPER, "randomize": {"body.trunk.mass": "normal(1, 1)"}},
+        "",
+        ["hopper.xml: randomize.body.trunk.mass: may be -2, and mass is never below 0; expected at least 0"],
+    ),
+    (
+        {"xml": HOPPER, "randomize": {"geom.foot.size": "scale(0.9, 1.1)"}},
+        "",
+        ["hopper.xml: randomize.geom.foot.size: ", "vary it with a matrix of model.geom.foot.size"],
+    ),
+    (
+        {"xml": HOPPER, "randomize": {"body.trunk.gravcomp": "uniform(0, 1)"}},
+        "",
+        ["randomize.body.trunk.gravcomp: changes", "of the compiled robot, which MuJoCo cannot vary", "with a matrix"],
+    ),
+    ({"xml": "limitless.urdf"}, "", ["limitless.urdf, line 4: ", '"shoulder" (revolute) has no <limit>; expected for']),
+    ({"xml": "ring.urdf"}, "", ["ring.urdf, line ", "form a loop", "remove one of these joints"]),
+    ({"xml": "meshless.urdf"}, "", ["meshless.urdf, line 2: ", "'hand.stl': no such file", "add the file"]),
+    ({"xml": "thousand.urdf"}, "", ["thousand.urdf, line 1001: ", "a chain of 1,000 links", "at most 480"]),
 ]
 """Jobs that are refused when robots, environments and the machine are examined."""
 
@@ -79,6 +118,8 @@ def refused_jobs(tmp_path: Path, *jobs: Mapping[str, Any]) -> dict[str, str]:
     write_experiment(cwd, *({"name": f"job{number}", **job} for number, job in enumerate(jobs)))
     for name, text in (("word", UNKNOWN_WORD), ("none", "robots are fun"), ("still", NO_ACTUATORS)):
         (cwd / f"{name}.xml").write_text(text)
+    for name, text in URDFS.items():
+        (cwd / f"{name}.urdf").write_text(text)
     before = sorted(tmp_path.rglob("*"))
     with mock.patch.dict(os.environ, PYTHONDONTWRITEBYTECODE="1"):
         done = invoke("run", "jobs.toml", "--run-dir", "run", cwd=cwd)

@@ -55,6 +55,15 @@ JOBS: dict[str, WorkerSpec] = {
     "tqc": helpers.spec("tqc", total_timesteps=2048),
     "ppo sb3": dataclasses.replace(PPO, learner="sb3", total_timesteps=4096),
     "ppo randomised": dataclasses.replace(PPO, randomize=RANDOMIZE, asymmetric=True, total_timesteps=4096),
+    "sac randomised": helpers.spec(
+        "sac",
+        task="forward",
+        xml=str(HOPPER),
+        total_timesteps=2048,
+        eval_episodes=1,
+        randomize=RANDOMIZE,
+        asymmetric=True,
+    ),
     "sac parameter-server": dataclasses.replace(SAC, mode="parameter-server"),
 }
 TIMES = {"time/fps", "time/time_elapsed"}
@@ -175,7 +184,7 @@ def test_with_any_rank_killed_at_random_instants_not_a_bit_is_lost(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", ["ppo sb3", "ppo randomised", "sac parameter-server", "tqc"])
+@pytest.mark.parametrize("name", ["ppo sb3", "ppo randomised", "sac randomised", "sac parameter-server", "tqc"])
 def test_with_ranks_of_each_learner_and_mode_killed_not_a_bit_is_lost(
     name: str, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:

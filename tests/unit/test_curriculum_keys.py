@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,10 @@ def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(pla
             {**STAGES, **RETURN, "total_timesteps": 4096, "n_envs": 1, "ppo": {"n_steps": 2048}},
             "curriculum.advance",
             "there are 3 stages, and total_timesteps = 4_096 makes 2 iterations",
+        ),
+        *(
+            ({**STAGES, **RETURN, "total_timesteps": endless}, "total_timesteps", "expected a whole number from 1 to")
+            for endless in (math.inf, 0, 10**13)
         ),
         ({"task": None, "env": "Hopper-v5", **RETURN}, "curriculum", "is for tasks, built-in or your own"),
         (
