@@ -118,6 +118,7 @@ def train(
     on_change: OnChange = "refuse",
     executor: str = "local",
     ray_address: str = "local",
+    slurm: Mapping[str, Any] | None = None,
     storage: str = "auto",
     show: bool = False,
     on_result: OnResult | None = None,
@@ -138,6 +139,7 @@ def train(
         same ``run_dir`` resumes.
     :param fresh: as for :func:`run`, and so are ``on_change``, ``executor``, ``ray_address``, ``storage``, ``show``,
         ``on_result`` and ``on_progress``.
+    :param slurm: the table ``[slurm]`` of a job file, for ``executor="slurm"``: ``{"array": 4, "cpus_per_task": 16}``.
     :param defaults: any further key of ``[defaults]`` in a job file: ``preset="thorough"``, ``n_envs=16``,
         ``ppo={"n_steps": 512}``.
     :raises UsageError: when settings that all robots share are invalid, such as an unknown key, a wrong option of
@@ -190,6 +192,8 @@ def train(
         experiment = None
         if declared := [robot.entry() for robot in robots if not robot.fault]:
             data = {"name": plain(root.name), "on_invalid": "skip", "defaults": shared, "jobs": declared}
+            if slurm is not None:
+                data["slurm"] = slurm
             base = code_folder(shared.get("entry_point") or shared.get("env") or task) or root
             experiment = from_mapping(data, source="orchestrator.train", base=base)
             experiment = dataclasses.replace(experiment, unnamed={one.file: one for one in robots if one.label})

@@ -17,6 +17,7 @@ from command_helpers import Experiment, Run, give, invoke, summary, wait_until, 
 from ray_helpers import weights
 from slurm_helpers import FakeSlurm
 
+import orchestrator
 from orchestrator.jobfile import from_mapping
 
 SLURM = '[slurm]\narray = 2\ncpus_per_task = 1\ntime = "2h"\nmem = "4 GiB"\nsetup = ["echo set up"]\n'
@@ -152,6 +153,22 @@ def test_the_table_of_the_document_is_valid() -> None:
     (table,) = (block for _, block in blocks("toml"))
     data = {**tomllib.loads(table), "name": "x", "jobs": [{"env": "Hopper-v5"}]}
     assert from_mapping(data, source="slurm.md", base=Path()).slurm.options == {"mail-type": "END"}
+
+
+def test_a_wrong_key_of_the_table_in_python_is_named(tmp_path: Path) -> None:
+    with pytest.raises(orchestrator.UsageError, match=r"slurm\.arry: unknown key; did you mean \"array\""):
+        orchestrator.train([commands.HOPPER], run_dir=tmp_path / "run", executor="slurm", slurm={"arry": 2})
+
+
+@pytest.mark.slow
+def test_python_gives_the_table_as_an_argument(
+    tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny = tomllib.loads(commands.TINY)["defaults"]
+    results = orchestrator.train([commands.HOPPER], run_dir="run", executor="slurm", slurm={"array": 2}, **tiny)
+    assert [result.ok for result in results] == [True]
+    assert "#SBATCH --array=0-1\n" in (tmp_path / "run/slurm/pilots.sh").read_text()
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
