@@ -23,8 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 import command_helpers as commands
 from command_helpers import Experiment
 from ray_helpers import ray_cluster, ray_nodes
-from slurm_cluster import slurm_cluster
-from slurm_helpers import _lasting_pilot, fake_slurm, slurm_pilots
+from slurm_helpers import _lasting_pilot, fake_slurm, slurm_cluster, slurm_pilots, slurm_scene, slurm_scenes
 
 # A script's background job has SIGINT ignored, `nohup` SIGHUP: the commands under test would respect that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -56,6 +55,8 @@ __all__ = [
     "ray_nodes",
     "slurm_cluster",
     "slurm_pilots",
+    "slurm_scene",
+    "slurm_scenes",
     "small_disk",
 ]
 

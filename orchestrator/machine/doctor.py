@@ -49,6 +49,7 @@ def examine(
         *doctor_checks.swap(),
         *doctor_checks.disk(directory),
         *doctor_checks.gpus(machine),
+        *doctor_checks.slurm(machine, environment),
         *doctor_checks.rendering(environment),
         *doctor_checks.thread_variables(environment),
         *(doctor_checks.worker_threads(threads, environment, is_busy=is_busy) if deep else ()),

@@ -1,8 +1,9 @@
-"""sbatch, squeue and scancel of a Slurm that starts every task at once as a process of this machine.
+"""sbatch, squeue, scancel and sacct of a Slurm that starts every task at once as a process of this machine.
 
-``python -I -S fake_slurm.py sbatch|squeue|scancel …`` with its state in the folder ``$FAKE_SLURM``: a folder for each
-task, ``calls.log``, and files that a test puts there: ``hold`` (a reason: tasks wait in the queue while it exists),
-``down`` (the controller does not answer), ``refuse`` (why sbatch refuses) and ``hide`` (squeue shows nothing).
+``python -I -S fake_slurm.py sbatch|squeue|scancel|sacct …`` with its state in the folder ``$FAKE_SLURM``: a folder for
+each task, ``calls.log``, and files that a test puts there: ``hold`` (a reason: tasks wait in the queue while it
+exists), ``down`` (the controller does not answer), ``refuse`` (why sbatch refuses), ``hide`` (squeue shows nothing)
+and ``accounts`` (what sacct answers; without it there is no accounting).
 """
 
 # ruff: noqa: SIM115, PTH102, PTH104, PTH110, PTH112, PTH118, PTH123
@@ -72,6 +73,9 @@ def run(path: str, task: str, options: dict[str, str]) -> None:
         "SLURM_CPUS_ON_NODE": options.get("cpus-per-task", "1"),
         "SLURMD_NODENAME": f"node-{index}",
     }
+    if gpus := int(options.get("gres", "gpu:0").split(":")[-1]):
+        given = ",".join(str(int(index) * gpus + number) for number in range(gpus))
+        variables |= {"SLURM_JOB_GPUS": given, "CUDA_VISIBLE_DEVICES": given}
     log = open(options["output"].replace("%A", job).replace("%a", index), "ab")
     nothing = open(os.devnull, "r+b")
     for number in (0, 1, 2):
@@ -105,9 +109,15 @@ def scancel(arguments: list[str]) -> None:
                     continue
 
 
+def sacct(arguments: list[str]) -> None:
+    if not read("accounts"):
+        sys.exit("Slurm accounting storage is disabled")
+    print(read("accounts"))
+
+
 if __name__ == "__main__":
     with open(os.path.join(ROOT, "calls.log"), "a") as calls:
         calls.write(f"{time.time():.3f} {' '.join(sys.argv[1:])}\n")
     if os.path.exists(os.path.join(ROOT, "down")):
         sys.exit("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-    {"sbatch": sbatch, "squeue": squeue, "scancel": scancel}[sys.argv[1]](sys.argv[2:])
+    {"sbatch": sbatch, "squeue": squeue, "scancel": scancel, "sacct": sacct}[sys.argv[1]](sys.argv[2:])

@@ -1,29 +1,35 @@
-"""A Slurm for tests: the fake one, whose commands come first on PATH, and pilots in it without an experiment."""
+"""A Slurm for tests: a real one, a fake one, whose commands come first on PATH, and pilots without an experiment."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import secrets
 import shutil
 import signal
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from executor_helpers import ASLEEP, PUPPET, Order, make_launch
 
-from orchestrator.executors.slurm import handover
+from benchmarks.slurm_cluster import CPUS, SlurmCluster, slurm_at_hand, until
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.executors.base import Exited, Handle
+from orchestrator.executors.slurm import batch_queue, handover
 from orchestrator.executors.slurm.batch_queue import BatchQueue
 from orchestrator.executors.slurm.batch_script import batch_script
 from orchestrator.executors.slurm.pilot_registry import PilotRegistry
 from orchestrator.executors.slurm.pilot_slots import PilotSlots
+from orchestrator.executors.slurm.slurm_executor import SlurmExecutor
 from orchestrator.jobfile.slurm_rules import SlurmSettings
+from orchestrator.machine.slots import RankSlot
 
-PATIENCE_S = 60.0
-"""For an event that is certain to come."""
+OBEDIENT: list[Order] = [("when asked", int(ExitCode.INTERRUPTED)), *ASLEEP]
+UNTIL_GO: list[Order] = [ASLEEP[0], ("await", "go"), ("exit", 0)]
 SCRIPT = Path(__file__).with_name("fake_slurm.py")
 
 
@@ -34,7 +40,7 @@ class FakeSlurm:
         self.root, self.commands = root / "state", root / "bin"
         self.root.mkdir()
         self.commands.mkdir()
-        for name in ("sbatch", "squeue", "scancel"):
+        for name in ("sbatch", "squeue", "scancel", "sacct"):
             path = self.commands / name
             path.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {SCRIPT} {name} "$@"\n')
             path.chmod(0o755)
@@ -78,13 +84,6 @@ class FakeSlurm:
         until(lambda: "RUNNING" not in self.states().values())
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "in vain"
-        time.sleep(0.02)
-
-
 @contextlib.contextmanager
 def fake_slurm_at(root: Path) -> Iterator[FakeSlurm]:
     slurm = FakeSlurm(root)
@@ -123,13 +122,55 @@ def joined(pilots: PilotRegistry) -> PilotRegistry:
     """The same when all of them have joined."""
 
     def are_there() -> bool:
-        pilots.slots.acquire(10**6)  # somebody needs room
+        pilots.slots.acquire(10**6)  # there are jobs that need room
         pilots.slots.unfit = ""
         pilots.update()
         return len(pilots.slots.nodes) == pilots.queue.wanted
 
     until(are_there)
     return pilots
+
+
+class Scene:
+    """An executor over the pilots of one session, and what it reports."""
+
+    def __init__(self, root: Path, settings: SlurmSettings, session: str = "first") -> None:
+        self.root = root
+        self.pilots = registry(root / "run", settings, session)
+        self.executor = SlurmExecutor(pilots=self.pilots, worker_command=PUPPET)
+        self.told: list[tuple[str, str]] = []
+        self.pilots.queue.report = lambda kind, text: self.told.append((kind, text))
+
+    def start(
+        self, job_id: str, orders: list[Order] = OBEDIENT, *, node: str = "", gpus: float = 0, number: int = 0
+    ) -> Handle:
+        """On the first pilot of a node."""
+        pilots = sorted((one.name, one.hello.node) for one in self.pilots.present if one.hello is not None)
+        name = next(name for name, of_node in pilots if node in of_node)
+        launch = make_launch(self.root, job_id, orders, number=number)
+        return self.executor.submit(dataclasses.replace(launch, cpus=(), rank_slots=(RankSlot(node=name, gpus=gpus),)))
+
+    def task_of(self, handle: Handle) -> str:
+        return next(pilot.task for pilot in self.pilots.present if handle in pilot.attempts)
+
+    def has_handed_back(self, handle: Handle) -> bool:
+        """Whether the pilot has said so, of an attempt of a supervisor that is served no longer."""
+        return any(
+            isinstance(event, Exited) and event.lost for event in self.pilots.receive() if event.handle == handle
+        )
+
+    def texts(self, kind: str = "") -> str:
+        return "\n".join(text for one, text in self.told if kind in one)
+
+    def need_room(self) -> None:
+        self.pilots.slots.acquire(10**6)
+        self.pilots.slots.unfit = ""
+
+    def turn(self) -> str:
+        """A turn of a supervisor with jobs that wait; what it was told so far."""
+        self.need_room()
+        self.executor.poll(0.1)
+        return self.texts()
 
 
 @pytest.fixture(scope="module")
@@ -148,3 +189,34 @@ def slurm_pilots(_lasting_pilot: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(pilots, "close", lambda: None)
     yield pilots
     pilots.queue.wait()
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[SlurmCluster]:
+    with contextlib.ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(slurm_at_hand())
+        except FileNotFoundError as error:
+            pytest.skip(str(error))
+        yield cluster
+
+
+@pytest.fixture
+def slurm_scenes(slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Scene]]:
+    """Scenes in the real Slurm, which is asked more often. They are closed, and leave two idle nodes."""
+    monkeypatch.setattr(batch_queue, "ASK_EVERY_S", 2.0)
+    monkeypatch.setattr(batch_queue, "RETRY_S", 4.0)
+    made: list[Scene] = []
+    yield made
+    for scene in made:
+        scene.executor.close()
+    until(lambda: not slurm_cluster.queue())
+    until(lambda: slurm_cluster.node_states() == {"idle"})
+
+
+@pytest.fixture
+def slurm_scene(slurm_scenes: list[Scene], tmp_path: Path) -> Scene:
+    """With a pilot on each node."""
+    slurm_scenes.append(Scene(tmp_path, SlurmSettings(array=2, cpus_per_task=CPUS, mem_mib=1000)))
+    joined(slurm_scenes[0].pilots)
+    return slurm_scenes[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import csv
 import json
 import os
 import signal
@@ -11,46 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from executor_helpers import ASLEEP, PUPPET, Order, await_files, await_gone, make_launch, until_exit, until_heard
-from slurm_helpers import FakeSlurm, joined, registry, until
+from executor_helpers import ASLEEP, Order, await_files, await_gone, until_exit, until_heard
+from slurm_helpers import OBEDIENT, UNTIL_GO, FakeSlurm, Scene, joined
 
+from benchmarks.slurm_cluster import until
 from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.executors.base import Exited, Handle
+from orchestrator.executors.base import Exited
 from orchestrator.executors.slurm import batch_queue, pilot_registry
 from orchestrator.executors.slurm.mailbox import Outbox
 from orchestrator.executors.slurm.pilot_messages import PilotBye
-from orchestrator.executors.slurm.pilot_registry import PilotRegistry
 from orchestrator.executors.slurm.session_file import Session, write_session
 from orchestrator.executors.slurm.slurm_commands import SlurmCommand
-from orchestrator.executors.slurm.slurm_executor import SlurmExecutor
 from orchestrator.jobfile.slurm_rules import SlurmSettings
-from orchestrator.machine.slots import RankSlot
-
-OBEDIENT: list[Order] = [("when asked", int(ExitCode.INTERRUPTED)), *ASLEEP]
-
-
-class Scene:
-    """An executor over the pilots of one session."""
-
-    def __init__(self, root: Path, pilots: PilotRegistry) -> None:
-        self.root, self.pilots = root, pilots
-        self.executor = SlurmExecutor(pilots=pilots, worker_command=PUPPET)
-        self.told: list[tuple[str, str]] = []
-        pilots.queue.report = lambda kind, text: self.told.append((kind, text))
-
-    def start(self, job_id: str, orders: list[Order] = OBEDIENT, pilot: int = 0, number: int = 0) -> Handle:
-        """On the ``pilot``-th of those that are there, by name."""
-        node = sorted(one.name for one in self.pilots.present)[pilot]
-        launch = make_launch(self.root, job_id, orders, number=number)
-        return self.executor.submit(dataclasses.replace(launch, cpus=(), rank_slots=(RankSlot(node=node),)))
-
-    def texts(self, kind: str) -> str:
-        return "\n".join(text for one, text in self.told if one == kind)
-
-    def need_room(self) -> None:
-        self.pilots.slots.acquire(10**6)
-        self.pilots.slots.unfit = ""
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +48,7 @@ def worker_of(job_dir: Path) -> int:
 
 def scene_of(scenes: list[Scene], root: Path, session: str = "first", **settings: int) -> Scene:
     """One whose pilots have all joined."""
-    scene = Scene(root, registry(root / "run", SlurmSettings(**settings), session))
+    scene = Scene(root, SlurmSettings(**settings), session)
     scenes.append(scene)
     joined(scene.pilots)
     return scene
@@ -176,7 +149,7 @@ def test_a_cancelled_pilot_is_not_replaced_and_the_others_go_on(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
     scene = scene_of(scenes, tmp_path, array=2)
-    one, other = scene.start("one", pilot=0), scene.start("other", pilot=1)
+    one, other = scene.start("one", node="node-0"), scene.start("other", node="node-1")
     until_heard(scene.executor, one, other)
     fake_slurm.scancel("100_0")
     assert until_exit(scene.executor, one)[one].returncode == ExitCode.INTERRUPTED
@@ -219,11 +192,12 @@ def test_a_restarted_pilot_ends_the_attempts_of_the_one_before_and_is_not_cancel
     until_heard(scene.executor, handle)
     (before,) = scene.pilots.present
     assert before.hello is not None
-    Outbox(tmp_path / "run/slurm/first/100_0.1.events").send(before.hello)
+    later = Outbox(tmp_path / f"run/slurm/first/100_0.{before.began + 1}.events")
+    later.send(before.hello)
     assert "restarted by Slurm" in (until_exit(scene.executor, handle)[handle].lost or "")
-    assert [pilot.name for pilot in scene.pilots.present] == ["100_0.1"]
+    assert [pilot.began for pilot in scene.pilots.present] == [before.began + 1]
     assert not fake_slurm.calls("scancel")
-    Outbox(tmp_path / "run/slurm/first/100_0.1.events").send(PilotBye())
+    later.send(PilotBye())
 
 
 def test_when_every_pilot_is_cancelled_the_run_ends_and_says_why(
@@ -236,23 +210,28 @@ def test_when_every_pilot_is_cancelled_the_run_ends_and_says_why(
 
 
 @pytest.mark.slow
-def test_the_next_supervisor_takes_pilots_over_and_they_hand_back(
+def test_the_next_supervisor_takes_pilots_over_and_the_one_before_ends_if_it_still_runs(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
     before = scene_of(scenes, tmp_path)
-    scenes.clear()  # it is killed: nothing of it is closed
+    scenes.clear()
     handle = before.start("a")
     until_heard(before.executor, handle)
     (pid,) = fake_slurm.pids()
-    scene = Scene(tmp_path, registry(tmp_path / "run", SlurmSettings(), "second"))
+    scene = Scene(tmp_path, SlurmSettings(), "second")
     scenes.append(scene)
     joined(scene.pilots)
     assert fake_slurm.pids() == [pid]
     assert len(fake_slurm.calls("sbatch")) == 1
     again = scene.start("a", number=1)
     until_heard(scene.executor, again)
-    assert until_exit(before.executor, handle)[handle].returncode == ExitCode.INTERRUPTED
-    before.pilots.queue.wait()
+    until(lambda: before.has_handed_back(handle))
+    with pytest.raises(ClusterLostError, match="another supervisor"):
+        until(lambda: before.turn() and False)
+    before.executor.close()
+    scene.executor.cancel(again, kill=True)
+    assert until_exit(scene.executor, again)[again].returncode == -signal.SIGKILL
+    assert fake_slurm.pids() == [pid]
 
 
 @pytest.mark.slow
@@ -266,8 +245,8 @@ def test_a_pilot_that_a_supervisor_does_not_know_of_finds_it_and_its_end(
     folder = tmp_path / "run" / "slurm"
     (folder / "second").mkdir()
     write_session(folder, Session(session="second"))
-    assert until_exit(before.executor, handle)[handle].returncode == ExitCode.INTERRUPTED
-    await_files(folder / "second" / "100_0.0.events.0")
+    until(lambda: before.has_handed_back(handle))
+    until(lambda: list((folder / "second").glob("100_0.*.events.0")))
     write_session(folder, Session(session="second", ended=True))
     until(lambda: not fake_slurm.pids())
     before.pilots.queue.wait()
@@ -277,7 +256,7 @@ def test_a_queue_that_does_not_start_is_told_with_slurms_reason(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
     fake_slurm.put("hold", "QOSMaxCpuPerUserLimit")
-    scene = Scene(tmp_path, registry(tmp_path / "run", SlurmSettings(array=3)))
+    scene = Scene(tmp_path, SlurmSettings(array=3))
     scenes.append(scene)
 
     def is_told() -> bool:
@@ -293,7 +272,7 @@ def test_a_queue_that_does_not_start_is_told_with_slurms_reason(
 @pytest.mark.slow
 def test_while_the_controller_is_down_jobs_go_on(scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm) -> None:
     scene = scene_of(scenes, tmp_path, array=2)
-    one, other = scene.start("one"), scene.start("other", [("say", ASLEEP[0][1]), ("await", "go"), ("exit", 0)], 1)
+    one, other = scene.start("one", node="node-0"), scene.start("other", UNTIL_GO, node="node-1")
     until_heard(scene.executor, one, other)
     fake_slurm.put("down")
     os.kill(fake_slurm.pids()[0], signal.SIGUSR1)  # one leaves, so that Slurm is asked
@@ -313,7 +292,7 @@ def test_sbatch_that_refuses_ends_the_run_with_its_words(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
     fake_slurm.put("refuse", "invalid partition specified: nirvana")
-    scene = Scene(tmp_path, registry(tmp_path / "run", SlurmSettings(partition="nirvana")))
+    scene = Scene(tmp_path, SlurmSettings(partition="nirvana"))
     scenes.append(scene)
     with pytest.raises(ClusterLostError, match="invalid partition specified: nirvana"):
         until(lambda: [scene.need_room(), scene.executor.poll(0.1)][0])
@@ -330,7 +309,7 @@ def test_a_run_waits_for_its_file_system_and_for_processes(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_queue, "RETRY_S", 0.5)
-    scene = Scene(tmp_path, registry(tmp_path / "run", SlurmSettings()))
+    scene = Scene(tmp_path, SlurmSettings())
     scenes.append(scene)
     (tmp_path / "run" / "slurm").rename(tmp_path / "away")
     until(lambda: [scene.need_room(), scene.executor.poll(0.0), "cannot be written" in scene.texts("waiting")][-1])
@@ -346,7 +325,7 @@ def test_pilots_that_squeue_hides_are_submitted_once_and_end_the_run(
 ) -> None:
     fake_slurm.put("hide")
     fake_slurm.put("hold", "Resources")
-    scene = Scene(tmp_path, registry(tmp_path / "run", SlurmSettings()))
+    scene = Scene(tmp_path, SlurmSettings())
     scenes.append(scene)
     with pytest.raises(ClusterLostError, match="job 100, which squeue does not show"):
         until(lambda: [scene.need_room(), scene.executor.poll(0.1)][0])
@@ -357,7 +336,7 @@ def test_pilots_that_cannot_start_end_the_run_with_the_last_line_of_their_log(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
     settings = SlurmSettings(setup=("echo module: command not found >&2", "exit 1"))
-    scene = Scene(tmp_path, registry(tmp_path / "run", settings))
+    scene = Scene(tmp_path, settings)
     scenes.append(scene)
     with pytest.raises(ClusterLostError, match="module: command not found"):
         until(lambda: [scene.need_room(), scene.executor.poll(0.1)][0])
@@ -371,10 +350,10 @@ def test_a_pilot_goes_on_when_none_can_take_the_place_of_another(
     begin = tmp_path / "begin"
     begin.touch()
     settings = SlurmSettings(array=2, setup=(f"test -e {begin} || exit 1",))
-    scene = Scene(tmp_path, registry(tmp_path / "run", settings))
+    scene = Scene(tmp_path, settings)
     scenes.append(scene)
     joined(scene.pilots)
-    handle = scene.start("a", [("say", ASLEEP[0][1]), ("await", "go"), ("exit", 0)])
+    handle = scene.start("a", UNTIL_GO)
     until_heard(scene.executor, handle)
     if words:
         fake_slurm.put("refuse", words)
@@ -432,7 +411,49 @@ def test_slurm_is_asked_at_most_once_in_ten_seconds(
     monkeypatch.setattr(batch_queue, "ASK_AT_EASE_S", 60.0)
     began = time.monotonic()
     scene = scene_of(scenes, tmp_path, array=2)
-    handles = [scene.start(f"j{number}", [("exit", 0)], number % 2) for number in range(20)]
+    handles = [scene.start(f"j{number}", [("exit", 0)], node=f"node-{number % 2}") for number in range(20)]
     until_exit(scene.executor, *handles)
     assert len(fake_slurm.calls("sbatch")) == 1
     assert len(fake_slurm.calls("squeue")) <= 1 + (time.monotonic() - began) // 10
+
+
+NVIDIA_SMI = "#!/bin/sh\nfor i in 0 1 2 3; do echo $i, GPU-$i, NVIDIA H200, 143771, 143000; done\n"
+
+
+def test_each_job_sees_a_gpu_of_those_that_slurm_gave_its_pilot(
+    scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
+    program = fake_slurm.commands / "nvidia-smi"
+    program.write_text(NVIDIA_SMI)
+    program.chmod(0o755)
+    scene = scene_of(scenes, tmp_path, array=2, gpus=2, cpus_per_task=2)
+    assert [len(node.gpus) for node in scene.pilots.slots.nodes] == [2, 2]
+    handles = [scene.start(name, [("look", None), *OBEDIENT], node="node-1", gpus=1) for name in ("one", "other")]
+    until_heard(scene.executor, *handles)
+    seen = [json.loads((tmp_path / name / "seen.json").read_text()) for name in ("one", "other")]
+    assert sorted(variables["CUDA_VISIBLE_DEVICES"] for variables in seen) == ["2", "3"]
+
+
+ACCOUNTS = """100_0|COMPLETED|node-0|2026-01-02T03:04:05|2026-01-02T03:05:05|2026-01-02T04:05:05|3600|2|01:30:00|
+100_0.batch|COMPLETED|node-0|2026-01-02T03:05:05|2026-01-02T03:05:05|2026-01-02T04:05:05|3600|2|01:30:00|524288K
+99_0|COMPLETED|node-0|2026-01-02T03:04:05|2026-01-02T03:05:05|2026-01-02T04:05:05|3600|2|01:30:00|"""
+
+
+@pytest.mark.parametrize("accounts", [ACCOUNTS, ""])
+def test_figures_of_sacct_are_told_beside_ours_where_there_is_accounting(
+    accounts: str, scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
+    fake_slurm.put("accounts", accounts)
+    scene = scene_of(scenes, tmp_path)
+    handles = [scene.start(name, [("exit", 0)]) for name in ("one", "other")]
+    until_exit(scene.executor, *handles)
+    scene.executor.close()
+    file = tmp_path / "run/slurm/accounting.csv"
+    assert file.exists() == bool(accounts)
+    told = scene.texts("accounted")
+    assert bool(told) == bool(accounts)
+    if accounts:
+        assert "1 pilot with 2.0 h of allocated cores and 90 min of CPU time" in told
+        (row,) = csv.DictReader(file.read_text().splitlines())
+        assert (row["task"], row["max_rss_mib"], row["attempts"]) == ("100_0", "512.0", "2")
+        assert float(row["attempts_core_s"]) >= 0.0

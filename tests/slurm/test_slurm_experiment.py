@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from command_helpers import REPOSITORY, TINY, Run, give, summary, wait_until, write_experiment
 from ray_helpers import LONG, weights
-from slurm_cluster import SlurmCluster
-from slurm_helpers import until
+
+from benchmarks.slurm_cluster import SlurmCluster, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 

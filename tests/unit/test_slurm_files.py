@@ -16,7 +16,6 @@ from orchestrator.executors.slurm.batch_queue import BatchQueue
 from orchestrator.executors.slurm.batch_script import batch_script, job_name
 from orchestrator.executors.slurm.handover import begin_session
 from orchestrator.executors.slurm.mailbox import Inbox, Outbox
-from orchestrator.executors.slurm.pilot import cores_of, memory_of, task_of
 from orchestrator.executors.slurm.pilot_messages import (
     EndOrder,
     JoinOrder,
@@ -27,6 +26,7 @@ from orchestrator.executors.slurm.pilot_messages import (
 )
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.slurm_rules import SlurmSettings
+from orchestrator.machine.slurm_allocation import cores_of, memory_of, task_of
 from orchestrator.machine.topology import Cpu, Machine
 
 HANDLE = Handle("hopper-s0", 3)
@@ -35,6 +35,7 @@ MESSAGES = [
     LaunchOrder(
         handle=HANDLE,
         job_dir="/a b/jobs/hopper-s0",
+        spec_digest="0a",
         cores=2,
         gpus=0.5,
         threads=1,

@@ -7,6 +7,7 @@
                    earlier supervisor
 ``batch_queue``    Slurm's own view of them, and when to submit: ``sbatch``, ``squeue`` and ``scancel`` by
                    ``slurm_commands``; ``batch_script`` is what is submitted
+``accounting``     what Slurm's accounting says of the pilots
 ``pilot``          what runs in an allocation; ``pilot_attempts``: the attempts there
 ``mailbox``        how both sides talk, by files in the run directory; ``pilot_messages``: what they say;
                    ``session_file``: which supervisor is served

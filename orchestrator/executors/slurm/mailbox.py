@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,13 @@ class Outbox:
         self._bytes += len(data)
         if is_last:
             self._number, self._bytes = self._number + 1, 0
+
+    def finish(self, patience_s: float) -> None:
+        """Try for so long to send what could not be sent before."""
+        deadline = time.monotonic() + patience_s
+        while self._unsent and time.monotonic() < deadline:
+            time.sleep(0.2)
+            self.send()
 
 
 class Inbox:

@@ -34,7 +34,7 @@ from orchestrator.executors.slurm.pilot_messages import (
 from orchestrator.executors.slurm.session_file import HAND_BACK_S, Session, read_session
 from orchestrator.machine import topology
 from orchestrator.machine.provenance import installed_versions
-from orchestrator.machine.topology import Machine
+from orchestrator.machine.slurm_allocation import cores_of, memory_of, task_of
 
 POLL_S = 0.1
 """How late an order may be noticed."""
@@ -45,6 +45,8 @@ WITHOUT_SUPERVISOR_S = 600.0
 """After so long without a supervisor and without an attempt, a pilot ends."""
 TERMINATED_HAND_BACK_S = 20.0
 """As :data:`HAND_BACK_S`, after SIGTERM: Slurm kills what is left after its KillWait, 30 s by default."""
+LAST_WORDS_S = 10.0
+"""For the last message, while the file system is full or away."""
 SESSION_EVERY_S = 5.0
 """For the file of the session: a supervisor that began before this pilot joined does not know of it."""
 SESSION_PATIENCE_S = 60.0
@@ -68,7 +70,8 @@ class Pilot:
         cores = cores_of(machine, variables)
         node = variables.get("SLURMD_NODENAME", socket.gethostname())
         self._folder = folder
-        self._name = f"{task_of(variables)}.{variables.get('SLURM_RESTART_COUNT', '0')}"
+        # Not SLURM_RESTART_COUNT: a controller that was killed forgets the latest starts.
+        self._name = f"{task_of(variables)}.{int(time.time())}"
         self._hello = PilotHello(
             node=node,
             cores=cores,
@@ -121,6 +124,7 @@ class Pilot:
             self._report(outbox, self._attempts.poll(POLL_S))
             if not self._attempts and (self._leaves or self._ends or self._next is not None or self._is_forgotten):
                 outbox.send(PilotBye())
+                outbox.finish(LAST_WORDS_S)
                 return None if self._leaves or self._ends else self._next
 
     def _follow(self, session: str) -> None:
@@ -141,7 +145,7 @@ class Pilot:
         while self._signals:
             number = self._signals.pop(0)
             why = REASONS.get(signal.Signals(number), REASONS[signal.SIGTERM])
-            print(f"pilot: {signal.Signals(number).name}: {why}", flush=True)
+            log(f"{signal.Signals(number).name}: {why}")
             self._leaves = True
             outbox.send(PilotLeaving(why))
             self._attempts.hand_back(why)
@@ -179,29 +183,10 @@ class Pilot:
             self._beat_at = now + BEAT_EVERY_S
 
 
-def task_of(variables: Mapping[str, str]) -> str:
-    """The task of the array as ``squeue`` names it: ``12_3``."""
-    array, task = variables.get("SLURM_ARRAY_JOB_ID"), variables.get("SLURM_ARRAY_TASK_ID")
-    return variables.get("SLURM_JOB_ID", "0") if array is None else f"{array}_{task}"
-
-
-def cores_of(machine: Machine, variables: Mapping[str, str]) -> int:
-    """Jobs of one core at once: as ``doctor`` counts them, within what Slurm has given.
-
-    Where Slurm was told of more CPUs than there are, they are shared as it says.
-    """
-    given = _number(variables.get("SLURM_CPUS_ON_NODE")) or machine.capacity
-    return given if given > len(machine.cpus) else min(machine.capacity, given)
-
-
-def memory_of(machine: Machine, variables: Mapping[str, str]) -> int:
-    of_node = _number(variables.get("SLURM_MEM_PER_NODE"))
-    of_cpus = _number(variables.get("SLURM_MEM_PER_CPU")) * _number(variables.get("SLURM_CPUS_ON_NODE"))
-    return min(machine.memory_total_mib, of_node or of_cpus or machine.memory_total_mib)
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isdecimal() else 0
+def log(text: str) -> None:
+    """Into the log of the batch job, unless its disk is full."""
+    with contextlib.suppress(OSError):
+        os.write(sys.stdout.fileno(), f"pilot: {text}\n".encode())
 
 
 def _first_session(folder: Path) -> Session | None:
@@ -219,16 +204,16 @@ def main() -> int:
         print(f"pilot: {folder}/session.json cannot be read on {socket.gethostname()}. {advice}", file=sys.stderr)
         return 1
     if first.ended:
-        print("pilot: the run has ended", flush=True)
+        log("the run has ended")
         return 0
     pilot = Pilot(folder, os.environ)
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pilot.signalled)
     session: str | None = first.session
     while session is not None:
-        print(f"pilot: serves the supervisor of session {session}", flush=True)
+        log(f"serves the supervisor of session {session}")
         session = pilot.serve(session)
-    print("pilot: ended", flush=True)
+    log("ended")
     return 0
 
 

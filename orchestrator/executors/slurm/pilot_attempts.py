@@ -8,21 +8,28 @@ An attempt that is handed back after its checkpoint costs its job nothing: it en
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle, islice
+from pathlib import Path
 
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
+from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Event, Exited, Handle, Placed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
-from orchestrator.executors.slurm.pilot_messages import LaunchOrder
+from orchestrator.executors.slurm.pilot_messages import LaunchOrder, spec_digest
 from orchestrator.machine.cpu_locks import CpuLocks, shared_directory
 from orchestrator.machine.slots import Slot, SlotPool
 from orchestrator.machine.topology import Machine
 
 SIGNALLED = "it was stopped by a signal that its pilot did not send, such as Slurm sends before it ends a pilot"
 """Slurm signals the processes of a pilot one after the other: a worker may have ended before the pilot knows why."""
+
+FILES_PATIENCE_S = 90.0
+"""For the files of an attempt: a network file system may show new ones late, and those before instead."""
 
 
 class PilotAttempts:
@@ -33,7 +40,8 @@ class PilotAttempts:
         self._cpus, self._node = len(machine.cpus), node
         self._slots = SlotPool(replace(machine, quota=None), cores, locks)
         self._executor = LocalExecutor()
-        self._waiting: dict[Handle, LaunchOrder] = {}
+        self._waiting: dict[Handle, tuple[LaunchOrder, float]] = {}
+        """With the time until which its files are awaited."""
         self._running: dict[Handle, tuple[Handle, Slot]] = {}
         """Handle as the supervisor knows it → that of the local executor."""
         self._known: set[Handle] = set()
@@ -51,7 +59,7 @@ class PilotAttempts:
         if order.handle in self._known:
             return
         self._known.add(order.handle)
-        self._waiting[order.handle] = order
+        self._waiting[order.handle] = order, time.monotonic() + FILES_PATIENCE_S
         if self._why:
             self.hand_back(self._why)
 
@@ -81,8 +89,12 @@ class PilotAttempts:
             self._executor.cancel(local, kill=True)
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        for handle, order in list(self._waiting.items()):
-            self._start(handle, order)
+        for handle, (order, deadline) in list(self._waiting.items()):
+            if has_files(order):
+                self._start(handle, order)
+            elif time.monotonic() >= deadline:
+                del self._waiting[handle]
+                self._ended.append(Exited(handle, None, lost=f"{self._node} does not see its files: {order.job_dir}"))
         events, self._ended = self._ended, []
         for event in self._executor.poll(0.0 if events else timeout_s):
             handle = Handle(event.handle.job_id, event.handle.number)
@@ -136,3 +148,11 @@ class PilotAttempts:
     def close(self) -> None:
         self._executor.close()
         self._slots.close()
+
+
+def has_files(order: LaunchOrder) -> bool:
+    """Whether this node sees the folder of the attempt, and ``spec.json`` as its supervisor has written it."""
+    job = JobPaths(Path(order.job_dir))
+    with contextlib.suppress(OSError):
+        return spec_digest(job.root) == order.spec_digest and job.attempt(order.handle.number).root.exists()
+    return False

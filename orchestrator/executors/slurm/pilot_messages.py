@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +12,19 @@ from orchestrator.core.decoding import FilePath, Positive
 from orchestrator.executors.base import Exited, Handle, Launch, Placed, Progressed, Sampled
 
 
+def spec_digest(job_dir: Path) -> str:
+    """:raises OSError: ``spec.json`` cannot be read."""
+    return hashlib.sha256((job_dir / "spec.json").read_bytes()).hexdigest()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOrder:
     """To a pilot: start an attempt. CPUs and GPUs are chosen there."""
 
     handle: Handle
     job_dir: FilePath
+    spec_digest: str
+    """Of ``spec.json``, of which a network file system may show the one before."""
     cores: Positive
     gpus: float
     threads: Positive

@@ -16,6 +16,7 @@ from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.text import count
 from orchestrator.executors.base import Event, Exited, Handle, Placed, Progressed, Sampled, amounts
+from orchestrator.executors.slurm import accounting
 from orchestrator.executors.slurm.batch_queue import BatchQueue
 from orchestrator.executors.slurm.mailbox import Inbox, Outbox
 from orchestrator.executors.slurm.pilot_messages import (
@@ -26,7 +27,7 @@ from orchestrator.executors.slurm.pilot_messages import (
     SupervisorBeat,
 )
 from orchestrator.executors.slurm.pilot_slots import PilotSlots
-from orchestrator.executors.slurm.session_file import Session, write_session
+from orchestrator.executors.slurm.session_file import Session, read_session, write_session
 from orchestrator.machine.provenance import differences, installed_versions
 
 EVENTS = ".events.0"
@@ -46,13 +47,14 @@ CLOSE_S = 10.0
 @dataclass(slots=True, kw_only=True, eq=False)
 class JoinedPilot:
     name: str
-    """``12_3.0``: its task, and how often Slurm had restarted that before."""
+    """``12_3.1763820000``: its task, and when it began, as Slurm may start a task again."""
     inbox: Inbox
     outbox: Outbox
     hello: PilotHello | None = None
     heard: float = field(default_factory=time.monotonic)
     idle_since: float = field(default_factory=time.monotonic)
-    attempts: set[Handle] = field(default_factory=set)
+    attempts: dict[Handle, int] = field(default_factory=dict)
+    """Each with its cores."""
     leaves: str = ""
     """Why it takes no further launches; empty while it does."""
 
@@ -61,7 +63,7 @@ class JoinedPilot:
         return self.name.partition(".")[0]
 
     @property
-    def restarts(self) -> int:
+    def began(self) -> int:
         return int(self.name.partition(".")[2] or 0)
 
 
@@ -80,8 +82,13 @@ class PilotRegistry:
         """Why pilots are not used."""
         self._has_given_up = False
         """Whether a pilot may come back, and has to read that it must end."""
+        self._began: dict[Handle, float] = {}
+        """When attempts were placed."""
+        self._core_s: dict[str, list[float]] = {}
+        """Task → core seconds of each attempt there that has ended."""
         self._list_at = self._beat_at = -math.inf
-        self._is_closed = False
+        self.is_closed = False
+        """Whether the pilots have ended, or serve another supervisor."""
 
     @property
     def report(self) -> Callable[[str, str], None]:
@@ -101,12 +108,13 @@ class PilotRegistry:
 
         :raises ClusterLostError: no pilot can run any more.
         """
-        if self._is_closed:
+        if self.is_closed:
             return []
         now = time.monotonic()
         events = list(self.receive())
         if now >= self._beat_at:
             self._beat_at = now + BEAT_EVERY_S
+            self._check_session()
             for pilot in self._pilots.values():
                 pilot.outbox.send(SupervisorBeat())
         joined = [pilot for pilot in self._pilots.values() if not pilot.leaves]
@@ -120,6 +128,17 @@ class PilotRegistry:
         self.queue.check()
         self._provide(joined, now)
         return events
+
+    def _check_session(self) -> None:
+        """:raises ClusterLostError: another supervisor has begun a session, where locks of files do not hold it off."""
+        current = read_session(self._folder.parent)
+        if current is None or current.session == self._folder.name:
+            return
+        self.is_closed = True
+        self.queue.wait()
+        text = f"another supervisor has taken over the pilots of {self._folder.parent.parent}; this one ends"
+        advice = "Run one at a time, where the file system has no locks over several login nodes"
+        raise ClusterLostError(f"{text}. {advice}")
 
     def receive(self) -> Iterator[Event]:
         """The events of attempts that pilots have reported."""
@@ -152,20 +171,29 @@ class PilotRegistry:
             case PilotBye():
                 yield from self._end(pilot, pilot.leaves or "its pilot has ended", ExitCode.INTERRUPTED)
             case Exited(handle=handle) if handle in pilot.attempts:
-                pilot.attempts.remove(handle)
+                self._forget(pilot, handle)
                 pilot.idle_since = time.monotonic()
                 yield message
             case Placed(handle=handle) | Progressed(handle=handle) | Sampled(handle=handle):
                 if handle in pilot.attempts:
+                    self._began.setdefault(handle, time.monotonic())
                     yield message
 
+    def _forget(self, pilot: JoinedPilot, handle: Handle) -> None:
+        """An attempt that has ended."""
+        now = time.monotonic()
+        core_s = pilot.attempts.pop(handle) * (now - self._began.pop(handle, now))
+        self._core_s.setdefault(pilot.task, []).append(core_s)
+
     def _end_earlier(self, pilot: JoinedPilot) -> Iterator[Event]:
-        """Slurm has restarted a task: nothing is left of its earlier pilot, which may not have said so."""
+        """Slurm has restarted a task: its earlier pilot is gone, or has to go."""
         for earlier in self.present:
-            if earlier.task == pilot.task and earlier.restarts < pilot.restarts:
+            if earlier.task == pilot.task and earlier.began < pilot.began:
                 for message in earlier.inbox.receive():
                     yield from self._take(earlier, message)
                 if earlier.name in self._pilots:
+                    earlier.outbox.send(EndPilotOrder())  # it may run on where Slurm cannot reach its node
+                    self._has_given_up = True
                     yield from self._end(earlier, f"its pilot {earlier.task} was restarted by Slurm", None)
 
     def _join(self, pilot: JoinedPilot, hello: PilotHello) -> None:
@@ -194,7 +222,8 @@ class PilotRegistry:
         self._leave(pilot, why)
         del self._pilots[pilot.name]
         self._ended.add(pilot.name)
-        for handle in pilot.attempts:
+        for handle in list(pilot.attempts):
+            self._forget(pilot, handle)
             yield Exited(handle, returncode, lost=why)
 
     def release(self, pilot: JoinedPilot) -> None:
@@ -255,9 +284,9 @@ class PilotRegistry:
 
     def close(self) -> None:
         """End all pilots, and take those that wait out of the queue."""
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
+        self.is_closed = True
         with contextlib.suppress(OSError):  # then those that start find no supervisor
             ended = Session(session=self._folder.name, batch_jobs=self.queue.name, ended=True)
             write_session(self._folder.parent, ended)
@@ -270,5 +299,9 @@ class PilotRegistry:
         if (problem := self.queue.close()) is not None:
             advice = f"`scancel --name={self.queue.name}` ends pilots that still wait; they also end when they start"
             self.report("warning", f"scancel failed ({problem}). {advice}")
+        with contextlib.suppress(OSError):  # the file system is full
+            if rows := accounting.collect(self.queue.heard, self._core_s):
+                accounting.write(self._folder.parent, rows)
+                self.report("accounted", accounting.sentence(rows, self._folder.parent / accounting.FILE))
         if not (self._pilots or self._has_given_up):
             shutil.rmtree(self._folder, ignore_errors=True)

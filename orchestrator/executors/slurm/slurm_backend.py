@@ -19,8 +19,7 @@ from orchestrator.executors.slurm.pilot_registry import PilotRegistry
 from orchestrator.executors.slurm.pilot_slots import PilotSlots
 from orchestrator.executors.slurm.slurm_executor import SlurmExecutor
 from orchestrator.jobfile.slurm_rules import SlurmSettings
-
-PROGRAMS = ("sbatch", "squeue", "scancel")
+from orchestrator.machine.slurm_allocation import SLURM_PROGRAMS
 
 
 class SlurmBackend:
@@ -30,7 +29,7 @@ class SlurmBackend:
     """
 
     def __init__(self, settings: BackendSettings) -> None:
-        if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
+        if missing := [program for program in SLURM_PROGRAMS if shutil.which(program) is None]:
             advice = "run this command where they are, on a login node"
             raise UsageError(f"--executor slurm: {joined(missing)} not found; {advice}")
         if set(str(settings.final_run_dir.absolute())) & set("\n\\"):

@@ -26,7 +26,7 @@ TRANSIENT = (
     NOT_STARTED,
 )
 """What errors say when there is no answer of the controller, rather than a refusal."""
-IGNORED = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SLURM_CLUSTERS")
+IGNORED = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_", "SLURM_CLUSTERS")
 """How variables begin that would change what is asked: sbatch prefers them to its script, and squeue hides jobs."""
 
 
@@ -49,11 +49,11 @@ class CommandAnswer:
 
 
 class SlurmCommand:
-    """A command that runs."""
+    """A command that runs, for at most ``patience_s``."""
 
-    def __init__(self, *command: str) -> None:
+    def __init__(self, *command: str, patience_s: float = PATIENCE_S) -> None:
         self.began = time.monotonic()
-        self._command = command
+        self._command, self._patience_s = command, patience_s
         environment = {name: value for name, value in os.environ.items() if not name.startswith(IGNORED)}
         self._popen: subprocess.Popen[bytes] | None = None
         self._problem = ""
@@ -81,7 +81,7 @@ class SlurmCommand:
         """What it has answered; None while it runs. Asked once after that."""
         if self._popen is None:
             return CommandAnswer(returncode=1, output="", errors=self._problem)
-        if self._popen.poll() is None and time.monotonic() - self.began < PATIENCE_S:
+        if self._popen.poll() is None and time.monotonic() - self.began < self._patience_s:
             return None
         is_late = self._popen.returncode is None
         if is_late:
@@ -91,7 +91,7 @@ class SlurmCommand:
             for file in (self._output, self._errors):
                 file.seek(0)
                 texts.append(file.read().decode(errors="replace"))
-        late = f"{self._command[0]}: did not answer within {PATIENCE_S:.0f} s" if is_late else ""
+        late = f"{self._command[0]}: did not answer within {self._patience_s:.0f} s" if is_late else ""
         return CommandAnswer(returncode=self._popen.returncode, output=texts[0], errors=texts[1] + late)
 
     def wait(self) -> CommandAnswer:

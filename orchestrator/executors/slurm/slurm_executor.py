@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.executors.base import Event, Exited, Handle, Launch
-from orchestrator.executors.slurm.pilot_messages import CheckpointOrder, EndOrder, LaunchOrder
+from orchestrator.executors.slurm.pilot_messages import CheckpointOrder, EndOrder, LaunchOrder, spec_digest
 from orchestrator.executors.slurm.pilot_registry import JoinedPilot, PilotRegistry
 
 POLL_S = 0.1
@@ -36,6 +36,7 @@ class SlurmExecutor:
         order = LaunchOrder(
             handle=handle,
             job_dir=str(launch.job_dir.absolute()),
+            spec_digest=spec_digest(launch.job_dir),
             cores=slot.cores,
             gpus=slot.gpus,
             threads=launch.threads,
@@ -48,7 +49,7 @@ class SlurmExecutor:
             environment=self.environment,
         )
         self._attempts[handle] = pilot
-        pilot.attempts.add(handle)
+        pilot.attempts[handle] = slot.cores * launch.ranks
         pilot.outbox.send(order)
         return handle
 
@@ -73,6 +74,8 @@ class SlurmExecutor:
             pilot.outbox.send(CheckpointOrder(handle))
 
     def close(self) -> None:
+        if self.pilots.is_closed:  # they serve another supervisor by now
+            self._attempts.clear()
         for handle in self._attempts:
             self.cancel(handle, kill=True)
         deadline = time.monotonic() + CLOSE_S

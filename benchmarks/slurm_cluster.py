@@ -1,4 +1,4 @@
-"""A real Slurm for tests: munged, slurmctld and two slurmd on this machine, with a configuration of its own."""
+"""A real Slurm for tests and benchmarks: munged, slurmctld and two slurmd on this machine, configured for that."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-import pytest
-from slurm_helpers import until
-
 NODES = ("node0", "node1")
-CPUS, MEMORY_MIB = 4, 8000
+CPUS, MEMORY_MIB = 4, 8400
 """Of each node, as Slurm is told."""
+PATIENCE_S = 60.0
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol")
 SBIN = f"/usr/sbin{os.pathsep}/sbin"
 
 CONFIGURATION = """
-ClusterName=tests
+ClusterName=small
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={root}/munge.socket
+AuthInfo=socket={root}/munge.socket,cred_expire=10
 CredType=cred/munge
 StateSaveLocation={root}/state
 SlurmdSpoolDir={root}/spool-%n
@@ -51,11 +50,14 @@ MpiDefault=none
 SwitchType=switch/none
 JobAcctGatherType=jobacct_gather/none
 DefMemPerCPU=1000
-PreemptMode=OFF
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 NodeName=node0 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} RealMemory={memory}
 NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} RealMemory={memory}
 PartitionName=main Nodes=node0,node1 Default=YES MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=node0,node1 PriorityTier=10 MaxTime=INFINITE State=UP
 """
+"""Jobs that are requeued start again after ``cred_expire``, 10 s."""
 
 
 class SlurmCluster:
@@ -107,26 +109,39 @@ class SlurmCluster:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "SLURM_CONF": str(self.conf), "PATH": f"{os.environ['PATH']}{os.pathsep}{SBIN}"}
 
-    def kill(self, name: str) -> None:
-        """``slurmctld`` or a node, with everything that a node runs."""
+    def end_controller(self) -> None:
+        """By SIGTERM: it saves what it knows only every five seconds."""
+        self._end("slurmctld", signal.SIGTERM)
+
+    def _end(self, name: str, number: int) -> None:
         popen = self._processes.pop(name)
-        popen.kill()
+        popen.send_signal(number)
         popen.wait()
+
+    def kill_slurmd(self, node: str) -> None:
+        """What it has started goes on."""
+        self._end(node, signal.SIGKILL)
 
     def kill_node(self, name: str, task: str) -> None:
         """With everything of a task that it runs: its pilot's workers and what watches over them end with it."""
+        pids = self.pids(task)
+        self.kill_slurmd(name)
+        signal_all(pids, signal.SIGKILL)
+
+    def pids(self, task: str, program: bytes = b"") -> list[int]:
+        """The processes of a task that runs: its batch step, and what that has started.
+
+        :param program: a part of their command lines.
+        """
         job = self.run("squeue", "--noheader", f"--jobs={task}", "--format=%A").stdout.strip()
-        self.kill(name)
-        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _is_of(int(entry), job, self.conf)]
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+        return [pid for pid in pids if _is_of(pid, job, self.conf, program)]
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
 
     def node_states(self) -> set[str]:
-        lines = self.run("sinfo", "--noheader", "--Node", "--format=%t").stdout.split()
+        lines = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%t").stdout.split()
         return set(lines) if len(lines) == len(NODES) else set()
 
     def queue(self) -> dict[str, str]:
@@ -136,7 +151,7 @@ class SlurmCluster:
 
     def end(self) -> None:
         self.run("scancel", f"--user={pwd.getpwuid(os.geteuid()).pw_name}")
-        with contextlib.suppress(AssertionError):
+        with contextlib.suppress(TimeoutError):
             until(lambda: not self.queue())
         for popen in self._processes.values():
             popen.send_signal(signal.SIGTERM)
@@ -148,13 +163,28 @@ class SlurmCluster:
                 popen.wait()
 
 
-def _is_of(pid: int, job: str, conf: Path) -> bool:
-    """Whether a process belongs to a job of this cluster: its batch step, or what that has started."""
+def signal_all(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for what is certain to come. :raises TimeoutError: it does not."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("in vain")
+        time.sleep(0.02)
+
+
+def _is_of(pid: int, job: str, conf: Path, program: bytes) -> bool:
     with contextlib.suppress(OSError):
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         of_job = f"SLURM_JOB_ID={job}".encode() in variables
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        return f"SLURM_CONF={conf}".encode() in variables and (of_job or f"slurmstepd: [{job}.".encode() in command)
+        of_job |= f"slurmstepd: [{job}.".encode() in command
+        return of_job and f"SLURM_CONF={conf}".encode() in variables and program in command
     return False
 
 
@@ -166,18 +196,23 @@ def _free_ports(number: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-@pytest.fixture(scope="session")
-def slurm_cluster() -> Iterator[SlurmCluster]:
+@contextlib.contextmanager
+def slurm_at_hand() -> Iterator[SlurmCluster]:
+    """A cluster that Slurm's commands of this process and its children ask, until the block ends.
+
+    :raises FileNotFoundError: Slurm is not installed.
+    """
     missing = [name for name in PROGRAMS if shutil.which(name, path=f"{os.environ['PATH']}{os.pathsep}{SBIN}") is None]
     if missing:
-        pytest.skip(f"{', '.join(missing)} not found: apt-get install slurm-wlm munge")
-    root = Path(tempfile.mkdtemp(prefix="slurm-"))
+        raise FileNotFoundError(f"{', '.join(missing)} not found: apt-get install slurm-wlm munge")
+    root, before = Path(tempfile.mkdtemp(prefix="slurm-")), os.environ.get("SLURM_CONF")
     cluster = SlurmCluster(root)
     try:
         cluster.start()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("SLURM_CONF", str(cluster.conf))
-            yield cluster
+        os.environ["SLURM_CONF"] = str(cluster.conf)
+        yield cluster
     finally:
+        os.environ.pop("SLURM_CONF", None)
+        os.environ.update({} if before is None else {"SLURM_CONF": before})
         cluster.end()
         shutil.rmtree(root, ignore_errors=True)

@@ -1,0 +1,58 @@
+"""What Slurm gave the job that this process belongs to, from the variables that it sets there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+
+from orchestrator.machine.topology import Machine
+
+SLURM_PROGRAMS = ("sbatch", "squeue", "scancel")
+ANSWER_S = 5.0
+"""For ``squeue``."""
+
+
+def task_of(variables: Mapping[str, str]) -> str:
+    """The job as ``squeue`` names it; a task of an array: ``12_3``."""
+    array, task = variables.get("SLURM_ARRAY_JOB_ID"), variables.get("SLURM_ARRAY_TASK_ID")
+    return variables.get("SLURM_JOB_ID", "0") if array is None else f"{array}_{task}"
+
+
+def cores_of(machine: Machine, variables: Mapping[str, str]) -> int:
+    """Jobs of one core at once: as ``doctor`` counts them, within what Slurm has given.
+
+    Where Slurm was told of more CPUs than there are, they are shared as it says.
+    """
+    given = _number(variables.get("SLURM_CPUS_ON_NODE")) or machine.capacity
+    return given if given > len(machine.cpus) else min(machine.capacity, given)
+
+
+def memory_of(machine: Machine, variables: Mapping[str, str]) -> int:
+    """MiB."""
+    of_node = _number(variables.get("SLURM_MEM_PER_NODE"))
+    of_cpus = _number(variables.get("SLURM_MEM_PER_CPU")) * _number(variables.get("SLURM_CPUS_ON_NODE"))
+    return min(machine.memory_total_mib, of_node or of_cpus or machine.memory_total_mib)
+
+
+def seconds_left(variables: Mapping[str, str]) -> float | None:
+    """Until the time limit of the job; None without one, or where Slurm does not say."""
+    if end := _number(variables.get("SLURM_JOB_END_TIME")):
+        return max(0.0, end - time.time())
+    command = ["squeue", "--noheader", f"--jobs={variables.get('SLURM_JOB_ID', '0')}", "--format=%L"]
+    try:
+        answer = subprocess.check_output(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True, timeout=ANSWER_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", answer.strip())  # days-hours:minutes:seconds
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() else 0
