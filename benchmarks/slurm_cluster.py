@@ -100,6 +100,8 @@ class SlurmCluster:
         self._start(node, "slurmd", "-D", "-N", node, "-f", str(self.conf))
 
     def _start(self, name: str, *command: str) -> None:
+        """It ends with this process, also if that is killed."""
+        command = ("setpriv", "--pdeathsig", "TERM", *command)
         with (self.root / f"{name}.out").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True
