@@ -113,6 +113,7 @@ def test_a_still_shows_the_terrain_of_its_episode(tmp_path: Path) -> None:
     data = mujoco.MjData(model)
     offscreen.set_pose(model, data, kept.pose)
     assert ground_in(model, data) == pytest.approx(ground_below(batch, 0))
+    assert model.hfield_nrow[0] < batch.model.hfield_nrow[0], "no more than is seen"
     with np.load(paths.moment) as arrays:
         np.savez(paths.moment.with_suffix(".npz"), **{name: arrays[name] for name in ("state", "marker", "model")})
     paths.moment.with_suffix(".npz").replace(paths.moment)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import math
 import os
 import subprocess
 import sys
@@ -53,6 +54,8 @@ _INSTALL = (
 _SKY, _HORIZON = (0.35, 0.50, 0.70), (0.85, 0.90, 0.95)
 _FLOOR_RGBA = (0.75, 0.78, 0.80, 1.0)
 _TILES = ((1.0, 1.0, 1.0), (0.86, 0.86, 0.86))
+_SEEN_M = 20.0
+"""How far around a robot its terrain is drawn."""
 _MARKER_RGBA, _MARKER_SIZE = (0.10, 0.90, 0.15, 0.65), 0.035
 """Size of the goal marker as a share of the robot's size."""
 
@@ -119,12 +122,13 @@ def _try_gl(library: str) -> str | None:
     return last_line(done.stderr, f"ended with exit code {done.returncode}") if done.returncode else None
 
 
-def add_scenery(xml: Path, terrain: Terrain | None = None) -> mujoco.MjModel:
+def add_scenery(xml: Path, terrain: Terrain | None = None, poses: Sequence[Pose] = ()) -> mujoco.MjModel:
     """The robot of ``xml`` with what the file lacks for a picture: a tiled floor, a sky, light everywhere.
 
     Bodies and joints keep their numbers, and the state keeps its layout.
 
     :param terrain: in place of its floor; where it lies, poses say.
+    :param poses: all that will be drawn, so that the terrain need not reach farther; empty: they are not known.
     """
     import mujoco
 
@@ -137,7 +141,7 @@ def add_scenery(xml: Path, terrain: Terrain | None = None) -> mujoco.MjModel:
     if terrain is not None:
         from orchestrator.worker.envs.randomization.rough_terrain import lay_terrain
 
-        floors = [lay_terrain(spec, terrain)]
+        floors = [lay_terrain(spec, terrain, _reach(spec, poses) if poses else math.inf)]
     if not floors:
         bare = spec.compile()
         data = mujoco.MjData(bare)
@@ -161,6 +165,23 @@ def add_scenery(xml: Path, terrain: Terrain | None = None) -> mujoco.MjModel:
         sun.mode, sun.diffuse = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM, (0.35 if own else 0.6,) * 3
         sun.pos, sun.dir = (-1, -2, 4), (0.25, 0.45, -1)
     return spec.compile()
+
+
+def _reach(spec: mujoco.MjSpec, poses: Sequence[Pose]) -> float:
+    """How far from the middle of the terrain it is seen in ``poses``, in metres along x or y."""
+    import mujoco
+
+    model = spec.compile()
+    data = mujoco.MjData(model)
+    away = [0.0]
+    for pose in poses:
+        if pose.ground is not None:
+            geom, *place = pose.ground
+            mujoco.mj_setState(model, data, pose.state, mujoco.mjtState.mjSTATE_INTEGRATION)
+            mujoco.mj_kinematics(model, data)
+            middle = data.xpos[model.geom_bodyid[geom], :2] + place
+            away.append(float(np.abs(data.xpos[model.jnt_bodyid, :2] - middle).max()))
+    return max(away) + _SEEN_M
 
 
 @dataclass(frozen=True, slots=True)

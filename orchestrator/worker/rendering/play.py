@@ -116,7 +116,8 @@ def _write(scene: Scene, act: Policy, options: argparse.Namespace, paths: JobPat
 
 def _pictures(scene: Scene, frames: Sequence[offscreen.Frame]) -> Iterator[offscreen.Picture]:
     if scene.model is not None:
-        with offscreen.PoseRenderer(scene.model()) as renderer:
+        poses = [frame.content for frame in frames if isinstance(frame.content, offscreen.Pose)]
+        with offscreen.PoseRenderer(scene.model(poses)) as renderer:
             yield from renderer.render(frames)
         return
     for frame in frames:
@@ -129,7 +130,7 @@ def _show(scene: Scene, act: Policy, options: argparse.Namespace) -> None:
     assert scene.model is not None
     if options.seconds is None and options.episodes is None:
         options.seconds = float("inf")
-    with live_view.ViewerWindow(scene.model(), scene.period_s) as window:
+    with live_view.ViewerWindow(scene.model(()), scene.period_s) as window:
         print("playing; close the window to end")
         for frame in _frames(scene, act, 1, options):
             if not window.is_open:

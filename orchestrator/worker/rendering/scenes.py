@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,8 +33,9 @@ class Scene:
     """Simulated time between control steps."""
     content: Callable[[], offscreen.Pose | offscreen.Picture]
     """The current pose, or a picture where the environment renders itself."""
-    model: Callable[[], mujoco.MjModel] | None
-    """The model that poses are rendered with; None where the environment renders itself."""
+    model: Callable[[Sequence[offscreen.Pose]], mujoco.MjModel] | None
+    """The model that these poses are rendered with, or where there are none any; None where the environment renders
+    itself."""
 
 
 def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
@@ -54,7 +55,7 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
             batch,
             simulation.control_period_s,
             lambda: pose_of(simulation, 0),
-            lambda: offscreen.add_scenery(xml, simulation.terrain),
+            lambda poses: offscreen.add_scenery(xml, simulation.terrain, poses),
         )
     reason = ""
     venv: VecEnv | None = None
@@ -128,4 +129,6 @@ def _mujoco_scene(venv: VecEnv, base: Any, seed: int) -> Scene:
     venv.seed(seed)
     if period_s <= 0:
         period_s = 1 / 30
-    return Scene(venv, period_s, lambda: offscreen.Pose(state_of(base.model, base.data)), lambda: copy.copy(base.model))
+    return Scene(
+        venv, period_s, lambda: offscreen.Pose(state_of(base.model, base.data)), lambda _: copy.copy(base.model)
+    )

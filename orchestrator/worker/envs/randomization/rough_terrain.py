@@ -6,6 +6,7 @@ So there is one large field, and an episode draws where in it the robot starts.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import mujoco
@@ -74,9 +75,10 @@ class RoughTerrain:
         qpos[address] += sign * float(self._heights_m[rows, columns].max())
 
 
-def lay_terrain(spec: mujoco.MjSpec, terrain: Terrain) -> mujoco.MjsGeom:
+def lay_terrain(spec: mujoco.MjSpec, terrain: Terrain, reach_m: float = math.inf) -> mujoco.MjsGeom:
     """Make the floor of a robot, which is returned, a height field. Geoms keep their numbers.
 
+    :param reach_m: how far from its middle the field is needed at least; all of it is slow to draw.
     :raises RandomizeError: the robot has no floor that can be replaced.
     """
     model = spec.compile()
@@ -85,12 +87,15 @@ def lay_terrain(spec: mujoco.MjSpec, terrain: Terrain) -> mujoco.MjsGeom:
     floor = _floor(model, data)
     names = {field.name for field in spec.hfields}
     name = next(name for number in range(len(names) + 1) if (name := f"{TERRAIN}{number or ''}") not in names)
-    half = _half_m(terrain)
-    size, heights = [half, half, terrain.height_m, BASE_M], _heights().ravel().tolist()
-    spec.add_hfield(name=name, nrow=POINTS, ncol=POINTS, size=size, userdata=heights)
+    left_out = max(0, int((_half_m(terrain) - reach_m) / terrain.cell_m)) if math.isfinite(reach_m) else 0
+    heights = _heights()[left_out : POINTS - left_out, left_out : POINTS - left_out]
+    half = _half_m(terrain) - left_out * terrain.cell_m
+    lowest, highest = heights.min() * terrain.height_m, heights.max() * terrain.height_m  # between which MuJoCo scales
+    size, points = [half, half, highest - lowest, BASE_M], POINTS - 2 * left_out
+    spec.add_hfield(name=name, nrow=points, ncol=points, size=size, userdata=heights.ravel().tolist())
     [geom] = [geom for geom in spec.geoms if geom.id == floor]
     geom.type, geom.hfieldname = mujoco.mjtGeom.mjGEOM_HFIELD, name
-    geom.pos = np.add(geom.pos, [1.0, 1.0, 0.0])  # MuJoCo ignores the position of a geom that is at its body's
+    geom.pos = np.add(geom.pos, [1.0, 1.0, lowest])  # MuJoCo ignores the position of a geom that is at its body's
     return geom
 
 
