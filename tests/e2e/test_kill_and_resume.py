@@ -53,6 +53,8 @@ def experiment(cwd: Path, robots: tuple[str, ...], total_timesteps: int, **more:
             "total_timesteps": total_timesteps,
             "checkpoint_every": 256,
             "eval_episodes": 1,
+            "task_options": {"max_episode_steps": 200},
+            "preview": False,
             **more,
         }
         for name in robots
@@ -151,7 +153,7 @@ def test_supervisor_killed_at_random_instants_loses_nothing(tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_supervisor_killed_six_times_loses_nothing_of_six_robots(tmp_path: Path) -> None:
-    check_kills(tmp_path, ROBOTS, STEPS, kills=6)
+    check_kills(tmp_path, ROBOTS, STEPS // 2, kills=6)
 
 
 @pytest.mark.slow
@@ -222,15 +224,3 @@ def test_an_examination_that_hangs_does_not_outlive_the_supervisor(tmp_path: Pat
         pid = wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "it is examined")
         run.signal(signal.SIGKILL)
         wait_until(lambda: not is_running(int(pid)), "no process survives", patience_s=GONE_WITHIN_S)
-
-
-@pytest.mark.slow
-def test_stopped_and_resumed_by_the_same_command_is_the_same(tmp_path: Path) -> None:
-    jobs = experiment(tmp_path, ("hopper",), STEPS)
-    with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
-        run.until("launched")
-        wait_until(lambda: list(tmp_path.glob("run/jobs/*/checkpoints/*.pt")), "a checkpoint")
-        run.signal(signal.SIGINT)
-        assert run.end() == 130
-    finish(jobs, tmp_path)
-    assert_same_bits_as_alone(tmp_path, ("hopper",))
