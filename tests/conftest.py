@@ -85,8 +85,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker more than cores, because some tests wait; with ``--full`` two more, as those of clusters mostly do."""
-    return len(os.sched_getaffinity(0)) + 1 + bool(config.getoption("--full"))
+    """Two workers more than cores, because some tests wait; with ``--full`` three, as those of clusters mostly do."""
+    return len(os.sched_getaffinity(0)) + 2 + bool(config.getoption("--full"))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
