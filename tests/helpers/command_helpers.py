@@ -408,7 +408,7 @@ def wait_until(condition: Callable[[], Any], what: str, patience_s: float = PATI
         if result := condition():
             return result
         assert time.monotonic() < deadline, f"waited {patience_s:g} s in vain: {what}"
-        time.sleep(min(max(0.01, 3 * (time.monotonic() - asked)), 0.25))
+        time.sleep(min(max(0.01, 9 * (time.monotonic() - asked)), 0.25))
 
 
 def summary(run_dir: Path) -> dict[str, dict[str, Any]]:
