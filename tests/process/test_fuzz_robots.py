@@ -100,7 +100,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "MEMORY_SHARE", 0.0)
 
 
-@few_or_many(1, 8)
+@few_or_many(1, 5)
 def test_any_bytes_of_a_robot_give_a_verdict_in_one_line_and_concern_no_other_robot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examples: int
 ) -> None:
@@ -127,7 +127,7 @@ def test_any_bytes_of_a_robot_give_a_verdict_in_one_line_and_concern_no_other_ro
     check()
 
 
-@few_or_many(1, 8)
+@few_or_many(1, 5)
 def test_any_bytes_of_a_robot_are_refused_in_one_line_before_a_run(tmp_path: Path, examples: int) -> None:
     """As ``run`` examines them: staged, with a task, and not alone."""
 
