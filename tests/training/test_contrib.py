@@ -133,7 +133,7 @@ def test_a_recurrent_policy_remembers_its_own_episode_and_no_other(tmp_path: Pat
 
 @slow
 def test_what_only_memory_can_learn_is_learnt_and_evaluated(tmp_path: Path) -> None:
-    spec = memory(tmp_path, total_timesteps=20_000, eval_episodes=10, checkpoint_every=10_000)
+    spec = memory(tmp_path, total_timesteps=6_000, eval_episodes=10, checkpoint_every=3_000)
     paths = helpers.job(tmp_path / "job", spec)
     record, log = helpers.train_here(paths)
     assert record.code == ExitCode.SUCCEEDED, log
