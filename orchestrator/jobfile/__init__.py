@@ -270,7 +270,8 @@ def _read_error(path: Path, text: str, error: Exception) -> tuple[str, str]:
             command = f"orchestrator init {shlex.quote(str(path))}"
             return "", f"this is a robot, not a job file; `{command}` writes a job file"
         case UnicodeDecodeError():
-            return "", f"is not UTF-8 text: {error.reason} at byte {error.start}"
+            line = error.object[: error.start].count(b"\n") + 1
+            return f"line {line}", f"is not UTF-8 text ({error.reason}); save the file as UTF-8"
         case tomllib.TOMLDecodeError():
             return _syntax_error(text, str(error))
         case IsADirectoryError():

@@ -6,6 +6,7 @@ The worker checks the elements and attributes themselves when it examines the ro
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -78,7 +79,9 @@ def _check_key(key: str, *others: str) -> None:
     kind, *rest = key.split(".")
     if kind not in EDITABLE_KINDS:
         or_key = f", or the key {', '.join(others)}" if others else ""
-        raise ValueError(f'"{key}": unknown kind of element; expected one of {", ".join(EDITABLE_KINDS)}{or_key}')
+        near = difflib.get_close_matches(key, others, n=1) or difflib.get_close_matches(kind, EDITABLE_KINDS, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ";"
+        raise ValueError(f'"{key}": unknown kind of element{meant} expected one of {", ".join(EDITABLE_KINDS)}{or_key}')
     if "" in rest or len(rest) < (1 if kind in SINGLE_KINDS else 2):
         example = f"{kind}.timestep" if kind in SINGLE_KINDS else f"{kind}.NAME.ATTRIBUTE, with * for any name"
         raise ValueError(f'"{key}" names no attribute; expected for example {example}')

@@ -505,7 +505,7 @@ def test_any_data_whatever_gives_an_experiment_or_all_its_problems(
         ("name = robots", "line 1, column 8", "not valid TOML, invalid value: name = robots"),
         ('name = "a"\nname = "b"\n', "line 2, column 11", 'cannot overwrite a value: name = "b"'),
         ('name = "a', "", "is not valid TOML: Unterminated string (at end of document)"),
-        (b"name = '\xff'", "", "is not UTF-8 text"),
+        (b"# ok\nname = '\xff'", "line 2", "save the file as UTF-8"),
         ("\0", "line 1, column 1", "not valid TOML"),
         ("x = " + "9" * 5000, "", "is not a job file"),
         ("x = " + "[" * 100_000, "", "is not a job file"),

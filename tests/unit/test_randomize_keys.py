@@ -82,6 +82,8 @@ def test_an_attribute_of_several_numbers_takes_a_list_which_is_overridden_as_a_w
         ({"randomize": {"body.trunk.mass": 1.2}}, "randomize", '"body.trunk.mass": expected a distribution such as'),
         ({"randomize": {"body.trunk.mass": "scale(2, 1)"}}, "randomize", "expected low below high"),
         ({"randomize": {"wheel.a.size": "scale(1, 2)"}}, "randomize", "or the key observation.noise"),
+        ({"randomize": {"terain": "rough(0.05)"}}, "randomize", "did you mean terrain?"),
+        ({"randomize": {"bodi.trunk.mass": "scale(1, 2)"}}, "randomize", "did you mean body?"),
         ({"randomize": {"action.delay": "choice(-1, 1)"}}, "randomize", "may draw -1; expected at least 0"),
         ({"randomize": 3}, "randomize", "expected a table of distributions"),
         ({"asymmetric": True}, "asymmetric", "randomize has no such key"),
