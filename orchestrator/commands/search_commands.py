@@ -47,7 +47,7 @@ def best(
         return
     best_view.show(found)
     if job_file is not None:
-        print_text(f"\nCopied to {to}. `orchestrator run {job_file}` trains them again.")
+        print_text(f"\nCopied to {to}. `orchestrator run {job_file}` trains what was copied again.")
 
 
 @group.command()

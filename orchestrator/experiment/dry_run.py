@@ -88,7 +88,7 @@ def dry_run(
     refused: Mapping[str, Sequence[str]] = changed if refusal or options.on_change == "refuse" else {}
     if options.on_change == "extend" and not refusal:
         refused = extension.obstacles(rows, plan.jobs, plan.verdicts, changed, paths)
-    prospects = {}
+    prospects, holder = {}, str(run_directory.holder(paths) or "")
     for job_id in (job.job_id for job in plan.jobs):
         row, is_valid = rows.get(job_id), plan.verdicts[job_id].problem is None
         changes = refused.get(job_id, changed.get(job_id, ()))
@@ -98,13 +98,13 @@ def dry_run(
             action = _action(row.state, options.on_change if changes else "keep", is_refused=job_id in refused)
             goes_on = action in ("resume", "extend")
             env_steps = job_directory.checkpointed_steps(paths.job(job_id)) if goes_on else 0
-            state = row.state.name
+            state = row.state.name if holder or not isinstance(row.state, Running) else "PENDING"  # its supervisor died
             prospects[job_id] = Prospect(state=state, action=action, env_steps=env_steps, changes=changes)
     return DryRun(
         plan=plan,
         prospects=prospects,
         undeclared=[job_id for job_id in rows if job_id not in prospects and experiment.search is None],
-        holder=str(run_directory.holder(paths) or ""),
+        holder=holder,
         refusal=refusal,
         search_time=_search_time(experiment, plan, begun),
     )

@@ -283,10 +283,11 @@ def by_difference(changed: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_extend: bool) -> str:
     jobs_are = count(len(changed), "job that has run here is", "jobs that have run here are")
-    extend = "--on-change=extend trains them further, " if can_extend else ""
+    them, they, are = ("it", "it", "is") if len(changed) == 1 else ("them", "they", "are")
+    extend = f"--on-change=extend trains {them} further, " if can_extend else ""
     advice = (
-        f"{extend}--on-change=restart trains them again (the old job directories are kept under another name),"
-        " --on-change=keep continues with the earlier declaration, and another --run-dir keeps them as they are"
+        f"{extend}--on-change=restart trains {them} again (what was trained is kept under another name),"
+        f" --on-change=keep continues with the earlier declaration, and another --run-dir keeps {them} as {they} {are}"
     )
     return _refusal(paths, jobs_are, changed, advice)
 

@@ -27,11 +27,12 @@ def show(ranking: Ranking) -> None:
 
 
 def _title(ranking: Ranking, total: str) -> str:
-    shown = f"{len(ranking.shown):,} of {total}, with {ranking.finished:,} finished"
+    shown = f"{total}, {ranking.finished:,} finished"
     if len(ranking.objectives) == 1:
-        return f"{shown}: the {WAYS[ranking.directions[0]]} {ranking.objectives[0]}"
+        best = f"the best {len(ranking.shown):,} by {ranking.objectives[0]}"
+        return f"{shown}; {best} ({WAYS[ranking.directions[0]]} first)"
     wanted = [f"{WAYS[way]} {name}" for name, way in zip(ranking.objectives, ranking.directions, strict=True)]
-    return f"{shown}: the Pareto front of {' and '.join(wanted)}"
+    return f"{shown}; {len(ranking.shown):,} of the Pareto front of {' and '.join(wanted)}"
 
 
 def _columns(ranking: Ranking) -> list[Column[Trial]]:

@@ -37,11 +37,11 @@ def declared(folder: Path, *names: str, **of_changed: Any) -> Path:
 
 @pytest.fixture
 def half_finished(tmp_path: Path) -> Path:
-    """A run directory with a job in every state, whose supervisor is gone; the folder has its job file."""
+    """A run directory with a job in every state, whose supervisor was killed; the folder has its job file."""
     jobs = declared(tmp_path, *NAMES)
     assert invoke("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
     with contextlib.closing(sqlite3.connect(tmp_path / "run/ledger.sqlite3")) as ledger, ledger:
-        for name, state in (("begun", "PENDING"), ("fresh", "PENDING"), ("waits", "PAUSED"), ("gone", "PENDING")):
+        for name, state in (("begun", "RUNNING"), ("fresh", "PENDING"), ("waits", "PAUSED"), ("gone", "PENDING")):
             ledger.execute("UPDATE jobs SET state = ? WHERE job_id = ?", (state, f"{name}-s0"))
         ledger.execute("UPDATE jobs SET state = 'FAILED', cause = 'error', message = 'fell' WHERE job_id = 'failed-s0'")
     checkpoints = tmp_path / "run/jobs/begun-s0/checkpoints"

@@ -23,6 +23,9 @@ class MujocoAbortedError(UnfitError):
 
 
 _WARNING = "MuJoCo warning: "
+_XML_ERROR = re.compile(r"XML parse error \d+:\s*Error=XML_ERROR_(\w+) ErrorID=.*?(?:XMLElement name=(\w+))?\Z", re.S)
+"""As tinyxml2 words it: kind of error and, for some, the element."""
+_PARTS = {"ATTRIBUTE": "an attribute", "ELEMENT": "a tag", "COMMENT": "a comment", "CDATA": "a CDATA section"}
 _NAN = re.compile(rb"""["'\s]nan["'\s]""", re.IGNORECASE)
 
 
@@ -40,7 +43,7 @@ def compile_staged(
         if "allocate memory" in message:
             raise MujocoAbortedError(f"{bundle.origin / bundle.main}: {too_large(memory_mib)}") from None
         what = "the edited robot cannot be written as MJCF" if is_edited else "MuJoCo cannot compile it"
-        raise UnfitError(f"{_place(message, bundle)}: {what}: {message}") from None
+        raise UnfitError(f"{_place(message, bundle)}: {what}: {_XML_ERROR.sub(_malformed, message)}") from None
     for warning in dict.fromkeys(" ".join(text.split()) for text in output.getvalue().split(_WARNING) if text.strip()):
         if "contains a 'NaN'" in warning:
             raise UnfitError(f"{_place_of_nan(bundle)}: contains NaN, expected a number")
@@ -95,6 +98,13 @@ def _place(message: str, bundle: Bundle) -> str:
     attribute = re.search(r"attribute:? '(\w+)'", message)
     included = bundle.find_included(element[1], attribute and attribute[1]) if element else None
     return included or str(bundle.origin / bundle.main)
+
+
+def _malformed(error: re.Match[str]) -> str:
+    kind, element = error.groups()
+    part = "the closing tag" if kind == "MISMATCHED_ELEMENT" else _PARTS.get(kind.rpartition("_")[2], "the text")
+    of = f" of <{element}>" if element else ""
+    return f"XML parse error in {part}{of}; check quotes, brackets and closing tags in this line and above"
 
 
 def _place_of_nan(bundle: Bundle) -> str:
