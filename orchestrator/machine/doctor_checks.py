@@ -124,6 +124,10 @@ def governor(machine: Machine, root: Path) -> Iterator[Finding]:
 def load(machine: Machine) -> Iterator[Finding]:
     hogs = cpu_hogs()
     average = f"load average {os.getloadavg()[0]:.2f} over the last minute"
+    if not hogs and os.getloadavg()[0] > len(machine.cpus):
+        text = f"no single process keeps a CPU busy, but many share {count(len(machine.cpus), 'CPU')}: {average}."
+        yield Finding("note", "Other work", text, "wait for them, or expect trainings to take longer")
+        return
     if not hogs:
         yield Finding("ok", "Other work", f"no other process keeps a CPU busy; {average}.")
         return

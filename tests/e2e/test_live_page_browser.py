@@ -131,6 +131,9 @@ def test_1000_jobs(browser: Browser, tmp_path: Path) -> None:
         assert browser.run("document.activeElement.innerText").startswith("j12-s")
 
 
+RIGHT_EDGES = "[...document.querySelectorAll('#jobs td.state')].map((one) => one.getBoundingClientRect().right)"
+
+
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_nothing_is_wider_than_the_window(browser: Browser, tmp_path: Path, size: tuple[int, int]) -> None:
     long = Trained(name="a", state="FAILED", message="no such file: " + "/very/long/path" * 40, suffix="-" + "x" * 60)
@@ -144,6 +147,7 @@ def test_nothing_is_wider_than_the_window(browser: Browser, tmp_path: Path, size
         pictures = "[...document.querySelectorAll('#robots img')].filter((one) => one.naturalWidth > 0).length"
         wait_until(lambda: browser.run(pictures) == len(pictured), "the pictures of the robots")
         assert browser.run("document.documentElement.scrollWidth") <= size[0]
+        assert browser.run(f"Math.max(...{RIGHT_EDGES})") <= size[0], "every job shows its state"
         browser.run("document.querySelector('#jobs tbody a').click()")
         browser.shows("#panel", "very/long")
         assert browser.run("document.getElementById('panel').scrollWidth") <= size[0]

@@ -50,11 +50,11 @@ export function percent(share) {
   return share === null || share === undefined ? "–" : `${Math.round(100 * share)} %`;
 }
 
-function ticks(low, high, most) {
+function ticks(low, high, most, least = 0) {
   const span = high - low;
   if (!(span > 0)) return [low];
   const raw = span / most, power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= raw);
+  const step = Math.max(least, [1, 2, 5, 10].map((one) => one * power).find((one) => one >= raw));
   const found = [];
   for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-6; at += step) found.push(Math.abs(at) < step * 1e-6 ? 0 : at);
   return found;
@@ -77,7 +77,7 @@ export function lineChart({ label, series, width, height = 130, xLabel = "", yLa
     figure.append(svg("path", { class: "axis", d: `M${left} ${y(at).toFixed(1)}H${width - right}` }));
     figure.append(svg("text", { x: left - 5, y: (y(at) + 4).toFixed(1), "text-anchor": "end" }, short(at)));
   }
-  for (const at of ticks(0, end, Math.max(2, Math.floor(width / 90)))) {
+  for (const at of ticks(0, end, Math.max(2, Math.floor(width / 90)), dots ? 0 : 1)) { // a line is over env_steps or trials: whole numbers
     const anchor = x(at) > width - right - 12 ? "end" : "middle";
     figure.append(svg("text", { x: x(at).toFixed(1), y: height - below + 14, "text-anchor": anchor }, short(at)));
   }
