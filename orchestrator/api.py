@@ -88,8 +88,8 @@ def run(
     :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited; the same call resumes.
     """
     with python_messages():
-        path = Path(jobs)
-        experiment = load(path, overrides=overrides or {}, skip_invalid=skip_invalid)
+        directory(jobs)  # refuses what is no path
+        experiment = load(Path(jobs), overrides=overrides or {}, skip_invalid=skip_invalid)
         options = run_plan.RunOptions(
             run_dir=directory(run_dir or Path("runs") / experiment.directory_name),
             is_listed=True,
@@ -253,6 +253,8 @@ def _callbacks(
     on_progress: OnProgress | None,
     indices: Mapping[str, int] | None = None,
 ) -> CallbackReporter | None:
+    if not all(function is None or callable(function) for function in (on_result, on_progress)):
+        raise UsageError("on_result and on_progress: expected a function, or None")
     if on_result is None and on_progress is None:
         return None
     on_end = None if on_result is None else (lambda row: on_result(to_result(row)))
@@ -303,7 +305,7 @@ def _finish(
 
 def directory(path: StrPath) -> Path:
     """Absolute, and for messages without ``..``."""
-    found = absolute(Path(path))
+    found = absolute(path)
     return found.resolve() if ".." in found.parts else found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +31,11 @@ def current_directory() -> Path | None:
         return None
 
 
-def absolute(path: Path) -> Path:
-    """:raises UsageError: for a relative path when the current directory has been removed."""
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """:raises UsageError: for what is no path, and for a relative one when the current directory has been removed."""
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"{path!r} is of type {type(path).__name__}; expected the path of a file or directory")
+    path = Path(path)
     if not path.is_absolute() and current_directory() is None:
         raise UsageError(f"{path}: {DIRECTORY_REMOVED}")
     return path.absolute()

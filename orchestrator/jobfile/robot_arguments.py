@@ -6,7 +6,7 @@ import dataclasses
 import glob
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -89,7 +89,7 @@ def robot_arguments(
     :raises UsageError: a pattern or folder without files, or something that is no robot.
     """
     robots: list[RobotArgument] = []
-    several = [given] if isinstance(given, str | os.PathLike | Spec) else given
+    several = given if isinstance(given, Iterable) and not isinstance(given, str | os.PathLike | Spec) else [given]
     for position, item in enumerate(several):
         if isinstance(item, str) and item.lstrip("\ufeff \t\r\n").startswith("<"):
             robots.append(_from_text(item, len(robots), position, folder()))

@@ -97,9 +97,15 @@ def test_what_is_near_an_argument_is_suggested_and_nothing_else_is() -> None:
         ({"max_parallel": 0}, "expected a whole number from 1 on"),
         ({"max_parallel": 1.5}, "expected a whole number from 1 on"),
         ({"seeds": 3}, "expected a sequence of whole numbers"),
+        ({"run_dir": 3}, "3 is of type int; expected the path"),
+        ({"on_result": "print"}, "expected a function"),
     ):
         with pytest.raises(orchestrator.UsageError, match=".*" + fragment.replace("?", r"\?")):
             orchestrator.train([HOPPER], **arguments)
+    with pytest.raises(orchestrator.UsageError, match="is of type int; expected a path, a pattern"):
+        orchestrator.train(3)  # type: ignore[arg-type]
+    with pytest.raises(orchestrator.UsageError, match="3 is of type int"):
+        orchestrator.run(3)  # type: ignore[arg-type]
     with pytest.raises(orchestrator.UsageError) as caught:
         orchestrator.train([HOPPER], colour=True)
     assert "did you mean" not in str(caught.value)

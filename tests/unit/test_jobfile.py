@@ -247,7 +247,10 @@ def test_changes_to_the_robot_are_one_flat_table_however_they_were_written(place
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"bodi.x.pos": 1}, '"bodi.x.pos": unknown kind of element; expected one of option, compiler, actuator, body'),
+        (
+            {"bodi.x.pos": 1},
+            '"bodi.x.pos": unknown kind of element; did you mean body? expected one of option, compiler',
+        ),
         ({"geom.size": 1}, '"geom.size" names no attribute; expected for example geom.NAME.ATTRIBUTE'),
         ({"option": 1}, '"option" names no attribute; expected for example option.timestep'),
         ({"geom.x.size": "*a"}, '"geom.x.size": expected a factor such as "*1.2", found "*a"'),
