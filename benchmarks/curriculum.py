@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import learning_figures
-from benchmarks.learning import mean_std, probability, signed
+from benchmarks.learning import mean_std, tested
 from benchmarks.learning_runs import LEAST_SEEDS, Trained, read, values
-from benchmarks.permutation_tests import Pair, holm, interval, p_value, too_many
+from benchmarks.permutation_tests import Pair, too_many
 from orchestrator.core.errors import OrchestratorError, UsageError
 
 REFERENCE = "full"
@@ -41,7 +41,6 @@ def report(jobs: Mapping[str, Sequence[Trained]]) -> str:
             raise UsageError(f"{job}: {returns.size} evaluated seeds; expected {LEAST_SEEDS} to 10")
     others = [job for job in found if job != REFERENCE]
     pairs = {job: Pair(found[REFERENCE], found[job]) for job in others}
-    tested = [p_value([pair]) for pair in pairs.values()]
     (env_steps,) = {one.env_steps for trained in jobs.values() for one in trained}
     lines = [
         f"Mean return of the deterministic evaluation under full pushes after {env_steps:,} env_steps; mean ± standard "
@@ -51,11 +50,8 @@ def report(jobs: Mapping[str, Sequence[Trained]]) -> str:
         "|---|---|---|---|---|---|",
         f"| {REFERENCE} | {mean_std(found[REFERENCE].tolist())} | {_each(found[REFERENCE])} | | | |",
     ]
-    for (job, pair), p, corrected in zip(pairs.items(), tested, holm(tested), strict=True):
-        low, high = interval([pair])
-        difference = f"{signed(pair.difference)} ({signed(low)} to {signed(high)})"
-        of_job = f"| {job} | {mean_std(found[job].tolist())} | {_each(found[job])} "
-        lines.append(f"{of_job}| {difference} | {probability(p)} | {probability(corrected)} |")
+    for job, cells in zip(pairs, tested(pairs.values()), strict=True):
+        lines.append(f"| {job} | {mean_std(found[job].tolist())} | {_each(found[job])} | {cells} |")
     return "\n".join(lines)
 
 

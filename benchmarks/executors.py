@@ -1,6 +1,6 @@
 """Overhead of a cluster: the same jobs on this machine with the local executor, with Ray's, and with Ray Tune.
 
-    python -m benchmarks.executors [--repeats 3] [--only makespan,driver]
+    python -m benchmarks.executors [--repeats 3]
 
 Eight trainings of Ant-v5 of 10,240 env_steps by stock PPO on as many cores as there are. *Makespan* is the time
 from the submission of the first job to the end of the last one; the cluster, of this machine alone, is started before.
@@ -15,13 +15,10 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_table
 from orchestrator.core.environment import worker_thread_settings
@@ -29,8 +26,6 @@ from orchestrator.machine import topology
 
 JOBS, STEPS = 8, 10_240
 MOST_OF_LOCAL, MOST_OF_TUNE = 1.15, 0.8
-PENDING, MOST_DRIVER_MIB = 1000, 300
-MIB = 1 << 20
 COMMAND = [sys.executable, "-m", "orchestrator"]
 
 TUNE = """
@@ -52,11 +47,11 @@ print("makespan", time.monotonic() - began)
 """
 
 
-def job_file(folder: Path, *, jobs: int = JOBS) -> Path:
+def job_file(folder: Path) -> Path:
     path = folder / "ant.toml"
     path.write_text(
         f'name = "ant"\n[defaults]\ntotal_timesteps = {STEPS}\nlearner = "sb3"\neval_episodes = 0\nnormalize = false\n'
-        f'checkpoint_every = 1_000_000_000\n[[jobs]]\nname = "ant"\nenv = "Ant-v5"\nseeds = {list(range(jobs))}\n',
+        f'checkpoint_every = 1_000_000_000\n[[jobs]]\nname = "ant"\nenv = "Ant-v5"\nseeds = {list(range(JOBS))}\n',
         encoding="utf-8",
     )
     return path
@@ -131,25 +126,5 @@ def makespan(repeats: int) -> list[Line]:
     return lines
 
 
-def driver(_: int) -> list[Line]:
-    """Resident memory of the driver, including Ray, with many jobs pending."""
-    most = 0.0
-    with cluster() as address, tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
-        file = job_file(Path(folder), jobs=PENDING)
-        options = ["--run-dir", str(Path(folder, "run")), "--executor", "ray", "--ray-address", address]
-        command = [*COMMAND, "run", str(file), *options]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            watched, until = psutil.Process(process.pid), time.monotonic() + 40.0
-            while time.monotonic() < until and process.poll() is None:
-                most = max(most, watched.memory_info().rss / MIB)
-                time.sleep(0.5)
-            if process.poll() is not None or not list(Path(folder, "run").glob("jobs/*/attempts/0/worker.log")):
-                raise SystemExit(f"{' '.join(command)}: ended early, or launched nothing")
-            process.terminate()
-    return [at_most(f"driver resident with {PENDING:,} jobs pending, MiB", [most], MOST_DRIVER_MIB)]
-
-
-PARTS = {"makespan": makespan, "driver": driver}
-
 if __name__ == "__main__":
-    print_table(__doc__, PARTS)
+    print_table(__doc__, {"makespan": makespan})

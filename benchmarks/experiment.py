@@ -1,6 +1,6 @@
 """What running experiments costs: the figures of docs/performance.md, printed as one table.
 
-    python -m benchmarks.experiment [--repeats 5] [--only scaling,startup]
+    python -m benchmarks.experiment [--repeats 5] [--only supervisor,startup]
 
 Everything runs through the real program. A and B of a ratio are measured interleaved in the same
 run, now A first and now B, and given as medians with their range. Run it on an otherwise idle machine.
@@ -8,11 +8,11 @@ run, now A first and now B, and given as medians with their range. Run it on an 
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import fcntl
 import json
 import os
+import random
 import statistics
 import struct
 import subprocess
@@ -21,21 +21,19 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 import orchestrator
 from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_table, spread
+from benchmarks.simulated_cluster import entered, make_jobs
 from orchestrator.analysis import run_reader
-from orchestrator.core.job import Job, Pending, Resources
+from orchestrator.core.job import Job, Resources
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.fake import Behaviour, FakeExecutor
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine import topology
 from orchestrator.machine.cpu_locks import CpuLocks, shared_directory
 from orchestrator.machine.slots import SlotPool
@@ -43,7 +41,7 @@ from orchestrator.supervisor.events import SilentReporter
 from orchestrator.supervisor.supervisor import Supervisor
 
 COMMAND = [sys.executable, "-m", "orchestrator"]
-ROBOTS = ("quadruped", "runner")
+TINY = Resources(cores=1, threads=1, memory_mib=1, gpus=0, timeout_s=60, stall_timeout_s=60)
 START_LIMITS: Mapping[str, tuple[float, float | None]] = {"fast": (1.1, 280), "sb3": (1.9, None)}
 """Learner → seconds from exec to the first environment step, resident MiB."""
 
@@ -67,64 +65,6 @@ def job_file(folder: Path, robot: str, *, timesteps: int, copies: int = 1, learn
     path = folder / "benchmark.toml"
     path.write_text("\n".join(lines) + "\n")
     return path
-
-
-def time_series(run_dir: Path, row: dict[str, Any]) -> tuple[list[float], list[float]]:
-    """End and total env_steps of each iteration of a job, without the first two, which are the warm-up."""
-    iterations = run_reader.iterations(RunPaths(run_dir).job(row["job_id"]).timings_csv)
-    # The first iteration begins with the first environment step, known to some milliseconds.
-    now = row["started_at"] + row["first_step_s"]
-    ends: list[float] = []
-    steps: list[float] = []
-    for iteration in iterations:
-        now += iteration.wall_s
-        ends.append(now)
-        steps.append(iteration.env_steps)
-    return ends[2:], steps[2:]
-
-
-def rate_together(run_dir: Path) -> float:
-    """env_steps/s summed over the jobs of a run, over the time in which all of them were in steady training."""
-    rows = json.loads(RunPaths(run_dir).summary_json.read_text())
-    all_series = [time_series(run_dir, row) for row in rows]
-    begin, end = max(ends[0] for ends, _ in all_series), min(ends[-1] for ends, _ in all_series)
-    assert end - begin > 0.8 * max(ends[-1] - ends[0] for ends, _ in all_series), "the jobs trained at different times"
-    return sum(steps_at(end, *one) - steps_at(begin, *one) for one in all_series) / (end - begin)
-
-
-def steps_at(moment: float, ends: Sequence[float], steps: Sequence[float]) -> float:
-    """env_steps done at ``moment``, interpolated linearly within an iteration."""
-    after = min(bisect.bisect_left(ends, moment), len(ends) - 1)
-    if after == 0:
-        return steps[0]
-    part = (moment - ends[after - 1]) / (ends[after] - ends[after - 1])
-    return steps[after - 1] + part * (steps[after] - steps[after - 1])
-
-
-def scaling(repeats: int) -> list[Line]:
-    """N one-core jobs on N cores against one of them alone."""
-    n = topology.detect().capacity
-    lines = []
-    for robot in ROBOTS:
-        ratios, alone_rates = [], []
-        for number in range(repeats):
-            rates = {}
-            for copies in both_ways(number, 1, n):
-                with tempfile.TemporaryDirectory() as name:
-                    path = job_file(Path(name), robot, timesteps=65_536, copies=copies)
-                    assert orchestrator.run(path, run_dir=Path(name) / "run", max_parallel=copies).ok
-                    rates[copies] = rate_together(Path(name) / "run")
-            alone_rates.append(rates[1])
-            ratios.append(rates[n] / (n * rates[1]))
-        lines.append(
-            at_least(
-                f"env_steps/s of {n} jobs on {n} cores / ({n} × the same job alone), {robot}"
-                f" (alone: {statistics.median(alone_rates):,.0f}/s)",
-                ratios,
-                0.97,
-            )
-        )
-    return lines
 
 
 def startup(repeats: int) -> list[Line]:
@@ -261,93 +201,29 @@ def instant_jobs(repeats: int) -> list[Line]:
     rates = []
     for _ in range(repeats):
         begun = time.perf_counter()
-        supervise(1000, lambda: LocalExecutor(worker_command=("/bin/true",)))
+        with tempfile.TemporaryDirectory() as name:
+            paths = RunPaths(Path(name))
+            ledger = entered(paths, tiny_jobs(1000))
+            here = topology.detect()
+            Supervisor(
+                paths=paths,
+                rows=ledger.jobs(),
+                ledger=ledger,
+                executor=LocalExecutor(worker_command=("/bin/true",)),
+                slots=SlotPool(here, locks=CpuLocks(shared_directory(), (cpu.index for cpu in here.cpus))),
+                reporter=SilentReporter(),
+                exit_record_expected=False,
+            ).run()
+            ledger.close()
         rates.append(1000 / (time.perf_counter() - begun))
     what = "instant jobs through ledger and supervisor, jobs/s"
     return [at_least(what, rates, 150)]
 
 
-def many_pending(repeats: int) -> list[Line]:
-    """CPU per event with 10,000 jobs pending against 1,000, over the first 500 ends."""
-    ratios = []
-    for number in range(repeats):
-        cost = {count: seconds_for_500(count) for count in both_ways(number, 1_000, 10_000)}
-        ratios.append(cost[10_000] / cost[1_000])
-    what = "supervisor CPU per event, 10,000 pending / 1,000 pending"
-    return [at_most(what, ratios, 1.2)]
-
-
-def seconds_for_500(count: int) -> float:
-    """CPU seconds of the supervisor's loop until 500 jobs have ended, without its start."""
-    marks: list[float] = []
-
-    def behave(launch: Any) -> Behaviour:
-        number = int(launch.job_id.split("-")[1])
-        if number in (0, 500):
-            marks.append(time.process_time())
-        if number == 500:
-            supervisors[0].request_stop("enough")
-        return Behaviour(after_s=1.0)
-
-    supervisors: list[Supervisor] = []
-    supervise(count, lambda: FakeExecutor(behave=behave), supervisors)
-    return marks[1] - marks[0]
-
-
-def supervise(count: int, make: Callable[[], Any], made: list[Supervisor] | None = None) -> None:
-    """Run ``count`` jobs through a supervisor with the executor that ``make`` returns."""
-    with tempfile.TemporaryDirectory() as name:
-        paths = RunPaths(Path(name))
-        ledger = Ledger.create(paths.ledger)
-        jobs = [tiny_job(number) for number in range(count)]
-        ledger.put_jobs((number, job, None) for number, job in enumerate(jobs))
-        ledger.commit()
-        executor = make()
-        rows = [
-            JobRow(
-                job_id=job.job_id,
-                declared=job,
-                fingerprint=job.spec.fingerprint(),
-                robot_hash=None,
-                state=Pending(),
-                attempts=0,
-            )
-            for job in jobs
-        ]
-        here = topology.detect()
-        slots = SlotPool(here, locks=CpuLocks(shared_directory(), (cpu.index for cpu in here.cpus)))
-        supervisor = Supervisor(
-            paths=paths,
-            rows=rows,
-            ledger=ledger,
-            executor=executor,
-            slots=slots,
-            reporter=SilentReporter(),
-            exit_record_expected=False,
-            now=executor.now if isinstance(executor, FakeExecutor) else time.monotonic,
-        )
-        if made is not None:
-            made.append(supervisor)
-        supervisor.run()
-        ledger.close()
-
-
-def tiny_job(number: int) -> Job:
-    spec = WorkerSpec(
-        job_id=f"job-{number}",
-        name=f"job-{number}",
-        seed=0,
-        algo="ppo",
-        learner="auto",
-        total_timesteps=1,
-        n_envs=1,
-        normalize=False,
-        checkpoint_every=1,
-        eval_episodes=0,
-        env="none",
-    )
-    resources = Resources(cores=1, threads=1, memory_mib=1, gpus=0, timeout_s=60, stall_timeout_s=60)
-    return Job(job_id=spec.job_id, where="", spec=spec, resources=resources, max_retries=0, xml_source=None)
+def tiny_jobs(count: int) -> Iterator[Job]:
+    jobs = make_jobs(count, random.Random(0), max_retries=0, stall_timeout_s=60)
+    for job in jobs:
+        yield replace(job, resources=TINY, spec=replace(job.spec, env="none", xml=None, task=None))
 
 
 def timings_cost(repeats: int) -> list[Line]:
@@ -376,10 +252,8 @@ def timings_cost(repeats: int) -> list[Line]:
 
 
 PARTS: dict[str, Callable[[int], list[Line]]] = {
-    "scaling": scaling,
     "supervisor": supervisor_load,
     "instant": instant_jobs,
-    "pending": many_pending,
     "answers": answers,
     "startup": startup,
     "timings": timings_cost,

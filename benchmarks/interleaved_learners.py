@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from benchmarks.harness import both_ways, cpu_timed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from stable_baselines3.common.vec_env import VecEnv
 
     from benchmarks.bare_physics import Shadow
 
@@ -25,24 +24,11 @@ BUFFER = (
 )
 
 
-class MeasuredLearner(Protocol):
-    shadow: Shadow | None
-    """Takes the same steps without the learner; None where that is not compared."""
-
-    @property
-    def env_steps(self) -> int:
-        """env_steps of an iteration."""
-        ...
-
-    def iterate(self) -> tuple[float, NDArray[Any]]:
-        """A rollout and an update. Returns CPU seconds, and the actions as the environments received them."""
-        ...
-
-
 class SB3Learner:
     """A learner with Stable-Baselines3's methods.
 
-    :param model: an ``OnPolicyAlgorithm``, of Stable-Baselines3 or of SBX.
+    :param model: an ``OnPolicyAlgorithm``.
+    :param shadow: takes the same steps without the learner; None where that is not compared.
     """
 
     def __init__(self, model: Any, shadow: Shadow | None = None) -> None:
@@ -54,6 +40,7 @@ class SB3Learner:
 
     @property
     def env_steps(self) -> int:
+        """env_steps of an iteration."""
         return int(self.model.n_steps * self.model.n_envs)
 
     def collect(self) -> float:
@@ -64,30 +51,11 @@ class SB3Learner:
         )[0]
 
     def iterate(self) -> tuple[float, NDArray[Any]]:
+        """A rollout and an update. Returns CPU seconds, and the actions as the environments received them."""
         rollout_s, space = self.collect(), self.model.action_space
         # Before train(), as stock PPO flattens the buffer there.
         actions = np.clip(self.model.rollout_buffer.actions, space.low, space.high)
         return rollout_s + cpu_timed(self.model.train)[0], actions
-
-
-class PlainTorchLearner:
-    """:class:`benchmarks.plain_torch_ppo.PlainPPO`, with its default hyperparameters."""
-
-    shadow: Shadow | None = None
-
-    def __init__(self, venv: VecEnv) -> None:
-        from benchmarks.plain_torch_ppo import PlainPPO
-
-        self._ppo = PlainPPO(venv)
-
-    @property
-    def env_steps(self) -> int:
-        return self._ppo.n_steps * self._ppo.venv.num_envs
-
-    def iterate(self) -> tuple[float, NDArray[Any]]:
-        seconds = cpu_timed(self._ppo.collect_rollouts)[0] + cpu_timed(self._ppo.train)[0]
-        space: Any = self._ppo.venv.action_space
-        return seconds, np.clip(self._ppo.actions.numpy(), space.low, space.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +67,7 @@ class StepTimes:
     """Bare physics of the same steps; zero without a shadow."""
 
 
-def interleave(measured: Mapping[str, MeasuredLearner], repeats: int) -> dict[str, StepTimes]:
+def interleave(measured: Mapping[str, SB3Learner], repeats: int) -> dict[str, StepTimes]:
     """Alternate iterations of all learners, after one warm-up iteration of each."""
     for learner in measured.values():
         learner.iterate()
@@ -124,7 +92,7 @@ class Spent:
     bare_s: float = 0.0
     env_steps: int = 0
 
-    def add(self, learner: MeasuredLearner) -> None:
+    def add(self, learner: SB3Learner) -> None:
         gc.collect()  # garbage of the other learners must not count
         shadow = learner.shadow
         if shadow is not None:

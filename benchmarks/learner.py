@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib.util
 import math
-import os
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import experiment, harness, roofline
+from benchmarks import harness, roofline
 from benchmarks.harness import ROOT, Line, at_least, both_ways, print_table
 from orchestrator import jobfile as job_files
 from orchestrator.core.worker_spec import WorkerSpec
@@ -32,15 +30,13 @@ from orchestrator.core.worker_spec import WorkerSpec
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
-    from benchmarks.interleaved_learners import MeasuredLearner, StepTimes
+    from benchmarks.interleaved_learners import SB3Learner, StepTimes
     from benchmarks.roofline import Networks
 
 Targets = tuple[float, float] | tuple[()]
 """The least value and the aim; or no target."""
 FAST, STOCK = "fast", "sb3"
 IN_JOB = "fast, over the environment of a job"
-ONE_FILE = "PPO in one file of plain PyTorch"
-SBX = "SBX's PPO"
 GYMNASIUM: Mapping[str, Targets] = {"Ant-v5": (2.0, 2.5), "HalfCheetah-v5": (4.0, 6.0), "Hopper-v5": (3.0, 4.2)}
 OVER_STOCK: Mapping[str, Targets] = {"runner": (3.0, 4.0)}
 OF_PHYSICS: Mapping[str, Targets] = {"quadruped": (0.65, 0.75)}
@@ -49,19 +45,14 @@ WIDE: Targets = (1.3, 2.0)
 WIDE_NETWORKS: Mapping[str, Any] = {"net_arch": [256, 256], "activation_fn": "relu"}
 TURNS = 2
 """Number of updates in a repeat."""
-STARTING_CORES = os.sched_getaffinity(0)
 
 
 def robot_of_gymnasium(robot: str, repeats: int) -> list[Line]:
-    """Default hyperparameters, one environment in a DummyVecEnv; compared with other implementations."""
+    """Default hyperparameters, one environment in a DummyVecEnv, or as in a job."""
     spec = gymnasium_spec(robot)
     measured = {name: over_dummy(spec, name) for name in (FAST, STOCK)}
     measured[IN_JOB] = over_environment_of_job(spec)
-    measured |= others_over_dummy(robot)
-    lines = compare(f"{robot}, defaults", measured, repeats, GYMNASIUM[robot])
-    if SBX not in measured:
-        lines.append(Line(what=f"{SBX}, {robot}", measured="not installed", target="", good=True))
-    return lines
+    return compare(f"{robot}, defaults", measured, repeats, GYMNASIUM[robot])
 
 
 def robot_of_ours(robot: str, repeats: int) -> list[Line]:
@@ -94,16 +85,6 @@ def wide(repeats: int) -> list[Line]:
         *minibatches(spec, "17-256-256-6, ReLU", repeats, WIDE),
         *compare(what, measured, repeats, WIDE),
     ]
-
-
-def startup(repeats: int) -> list[Line]:
-    """Start-up as in ``benchmarks.experiment``, on all cores that this process was started with."""
-    kept = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, STARTING_CORES)
-    try:
-        return experiment.startup(repeats)
-    finally:
-        os.sched_setaffinity(0, kept)
 
 
 def gymnasium_spec(robot: str, **changes: Any) -> WorkerSpec:
@@ -139,7 +120,7 @@ def dummy(robot: str) -> Any:
     return make_vec_env(robot, n_envs=1, seed=0)
 
 
-def over_dummy(spec: WorkerSpec, learner: str) -> MeasuredLearner:
+def over_dummy(spec: WorkerSpec, learner: str) -> SB3Learner:
     from benchmarks.bare_physics import Shadow
     from benchmarks.interleaved_learners import SB3Learner
 
@@ -147,14 +128,14 @@ def over_dummy(spec: WorkerSpec, learner: str) -> MeasuredLearner:
     return SB3Learner(built(spec, learner, venv), Shadow(venv, dummy(str(spec.env))) if learner == FAST else None)
 
 
-def over_environment_of_job(spec: WorkerSpec) -> MeasuredLearner:
+def over_environment_of_job(spec: WorkerSpec) -> SB3Learner:
     from benchmarks.interleaved_learners import SB3Learner
     from orchestrator.worker.envs import env_factory
 
     return SB3Learner(built(spec, FAST, env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed)))
 
 
-def over_batch(spec: WorkerSpec, learner: str) -> MeasuredLearner:
+def over_batch(spec: WorkerSpec, learner: str) -> SB3Learner:
     from benchmarks.bare_physics import Shadow
     from benchmarks.interleaved_learners import SB3Learner
     from orchestrator.worker.envs import env_factory
@@ -164,20 +145,9 @@ def over_batch(spec: WorkerSpec, learner: str) -> MeasuredLearner:
     return SB3Learner(model, Shadow(venv, twin))
 
 
-def others_over_dummy(robot: str) -> dict[str, MeasuredLearner]:
-    """Other implementations with the same default hyperparameters, where they are installed."""
-    from benchmarks.interleaved_learners import PlainTorchLearner, SB3Learner
-
-    others: dict[str, MeasuredLearner] = {ONE_FILE: PlainTorchLearner(dummy(robot))}
-    if importlib.util.find_spec("sbx") is not None:
-        sbx = importlib.import_module("sbx")
-        others[SBX] = SB3Learner(sbx.PPO("MlpPolicy", dummy(robot), seed=0))
-    return others
-
-
 def compare(
     what: str,
-    measured: Mapping[str, MeasuredLearner],
+    measured: Mapping[str, SB3Learner],
     repeats: int,
     over_stock: Targets = (),
     of_physics: Targets | None = None,
@@ -198,7 +168,7 @@ def compare(
         )
         for ahead, behind in [(name, STOCK) if name == IN_JOB else (FAST, name) for name in measured if name != FAST]
     ]
-    products, env_steps = products_of(measured[FAST].model), measured[FAST].env_steps  # type: ignore[attr-defined]
+    products, env_steps = products_of(measured[FAST].model), measured[FAST].env_steps
     if of_physics is not None:
         bare_s = statistics.median(fast.bare_s)
         most = bare_s / (bare_s + roofline.seconds(products) / env_steps)
@@ -288,13 +258,11 @@ PARTS: dict[str, Callable[[int], list[Line]]] = {
     **{robot: functools.partial(robot_of_ours, robot) for robot in ("runner", "quadruped")},
     "minibatch": one_minibatch,
     "wide": wide,
-    "startup": startup,
 }
 
 
 def main() -> None:
     harness.keep_to_one_core()
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # for SBX, where it is installed
     print_table(__doc__, PARTS)
 
 

@@ -15,7 +15,7 @@ import argparse
 import dataclasses
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,18 +47,14 @@ def comparison(a: Side, b: Side, robots: Sequence[str], measure: str) -> list[st
     pairs = {robot: Pair(np.array(x), np.array(y)) for robot, (x, y) in returns.items() if x and y}
     if not pairs:
         return []
-    tested = [p_value([pair]) for pair in pairs.values()]
     lines = [
         f"{MEASURES[measure]}; mean ± standard deviation over seeds.",
         "",
         f"| robot | {_label(a, b, 0)} | {_label(a, b, 1)} | difference in standard deviations (95 %) | p | p, Holm |",
         "|---|---|---|---|---|---|",
     ]
-    for (robot, pair), p, corrected in zip(pairs.items(), tested, holm(tested), strict=True):
-        lines.append(
-            f"| {robot} | {mean_std(pair.a.tolist())} | {mean_std(pair.b.tolist())} | {_difference([pair])} |"
-            f" {probability(p)} | {probability(corrected)} |"
-        )
+    for (robot, pair), cells in zip(pairs.items(), tested(pairs.values()), strict=True):
+        lines.append(f"| {robot} | {mean_std(pair.a.tolist())} | {mean_std(pair.b.tolist())} | {cells} |")
     if len(pairs) > 1:
         everything = list(pairs.values())
         lines += [
@@ -68,6 +64,15 @@ def comparison(a: Side, b: Side, robots: Sequence[str], measure: str) -> list[st
             f" p = {probability(p_value(everything, energy_distance))}.",
         ]
     return [*lines, ""]
+
+
+def tested(pairs: Collection[Pair]) -> list[str]:
+    """Of each pair the cells of a table: the difference with its interval, p, and p with Holm's correction."""
+    p = [p_value([pair]) for pair in pairs]
+    return [
+        f"{_difference([pair])} | {probability(alone)} | {probability(corrected)}"
+        for pair, alone, corrected in zip(pairs, p, holm(p), strict=True)
+    ]
 
 
 def _label(a: Side, b: Side, place: int) -> str:

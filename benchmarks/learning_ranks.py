@@ -22,9 +22,9 @@ import numpy as np
 
 from benchmarks import learning_figures
 from benchmarks.harness import ROOT
-from benchmarks.learning import mean_std, power, probability, signed
+from benchmarks.learning import mean_std, power, tested
 from benchmarks.learning_runs import LEAST_SEEDS, MEASURES, Trained, values
-from benchmarks.permutation_tests import Pair, holm, interval, p_value, too_many
+from benchmarks.permutation_tests import Pair, too_many
 from orchestrator import jobfile as job_files
 from orchestrator.analysis import run_reader
 from orchestrator.bench import workload
@@ -154,18 +154,13 @@ def comparison(sides: Sides, measure: str, what: str) -> list[str]:
     }
     if not pairs:
         return []
-    tested = [p_value([pair]) for pair in pairs.values()]
-    lines = [
+    return [
         f"{what}:",
         "",
         "| ranks | difference in standard deviations (95 %) | p | p, Holm |",
         "|---|---|---|---|",
+        *(f"| {a} and {b} | {cells} |" for (a, b), cells in zip(pairs, tested(pairs.values()), strict=True)),
     ]
-    for ((a, b), pair), p, corrected in zip(pairs.items(), tested, holm(tested), strict=True):
-        low, high = interval([pair])
-        difference = f"{signed(pair.difference)} ({signed(low)} to {signed(high)})"
-        lines.append(f"| {a} and {b} | {difference} | {probability(p)} | {probability(corrected)} |")
-    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,13 +19,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from benchmarks.harness import ROOT, Line, at_least, both_ways, print_table
-from benchmarks.learner import FAST, STARTING_CORES, STOCK, built, ratios
+from benchmarks.learner import FAST, STOCK, built, ratios
 from orchestrator import jobfile as job_files
 from orchestrator.core.environment import worker_thread_settings
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.machine import topology
 
-CPUS = list({(cpu.package, cpu.core): cpu.index for cpu in topology.detect(affinity=STARTING_CORES).cpus}.values())
+CPUS = list({(cpu.package, cpu.core): cpu.index for cpu in topology.detect().cpus}.values())
 """One for each physical core."""
 LEAST = {8: 1.5, 64: 1.6}
 """Numbers of environments, and the least speed-up of the fast learner by a second core."""

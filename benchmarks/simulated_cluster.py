@@ -164,30 +164,24 @@ def entered(paths: RunPaths, jobs: Iterable[Job]) -> Ledger:
     return ledger
 
 
-def supervisor_over(
-    paths: RunPaths, jobs: Iterable[Job], *, executor: FakeExecutor, pool: ClusterSlots, reporter: Reporter
-) -> Supervisor:
-    """The supervisor of a new experiment, on nodes with unlimited memory."""
-    ledger = entered(paths, jobs)
-    return Supervisor(
-        paths=paths,
-        rows=ledger.jobs(),
-        ledger=ledger,
-        executor=executor,
-        slots=pool,
-        reporter=reporter,
-        now=executor.now,
-        available_memory_mib=lambda: 1 << 40,
-    )
-
-
 def endless_supervisor(root: Path, jobs: Iterable[Job], *, nodes: int, cores: int, reporter: Reporter) -> Supervisor:
     """The supervisor of jobs that never end, on ``nodes`` nodes with ``cores`` cores each."""
     fake = FakeExecutor(behave=lambda _: Behaviour(after_s=NEVER))
     pool = ClusterSlots()
     for node in range(nodes):
         pool.add(str(node), cores=cores, gpus=0, memory_mib=1 << 20)
-    return supervisor_over(RunPaths(root), jobs, executor=fake, pool=pool, reporter=reporter)
+    paths = RunPaths(root)
+    ledger = entered(paths, jobs)
+    return Supervisor(
+        paths=paths,
+        rows=ledger.jobs(),
+        ledger=ledger,
+        executor=fake,
+        slots=pool,
+        reporter=reporter,
+        now=fake.now,
+        available_memory_mib=lambda: 1 << 40,
+    )
 
 
 PLACING_S = 1.0

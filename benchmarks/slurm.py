@@ -19,7 +19,7 @@ from pathlib import Path
 from unittest import mock
 
 from benchmarks.executors import JOBS, STEPS, job_file, makespan_s
-from benchmarks.experiment import tiny_job
+from benchmarks.experiment import tiny_jobs
 from benchmarks.harness import Line, at_least, at_most, both_ways, cpu_timed, print_table
 from benchmarks.simulated_cluster import entered
 from benchmarks.slurm_cluster import CPUS, slurm_at_hand
@@ -61,7 +61,7 @@ def seconds_jobs(root: Path) -> tuple[float, float]:
     """Jobs per second, and CPU milliseconds of the supervisor for each."""
     paths = RunPaths(root)
     paths.root.mkdir()
-    ledger = entered(paths, map(tiny_job, range(SECONDS_JOBS)))
+    ledger = entered(paths, tiny_jobs(SECONDS_JOBS))
     settings = BackendSettings(
         machine=topology.detect(), run_dir=root, final_run_dir=root, name="seconds", slurm=SECONDS
     )
