@@ -46,15 +46,13 @@ class Finding:
     cure: str = ""
 
 
-def use(machine: Machine, max_parallel: int | None) -> Iterator[Finding]:
-    pool = SlotPool(machine, max_parallel)
+def use(machine: Machine) -> Iterator[Finding]:
+    pool = SlotPool(machine)
     slots = [slot for _ in range(pool.lanes) if (slot := pool.acquire(1))]
     cpus = sorted({cpu for slot in slots for cpu in slot.cpus})
     largest = largest_job(machine)
     text = f"{count(len(slots), 'one-core job')} at once: {cpu_text(cpus)}. Largest job: ranks × cores = {largest}."
     yield Finding("ok", "Will be used", text)
-    for text in pool.warnings():
-        yield Finding("warning", "max_parallel", text, 'set max_parallel = "auto"')
 
 
 def cores(machine: Machine) -> Iterator[Finding]:
@@ -163,8 +161,8 @@ def cpu_hogs(sample_s: float = SAMPLE_S) -> list[tuple[int, str, float]]:
     return sorted((hog for hog in hogs if hog[2] >= HOG_CORES), key=lambda hog: -hog[2])
 
 
-def memory(machine: Machine, max_parallel: int | None, available_mib: int, kills: int | None) -> Iterator[Finding]:
-    lanes = SlotPool(machine, max_parallel).lanes
+def memory(machine: Machine, available_mib: int, kills: int | None) -> Iterator[Finding]:
+    lanes = SlotPool(machine).lanes
     fitting = available_mib // DEFAULT_JOB_MEMORY_MIB
     text = f"{available_mib / 1024:.1f} GiB available of {machine.memory_total_mib / 1024:.1f} GiB"
     if fitting >= lanes:

@@ -51,15 +51,8 @@ def test_cpus_read_like_a_sentence(cpus: list[int], text: str) -> None:
 
 
 def test_what_will_be_used_is_said_first() -> None:
-    (finding,) = doctor_checks.use(made(), None)
+    (finding,) = doctor_checks.use(made())
     assert finding.detail.startswith("2 one-core jobs at once: CPUs 0 and 1.")
-
-
-def test_asking_for_more_than_there_is_warns_with_a_cure() -> None:
-    findings = list(doctor_checks.use(made(), 3))
-    assert levels(findings) == ["ok", "warning"]
-    assert "only 2 CPUs are usable" in findings[1].detail
-    assert findings[1].cure
 
 
 def test_idle_siblings_are_noted() -> None:
@@ -168,11 +161,11 @@ def test_hogs_leave_room_in_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_too_small_for_all_lanes_is_a_warning() -> None:
-    assert levels(doctor_checks.memory(made(), None, 5000, 0)) == ["ok"]
-    (finding,) = doctor_checks.memory(made(), None, 3000, None)
+    assert levels(doctor_checks.memory(made(), 5000, 0)) == ["ok"]
+    (finding,) = doctor_checks.memory(made(), 3000, None)
     assert finding.level == "warning"
     assert "room for 1 of the 2 jobs" in finding.detail
-    assert levels(doctor_checks.memory(made(), None, 5000, 3)) == ["ok", "note"]
+    assert levels(doctor_checks.memory(made(), 5000, 3)) == ["ok", "note"]
 
 
 def test_little_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
