@@ -6,7 +6,7 @@ import difflib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -91,18 +91,14 @@ class Snapshot:
             return {}
         is_running = row["state"] == "RUNNING"
         job = self.live.jobs.get(row["job_id"]) if is_running else None
+        least_mib, asked = self.live.waiting_from_mib, self.free_disk_asked
+        is_refused = least_mib is None or asked is None or asked.get(row["job_id"], 0) >= least_mib
         return {
             "phase": job.phase if job else "starting" if is_running else None,
             "cpu_share": job.cpu_share if job else None,
             "run_delay_share": job.run_delay_share if job else None,
-            "waiting": self.live.waiting if self._waits_for_disk(row) else None,
+            "waiting": self.live.waiting if row["state"] == "PENDING" and is_refused else None,
         }
-
-    def _waits_for_disk(self, row: SummaryRow) -> bool:
-        if self.live is None or row["state"] != "PENDING":
-            return False
-        least_mib, asked = self.live.waiting_from_mib, self.free_disk_asked
-        return least_mib is None or asked is None or asked.get(row["job_id"], 0) >= least_mib
 
 
 def status(run_dir: Path) -> Snapshot:
@@ -121,20 +117,24 @@ def status(run_dir: Path) -> Snapshot:
         return Snapshot(paths=paths, rows=[], holder=holder)  # it examines the robots first
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         rows = ledger.summary()
-        is_left_running = holder is None and any(row["state"] == "RUNNING" for row in rows)
-        was_killed = is_left_running and run_end.read(paths) is None
-        live = None if holder is None else live_facts.read(paths, holder.key)
-        asked = ledger.free_disk_asked() if live is not None and live.waiting_from_mib is not None else None
-        return Snapshot(
-            paths=paths,
-            rows=_as_of_now(rows, holder),
-            holder=holder,
-            live=live,
-            free_disk_asked=asked,
-            was_killed=was_killed,
-            standing=search_events.standing(ledger),
-            goals=search_events.goals(ledger),
-        )
+        return replace(taken(ledger, paths, holder, rows), rows=_as_of_now(rows, holder))
+
+
+def taken(ledger: Ledger, paths: RunPaths, holder: LockHolder | None, rows: Sequence[SummaryRow]) -> Snapshot:
+    """The snapshot of a run directory whose ledger is on this host. :param rows: of the ledger, as they are there."""
+    is_left_running = holder is None and any(row["state"] == "RUNNING" for row in rows)
+    live = None if holder is None else live_facts.read(paths, holder.key)
+    asked = ledger.free_disk_asked() if live is not None and live.waiting_from_mib is not None else None
+    return Snapshot(
+        paths=paths,
+        rows=rows,
+        holder=holder,
+        live=live,
+        free_disk_asked=asked,
+        was_killed=is_left_running and run_end.read(paths) is None,
+        standing=search_events.standing(ledger),
+        goals=search_events.goals(ledger),
+    )
 
 
 def _as_of_now(rows: list[SummaryRow], holder: LockHolder | None) -> list[SummaryRow]:

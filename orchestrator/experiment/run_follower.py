@@ -7,16 +7,16 @@ supervisor is never made to wait.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory, run_end
+from orchestrator.experiment import control, run_directory
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.ledger import Ledger, SummaryRow, live_facts, search_events, summary
+from orchestrator.ledger import Ledger, SummaryRow, live_facts, summary
 from orchestrator.ledger.row_reader import RowReader
 
 Condition: TypeAlias = Literal["missing", "empty", "benchmark", "unreadable", "examining", "running", "killed", "ended"]
@@ -117,26 +117,13 @@ class RunFollower:
                 self._forget()
             self._reader.update(ledger)
             self._ledger_inode = inode
-            standing, goals = search_events.standing(ledger), search_events.goals(ledger)
-            live = None if holder is None else live_facts.read(paths, holder.key)
-            asked = ledger.free_disk_asked() if live is not None and live.waiting_from_mib is not None else None
+            snapshot = control.taken(ledger, paths, holder, list(self._reader.rows.values()))
         finally:
             ledger.abandon()
-        rows = list(self._reader.rows.values())
-        is_left = holder is None and any(row["state"] == "RUNNING" for row in rows)
-        snapshot = Snapshot(
-            paths=paths,
-            rows=[self._as_left(row) for row in rows] if is_left else rows,
-            holder=holder,
-            live=live,
-            free_disk_asked=asked,
-            was_killed=is_left and run_end.read(paths) is None,
-            standing=standing,
-            goals=goals,
-        )
-        return RunLook(
-            condition="running" if holder else "killed" if snapshot.was_killed else "ended", snapshot=snapshot
-        )
+        if holder is not None:
+            return RunLook(condition="running", snapshot=snapshot)
+        condition: Condition = "killed" if snapshot.was_killed else "ended"
+        return RunLook(condition=condition, snapshot=replace(snapshot, rows=list(map(self._as_left, snapshot.rows))))
 
     def _as_left(self, row: SummaryRow) -> SummaryRow:
         """Without a supervisor no job runs."""
