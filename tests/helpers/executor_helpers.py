@@ -35,6 +35,18 @@ ASLEEP_FAMILY: list[Order] = [
     ("sleep", None),
 ]
 
+LIFELINE = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+from orchestrator.worker.runtime import lifeline
+from orchestrator.core.messages import Progress
+channel = lifeline.attach()
+if os.environ.get("RANK", "0") == "0":
+    channel.send(Progress(phase="starting").to_line())
+time.sleep(600)
+"""
+"""A worker that ignores a stop, and ends when its supervisor does: the lifeline's doing."""
+
 
 def descriptors() -> int:
     """How many this process has open, without those that only garbage of earlier tests holds."""

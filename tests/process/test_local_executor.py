@@ -17,6 +17,7 @@ from command_helpers import wait_until
 from executor_helpers import (
     ASLEEP,
     IGNORES_STOP,
+    LIFELINE,
     PUPPET,
     READY,
     Order,
@@ -363,89 +364,6 @@ def test_an_out_of_memory_kill_explains_as_many_ends_as_there_were(
             executor.cancel(handle, kill=True)
         ended = until_exit(executor, *handles)
     assert sorted(end.oom_killed for end in ended.values()) == [False, True]
-
-
-# -- the supervisor dies
-
-SUPERVISOR = """
-import sys, time
-sys.path[:0] = sys.argv[1:3]
-from pathlib import Path
-from executor_helpers import ASLEEP_FAMILY, PUPPET, make_launch, until_heard
-from orchestrator.executors.local import LocalExecutor
-command = PUPPET if sys.argv[4] == "puppet" else (sys.executable, "-S", "-c", sys.argv[4])
-executor = LocalExecutor(worker_command=command)
-handles = [executor.submit(make_launch(Path(sys.argv[3]), f"j{number}", ASLEEP_FAMILY)) for number in range(3)]
-until_heard(executor, *handles)
-print(executor._reaper._popen.pid, *(handle.pid for handle in handles), flush=True)
-while True:
-    executor.poll(10.0)
-"""
-
-
-def start_supervisor(root: Path, worker: str = "puppet") -> tuple[subprocess.Popen[str], int, list[int]]:
-    """A supervisor of three workers; the pids of its reaper and of the workers."""
-    command = [sys.executable, "-c", SUPERVISOR, str(REPOSITORY), str(REPOSITORY / "tests/helpers"), str(root), worker]
-    supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert supervisor.stdout is not None
-    guard, *workers = map(int, supervisor.stdout.readline().split())
-    return supervisor, guard, workers
-
-
-def descendants(root: Path) -> list[int]:
-    names = [root / f"j{number}" / name for number in range(3) for name in ("child", "daemon")]
-    return [int(text) for text in await_files(*names)]
-
-
-@pytest.mark.parametrize(
-    "also",
-    [
-        "nobody",
-        "all workers",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("one worker", "a stopped worker")),
-    ],
-)
-def test_when_the_supervisor_is_killed_nothing_survives(tmp_path: Path, also: str) -> None:
-    supervisor, guard, workers = start_supervisor(tmp_path)
-    with supervisor:
-        pids = [guard, *workers, *descendants(tmp_path)]
-        if also == "a stopped worker":
-            os.kill(workers[0], signal.SIGSTOP)
-        victims = {"one worker": workers[:1], "all workers": workers}.get(also, [])
-        for pid in [supervisor.pid, *victims]:
-            os.kill(pid, signal.SIGKILL)
-        supervisor.wait()
-    await_gone(pids)
-
-
-def test_when_the_terminal_signals_everybody_the_reaper_still_does_its_duty(tmp_path: Path) -> None:
-    supervisor, guard, workers = start_supervisor(tmp_path)
-    with supervisor:
-        pids = [guard, *workers, *descendants(tmp_path)]
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-            os.kill(guard, number)
-        os.kill(supervisor.pid, signal.SIGKILL)
-        supervisor.wait()
-    await_gone(pids)
-
-
-LIFELINE = """
-import signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-from orchestrator.worker.runtime import lifeline
-from orchestrator.core.messages import Progress
-lifeline.attach().send(Progress(phase="starting").to_line())
-time.sleep(600)
-"""
-
-
-def test_when_supervisor_and_reaper_are_killed_together_workers_end_by_themselves(tmp_path: Path) -> None:
-    supervisor, guard, workers = start_supervisor(tmp_path, LIFELINE)
-    with supervisor:
-        os.kill(guard, signal.SIGKILL)
-        os.kill(supervisor.pid, signal.SIGKILL)
-        supervisor.wait()
-    await_gone([guard, *workers])
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from executor_helpers import (
     Order,
     await_files,
     await_gone,
+    descriptors,
     events_until,
     family,
     local,
@@ -41,10 +41,6 @@ LOST = ExitCode.RANK_LOST
 def of_family(root: Path, ranks: int) -> list[int]:
     names = [root / f"{name}-{rank}" for rank in range(ranks) for name in ("child", "daemon")]
     return [int(text) for text in await_files(*names)]
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 # -- how ranks are started
@@ -313,73 +309,3 @@ def test_of_one_rank_nothing_is_named(code: int | None) -> None:
     one = rank_group(1)
     one.note(RankExit(rank=0, returncode=code))
     assert one.settle() == Exited(one.handle, code)
-
-
-# -- the supervisor
-
-SUPERVISOR = """
-import sys
-sys.path[:0] = sys.argv[1:3]
-from pathlib import Path
-from executor_helpers import PUPPET, family, make_rank_group, until_heard
-from orchestrator.executors.local import LocalExecutor
-command = PUPPET if sys.argv[4] == "puppet" else (sys.executable, "-S", "-c", sys.argv[4])
-executor = LocalExecutor(worker_command=command)
-handle = executor.submit(make_rank_group(Path(sys.argv[3]), "a", *map(family, range(3))))
-until_heard(executor, handle)
-ranks = executor._groups[handle].running
-print(executor._reaper._popen.pid, *(rank.pid for rank in ranks), flush=True)
-while True:
-    executor.poll(10.0)
-"""
-
-
-def start_supervisor(root: Path, worker: str = "puppet") -> tuple[subprocess.Popen[str], int, list[int]]:
-    """A supervisor of one attempt of three ranks; the pids of its reaper and of the ranks."""
-    command = [sys.executable, "-c", SUPERVISOR, str(REPOSITORY), str(REPOSITORY / "tests/helpers"), str(root), worker]
-    supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert supervisor.stdout is not None
-    guard, *ranks = map(int, supervisor.stdout.readline().split())
-    return supervisor, guard, ranks
-
-
-@pytest.mark.parametrize(
-    "also",
-    [
-        "nobody",
-        "all ranks",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("rank 0", "rank 2", "a stopped rank")),
-    ],
-)
-def test_when_the_supervisor_is_killed_no_rank_survives(tmp_path: Path, also: str) -> None:
-    supervisor, guard, ranks = start_supervisor(tmp_path)
-    with supervisor:
-        pids = [guard, *ranks, *of_family(tmp_path / "a", 3)]
-        if also == "a stopped rank":
-            os.kill(ranks[1], signal.SIGSTOP)
-        victims = {"rank 0": ranks[:1], "rank 2": ranks[2:], "all ranks": ranks}.get(also, [])
-        for pid in [supervisor.pid, *victims]:
-            os.kill(pid, signal.SIGKILL)
-        supervisor.wait()
-    await_gone(pids)
-
-
-LIFELINE = """
-import os, signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-from orchestrator.worker.runtime import lifeline
-from orchestrator.core.messages import Progress
-channel = lifeline.attach()
-if os.environ["RANK"] == "0":
-    channel.send(Progress(phase="starting").to_line())
-time.sleep(600)
-"""
-
-
-def test_when_supervisor_and_reaper_are_killed_together_every_rank_ends_by_itself(tmp_path: Path) -> None:
-    supervisor, guard, ranks = start_supervisor(tmp_path, LIFELINE)
-    with supervisor:
-        os.kill(guard, signal.SIGKILL)
-        os.kill(supervisor.pid, signal.SIGKILL)
-        supervisor.wait()
-    await_gone([guard, *ranks])

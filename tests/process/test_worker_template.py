@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from unittest import mock
@@ -238,42 +236,6 @@ def test_a_launch_that_is_execed_for_its_own_sake_says_why_and_starts_no_templat
         assert executor._template._popen is None
     assert "the job uses a GPU" in log(tmp_path, "a")
     assert log(tmp_path, "b") == "x" * 999 + "\n"
-
-
-SUPERVISOR = """
-import sys
-sys.path[:0] = sys.argv[1:3]
-from pathlib import Path
-from executor_helpers import ASLEEP_FAMILY, template_pid, forking, make_launch, until_heard
-root = Path(sys.argv[3])
-with forking() as executor:
-    handles = [executor.submit(make_launch(root, f"j{number}", ASLEEP_FAMILY, fork=True)) for number in range(2)]
-    until_heard(executor, *handles)
-    print(executor._reaper._popen.pid, template_pid(executor), *(handle.pid for handle in handles), flush=True)
-    while True:
-        executor.poll(10.0)
-"""
-
-
-@pytest.mark.parametrize(
-    "also", ["nobody", *(pytest.param(also, marks=pytest.mark.slow) for also in ("the template", "the orphan reaper"))]
-)
-def test_when_the_supervisor_is_killed_neither_template_nor_workers_survive(tmp_path: Path, also: str) -> None:
-    command = [sys.executable, "-c", SUPERVISOR, str(REPOSITORY), str(REPOSITORY / "tests/helpers"), str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
-        assert supervisor.stdout is not None
-        reaper, template, *workers = map(int, supervisor.stdout.readline().split())
-        names = [tmp_path / f"j{number}" / name for number in range(2) for name in ("child", "daemon")]
-        of_workers = [*workers, *map(int, await_files(*names))]
-        for pid in {"nobody": [], "the template": [template], "the orphan reaper": [reaper]}[also]:
-            os.kill(pid, signal.SIGKILL)
-        supervisor.kill()
-        supervisor.wait()
-    await_gone([reaper, template])
-    if also == "the orphan reaper":  # puppets do not end by themselves, as workers do
-        for pid in of_workers:
-            os.kill(pid, signal.SIGKILL)
-    await_gone(of_workers)
 
 
 @pytest.mark.slow
