@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,16 +49,7 @@ class Bench:
     """A running ``bench``, in a session of its own."""
 
     def __init__(self, *arguments: str | Path, cwd: Path) -> None:
-        self.popen = subprocess.Popen(
-            commands.command("bench", *arguments),
-            cwd=cwd,
-            env=commands.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        self.popen = commands.start(commands.command("bench", *arguments), cwd=cwd, start_new_session=True)
 
     def __enter__(self) -> Bench:
         return self
@@ -190,23 +180,12 @@ def test_no_child_of_a_supervised_training_outlives_a_killed_benchmark(tmp_path:
             lambda: any("children" in path.read_text() for path in folder.glob("**/worker.log")),
             "a worker with children",
         )
-        tokens = {commands.token_of(pid) for pid in pids_with(folder)}
+        tokens = {commands.token_of(pid) for pid in commands.mentioning(folder)}
         assert len(tokens) == 2, "the benchmark's, and the supervisor's own"
         assert sum(len(commands.carriers(token)) for token in tokens) >= 4
         bench.popen.kill()
         bench.popen.wait()
         commands.wait_until(lambda: not any(map(commands.carriers, tokens)), "their end")
-
-
-def pids_with(folder: Path) -> set[int]:
-    """Processes with a path below ``folder`` among their arguments."""
-    pids = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if str(folder).encode() in (entry / "cmdline").read_bytes():
-                    pids.add(int(entry.name))
-    return pids
 
 
 def test_wrong_usage_is_answered_with_the_valid_values(tmp_path: Path) -> None:

@@ -473,13 +473,10 @@ def small_memory() -> Iterator[Path]:
 def test_an_out_of_memory_kill_is_named_and_retried(small_memory: Path, tmp_path: Path) -> None:
     # The limit counts as the machine's memory: a job can ask for all of it, and the supervisor needs some too.
     jobs = write_experiment(tmp_path, odd("eats", "eat", retry={"max_retries": 1}, resources={"memory": "700 MiB"}))
-    process = subprocess.Popen(
+    process = commands.start(
         ["sh", "-c", 'echo $$ > "$0"/cgroup.procs; exec "$@"', small_memory.parent, *commands.command("run", jobs)],
         cwd=tmp_path,
-        env=commands.environment(),
-        stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
     )
     wait_until((tmp_path / "runs/tiny/jobs/eats-s0/attempts/0").exists, "a worker is launched")
     # Shared pages count for the job but not for the group; the job must not reach its own limit first.

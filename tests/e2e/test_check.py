@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from command_helpers import (
     environment,
     give,
     invoke,
+    start,
     wait_until,
     write_experiment,
 )
@@ -194,11 +194,11 @@ def test_a_robot_that_hangs_is_given_up_after_its_time(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "hangs.xml").write_text(HANGS)
     (tmp_path / "temporary").mkdir()
-    added = environment(TMPDIR=str(tmp_path / "temporary"))
-    with subprocess.Popen(command("check", "hangs.xml"), cwd=tmp_path, env=added, stderr=subprocess.PIPE) as process:
+    its_own = environment(TMPDIR=str(tmp_path / "temporary"))
+    with start(command("check", "hangs.xml"), cwd=tmp_path, env=its_own) as process:
         wait_until(lambda: list(tmp_path.glob("temporary/*/*/hangs.xml")), "the robot is examined")
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=PATIENCE_S)[1] == b"stopped\n"
+        assert process.communicate(timeout=PATIENCE_S)[1] == "stopped\n"
     assert process.returncode == 130
     assert os.listdir(tmp_path / "temporary") == []
 

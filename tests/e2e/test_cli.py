@@ -338,14 +338,7 @@ def test_logs_and_status_follow_until_all_is_over(tmp_path: Path) -> None:
     with Run(jobs, "--run-dir", "run", "--grace", "0.2", cwd=tmp_path, typed=commands.stubbed) as run:
         run.until("launched")
         followers = [
-            subprocess.Popen(
-                commands.command(*arguments),
-                cwd=tmp_path,
-                env=commands.environment(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+            commands.start(commands.command(*arguments), cwd=tmp_path, stderr=subprocess.STDOUT)
             for arguments in (("logs", "run", "deaf", "-f"), ("status", "run", "--watch"))
         ]
         logs, status = followers
@@ -402,14 +395,7 @@ def test_stop_and_cancel_reach_a_supervisor_at_work(tmp_path: Path) -> None:
 
 def test_interrupted_run_says_how_it_goes_on(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000})
-    process = subprocess.Popen(
-        commands.stubbed("run", jobs, "--run-dir", "run"),
-        cwd=tmp_path,
-        env=commands.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = commands.start(commands.stubbed("run", jobs, "--run-dir", "run"), cwd=tmp_path)
     commands.wait_until((tmp_path / "run/jobs/hopper-s0/started").exists, "a worker")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=commands.PATIENCE_S)

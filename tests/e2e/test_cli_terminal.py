@@ -105,13 +105,7 @@ def test_closing_the_terminal_stops_in_good_order(tmp_path: Path) -> None:
 
 def test_reader_that_goes_away_does_not_end_the_training(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))
-    process = subprocess.Popen(
-        commands.stubbed("run", jobs, "--run-dir", "run"),
-        cwd=tmp_path,
-        env=commands.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = commands.start(commands.stubbed("run", jobs, "--run-dir", "run"), cwd=tmp_path)
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout, process.stderr:
@@ -119,7 +113,7 @@ def test_reader_that_goes_away_does_not_end_the_training(tmp_path: Path) -> None
         process.stdout.close()
         (tmp_path / "go-one-s0").touch()
         assert process.wait(commands.PATIENCE_S) == 0
-        assert process.stderr.read() == b""
+        assert process.stderr.read() == ""
     assert {row["state"] for row in commands.summary(tmp_path / "run").values()} == {"SUCCEEDED"}
 
 
@@ -144,14 +138,8 @@ def test_a_log_is_harmless_in_a_terminal_and_as_it_is_in_a_pipe(finished: Experi
 @pytest.mark.skipif(shutil.which("nohup") is None, reason="nohup is not installed")
 def test_nohup_keeps_its_promise(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))
-    process = subprocess.Popen(
-        ["nohup", *commands.stubbed("run", jobs, "--run-dir", "run")],
-        cwd=tmp_path,
-        env=commands.environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    without_hangup = ["nohup", *commands.stubbed("run", jobs, "--run-dir", "run")]
+    process = commands.start(without_hangup, cwd=tmp_path, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     with process.stdout:
         process.stdout.readline()

@@ -60,15 +60,9 @@ def trained_steps(run: RunPaths) -> int:
     return sum(STEPS if job.model.exists() else job_directory.checkpointed_steps(job) for job in jobs)
 
 
-def supervised(jobs: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        commands.command("run", jobs, "--run-dir", jobs.parent / "run"),
-        cwd=jobs.parent,
-        env=commands.environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+def supervised(jobs: Path) -> subprocess.Popen[str]:
+    command = commands.command("run", jobs, "--run-dir", jobs.parent / "run")
+    return commands.start(command, cwd=jobs.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def killed_and_resumed(jobs: Path, paths: RunPaths) -> int:

@@ -78,28 +78,13 @@ def without_warnings(lines: str) -> list[dict[str, Any]]:
 
 
 def following(cwd: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        commands.command("attach", "run", *arguments),
-        cwd=cwd,
-        env=commands.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return commands.start(commands.command("attach", "run", *arguments), cwd=cwd)
 
 
 @contextlib.contextmanager
 def waiting(cwd: Path) -> Iterator[subprocess.Popen[str]]:
     """A `wait` that has begun to wait."""
-    process = subprocess.Popen(
-        commands.command("wait", "run"),
-        cwd=cwd,
-        env=commands.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+    with commands.start(commands.command("wait", "run"), cwd=cwd) as process:
         try:
             commands.wait_until(lambda: heeds_sigint(process.pid), "the command waits")
             yield process
@@ -154,13 +139,8 @@ def test_what_is_wrong_is_reported_by_the_command_itself(jobs: Path, tmp_path: P
 
 
 def test_ctrl_c_while_the_command_waits_ends_both(jobs: Path, tmp_path: Path, run_dir: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HELD, "run", str(jobs), "--run-dir", "run", "--detach"],
-        cwd=tmp_path,
-        env=commands.environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    held = [sys.executable, "-c", HELD, "run", jobs, "--run-dir", "run", "--detach"]
+    process = commands.start(held, cwd=tmp_path)
     commands.wait_until((tmp_path / "examining").exists, "the examination")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=commands.PATIENCE_S)

@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from command_helpers import (
     environment,
     give,
     invoke,
+    start,
     summary,
     wait_until,
 )
@@ -132,11 +132,11 @@ def test_ctrl_c_leaves_no_job_file(tmp_path: Path) -> None:
     hangs = cart(tail="<worldbody>" + "<body pos='0 0 9'><freejoint/><geom size='1'/></body>" * 300 + "</worldbody>")
     (tmp_path / "hangs.xml").write_text(hangs.replace("<worldbody>", '<option iterations="2000000000"/><worldbody>', 1))
     (tmp_path / "temporary").mkdir()
-    added = environment(TMPDIR=str(tmp_path / "temporary"))
-    with subprocess.Popen(command("init", "hangs.xml"), cwd=tmp_path, env=added, stderr=subprocess.PIPE) as process:
+    its_own = environment(TMPDIR=str(tmp_path / "temporary"))
+    with start(command("init", "hangs.xml"), cwd=tmp_path, env=its_own) as process:
         wait_until(lambda: list(tmp_path.glob("temporary/*/*/hangs.xml")), "the robot is examined")
         process.send_signal(signal.SIGINT)
-        assert b"nothing was written" in process.communicate(timeout=PATIENCE_S)[1]
+        assert "nothing was written" in process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 130
     assert {path.name for path in tmp_path.iterdir()} == {"hangs.xml", "temporary"}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import command_helpers as commands
 import pytest
-from command_helpers import environment, invoke, odd, stubbed, wait_until, write_experiment
+from command_helpers import environment, invoke, odd, start, stubbed, wait_until, write_experiment
 
 from orchestrator import jobfile
 from orchestrator.core.errors import RunDirError, UsageError
@@ -24,15 +24,8 @@ from orchestrator.ledger import Ledger, Request
 @contextlib.contextmanager
 def run(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """A run whose workers train nothing and end when they are told to; a test that fails kills it."""
-    with subprocess.Popen(
-        stubbed("run", "jobs.toml", "--run-dir", "run", *options),
-        cwd=folder,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
+    command = stubbed("run", "jobs.toml", "--run-dir", "run", *options)
+    with start(command, cwd=folder, stderr=subprocess.STDOUT) as process:
         try:
             yield process
         except BaseException:

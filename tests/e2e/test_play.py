@@ -208,13 +208,11 @@ def test_a_checkpoint_that_training_removes_after_it_was_chosen_still_plays(fini
 
 def test_ctrl_c_ends_the_player_with_the_command(finished_once: Experiment) -> None:
     played = commands.command("play", finished_once.run_dir, "hopper", "--seconds", "600", "--output", "never")
-    with subprocess.Popen(
-        played, cwd=finished_once.cwd, env=environment(**NO_DISPLAY), stderr=subprocess.PIPE
-    ) as popen:
+    with commands.start(played, cwd=finished_once.cwd, env=environment(**NO_DISPLAY)) as popen:
         [player] = wait_until(lambda: players_of(popen.pid), "there is a player")
         popen.send_signal(signal.SIGINT)
         _, said = popen.communicate(timeout=commands.PATIENCE_S)
-    assert (popen.returncode, said.decode()) == (130, "stopped\n")
+    assert (popen.returncode, said) == (130, "stopped\n")
     wait_until(lambda: not is_running(player), "the player ends with its command")
 
 

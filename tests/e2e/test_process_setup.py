@@ -120,14 +120,9 @@ def test_no_file_of_an_experiment_takes_the_place_of_a_closed_stream(
 
 
 def test_signals_that_were_blocked_stop_the_command_and_its_workers(jobs: Path, tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        stubbed("run", jobs, "--run-dir", "run"),
-        cwd=tmp_path,
-        env=commands.environment(),
-        preexec_fn=block_signals,  # noqa: PLW1509
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
+    command = stubbed("run", jobs, "--run-dir", "run")
+    nowhere = subprocess.DEVNULL
+    process = commands.start(command, cwd=tmp_path, stdout=nowhere, stderr=nowhere, preexec_fn=block_signals)
     try:
         launched(tmp_path)
         process.send_signal(signal.SIGTERM)

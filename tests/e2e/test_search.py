@@ -208,14 +208,8 @@ def kill_and_finish(jobs: Path) -> int:
     """
     folder, chance = jobs.parent, random.Random(18)
     for kinds in RUNS_TO_KILL:
-        with subprocess.Popen(
-            commands.command("run", jobs, "--run-dir", folder / "run"),
-            cwd=folder,
-            env=commands.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as process:
+        command = commands.command("run", jobs, "--run-dir", folder / "run")
+        with commands.start(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
                 for kind in (*kinds, "supervisor"):
                     kill_one(kind, folder, process, chance)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +132,7 @@ def test_only_jobs_that_depend_on_neighbours_randomness_or_state_outside_of_the_
 @pytest.mark.slow
 def test_interrupted_it_leaves_no_process_and_no_scratch(finished: Experiment) -> None:
     command = commands.command("verify", finished.run_dir, "--iterations", "100000")
-    with subprocess.Popen(
-        command, cwd=finished.cwd, env=commands.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with commands.start(command, cwd=finished.cwd) as process:
         folder = finished.run_dir / "verify/alone-0-0/jobs"
         wait_until(lambda: list(folder.glob("*/progress.csv")), "it trains")
         worker = next(pid for pid in children(process.pid) if b"orchestrator.worker" in command_line(pid))

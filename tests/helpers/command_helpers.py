@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -334,6 +334,16 @@ def instant_workers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     )
 
 
+def start(command_line: Sequence[str | Path], *, cwd: Path, **how: Any) -> subprocess.Popen[str]:
+    """A command in a process of its own, which has no input and whose output can be read.
+
+    :param how: other keywords of :class:`subprocess.Popen`.
+    """
+    pipe = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process: subprocess.Popen[str] = subprocess.Popen(command_line, cwd=cwd, **{"env": environment(), **pipe, **how})
+    return process
+
+
 class Run:
     """A ``run --json`` in a process of its own.
 
@@ -347,16 +357,8 @@ class Run:
         self.events: list[dict[str, Any]] = []
         self.stderr = ""
         """Standard error, after its end."""
-        self.popen = subprocess.Popen(
-            typed("run", *arguments, "--json"),
-            cwd=cwd,
-            env=environment(**added),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        command_line = typed("run", *arguments, "--json")
+        self.popen = start(command_line, cwd=cwd, env=environment(**added), start_new_session=True)
 
     def __enter__(self) -> Run:
         return self
@@ -440,13 +442,22 @@ def token_of(pid: int) -> bytes:
 
 def carriers(token: bytes) -> list[int]:
     """Pids of the processes with that token."""
+    return _with_text(token, "environ")
+
+
+def _with_text(text: bytes, file: str) -> list[int]:
     pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if token in (entry / "environ").read_bytes():
+                if text in (entry / file).read_bytes():
                     pids.append(int(entry.name))
     return pids
+
+
+def mentioning(folder: Path) -> list[int]:
+    """Pids of the processes with that folder in their command line."""
+    return _with_text(str(folder).encode(), "cmdline")
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import json
 import os
@@ -72,17 +71,7 @@ def test_without_an_address_ray_is_started_here_and_ends_with_the_command(
         token = cluster_token.token_file({"XDG_CONFIG_HOME": its_own["XDG_CONFIG_HOME"]})
         assert stat.S_IMODE(token.stat().st_mode) == 0o600
         assert {json.loads(line)["event"] for line in done.stdout.splitlines()} >= {"launched", "succeeded", "ended"}
-        wait_until(lambda: not mentioned(folder), "the end of Ray's processes")
-
-
-def mentioned(text: str) -> list[str]:
-    """Pids of processes that have ``text`` in their command line."""
-    names = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit() and text.encode() in (entry / "cmdline").read_bytes():
-                names.append(entry.name)
-    return names
+        wait_until(lambda: not commands.mentioning(Path(folder)), "the end of Ray's processes")
 
 
 def rows(table: Path) -> int:
