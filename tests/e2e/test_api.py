@@ -8,7 +8,6 @@ import gc
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from datetime import datetime
@@ -249,13 +248,7 @@ except KeyboardInterrupt as error:
 
 def test_ctrl_c_in_a_script_is_a_keyboard_interrupt_once_all_have_left(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 1_000_000})
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(jobs)],
-        env=commands.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = commands.start([sys.executable, "-c", SCRIPT, jobs], cwd=tmp_path)
     commands.wait_until((tmp_path / "runs/tiny/jobs/hopper-s0/started").exists, "a worker")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=commands.PATIENCE_S)
@@ -334,14 +327,8 @@ def test_a_loaded_policy_is_trained_further_as_documented(trained: Path, tmp_pat
     section = text.partition("## Train it further with Stable-Baselines3 alone\n")[2]
     code = section.partition("```python\n")[2].partition("```")[0]
     code = code.replace("100_000", "2_048").replace("env, 10)", "env, 2)").replace("runs/robots", str(trained))
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        check=False,
-        cwd=tmp_path,
-        env=commands.environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-    )
+    one_thread = commands.environment(OMP_NUM_THREADS="1")
+    done = commands.finish([sys.executable, "-c", code], cwd=tmp_path, env=one_thread)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"further.zip", "further.pkl"}
 
@@ -350,14 +337,8 @@ def test_a_loaded_policy_is_trained_further_as_documented(trained: Path, tmp_pat
 def test_models_load_and_act_where_this_package_is_not_installed(trained: Path) -> None:
     jobs = trained / "jobs"
     files = [jobs / "pendulum-s0/model.zip", jobs / "pendulum-s0/vecnormalize.pkl", jobs / "hopper-s0/model.zip"]
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", ACT, *files],
-        check=False,
-        cwd="/",
-        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-        capture_output=True,
-        text=True,
-    )
+    plain = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = commands.finish([sys.executable, "-I", "-c", ACT, *files], cwd=Path("/"), env=plain)
     assert done.stdout == "(1,)\n", done.stderr
 
 

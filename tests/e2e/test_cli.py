@@ -82,18 +82,14 @@ def test_supervisor_side_imports_nothing_heavy(tmp_path: Path) -> None:
     modules = "cli, api, experiment.session, terminal.status_view, experiment.control, machine.doctor, executors.local"
     code = "import sys\n" + "\n".join(f"import orchestrator.{name}" for name in modules.split(", "))
     code += f"\nprint([name for name in {HEAVY} if name in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=False, env=commands.environment(), capture_output=True, text=True
-    )
+    done = commands.finish([sys.executable, "-c", code], cwd=tmp_path)
     assert done.stdout == "[]\n", done.stderr
 
 
 def test_help_imports_neither_the_format_of_job_files_nor_the_supervisor(tmp_path: Path) -> None:
     unwanted = "('pydantic', 'orchestrator.supervisor.supervisor')"
     code = f"import sys, orchestrator.cli; print([n for n in {unwanted} if n in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=False, env=commands.environment(), capture_output=True, text=True
-    )
+    done = commands.finish([sys.executable, "-c", code], cwd=tmp_path)
     assert done.stdout == "[]\n", done.stderr
 
 
@@ -503,14 +499,7 @@ def test_files_have_the_modes_of_the_users_umask_and_are_never_world_writable(
 ) -> None:
     jobs = write_experiment(tmp_path, {"name": "balancer", "xml": commands.BALANCER, "task": "balance"})
     shell = ["sh", "-c", f'umask {umask}; exec "$@"', "sh"]
-    done = subprocess.run(
-        [*shell, *commands.command("run", jobs, "--run-dir", "run")],
-        check=False,
-        cwd=tmp_path,
-        env=commands.environment(),
-        capture_output=True,
-        text=True,
-    )
+    done = commands.finish([*shell, *commands.command("run", jobs, "--run-dir", "run")], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     made = [tmp_path / "run", *(tmp_path / "run").rglob("*")]
     wrong = [path for path in made if path.stat().st_mode & never]

@@ -60,16 +60,7 @@ def supervisor(run_dir: Path) -> LockHolder:
 
 def typed(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A command that examines and trains nothing, to its end; nobody else may keep its output open."""
-    return subprocess.run(
-        stubbed(*arguments),
-        cwd=cwd,
-        env=commands.environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=commands.PATIENCE_S,
-    )
+    return commands.finish(stubbed(*arguments), cwd=cwd)
 
 
 def without_warnings(lines: str) -> list[dict[str, Any]]:

@@ -43,23 +43,14 @@ def launched(tmp_path: Path) -> None:
     commands.wait_until((tmp_path / "run/jobs/one-s0/started").exists, "the launch")
 
 
-def without(*descriptors: int, command: list[str], cwd: Path) -> subprocess.CompletedProcess[bytes]:
+def without(*descriptors: int, command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, with some of its standard streams closed."""
 
     def close() -> None:
         for descriptor in descriptors:
             os.close(descriptor)
 
-    return subprocess.run(
-        command,
-        check=False,
-        cwd=cwd,
-        env=commands.environment(),
-        preexec_fn=close,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=commands.PATIENCE_S,
-    )
+    return commands.finish(command, cwd=cwd, preexec_fn=close)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +64,8 @@ def without(*descriptors: int, command: list[str], cwd: Path) -> subprocess.Comp
 def test_run_with_closed_standard_streams_trains_and_is_silent(closed: list[int], jobs: Path, tmp_path: Path) -> None:
     (tmp_path / "go-one-s0").touch()
     done = without(*closed, command=stubbed("run", jobs, "--run-dir", "run"), cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert (b"one-s0" in done.stdout) == (1 not in closed)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("one-s0" in done.stdout) == (1 not in closed)
     assert succeeded(tmp_path)
 
 
@@ -87,7 +78,7 @@ def test_an_error_has_its_exit_code_where_nothing_can_be_printed(tmp_path: Path)
 def test_the_api_shows_nothing_where_standard_output_is_closed(how: str, jobs: Path, tmp_path: Path) -> None:
     (tmp_path / "go-one-s0").touch()
     done = without(command=[sys.executable, "-c", SCRIPT, how], cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert succeeded(tmp_path)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +14,7 @@ import picture_helpers
 import pytest
 from command_helpers import (
     REPOSITORY,
-    environment,
+    finish,
 )
 from PIL import Image
 
@@ -29,13 +28,7 @@ Looks: TypeAlias = dict[str, dict[str, Any]]
 
 def looked_at(files: dict[str, Path]) -> Looks:
     """Where robots are in their pictures, by the names of ``files``."""
-    done = subprocess.run(
-        [sys.executable, picture_helpers.__file__, *files.values()],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finish([sys.executable, picture_helpers.__file__, *files.values()], cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
     return dict(zip(files, map(json.loads, done.stdout.splitlines()), strict=True))
 

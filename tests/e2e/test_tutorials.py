@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from command_helpers import REPOSITORY, environment
+from command_helpers import REPOSITORY, environment, finish
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RSYNC = (
@@ -53,16 +52,7 @@ class Reader:
         return outputs
 
     def run(self, command: str) -> str:
-        done = subprocess.run(
-            ["sh", "-c", command],
-            check=False,
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=280,
-        )
+        done = finish(["sh", "-c", command], cwd=self.folder, env=self.environment, patience_s=280)
         # An experiment that --until has stopped ends with 130, and so does `attach`.
         expected = (130,) if " attach " in command else (0,)
         assert done.returncode in expected, f"$ {command}\n{done.stdout}{done.stderr}"

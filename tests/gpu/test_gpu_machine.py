@@ -82,15 +82,8 @@ def test_doctor_tells_how_many_jobs_fit_on_each_gpu(tmp_path: Path, device: str)
 @pytest.mark.parametrize("device", gpu_helpers.ON_BOTH)
 def test_pictures_are_rendered_off_screen(tmp_path: Path, device: str) -> None:
     added = {"MUJOCO_GL": "egl"} if device == "cuda" else {}
-    done = subprocess.run(
-        [sys.executable, "-c", PICTURE, str(commands.HOPPER)],
-        cwd=tmp_path,
-        env=commands.environment(**added),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    command = [sys.executable, "-c", PICTURE, commands.HOPPER]
+    done = commands.finish(command, cwd=tmp_path, env=commands.environment(**added))
     if "skip: " in done.stderr:
         pytest.skip(done.stderr.partition("skip: ")[2].strip())
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -55,14 +54,8 @@ print(json.dumps(answers))
 
 @pytest.mark.parametrize("device", gpu_helpers.ON_BOTH)
 def test_a_group_of_one_rank_trains_as_stock_ppo_does(tmp_path: Path, device: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ONE_RANK, device, str(tmp_path)],
-        env=commands.environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    command = [sys.executable, "-c", ONE_RANK, device, tmp_path]
+    done = commands.finish(command, cwd=tmp_path, env=commands.environment(OMP_NUM_THREADS="1"))
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout.splitlines()[-1])
     assert answers["array"] == [0, 1, 2, 3, 4]

@@ -53,31 +53,16 @@ class Machine:
 
     def run(self, command: Sequence[str], cwd: Path | None = None, **added: str) -> subprocess.CompletedProcess[str]:
         """Run any command there and wait for its end."""
-        return subprocess.run(
-            [*self._within, *command],
-            cwd=cwd or self.home,
-            env=self.environment(**added),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        there = [*self._within, *command]
+        return commands.finish(there, cwd=cwd or self.home, env=self.environment(**added), patience_s=PATIENCE_S)
 
     @contextmanager
     def running(
         self, *arguments: str | Path, typed: Sequence[str] = ("-m", "orchestrator")
     ) -> Iterator[subprocess.Popen[str]]:
         """A ``run --json`` there, whose events can be read; killed after the block if it still runs."""
-        process = subprocess.Popen(
-            self.command(*typed, "run", *map(str, arguments), "--json"),
-            cwd=self.home,
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        with process:
+        command = self.command(*typed, "run", *map(str, arguments), "--json")
+        with commands.start(command, cwd=self.home, env=self.environment(), stderr=None) as process:
             try:
                 yield process
             finally:

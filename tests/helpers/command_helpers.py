@@ -267,6 +267,20 @@ def bow_to_permissions() -> None:
             raise OSError(ctypes.get_errno(), "capability not dropped")
 
 
+PIPES = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+
+def finish(
+    command_line: Sequence[str | Path], *, cwd: Path, patience_s: float = PATIENCE_S * 2, **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """Like :func:`start`, to its end."""
+    settings = {"env": environment(), **PIPES, **how}
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command_line, cwd=cwd, timeout=patience_s, check=False, **settings
+    )
+    return done
+
+
 def give(
     *arguments: str | Path,
     cwd: Path,
@@ -278,17 +292,8 @@ def give(
 
     ``before`` is called in the new process before the command replaces it.
     """
-    done = subprocess.run(
-        command(*arguments),
-        check=False,
-        preexec_fn=before,
-        cwd=cwd,
-        env=environment(**added),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=patience_s,
-    )
+    one = command(*arguments)
+    done = finish(one, cwd=cwd, env=environment(**added), preexec_fn=before, patience_s=patience_s)
     assert "Traceback" not in done.stderr + done.stdout, done.stderr + done.stdout
     return done
 
@@ -339,8 +344,7 @@ def start(command_line: Sequence[str | Path], *, cwd: Path, **how: Any) -> subpr
 
     :param how: other keywords of :class:`subprocess.Popen`.
     """
-    pipe = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process: subprocess.Popen[str] = subprocess.Popen(command_line, cwd=cwd, **{"env": environment(), **pipe, **how})
+    process: subprocess.Popen[str] = subprocess.Popen(command_line, cwd=cwd, **{"env": environment(), **PIPES, **how})
     return process
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -38,14 +37,8 @@ def test_run_and_train_can_use_a_cluster_in_turn_and_restore_the_environment(
     tmp_path: Path, ray_cluster: Cluster
 ) -> None:
     write_experiment(tmp_path, odd("a", "nothing"))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM, ray_cluster.address, str(HOPPER)],
-        cwd=tmp_path,
-        env=commands.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, ray_cluster.address, HOPPER]
+    done = commands.finish(command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["ok"] == [True] * 3

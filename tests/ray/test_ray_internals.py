@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_helpers import environment, wait_until
+from command_helpers import finish, wait_until
 from ray_helpers import Cluster
 
 from orchestrator.executors.ray import internals
@@ -50,15 +49,9 @@ def test_free_resources_are_listed_by_node(connection: Connection) -> None:
     assert internals.available_resources()[connection.node]["CPU"] == 4
 
 
-def test_rays_command_line_runs() -> None:
+def test_rays_command_line_runs(tmp_path: Path) -> None:
     program = "from orchestrator.executors.ray.internals import ray_command; ray_command()"
-    shown = subprocess.run(
-        [sys.executable, "-c", program, "start", "--help"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    shown = finish([sys.executable, "-c", program, "start", "--help"], cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     for option in ("--node-ip-address", "--temp-dir", "--include-log-monitor", "--object-store-memory"):
         assert option in shown.stdout
