@@ -93,8 +93,7 @@ def kill(worker: helpers.Worker, paths: JobPaths, *, after_a_checkpoint: bool, w
 )
 def test_killed_and_resumed_learns_the_same_bits(tmp_path: Path, changes: dict[str, Any], twice: bool) -> None:
     undisturbed = make_job(tmp_path / "undisturbed", **changes)
-    record, log = helpers.train_here(undisturbed)
-    assert record.code == ExitCode.SUCCEEDED, log
+    record = helpers.train_to_its_end(undisturbed)
     is_stock = bool({"learner", "algo"} & changes.keys()) or changes.get("env") == "CartPole-v1"
     assert record.learner == ("sb3" if is_stock else "fast")
     assert record.wall_s is not None
@@ -158,8 +157,7 @@ def test_stopped_again_and_again_learns_the_same_bits(tmp_path: Path, changes: d
     (tmp_path / "images.py").write_text(IMAGES)
     changes |= {"search_path": str(tmp_path), "normalize": True, "checkpoint_every": 128, "total_timesteps": 768}
     undisturbed, stopped = (make_job(tmp_path / name, **changes) for name in ("undisturbed", "stopped"))
-    record, log = helpers.train_here(undisturbed)
-    assert record.code == ExitCode.SUCCEEDED, log
+    helpers.train_to_its_end(undisturbed)
     stops = 2
     for number in range(stops):
         with helpers.Worker(stopped, number) as worker:
@@ -168,8 +166,7 @@ def test_stopped_again_and_again_learns_the_same_bits(tmp_path: Path, changes: d
                 time.sleep(0.001)
             worker.process.terminate()
             worker.wait()
-    record, log = helpers.train_here(stopped, stops)
-    assert record.code == ExitCode.SUCCEEDED, log
+    helpers.train_to_its_end(stopped, stops)
     assert what_was_learnt(stopped) == what_was_learnt(undisturbed)
 
 
@@ -177,8 +174,7 @@ def test_stopped_again_and_again_learns_the_same_bits(tmp_path: Path, changes: d
 def trained_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[JobPaths, ExitRecord]:
     """A finished job; not to be changed."""
     paths = make_job(tmp_path_factory.mktemp("trained") / "job", eval_episodes=1)
-    record, log = helpers.train_here(paths)
-    assert record.code == ExitCode.SUCCEEDED, log
+    record = helpers.train_to_its_end(paths)
     return paths, record
 
 

@@ -156,13 +156,18 @@ def train_here(paths: JobPaths, number: int = 0) -> tuple[ExitRecord, str]:
     return record, f"{log.getvalue()}{record.traceback}"
 
 
+def train_to_its_end(paths: JobPaths, number: int = 0) -> ExitRecord:
+    """Like :func:`train_here`; it must succeed."""
+    record, log = train_here(paths, number)
+    assert record.code == ExitCode.SUCCEEDED, log
+    return record
+
+
 def train_again(trained: JobPaths, directory: Path, **changes: Any) -> tuple[JobPaths, ExitRecord]:
     """Train a job again in ``directory`` and in this process, alone and undisturbed, with ``changes`` to its spec."""
     paths = job(directory, dataclasses.replace(WorkerSpec.from_json(trained.spec.read_text()), **changes))
     shutil.copytree(trained.robot, paths.robot)
-    record, log = train_here(paths)
-    assert record.code == ExitCode.SUCCEEDED, log
-    return paths, record
+    return paths, train_to_its_end(paths)
 
 
 def algorithm(algo: str, **changes: Any) -> WorkerSpec:

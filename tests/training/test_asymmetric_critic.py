@@ -81,8 +81,7 @@ def test_the_actor_is_blind_to_them_after_training_and_the_critic_is_not(
     tmp_path: Path, algo: str, changes: dict[str, Any]
 ) -> None:
     _, paths = job(tmp_path / "job", algo, **changes)
-    record, log = helpers.train_here(paths)
-    assert record.code == ExitCode.SUCCEEDED, log
+    helpers.train_to_its_end(paths)
     model, env = job_policy.load(paths.root, n_envs=4)
     observations = np.array(env.reset())
     others = observations.copy()
@@ -130,8 +129,7 @@ def test_an_exported_actor_does_not_have_them(tmp_path: Path, algo: str) -> None
 @pytest.mark.parametrize("learner", ["fast", "sb3"])
 def test_a_resumed_training_has_the_same_weights(tmp_path: Path, learner: str) -> None:
     (_, whole), (spec, parts) = (job(tmp_path / name, learner=learner) for name in ("whole", "parts"))
-    record, log = helpers.train_here(whole)
-    assert record.code == ExitCode.SUCCEEDED, log
+    record = helpers.train_to_its_end(whole)
     parts.spec.write_text(dataclasses.replace(spec, pause_at=600).to_json())
     assert helpers.train_here(parts)[0].code == ExitCode.PAUSED
     parts.spec.write_text(spec.to_json())
@@ -141,11 +139,9 @@ def test_a_resumed_training_has_the_same_weights(tmp_path: Path, learner: str) -
 
 def test_an_actor_that_starts_from_another_policy_is_blind_too(tmp_path: Path) -> None:
     _, first = job(tmp_path / "first", asymmetric=False)
-    record, log = helpers.train_here(first)
-    assert record.code == ExitCode.SUCCEEDED, log
+    helpers.train_to_its_end(first)
     _, second = job(tmp_path / "second", evaluate={"body.trunk.mass": ["*0.8", "*1.2"]}, eval_episodes=1)
-    record, log = helpers.train_here(second)
-    assert record.code == ExitCode.SUCCEEDED, log
+    record = helpers.train_to_its_end(second)
     assert record.weights_sha256
 
 
@@ -165,8 +161,7 @@ def initial(source: dict[str, Any], paths: JobPaths, algo: str) -> ExaminationAn
 @pytest.mark.parametrize("algo", ["ppo", "sac"])
 def test_a_job_starts_from_a_policy_whose_critic_saw_the_same(tmp_path: Path, algo: str) -> None:
     spec, first = job(tmp_path / "first", algo, eval_episodes=0)
-    record, log = helpers.train_here(first)
-    assert record.code == ExitCode.SUCCEEDED, log
+    helpers.train_to_its_end(first)
     examined = initial({"path": str(first.root)}, first, algo)
     assert examined.problem is None
     assert "exact copy" in str(examined.init)

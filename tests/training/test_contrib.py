@@ -135,16 +135,14 @@ def test_a_recurrent_policy_remembers_its_own_episode_and_no_other(tmp_path: Pat
 def test_what_only_memory_can_learn_is_learnt_and_evaluated(tmp_path: Path) -> None:
     spec = memory(tmp_path, total_timesteps=6_000, eval_episodes=10, checkpoint_every=3_000)
     paths = helpers.job(tmp_path / "job", spec)
-    record, log = helpers.train_here(paths)
-    assert record.code == ExitCode.SUCCEEDED, log
+    helpers.train_to_its_end(paths)
     told = json.loads(paths.eval.read_text())["deterministic"]
     assert told["mean"] == 6, "a policy without memory has 3.5"
 
 
 def test_evaluate_policy_has_the_returns_of_the_evaluation_with_a_recurrent_policy(tmp_path: Path) -> None:
     paths = helpers.job(tmp_path / "job-s3", helpers.algorithm("recurrent-ppo", total_timesteps=512, eval_episodes=3))
-    record, log = helpers.train_here(paths)
-    assert record.code == ExitCode.SUCCEEDED, log
+    helpers.train_to_its_end(paths)
     told = json.loads(paths.eval.read_text())
     for checkpoint in (None, "latest"):
         model, env = orchestrator.load(paths.root, n_envs=told["n_envs"], checkpoint=checkpoint)

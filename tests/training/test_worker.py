@@ -107,8 +107,7 @@ def stock_ppo(spec: WorkerSpec, directory: Path) -> tuple[Path, Path]:
 def test_weights_are_those_of_stock_sb3_on_a_discrete_task(tmp_path: Path) -> None:
     spec = helpers.spec(env="CartPole-v1")
     paths = helpers.job(tmp_path / "job", spec)
-    record, log = helpers.train_here(paths)
-    assert record.code == ExitCode.SUCCEEDED, log
+    helpers.train_to_its_end(paths)
     stock, _ = stock_ppo(spec, tmp_path)
     assert helpers.same_bits(helpers.parameters(paths.model), helpers.parameters(stock))
 
@@ -117,8 +116,7 @@ def test_weights_and_statistics_are_those_of_stock_sb3_with_normalisation_and_sc
     hyperparameters = {**helpers.SMALL_PPO, "learning_rate": "linear(3e-4, 0)", "gamma": 0.98}
     spec = helpers.spec(env="Hopper-v5", normalize=True, learner="sb3", hyperparameters=hyperparameters)
     paths = helpers.job(tmp_path / "job", spec)
-    record, log = helpers.train_here(paths)
-    assert record.code == ExitCode.SUCCEEDED, log
+    helpers.train_to_its_end(paths)
     stock, statistics = stock_ppo(spec, tmp_path)
     assert helpers.same_bits(helpers.parameters(paths.model), helpers.parameters(stock))
     assert helpers.normalization(paths.vecnormalize) == helpers.normalization(statistics)
@@ -166,8 +164,7 @@ def test_columns_are_known_before_the_first_row(tmp_path: Path) -> None:
     for name, changes in {"discrete": {}, "continuous": {"env": "Pendulum-v1"}}.items():
         hyperparameters = {**helpers.SMALL_PPO, "clip_range_vf": 0.2, "n_steps": 256}
         paths = helpers.job(tmp_path / name, helpers.spec(**changes, hyperparameters=hyperparameters))
-        record, log = helpers.train_here(paths)
-        assert record.code == ExitCode.SUCCEEDED, log
+        helpers.train_to_its_end(paths)
         (row,) = helpers.rows(paths.progress_csv)
         assert all(row.values())
         env_id = changes.get("env", "CartPole-v1")
@@ -366,8 +363,7 @@ def test_checkpoints_by_time_fall_on_every_iteration_that_ends_later_and_change_
     weights = set()
     for name, interval in intervals.items():
         saved[name] = []
-        record, log = helpers.train_here(helpers.job(tmp_path / name, helpers.spec(**interval)))
-        assert record.code == ExitCode.SUCCEEDED, log
+        record = helpers.train_to_its_end(helpers.job(tmp_path / name, helpers.spec(**interval)))
         weights.add(record.weights_sha256)
     assert saved == {"always": [128, 256, 384, 512], "never": [512], "steps": [256, 512]}
     assert len(weights) == 1
