@@ -57,16 +57,14 @@ def test_every_way_is_measured_once_and_the_command_ends_with_the_verdict(tmp_pa
     first, *_ = rank_analysis.facts(tmp_path / "bench")["sentences"]
     assert first.startswith("balancer-s0, on 2 cores: ")
     assert first in done.stdout
-    again = commands.invoke("bench", jobs, *QUICK, "--ranks", "1,2,1024", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
+    again = commands.succeed("bench", jobs, *QUICK, "--ranks", "1,2,1024", cwd=tmp_path)
     assert "5 of 5 measurements are already finished" in again.stderr
     assert commands.invoke("report", "bench", cwd=tmp_path).returncode == 0
 
 
 def test_the_other_baselines_train_with_one_rank(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {**WORK, "resources": {"ranks": 2}})
-    done = commands.invoke("bench", jobs, *QUICK, "--levels", "1", "--arms", "threads", "--no-strong", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = commands.succeed("bench", jobs, *QUICK, "--levels", "1", "--arms", "threads", "--no-strong", cwd=tmp_path)
     assert "balancer-s0 is measured with one rank instead of resources.ranks = 2" in done.stderr
     (record,) = MeasurementLog(tmp_path / "bench/bench/cells.jsonl").read()
     assert record["throughput"] > 0

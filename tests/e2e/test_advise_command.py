@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command_helpers import HOPPER, invoke, write_experiment
+from command_helpers import HOPPER, invoke, succeed, write_experiment
 
 from orchestrator.core.physics_advice import PhysicsChange
 from orchestrator.terminal.advice_view import job_file_lines
@@ -15,8 +15,7 @@ from orchestrator.terminal.advice_view import job_file_lines
 @pytest.mark.slow
 def test_every_piece_of_advice_can_be_pasted_into_a_job_file(tmp_path: Path) -> None:
     xml = f'xml = "{HOPPER}"'
-    done = invoke("check", HOPPER, "--advise", "--advise-time", "1", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed("check", HOPPER, "--advise", "--advise-time", "1", "--json", cwd=tmp_path)
     (row,) = json.loads(done.stdout)
     found = [
         PhysicsChange(name=change["name"], edits=change["edits"], task_options=change["task_options"])

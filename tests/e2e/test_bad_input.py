@@ -25,6 +25,7 @@ from command_helpers import (
     give,
     invoke,
     odd,
+    succeed,
     token_of,
     wait_until,
     write_experiment,
@@ -169,8 +170,7 @@ def test_odd_names_make_safe_directories_and_are_kept_as_they_are(
     commands.instant_workers(monkeypatch, tmp_path / "work")
     names = ["../../etc", "Läufer №1"]
     jobs = write_experiment(tmp_path / "work", *(odd(name, "nothing", total_timesteps=128) for name in names))
-    done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path / "work")
-    assert done.returncode == 0, done.stderr
+    succeed("run", jobs, "--run-dir", "run", cwd=tmp_path / "work")
     rows = commands.summary(tmp_path / "work/run")
     assert [row["name"] for row in rows.values()] == names
     assert sorted(path.name for path in (tmp_path / "work/run/jobs").iterdir()) == sorted(rows)
@@ -301,8 +301,7 @@ def test_a_damaged_ledger_is_refused_and_never_overwritten(how: str, finished: E
 def test_a_damaged_ledger_is_rebuilt_on_request(how: str, finished: Experiment) -> None:
     rows = commands.summary(finished.run_dir)
     GARBAGE[how](finished.run_dir / "ledger.sqlite3")
-    rebuilt = invoke("run", finished.jobs, "--run-dir", "run", "--rebuild-ledger", cwd=finished.cwd)
-    assert rebuilt.returncode == 0, rebuilt.stderr
+    rebuilt = succeed("run", finished.jobs, "--run-dir", "run", "--rebuild-ledger", cwd=finished.cwd)
     assert "2 jobs were finished before" in rebuilt.stdout
     assert " launched on CPU " not in rebuilt.stdout
     for job_id, row in commands.summary(finished.run_dir).items():
@@ -395,8 +394,7 @@ def test_limits_end_a_job_and_say_what_was_reached(misbehaving: Misbehaving) -> 
 @pytest.mark.slow
 def test_a_hundred_megabytes_of_output_hurt_nobody_and_stay_within_the_limit(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("talk", "talk"))
-    done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
     log = tmp_path / "run/jobs/talk-s0/attempts/0/worker.log"
     assert log.stat().st_size <= 64 * 2**20
     shown = invoke("logs", "run", "talk", "-n", "3", cwd=tmp_path)

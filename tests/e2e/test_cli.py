@@ -16,7 +16,7 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import HOPPER, Experiment, Run, give, invoke, odd, wait_until, write_experiment
+from command_helpers import HOPPER, Experiment, Run, give, invoke, odd, succeed, wait_until, write_experiment
 
 from orchestrator.core.environment import THREAD_VARIABLES
 from orchestrator.jobfile import json_schema
@@ -57,8 +57,7 @@ HEAVY = ("torch", "stable_baselines3", "gymnasium", "mujoco")
 
 @pytest.mark.parametrize("path", HELP, ids=lambda path: " ".join(path) or "orchestrator")
 def test_help_names_every_option(path: tuple[str, ...], tmp_path: Path) -> None:
-    done = invoke(*path, "--help", cwd=tmp_path)
-    assert done.returncode == 0
+    done = succeed(*path, "--help", cwd=tmp_path)
     assert done.stderr == ""
     for name in HELP[path]:
         assert name in done.stdout
@@ -137,8 +136,7 @@ def test_wrong_usage_is_explained_on_standard_error_and_ends_with_2(
 
 
 def test_run_ends_with_0_and_a_table_from_first_to_last_return(finished: Experiment) -> None:
-    done = invoke("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
-    assert done.returncode == 0
+    done = succeed("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
     assert done.stderr == ""
     assert "2 jobs were finished before" in done.stdout
     rows = commands.summary(finished.run_dir)
@@ -172,14 +170,12 @@ def test_everything_named_in_the_design_lies_in_the_run_directory(finished: Expe
 
 
 def test_status_json_is_the_rows_of_summary_json(finished: Experiment) -> None:
-    done = invoke("status", "run", "--json", cwd=finished.cwd)
-    assert done.returncode == 0
+    done = succeed("status", "run", "--json", cwd=finished.cwd)
     assert json.loads(done.stdout) == json.loads((finished.run_dir / "summary.json").read_text())
 
 
 def test_status_watch_ends_when_nobody_is_at_work(finished: Experiment) -> None:
-    done = invoke("status", "run", "--watch", cwd=finished.cwd)
-    assert done.returncode == 0
+    done = succeed("status", "run", "--watch", cwd=finished.cwd)
     assert "2 succeeded" in done.stdout
     assert "No supervisor is running." in done.stdout
 
@@ -240,8 +236,7 @@ def test_failed_jobs_are_explained_and_run_again_only_after_retry(
 
     with (cwd / "odd.py").open("a") as code:
         code.write("# as the user has changed it since\n")
-    retried = invoke("run", "jobs.toml", "--run-dir", "run", cwd=cwd)
-    assert retried.returncode == 0
+    retried = succeed("run", "jobs.toml", "--run-dir", "run", cwd=cwd)
     assert re.search(f"changed .*: Python files below {cwd}.* bits", " ".join(retried.stdout.split()))
     refused = invoke("retry", "run", "bad-s0", cwd=cwd)
     assert refused.returncode == 2
@@ -416,13 +411,11 @@ def test_changed_jobs_are_refused_with_the_difference(
     assert "ppo.learning_rate: not set → 0.001" in done.stderr
     assert "--on-change=restart" in done.stderr
 
-    kept = invoke("run", finished.jobs, "--run-dir", "run", "--on-change", "keep", cwd=finished.cwd)
-    assert kept.returncode == 0
+    kept = succeed("run", finished.jobs, "--run-dir", "run", "--on-change", "keep", cwd=finished.cwd)
     assert "kept as before: hopper-s0, balancer-s0" in kept.stdout
     assert "launched" not in kept.stdout
 
-    restarted = invoke("run", finished.jobs, "--run-dir", "run", "--on-change=restart", cwd=finished.cwd)
-    assert restarted.returncode == 0
+    restarted = succeed("run", finished.jobs, "--run-dir", "run", "--on-change=restart", cwd=finished.cwd)
     assert restarted.stdout.count(" launched on CPU ") == 2
     aside = sorted(path.name.split(".")[0] for path in (finished.run_dir / "replaced").iterdir())
     assert aside == ["balancer-s0", "hopper-s0"]
@@ -440,8 +433,7 @@ def test_changed_robot_is_refused_by_name(finished: Experiment) -> None:
 
 def test_limits_may_change_without_a_question(finished: Experiment) -> None:
     finished.jobs.write_text(finished.jobs.read_text().replace('memory = "2 GiB"', 'memory = "3 GiB"\ntimeout = "1h"'))
-    done = invoke("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
-    assert done.returncode == 0, done.stderr
+    done = succeed("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
     assert "launched" not in done.stdout
 
 
@@ -449,8 +441,7 @@ def test_fresh_starts_over_and_keeps_what_was(
     finished: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands.instant_workers(monkeypatch, tmp_path)
-    done = invoke("run", finished.jobs, "--run-dir", "run", "--fresh", cwd=finished.cwd)
-    assert done.returncode == 0
+    done = succeed("run", finished.jobs, "--run-dir", "run", "--fresh", cwd=finished.cwd)
     assert done.stdout.count(" launched on CPU ") == 2
     (aside,) = finished.cwd.glob("run.*")
     assert (aside / "ledger.sqlite3").is_file()

@@ -13,7 +13,7 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import invoke, toml, write_experiment
+from command_helpers import invoke, succeed, toml, write_experiment
 from trial_helpers import Told, search_run
 
 from orchestrator.experiment import preflight, run_directory
@@ -53,8 +53,7 @@ def half_finished(tmp_path: Path) -> Path:
 
 
 def planned(cwd: Path, *options: str) -> Mapping[str, Any]:
-    done = invoke("run", "jobs.toml", "--run-dir", "run", "--dry-run", "--json", *options, cwd=cwd)
-    assert done.returncode == 0, done.stderr
+    done = succeed("run", "jobs.toml", "--run-dir", "run", "--dry-run", "--json", *options, cwd=cwd)
     plan: dict[str, Any] = json.loads(done.stdout)
     return plan | {"jobs": {job["name"]: job for job in plan["jobs"]}}
 

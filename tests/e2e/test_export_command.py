@@ -6,15 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_helpers import Experiment, invoke
+from command_helpers import Experiment, invoke, succeed
 
 from orchestrator.worker.export import numpy_policy
 
 
 def test_export_writes_the_policy_of_a_finished_job(finished_once: Experiment, tmp_path: Path) -> None:
     to = tmp_path / "new/balancer.npz"
-    done = invoke("export", finished_once.run_dir, "bal", "--to", to, "--checkpoint", "latest", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    succeed("export", finished_once.run_dir, "bal", "--to", to, "--checkpoint", "latest", cwd=tmp_path)
     policy = numpy_policy.load(to)
     assert policy.metadata["job"] == "balancer-s0"
     assert policy(np.zeros((2, 5)))["ctrl"].shape == (2, 1)
@@ -46,6 +45,5 @@ def test_an_exported_policy_is_played_as_the_jobs_own(finished_once: Experiment,
     run, job = finished_once.run_dir, "balancer-s0"
     assert invoke("export", run, job, "--to", "bal.pt", cwd=tmp_path).returncode == 0
     for more in ((), ("--policy", "bal.pt")):
-        done = invoke("play", run, job, "--video", "--seconds", "0.3", "--output", ".", *more, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        succeed("play", run, job, "--video", "--seconds", "0.3", "--output", ".", *more, cwd=tmp_path)
     assert (tmp_path / "video-bal-pt.mp4").read_bytes() == (tmp_path / "video.mp4").read_bytes()

@@ -8,14 +8,13 @@ from pathlib import Path
 import command_helpers as commands
 import pytest
 import worker_helpers as worker
-from command_helpers import HOPPER, Run, invoke, wait_until, write_experiment
+from command_helpers import HOPPER, Run, invoke, succeed, wait_until, write_experiment
 
 from orchestrator.core.paths import RunPaths
 
 
 def finish(jobs: Path) -> None:
-    done = invoke("run", jobs, "--run-dir", "run", cwd=jobs.parent)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeed("run", jobs, "--run-dir", "run", cwd=jobs.parent)
 
 
 @pytest.mark.slow

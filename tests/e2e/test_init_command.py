@@ -21,6 +21,7 @@ from command_helpers import (
     give,
     invoke,
     start,
+    succeed,
     summary,
     wait_until,
 )
@@ -80,8 +81,7 @@ def test_a_folder_becomes_a_job_file_that_runs(tmp_path: Path) -> None:
     robots.mkdir()
     (robots / "cart.xml").write_text(cart())
     (robots / "bad.xml").write_text("<mujoco>")
-    done = invoke("init", "my robots", "--timesteps", "64", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed("init", "my robots", "--timesteps", "64", cwd=tmp_path)
     assert "bad.xml: " in done.stdout
     assert "estimate" in done.stdout
     assert "orchestrator run jobs.toml" in done.stdout
@@ -186,11 +186,9 @@ def test_an_imported_job_file_passes_a_dry_run(tmp_path: Path) -> None:
         '  policy_kwargs: "dict(activation_fn=nn.ReLU, net_arch=dict(pi=[64, 64], vf=[64, 64]))"\n'
         "Pendulum-v1:\n  n_timesteps: 1e5\n  use_sde: True\nPong-v4: {}\n"
     )
-    done = invoke("import-zoo", "ppo.yml", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed("import-zoo", "ppo.yml", cwd=tmp_path)
     assert "Pong-v4: " in done.stdout
-    done = invoke("run", "jobs.toml", "--dry-run", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed("run", "jobs.toml", "--dry-run", "--json", cwd=tmp_path)
     hopper, pendulum = sorted(json.loads(done.stdout)["jobs"], key=lambda job: job["name"])
     assert (hopper["task"], hopper["ppo"]) == ("gymnasium:Hopper-v5", {"learning_rate": "linear(1e-4, 0)"})
     assert (pendulum["env"], pendulum["ppo"]) == ("Pendulum-v1", {"use_sde": True})
@@ -199,14 +197,12 @@ def test_an_imported_job_file_passes_a_dry_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_eighteen_foreign_robots_are_trained_without_a_word_in_between(tmp_path: Path) -> None:
     good, others = foreign_robots(tmp_path / "theirs")
-    done = invoke("init", "theirs", "--timesteps", "64", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed("init", "theirs", "--timesteps", "64", "--json", cwd=tmp_path)
     facts = json.loads(done.stdout)
     assert {os.path.relpath(robot["path"], "theirs") for robot in facts["robots"]} == good
     assert {os.path.relpath(entry["path"], "theirs") for entry in facts["left_out"]} == others
     short = ("eval_episodes=0", "resources.memory=1 GiB", "resources.start=fork")
-    done = invoke("run", "jobs.toml", *(f"--set={setting}" for setting in short), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    succeed("run", "jobs.toml", *(f"--set={setting}" for setting in short), cwd=tmp_path)
     rows = summary(tmp_path / "runs/theirs")
     assert len(rows) == len(good)
     assert {row["state"] for row in rows.values()} == {"SUCCEEDED"}
@@ -214,8 +210,7 @@ def test_eighteen_foreign_robots_are_trained_without_a_word_in_between(tmp_path:
 
 @pytest.mark.slow
 def test_the_robots_of_this_repository_become_a_job_file(tmp_path: Path) -> None:
-    done = invoke("init", REPOSITORY / "mjcf", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed("init", REPOSITORY / "mjcf", "--json", cwd=tmp_path)
     facts = json.loads(done.stdout)
     robots = {Path(robot["path"]).stem: robot["task"] for robot in facts["robots"]}
     assert len(robots) == 16

@@ -9,7 +9,7 @@ from pathlib import Path
 import command_helpers as commands
 import pytest
 import worker_helpers as helpers
-from command_helpers import HOPPER, invoke, write_experiment
+from command_helpers import HOPPER, invoke, succeed, write_experiment
 
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
@@ -36,8 +36,7 @@ def test_the_policy_is_copied_and_a_changed_one_is_refused_as_any_change(
 ) -> None:
     commands.instant_workers(monkeypatch, tmp_path)
     jobs = write_experiment(tmp_path, {**JOB, "init": "parent"})
-    done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
     assert f"child: starts from {parent.root} (its finished policy): all observations and actions" in done.stdout
     child = RunPaths(tmp_path / "run").job("child-s0")
     spec, copy = json.loads(child.spec.read_text()), child.init.read_bytes()

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from command_helpers import HOPPER, instant_workers, invoke, summary, write_experiment
+from command_helpers import HOPPER, instant_workers, invoke, succeed, summary, write_experiment
 
 from orchestrator.core.job import Cause
 
@@ -61,8 +61,7 @@ def test_skipped_robots_are_failed_with_their_reason_and_examined_again(jobs: Pa
 
 
 def test_a_dry_run_shows_what_would_be_skipped(jobs: Path, tmp_path: Path) -> None:
-    done = invoke("run", jobs, "--skip-invalid", "--dry-run", "--json", "--set", "env_kwargs.x=1", cwd=tmp_path)
-    assert done.returncode == 0
+    done = succeed("run", jobs, "--skip-invalid", "--dry-run", "--json", "--set", "env_kwargs.x=1", cwd=tmp_path)
     warnings = json.loads(done.stdout)["warnings"]
     assert any(text.startswith("still: is invalid") for text in warnings)
     assert any("env_kwargs.x has no effect" in text for text in warnings)

@@ -18,7 +18,7 @@ from typing import Any
 import command_helpers as commands
 import pytest
 import worker_helpers as worker
-from command_helpers import REPOSITORY, Run, carriers, invoke, token_of, wait_until, write_experiment
+from command_helpers import REPOSITORY, Run, carriers, succeed, token_of, wait_until, write_experiment
 
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.procfs import is_running
@@ -89,8 +89,7 @@ def workers_of(supervisor: int) -> dict[int, bytes]:
 
 
 def finish(jobs: Path, cwd: Path) -> None:
-    done = invoke("run", jobs, "--run-dir", "run", cwd=cwd)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeed("run", jobs, "--run-dir", "run", cwd=cwd)
     assert {row["state"] for row in commands.summary(cwd / "run").values()} == {"SUCCEEDED"}
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import command_helpers as commands
 import pytest
 import worker_helpers as worker
-from command_helpers import REPOSITORY, Experiment, give, invoke, write_experiment
+from command_helpers import REPOSITORY, Experiment, give, invoke, succeed, write_experiment
 
 from orchestrator.core.paths import RunPaths
 
@@ -48,8 +48,7 @@ def test_training_and_play_go_on_when_the_originals_and_what_clean_removes_are_g
     assert invoke("run", jobs, "--run-dir", tmp_path / "run", cwd=tmp_path).returncode == 2, "the job file is gone"
     plan = invoke("run", tmp_path / "run", "--dry-run", "--json", cwd=tmp_path)
     assert [job["job_id"] for job in json.loads(plan.stdout)["jobs"]] == ["dog-s0", "hopper-s0"]
-    resumed = invoke("run", tmp_path / "run", cwd=tmp_path)
-    assert resumed.returncode == 0, resumed.stderr
+    succeed("run", tmp_path / "run", cwd=tmp_path)
     assert invoke("clean", tmp_path / "run", cwd=tmp_path).returncode == 0
     for job_id in ("dog-s0", "hopper-s0"):
         mine = RunPaths(tmp_path / "run").job(job_id)
@@ -121,8 +120,7 @@ def test_a_run_directory_of_an_earlier_version_with_text_that_is_not_utf_8_can_b
     latin_1 = os.fsdecode(b"/dM\xfcl")
     record = json.loads(exit_json.read_text()) | {"learner_reason": latin_1, "traceback": latin_1}
     exit_json.write_text(json.dumps(record))
-    rebuilt = invoke("run", finished.jobs, "--run-dir", "run", "--rebuild-ledger", cwd=finished.cwd)
-    assert rebuilt.returncode == 0, rebuilt.stderr
+    succeed("run", finished.jobs, "--run-dir", "run", "--rebuild-ledger", cwd=finished.cwd)
     assert commands.summary(finished.run_dir)["hopper-s0"]["learner_reason"] == r"/dM\udcfcl"
     exit_json.write_text(json.dumps(record | {"code": 1, "message": latin_1}))
     with contextlib.closing(sqlite3.connect(finished.run_dir / "ledger.sqlite3")) as ledger:

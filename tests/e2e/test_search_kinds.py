@@ -12,7 +12,7 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import HOPPER, INSTANT, TINY, give, invoke
+from command_helpers import HOPPER, INSTANT, TINY, give, invoke, succeed
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
@@ -82,8 +82,7 @@ def test_every_sampler_is_asked_and_told_by_a_search(
     space = {"ppo.gamma": {"low": 0.9, "high": 1.0}, "ppo.learning_rate": RATE}
     search = {"sampler": sampler, "trials": 6, "objective": "ep_rew_mean", **KINDS[sampler], "space": space}
     jobs = searched(tmp_path, {"xml": HOPPER}, search, f'{TINY}start = "exec"')
-    done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
     history, events = history_of(tmp_path / "run")
     assert history.is_over
     assert Counter(event.kind for event in events) == {"began": 1, "asked": 6, "over": 6, "told": 6, "ended": 1}
@@ -134,8 +133,7 @@ def test_more_time_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     points: list[Mapping[str, Any]] = []
     for limit_s in (1, 3):
         jobs.write_text(jobs.read_text().replace('"1s"', f'"{limit_s}s"'))
-        done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
+        succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
         history, _ = history_of(tmp_path / "run")
         assert history.is_over
         assert history.elapsed_s >= limit_s
@@ -167,8 +165,7 @@ def test_a_function_that_makes_the_same_body_for_every_point_makes_equal_trials(
     search = {"sampler": "cmaes", "trials": 6, "objective": "ep_rew_mean", "sampler_options": {"population_size": 3}}
     search |= {"space": {"params.length": {"low": 0.5, "high": 1.5}}}
     jobs = searched(tmp_path, {"xml": "bodies:make"}, search, f'{TINY}start = "exec"')
-    done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
     history, _ = history_of(tmp_path / "run")
     assert values_of(history) == [[1.0]] * 6
     assert len({trial.point["params.length"] for trial in history.trials}) == 6

@@ -72,16 +72,14 @@ def test_middle_and_corner_of_the_space_are_examined_before_anything_is_launched
     (tmp_path / "bodies.py").write_text(BODIES.replace("> 0.7", "< 0.3"))
     content = f'name = "made"\n{TINY}\n{SEARCH}'.replace("[33, 64, 128, 129]", "[64, 128]")
     (tmp_path / "jobs.toml").write_text(content)
-    planned = commands.invoke("run", "jobs.toml", "--run-dir", "run", "--dry-run", cwd=tmp_path)
-    assert planned.returncode == 0
+    planned = commands.succeed("run", "jobs.toml", "--run-dir", "run", "--dry-run", cwd=tmp_path)
     assert "8 trials, 8 jobs and 4,096 env_steps" in planned.stdout
     assert "pole-corner: is invalid" in planned.stdout
     assert re.search(
         r"estimated time: about \d+ s; by the speed of the physics of 1 body, measured here", planned.stdout
     )
     assert "bodies:make(height=1, length=0.2): ValueError: too long" in planned.stdout
-    checked = commands.invoke("check", "jobs.toml", cwd=tmp_path)
-    assert checked.returncode == 0
+    checked = commands.succeed("check", "jobs.toml", cwd=tmp_path)
     assert "4 examined: 2 ok, 2 warning" in checked.stdout  # few iterations, and the corner
 
     (tmp_path / "jobs.toml").write_text(

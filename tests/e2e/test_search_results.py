@@ -113,8 +113,7 @@ def study_in(file: Path) -> Any:
 
 def test_the_journal_holds_the_trials_as_optuna_knows_them(tmp_path: Path) -> None:
     run_dir = of_every_state(tmp_path)
-    done = commands.invoke("search", "export", run_dir, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = commands.succeed("search", "export", run_dir, "--json", cwd=tmp_path)
     study = study_in(json.loads(done.stdout)["file"])
     states = [trial.state.name for trial in study.trials]
     assert states == ["COMPLETE", "PRUNED", "RUNNING", "FAIL", "COMPLETE"]
@@ -132,12 +131,10 @@ def test_the_journal_of_a_search_that_runs_has_its_trials_so_far(tmp_path: Path)
     (tmp_path / "jobs.toml").write_text(endless.replace("total_timesteps = 512", "total_timesteps = 100_000_000"))
     with commands.Run("jobs.toml", "--run-dir", "run", cwd=tmp_path) as run:
         wait_until(lambda: bool(pauses(tmp_path / "run")), "a trial waits at its rung, or goes on from there")
-        shown = commands.invoke("search", "export", "run", cwd=tmp_path)
-        assert shown.returncode == 0, shown.stderr
+        shown = commands.succeed("search", "export", "run", cwd=tmp_path)
         assert re.search(r"journal\.log: \d trials \(.*\d training.*\)", " ".join(shown.stdout.split()))
         assert "The search has not ended" in shown.stdout
-        exported = commands.invoke("search", "export", "run", "--json", cwd=tmp_path)  # it replaces the first
-        assert exported.returncode == 0, exported.stderr
+        exported = commands.succeed("search", "export", "run", "--json", cwd=tmp_path)  # it replaces the first
         study = study_in(tmp_path / json.loads(exported.stdout)["file"])
         run.popen.send_signal(signal.SIGINT)
         assert run.popen.wait() == 130
@@ -169,8 +166,7 @@ def test_the_journal_of_several_objectives_has_their_names_and_directions(tmp_pa
         direction=["maximize", "minimize"],
         scheduler={"kind": "none"},
     )
-    exported = commands.invoke("search", "export", paths.root, "--out", "out.log", cwd=tmp_path)
-    assert exported.returncode == 0, exported.stderr
+    commands.succeed("search", "export", paths.root, "--out", "out.log", cwd=tmp_path)
     study = study_in(tmp_path / "out.log")
     assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MINIMIZE"]
     assert study.metric_names == ["eval_mean", "env_steps"]
@@ -194,8 +190,7 @@ def test_a_file_that_is_no_journal_is_not_replaced_and_a_plain_run_has_no_trials
 
 
 def test_optuna_dashboard_shows_an_exported_search(tmp_path: Path) -> None:
-    exported = commands.invoke("search", "export", of_every_state(tmp_path), "--out", "out.log", cwd=tmp_path)
-    assert exported.returncode == 0, exported.stderr
+    commands.succeed("search", "export", of_every_state(tmp_path), "--out", "out.log", cwd=tmp_path)
     code = "import sys; from optuna_dashboard._cli import main; sys.argv[0] = 'optuna-dashboard'; main()"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

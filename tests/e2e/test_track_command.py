@@ -7,7 +7,7 @@ from pathlib import Path
 
 import command_helpers as commands
 import pytest
-from command_helpers import HOPPER, Experiment, invoke, wait_until
+from command_helpers import HOPPER, Experiment, invoke, succeed, wait_until
 from tracker_helpers import needs
 
 from orchestrator.analysis import run_reader
@@ -31,8 +31,7 @@ def test_publish_sends_a_finished_experiment_and_nothing_twice(finished: Experim
     needs("tensorboard")
     paths = RunPaths(finished.run_dir)
     for _ in range(2):
-        done = invoke("publish", finished.run_dir, "--to", "tensorboard", cwd=finished.cwd)
-        assert done.returncode == 0, done.stderr
+        done = succeed("publish", finished.run_dir, "--to", "tensorboard", cwd=finished.cwd)
         assert "2 of 2 jobs have ended" in done.stdout
     for job_id in ("hopper-s0", "balancer-s0"):
         assert steps(paths, job_id) == expected(paths, job_id)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mujoco
 import pytest
-from command_helpers import REPOSITORY, TINY, invoke, summary, write_experiment
+from command_helpers import REPOSITORY, TINY, invoke, succeed, summary, write_experiment
 
 URDF_JOBS = REPOSITORY / "jobs" / "urdf.toml"
 SMALL = {"total_timesteps": 512, "n_envs": 2, "eval_episodes": 1, "preview": "false", "ppo.n_steps": 64}
@@ -17,8 +17,7 @@ SETTINGS = [argument for key, value in SMALL.items() for argument in ("--set", f
 
 @pytest.mark.slow
 def test_five_urdf_robots_of_different_shapes_and_faults_are_trained(tmp_path: Path) -> None:
-    done = invoke("run", URDF_JOBS, "--run-dir", "run", *SETTINGS, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    succeed("run", URDF_JOBS, "--run-dir", "run", *SETTINGS, cwd=tmp_path)
     rows = summary(tmp_path / "run")
     assert {row["state"] for row in rows.values()} == {"SUCCEEDED"}
     assert len({row["robot_hash"] for row in rows.values()}) == 5
@@ -33,11 +32,9 @@ def test_urdf_is_trained_once_and_a_changed_table_is_told(tmp_path: Path) -> Non
     table = {"base": "floating", "actuators": "position"}
     pony = {"xml": REPOSITORY / "mjcf/urdf/pony.urdf", "task": "stand", "preview": False, "urdf": table}
     write_experiment(tmp_path, pony | {"model": {"body.base_link.mass": "*1.1"}}, defaults=TINY)
-    first = invoke("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
+    succeed("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
     weights = summary(tmp_path / "run")["pony-s0"]["weights_sha256"]
-    again = invoke("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
+    succeed("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
     row = summary(tmp_path / "run")["pony-s0"]
     assert (row["attempts"], row["weights_sha256"]) == (1, weights)
     write_experiment(tmp_path, pony | {"urdf": {**table, "frequency": 8.0}}, defaults=TINY)

@@ -318,6 +318,13 @@ def invoke(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str
     return subprocess.CompletedProcess(command_line, code, out.getvalue(), err.getvalue())
 
 
+def succeed(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Like :func:`invoke`; its exit code must be 0."""
+    done = invoke(*arguments, cwd=cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
 INSTANT = """
 import json, os, pathlib, sys
 job, number = pathlib.Path(sys.argv[1]), sys.argv[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_helpers import invoke
+from command_helpers import invoke, succeed
 from supervisor_helpers import Experiment, make_job
 
 from orchestrator.core.job import Cause, Failed, Paused, State, Succeeded
@@ -37,8 +37,7 @@ def make_run_dir(root: Path, *states: State | None) -> Path:
 
 
 def listed(*options: str, cwd: Path) -> dict[str, dict[str, Any]]:
-    done = invoke("list", "--json", *options, cwd=cwd)
-    assert done.returncode == 0, done.stderr
+    done = succeed("list", "--json", *options, cwd=cwd)
     return {row["name"]: row for row in json.loads(done.stdout)}
 
 

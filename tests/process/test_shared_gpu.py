@@ -53,8 +53,7 @@ def test_two_jobs_share_a_gpu_and_one_that_needs_all_of_it_has_it_alone(
         "orchestrator.experiment.preflight.examine", lambda jobs, **_: {job.job_id: JobVerdict() for job in jobs}
     )
     jobs = commands.write_experiment(tmp_path, job("one", 0.5), job("all", 1), job("two", 0.5))
-    done = commands.invoke("run", jobs, "--run-dir", "run", "--max-parallel", "3", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = commands.succeed("run", jobs, "--run-dir", "run", "--max-parallel", "3", cwd=tmp_path)
     seen = {
         name: json.loads((tmp_path / f"run/jobs/{name}-s0/seen.json").read_text()) for name in ("one", "two", "all")
     }

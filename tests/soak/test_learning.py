@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import worker_helpers as worker
-from command_helpers import REPOSITORY, invoke
+from command_helpers import REPOSITORY, succeed
 
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.task_names import TASKS
@@ -77,8 +77,7 @@ def untrained(trained: Path, directory: Path) -> Path:
 
 def train(jobs: Path, run_dir: Path) -> Path:
     """→ the directory of the one job."""
-    done = invoke("run", jobs, "--run-dir", run_dir, cwd=run_dir.parent)
-    assert done.returncode == 0, done.stderr + done.stdout
+    succeed("run", jobs, "--run-dir", run_dir, cwd=run_dir.parent)
     (job,) = (run_dir / "jobs").iterdir()
     return job
 

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import command_helpers as commands
 import numpy as np
 import pytest
-from command_helpers import BALANCER, invoke, write_experiment
+from command_helpers import BALANCER, invoke, succeed, write_experiment
 from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.preprocessing import is_image_space
@@ -166,8 +166,7 @@ def test_ledger_summary_status_and_report_say_which_learner_it_was_and_why(tmp_p
         {"name": "pole", "env": "CartPole-v1"},
         head="max_parallel = 2",
     )
-    done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
     why = "auto: its action space is a Discrete, and the fast learner takes a one-dimensional Box"
     line = f"learner: fast × 1, sb3 × 1 ({why}: pole-s0)"
     rows = commands.summary(tmp_path / "run")

@@ -12,7 +12,7 @@ from typing import Any
 import mujoco
 import pytest
 from bundle_helpers import INSTALLED, OWN, ROBOTS, lay_out
-from command_helpers import HOPPER, invoke, summary, write_experiment
+from command_helpers import HOPPER, succeed, summary, write_experiment
 from model_helpers import differences
 
 import orchestrator
@@ -289,8 +289,7 @@ def test_a_run_trains_every_body_of_a_matrix_and_tells_them_apart(tmp_path: Path
             "matrix": {"model.geom.foot.friction": ["*1", [0.5]]},
         },
     )
-    done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
     rows = summary(tmp_path / "run")
     assert {job_id: row["model.geom.foot.friction"] for job_id, row in rows.items()} == {
         "hopper-foot.friction1x-s0": "*1",
@@ -302,8 +301,7 @@ def test_a_run_trains_every_body_of_a_matrix_and_tells_them_apart(tmp_path: Path
         assert (model.opt.timestep, model.geom("foot").friction[0]) == (original.opt.timestep / 2, friction)
     assert len({row["robot_hash"] for row in rows.values()}) == 2
     (tmp_path / "run/ledger.sqlite3").write_text("")
-    rebuilt = invoke("run", jobs, "--run-dir", "run", "--rebuild-ledger", cwd=tmp_path)
-    assert rebuilt.returncode == 0, rebuilt.stderr
+    succeed("run", jobs, "--run-dir", "run", "--rebuild-ledger", cwd=tmp_path)
     assert {job_id: row["model.geom.foot.friction"] for job_id, row in summary(tmp_path / "run").items()} == {
         job_id: row["model.geom.foot.friction"] for job_id, row in rows.items()
     }

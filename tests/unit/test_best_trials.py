@@ -23,8 +23,7 @@ from orchestrator.search.trials import TrialReader
 
 
 def best(run_dir: Path, *options: str) -> list[dict[str, Any]]:
-    done = commands.invoke("best", run_dir, "--json", *options, cwd=run_dir.parent)
-    assert done.returncode == 0, done.stderr
+    done = commands.succeed("best", run_dir, "--json", *options, cwd=run_dir.parent)
     shown: list[dict[str, Any]] = json.loads(done.stdout)
     return shown
 
@@ -110,8 +109,7 @@ def with_results(paths: RunPaths) -> dict[str, Job]:
 def test_copies_have_a_job_file_that_trains_the_same(tmp_path: Path) -> None:
     paths = search_run(tmp_path / "run", [Told(values=[3.0]), Told(values=[7.0], parent=0)], seeds=[0, 3])
     jobs = with_results(paths)
-    done = commands.invoke("best", paths.root, "-n", "1", "--to", "copy", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    commands.succeed("best", paths.root, "-n", "1", "--to", "copy", cwd=tmp_path)
     again = load(tmp_path / "copy/jobs.toml")
     assert [job.job_id for job in again.jobs] == ["hopper-t00001-s0", "hopper-t00001-s3"]
     for job in again.jobs:
