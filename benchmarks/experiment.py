@@ -28,7 +28,7 @@ from pathlib import Path
 import psutil
 
 import orchestrator
-from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_table, spread
+from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, cpu_share, print_table, spread
 from benchmarks.simulated_cluster import entered, make_jobs
 from orchestrator.analysis import run_reader
 from orchestrator.core.job import Job, Resources
@@ -145,11 +145,7 @@ def supervisor_load(_: int) -> list[Line]:
                 child for child in watched.children() if any("orphan_reaper" in part for part in child.cmdline())
             ]
             assert len(reapers) == 1
-            before = sum(cpu_seconds(one) for one in [watched, *reapers])
-            begun = time.perf_counter()
-            time.sleep(30)
-            elapsed = time.perf_counter() - begun
-            share = (sum(cpu_seconds(one) for one in [watched, *reapers]) - before) / elapsed
+            share = cpu_share([watched, *reapers], 30)
             mib = [one.memory_info().rss / 2**20 for one in [watched, *reapers]]
             process.terminate()
     return [
@@ -189,11 +185,6 @@ def terminal() -> Iterator[int]:
         os.close(theirs)
         reader.join()
         os.close(ours)
-
-
-def cpu_seconds(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def instant_jobs(repeats: int) -> list[Line]:

@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.environment import worker_thread_settings
 from orchestrator.machine import provenance, topology
+
+if TYPE_CHECKING:
+    import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -84,6 +87,17 @@ def cpu_timed(call: Callable[[], Any]) -> tuple[float, Any]:
     begun = time.process_time()
     result = call()
     return time.process_time() - begun, result
+
+
+def cpu_share(processes: Sequence[psutil.Process], seconds: float) -> float:
+    """The share of one core that these processes take together over the next ``seconds``."""
+
+    def taken_s() -> float:
+        return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
+
+    before_s, since = taken_s(), time.perf_counter()
+    time.sleep(seconds)
+    return (taken_s() - before_s) / (time.perf_counter() - since)
 
 
 def keep_to_one_core() -> None:

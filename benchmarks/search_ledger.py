@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.harness import ROOT, Line, at_most, cpu_timed
+from benchmarks.harness import ROOT, Line, at_most, cpu_share, cpu_timed
 from orchestrator import jobfile
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Succeeded
@@ -138,9 +138,7 @@ def resume(folder: Path, path: Path, next_trial: int) -> Resumption:
         time.sleep(0.02)
     first_job_s = time.monotonic() - begun
     time.sleep(SETTLING_S)
-    before_s, since = _cpu_s(supervisor), time.monotonic()
-    time.sleep(MEASURED_S)
-    share = (_cpu_s(supervisor) - before_s) / (time.monotonic() - since)
+    share = cpu_share([supervisor], MEASURED_S)
     (searcher,) = [child for child in supervisor.children() if "orchestrator.search.searcher" in child.cmdline()]
     peaks = [_peak_mib(supervisor.pid), _peak_mib(searcher.pid)]
     stopped = time.monotonic()
@@ -154,11 +152,6 @@ def resume(folder: Path, path: Path, next_trial: int) -> Resumption:
         searcher_mib=peaks[1],
         end_s=time.monotonic() - stopped,
     )
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def _peak_mib(pid: int) -> float:

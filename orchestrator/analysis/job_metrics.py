@@ -33,21 +33,21 @@ class JobMetrics:
     job_id: str
     cpus: frozenset[int]
     """CPUs of its slot; empty when they are not known or when its attempts had different ones."""
-    fewest_cpus: int | None
+    fewest_cpus: int | None = None
     """The smallest number of CPUs of its slot that it was allowed, at the end of an iteration or of an attempt."""
     spans: Sequence[tuple[float, float]]
     """Start and end of its attempts, seconds since the epoch."""
-    threads: int | None
+    threads: int | None = None
     ranks: int = 1
-    work: str
+    work: str = ""
     """Robot and hyperparameters; equal for jobs that differ in their seed alone. Empty when not known."""
-    env_steps: float
+    env_steps: float = 0.0
     wall_s: float
     """0 where no iteration is finished."""
     cpu_s: float | None
     run_delay_s: float | None
-    throttled_s: float | None
-    n_threads: int | None
+    throttled_s: float | None = None
+    n_threads: int | None = None
     """The most at once."""
 
     def share(self, seconds: float | None) -> float | None:

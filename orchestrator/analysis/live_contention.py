@@ -58,15 +58,9 @@ def _metrics(row: SummaryRow, shares: Mapping[str, tuple[float, float]]) -> JobM
     return JobMetrics(
         job_id=row["job_id"],
         cpus=frozenset(slot[: len(slot) // row["ranks"]]),
-        fewest_cpus=None,
         spans=[(row["started_at"] or 0.0, math.inf)],
-        threads=None,
         ranks=row["ranks"],
-        work="",
-        env_steps=0.0,
         wall_s=1.0,
         cpu_s=cpu_share,
         run_delay_s=run_delay_share,
-        throttled_s=None,
-        n_threads=None,
     )
