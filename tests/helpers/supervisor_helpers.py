@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.job import Job, Resources
+from orchestrator.core.job import Attempt, Job, Resources, Running, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Executor, Launch
@@ -53,6 +53,14 @@ def make_job(
         max_retries=max_retries,
         xml_source=None,
     )
+
+
+def filled(path: Path, jobs: int = 3) -> Ledger:
+    """A new ledger with jobs ``j0``, ``j1``, …"""
+    ledger = Ledger.create(path)
+    ledger.put_jobs((index, make_job(f"j{index}"), f"hash{index}") for index in range(jobs))
+    ledger.commit()
+    return ledger
 
 
 def make_machine(cpus: int, gpus: int = 0) -> Machine:
@@ -145,6 +153,14 @@ class Experiment:
     def run(self) -> dict[str, str]:
         """States by job, once no more is done."""
         return {job_id: state.name for job_id, state in self.supervisor.run().items()}
+
+    def begin(self, job_id: str, state: State | None = None, **facts: Any) -> Attempt:
+        """Enter a first attempt of a job without the supervisor; it is then in ``state``, RUNNING if none is given."""
+        values: dict[str, Any] = {"number": 0, "cpus": (0,), "gpus": (), "started_at": 0.0, **facts}
+        attempt = Attempt(job_id=job_id, **values)
+        self.ledger.start_attempt(attempt, queue_s=0.0)
+        self.ledger.set_state(job_id, state or Running(attempt=attempt))
+        return attempt
 
     @property
     def order(self) -> list[str]:

@@ -14,20 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from supervisor_helpers import ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
+from supervisor_helpers import filled, ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
 
 from orchestrator.core.errors import DiskFullError, LedgerError
 from orchestrator.core.job import Cancelled, Pending
 from orchestrator.ledger import Ledger, Request
 
 REPOSITORY = Path(__file__).parents[2]
-
-
-def filled(path: Path, jobs: int = 3) -> Ledger:
-    ledger = Ledger.create(path)
-    ledger.put_jobs((index, make_job(f"j{index}"), f"hash{index}") for index in range(jobs))
-    ledger.commit()
-    return ledger
 
 
 def in_another_process(code: str, *arguments: object) -> subprocess.Popen[bytes]:

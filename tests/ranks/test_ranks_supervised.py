@@ -25,7 +25,7 @@ from supervisor_helpers import (
 from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import Attempt, Job, Pending, Running
+from orchestrator.core.job import Job, Pending
 from orchestrator.core.paths import AttemptPaths, RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import BackendSettings
@@ -221,9 +221,7 @@ def settled(experiment: Experiment, job: Job) -> Any:
 def test_the_error_of_a_rank_is_taken_over_by_the_next_supervisor(tmp_path: Path) -> None:
     job = make_job("a", ranks=2)
     experiment = Experiment(tmp_path, [job])
-    attempt = Attempt(job_id="a", number=0, cpus=(0, 1), gpus=(), pid=None, pid_start=None, started_at=0.0)
-    experiment.ledger.start_attempt(attempt, queue_s=0.0)
-    experiment.ledger.set_state("a", Running(attempt=attempt))
+    experiment.begin("a", cpus=(0, 1))
     folder = experiment.paths.job("a").attempt(0)
     folder.root.mkdir(parents=True)
     folder.exit_of(1).write_text(ExitRecord(code=10, message="hip: NaN").to_json())

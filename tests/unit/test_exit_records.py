@@ -10,7 +10,7 @@ import pytest
 from supervisor_helpers import Experiment, ledgers_closed, make_job, rows  # noqa: F401 - a fixture
 
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import Attempt, Cause, Pending, Running
+from orchestrator.core.job import Cause, Pending
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment import recovery
@@ -67,9 +67,7 @@ def test_an_unreadable_last_word_is_told_and_the_exit_code_counts(tmp_path: Path
 
 def test_a_last_word_without_end_that_no_supervisor_read_is_told_and_the_job_resumes(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a")])
-    attempt = Attempt(job_id="a", number=0, cpus=(0,), gpus=(), started_at=0.0)
-    experiment.ledger.start_attempt(attempt, queue_s=0.0)
-    experiment.ledger.set_state("a", Running(attempt=attempt))
+    experiment.begin("a")
     exit_json = experiment.paths.job("a").attempt(0).exit
     exit_json.parent.mkdir(parents=True)
     exit_json.write_text(json.dumps({"code": 1, "message": "x" * 2**21}))
@@ -88,9 +86,7 @@ def test_a_job_that_ran_when_its_supervisor_died_is_settled_though_it_is_no_long
     code: int | None, state: str, cause: Cause | None, tmp_path: Path
 ) -> None:
     experiment = Experiment(tmp_path, [make_job("a"), make_job("gone")])
-    attempt = Attempt(job_id="gone", number=0, cpus=(0,), gpus=(), started_at=0.0)
-    experiment.ledger.start_attempt(attempt, queue_s=0.0)
-    experiment.ledger.set_state("gone", Running(attempt=attempt))
+    experiment.begin("gone")
     if code is not None:
         exit_json = experiment.paths.job("gone").attempt(0).exit
         exit_json.parent.mkdir(parents=True)

@@ -28,8 +28,7 @@ def job(total_timesteps: int = 1000, **spec: Any) -> Job:
 def after(root: Path, before: Job, state: State) -> Experiment:
     """An experiment whose one job has had an attempt and is in ``state``."""
     experiment = Experiment(root, [before])
-    experiment.ledger.start_attempt(ATTEMPT, queue_s=0.0)
-    experiment.ledger.set_state("a", state)
+    experiment.begin("a", state)
     experiment.ledger.commit()
     checkpoint = experiment.paths.job("a").checkpoints / "checkpoint-000000001000.pt"
     checkpoint.parent.mkdir(parents=True)

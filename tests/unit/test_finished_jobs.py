@@ -17,7 +17,7 @@ from supervisor_helpers import Experiment, RecordingReporter, ask, ledgers_close
 from trial_helpers import Told, search_run
 
 from orchestrator.core.errors import LedgerBusyError, LedgerError
-from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Job, Paused, Pending, State, Succeeded
+from orchestrator.core.job import Cancelled, Cause, Failed, Job, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import resume, run_directory, search_process
 from orchestrator.experiment.preflight import JobVerdict
@@ -42,9 +42,7 @@ def begun(root: Path, states: dict[str, State], **settings: Any) -> Experiment:
     """Jobs that have had an attempt each, and are in these states now."""
     experiment = Experiment(root, [make_job(job_id, **settings.get(job_id, {})) for job_id in states])
     for job_id, state in states.items():
-        attempt = Attempt(job_id=job_id, number=0, cpus=(0,), gpus=(), started_at=0.0)
-        experiment.ledger.start_attempt(attempt, queue_s=0.0)
-        experiment.ledger.set_state(job_id, state)
+        experiment.begin(job_id, state)
     experiment.ledger.commit()
     return experiment
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_helpers import ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
+from supervisor_helpers import filled, ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
 
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.exit_record import ExitRecord
@@ -29,13 +29,6 @@ REPOSITORY = Path(__file__).parents[2]
 def attempt(job_id: str = "a-s0", number: int = 0, **changes: Any) -> Attempt:
     values: dict[str, Any] = {"cpus": (0, 3), "gpus": ("GPU-1",), "pid": 17, "pid_start": 4.5, "started_at": 1e9}
     return Attempt(job_id=job_id, number=number, **values | changes)
-
-
-def filled(path: Path, jobs: int = 3) -> Ledger:
-    ledger = Ledger.create(path)
-    ledger.put_jobs((index, make_job(f"j{index}"), f"hash{index}") for index in range(jobs))
-    ledger.commit()
-    return ledger
 
 
 # -- round trips

@@ -17,7 +17,7 @@ from supervisor_helpers import (
     make_job,
 )
 
-from orchestrator.core.job import Attempt, AttemptOutcome, Cancelled, Cause, Failed, Job, Paused, Running, Succeeded
+from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Paused, Succeeded
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import NEVER, Behaviour
@@ -108,9 +108,7 @@ def test_only_the_file_of_the_supervisor_that_runs_counts(tmp_path: Path) -> Non
 
 
 def start(experiment: Experiment, number: int, started_at: float) -> None:
-    attempt = Attempt(job_id="a", number=number, cpus=(), gpus=(), started_at=started_at)
-    experiment.ledger.start_attempt(attempt, queue_s=0.0)
-    experiment.ledger.set_state("a", Running(attempt=attempt))
+    experiment.begin("a", number=number, cpus=(), started_at=started_at)
 
 
 def test_the_time_of_a_resumed_job_counts_up_and_without_a_supervisor_none_is_running(tmp_path: Path) -> None:

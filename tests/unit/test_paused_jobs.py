@@ -19,7 +19,7 @@ from supervisor_helpers import (
 )
 
 from orchestrator.core.errors import UsageError
-from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Paused, Pending, Running, State, Succeeded
+from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.experiment import control, recovery, run_directory
@@ -140,9 +140,8 @@ def test_the_next_supervisor_settles_a_job_that_was_being_paused_or_cancelled(
 ) -> None:
     """The supervisor died between the request and the exit of the worker."""
     experiment = Experiment(tmp_path, [make_job("a")])
-    attempt = Attempt(job_id="a", number=0, cpus=(0,), gpus=(), started_at=0.0)
-    experiment.ledger.set_state("a", Running(attempt=attempt, failures=1))
-    experiment.ledger.start_attempt(attempt, queue_s=0.0)
+    running = Running(attempt=experiment.begin("a"), failures=1)
+    experiment.ledger.set_state("a", running)
     for verb in noted:
         experiment.ledger.note(verb, "a")
     experiment.ledger.commit()
@@ -158,9 +157,7 @@ def test_requests_that_no_supervisor_read_are_for_the_next(tmp_path: Path) -> No
     experiment = Experiment(tmp_path, [make_job(name) for name in "abcde"])
     experiment.ledger.set_state("b", Paused())
     for job in "cde":
-        attempt = Attempt(job_id=job, number=0, cpus=(0,), gpus=(), started_at=0.0)
-        experiment.ledger.set_state(job, Running(attempt=attempt))
-        experiment.ledger.start_attempt(attempt, queue_s=0.0)
+        experiment.begin(job)
     experiment.ledger.commit()
     ask(tmp_path, ("pause", "a"), ("resume", "b"), ("pause", "c"))
     ask(tmp_path, ("cancel", "d"), ("pause", "d"), ("resume", "d"), ("pause", "e"), ("resume", "e"))
@@ -173,9 +170,7 @@ def test_requests_that_no_supervisor_read_are_for_the_next(tmp_path: Path) -> No
 def test_jobs_are_paused_and_resumed_while_no_supervisor_runs(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job(name) for name in ("aa", "ab", "ba", "ca")])
     for job in ("ba", "ca"):
-        attempt = Attempt(job_id=job, number=0, cpus=(0,), gpus=(), started_at=0.0)
-        experiment.ledger.set_state(job, Running(attempt=attempt))  # its supervisor died
-        experiment.ledger.start_attempt(attempt, queue_s=0.0)
+        experiment.begin(job)  # its supervisor died
     experiment.ledger.close()
     with pytest.raises(UsageError, match="several"):
         control.ask(tmp_path, ["a"], "pause")
@@ -251,10 +246,9 @@ def test_a_beginning_that_several_jobs_have_is_refused_with_the_pattern_for_all(
 def test_a_paused_job_stays_paused_over_a_run_whatever_changes(has_run: bool, on_change: str, tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a"), make_job("b")])
     for job in "ab":
-        experiment.ledger.set_state(job, Paused(failures=2))
         if has_run:
-            attempt = Attempt(job_id=job, number=0, cpus=(0,), gpus=(), started_at=0.0)
-            experiment.ledger.start_attempt(attempt, queue_s=0.0)
+            experiment.begin(job)
+        experiment.ledger.set_state(job, Paused(failures=2))
     experiment.ledger.commit()
     changed = make_job("b", spec={"total_timesteps": 77})
     settled = reconcile(
@@ -280,11 +274,7 @@ def test_a_job_that_a_dead_supervisor_left_running_is_settled_before_it_starts_o
     jobs = [make_job("a"), make_job("b")]
     experiment = Experiment(tmp_path, jobs)
     for number, job in enumerate("ab"):
-        attempt = Attempt(
-            job_id=job, number=0, cpus=(0,), gpus=(), started_at=0.0, pid=4_000_000 + number, pid_start=1.0
-        )
-        experiment.ledger.start_attempt(attempt, queue_s=0.0)
-        experiment.ledger.set_state(job, Running(attempt=attempt))
+        experiment.begin(job, pid=4_000_000 + number, pid_start=1.0)
         experiment.paths.job(job).root.mkdir(parents=True)
     experiment.ledger.note("pause", "b")
     experiment.ledger.commit()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from supervisor_helpers import Experiment, ledgers_closed, make_job  # noqa: F401 - a fixture
 
-from orchestrator.core.job import Attempt, Cancelled, Job, Paused, Pending, State, Succeeded
+from orchestrator.core.job import Cancelled, Job, Paused, Pending, State, Succeeded
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.ledger import JobRow
@@ -22,9 +22,7 @@ from orchestrator.ledger import JobRow
 def after(root: Path, state: State, job: Job | None = None) -> Experiment:
     """An experiment whose job ``a`` has had an attempt, has all of its files, and is in ``state``."""
     experiment = Experiment(root, [job or make_job("a", spec={"normalize": True})])
-    attempt = Attempt(job_id="a", number=0, cpus=(0,), gpus=(), started_at=0.0)
-    experiment.ledger.start_attempt(attempt, queue_s=0.0)
-    experiment.ledger.set_state("a", state)
+    experiment.begin("a", state)
     directory = experiment.paths.job("a")
     directory.attempt(0).root.mkdir(parents=True)
     for path in (directory.model, directory.vecnormalize):

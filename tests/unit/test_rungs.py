@@ -21,7 +21,7 @@ from supervisor_helpers import (
 from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import Attempt, AttemptOutcome, Cancelled, Cause, Job, Paused, Pending, Running, State
+from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Job, Paused, Pending, Running, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
@@ -98,9 +98,7 @@ def test_promoted_jobs_are_launched_before_those_that_have_not_begun(tmp_path: P
 
 def test_the_next_supervisor_launches_promoted_jobs_before_those_that_have_not_begun(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("new"), rung_job()])
-    attempt = Attempt(job_id="a", number=0, cpus=(0,), gpus=(), started_at=0.0)
-    experiment.ledger.start_attempt(attempt, queue_s=0.0)
-    experiment.ledger.set_state("a", AT_RUNG)
+    experiment.begin("a", AT_RUNG)
     experiment.ledger.commit()
     ask(tmp_path, ("promote", "a=end"))
     recovery.apply_late_requests(experiment.ledger, "")
@@ -176,9 +174,7 @@ def test_a_job_that_came_to_its_rung_as_its_supervisor_died_is_settled(
 ) -> None:
     """With a later ``pause_at`` it was promoted while it ran."""
     experiment = Experiment(tmp_path, [rung_job(pause_at=pause_at)])
-    attempt = Attempt(job_id="a", number=0, cpus=(0,), gpus=(), started_at=0.0)
-    experiment.ledger.start_attempt(attempt, queue_s=0.0)
-    experiment.ledger.set_state("a", Running(attempt=attempt))
+    experiment.begin("a")
     for verb in noted:
         experiment.ledger.note(verb, "a")  # type: ignore[arg-type]
     experiment.ledger.commit()
@@ -194,9 +190,7 @@ def test_a_job_that_came_to_its_rung_as_its_supervisor_died_is_settled(
 def test_promotions_that_no_supervisor_read_are_for_the_next(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [rung_job(name) for name in "abcd"])
     experiment.ledger.set_state("a", replace(AT_RUNG, failures=2))
-    attempt = Attempt(job_id="c", number=0, cpus=(0,), gpus=(), started_at=0.0)
-    experiment.ledger.start_attempt(attempt, queue_s=0.0)
-    experiment.ledger.set_state("c", Running(attempt=attempt))
+    attempt = experiment.begin("c")
     experiment.ledger.set_state("d", Cancelled())
     experiment.ledger.commit()
     ask(tmp_path, *(("promote", text) for text in ("a=600", "a=end", "b=600", "c=600", "d=600")))

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from executor_helpers import make_launch
+from supervisor_helpers import make_spec
 
 from orchestrator.core.environment import SEARCH_PATH_VARIABLE
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.ray import user_code
 from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.executors.ray.ray_executor import RayExecutor
@@ -95,19 +95,7 @@ def test_too_many_files_are_refused_with_the_limit_and_a_hint(
     ],
 )
 def test_only_jobs_that_name_a_module_have_code(changes: dict[str, Any], is_copied: bool) -> None:
-    spec = WorkerSpec(
-        job_id="a",
-        name="a",
-        seed=0,
-        algo="ppo",
-        learner="auto",
-        total_timesteps=1,
-        n_envs=1,
-        normalize=False,
-        checkpoint_every=1,
-        eval_episodes=0,
-        **changes,
-    )
+    spec = make_spec("a", **{"env": None, **changes})
     assert imported_code.code_folder(spec) == ("/p" if is_copied else None)
 
 
