@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -75,21 +74,6 @@ def test_shell_completion_is_offered_and_completes_commands_and_options(tmp_path
         completing = {"_ORCHESTRATOR_COMPLETE": "complete_bash", "COMP_WORDS": words}
         done = give(cwd=tmp_path, COMP_CWORD=str(words.count(" ")), **completing)
         assert done.stdout.split() == expected
-
-
-def test_supervisor_side_imports_nothing_heavy(tmp_path: Path) -> None:
-    modules = "cli, api, experiment.session, terminal.status_view, experiment.control, machine.doctor, executors.local"
-    code = "import sys\n" + "\n".join(f"import orchestrator.{name}" for name in modules.split(", "))
-    code += f"\nprint([name for name in {HEAVY} if name in sys.modules])"
-    done = commands.finish([sys.executable, "-c", code], cwd=tmp_path)
-    assert done.stdout == "[]\n", done.stderr
-
-
-def test_help_imports_neither_the_format_of_job_files_nor_the_supervisor(tmp_path: Path) -> None:
-    unwanted = "('pydantic', 'orchestrator.supervisor.supervisor')"
-    code = f"import sys, orchestrator.cli; print([n for n in {unwanted} if n in sys.modules])"
-    done = commands.finish([sys.executable, "-c", code], cwd=tmp_path)
-    assert done.stdout == "[]\n", done.stderr
 
 
 def test_schema_command_prints_the_schema(tmp_path: Path) -> None:

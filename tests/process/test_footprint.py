@@ -28,43 +28,70 @@ def loaded_by(*arguments: str) -> set[str]:
     return {name if name.startswith("orchestrator") else name.split(".")[0] for name in names}
 
 
+SUPERVISOR = "supervisor.supervisor experiment.control executors.local"
+CHECK = "import orchestrator.worker.robots.preflight_child as p; answer = p.check(p.ExaminationRequest("
+
+
+def importing(modules: str) -> str:
+    return "; ".join(f"import orchestrator.{module}" for module in modules.split())
+
+
+PROGRAMS: dict[str, tuple[str, set[str]]] = {
+    "a supervisor": (
+        importing(f"{SUPERVISOR} experiment.session api pool.pool_supervisor"),
+        {*HEAVY, "numpy", "psutil", "matplotlib", "multiprocessing", "asyncio", "orchestrator.executors.fake"},
+    ),
+    "who reads no job file": (importing(f"{SUPERVISOR} ledger"), {"pydantic"}),
+    "who reads a job file": (
+        "from pathlib import Path; from orchestrator.jobfile import load; load(Path('jobs/robots.toml'))",
+        {*HEAVY, "numpy", "jsonschema"},
+    ),
+    "a command": (importing("cli terminal.status_view machine.doctor"), HEAVY),
+    "the package": ("import orchestrator", {*HEAVY, "numpy", "pydantic", "rich", "typer", "sqlite3"}),
+    "a worker before it is tied to its supervisor": (
+        importing("worker.__main__"),
+        {*HEAVY, "numpy", "pydantic", "rich", "typer"},
+    ),
+    "who looks at the machine": (
+        "import orchestrator.machine.topology as m; m.detect()",
+        {"psutil", "torch", "numpy", "mujoco", "rich", "pydantic"},
+    ),
+    "a simulation": (importing("worker.envs.simulation"), {"torch", "stable_baselines3", "gymnasium"}),
+    "whether a job qualifies": (
+        importing("worker.training.fast.qualify"),
+        {"torch", "stable_baselines3", "mujoco"},
+    ),
+    "the check of a robot": (
+        f"{CHECK}xml='mjcf/hopper.xml', task='forward')); assert answer.problem is None",
+        {"torch", "stable_baselines3", "gymnasium"},
+    ),
+    "a demand for the fast learner": (
+        f"{CHECK}env='CartPole-v1', fast=True)); assert 'Discrete' in answer.problem",
+        {"torch", "stable_baselines3"},
+    ),
+    "the robot of a task of Gymnasium": (
+        "from orchestrator.worker.tasks import gymnasium_tasks as g;assert g.default_xml('gymnasium:Ant-v5').is_file()",
+        {"gymnasium"},
+    ),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_no_more_is_loaded_than_is_needed(program: str) -> None:
+    code, unwanted = PROGRAMS[program]
+    assert not loaded_by("-c", code) & unwanted
+
+
 def test_help_loads_nothing_that_it_does_not_need() -> None:
     loaded = loaded_by("-m", "orchestrator", "--help")
     assert not loaded & {*HEAVY, "numpy", "pydantic", "psutil", "sqlite3", "matplotlib"}
-    assert not {name for name in loaded if name.startswith(("orchestrator.jobfile", "orchestrator.worker"))}
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "supervisor.supervisor",
-        "experiment.session",
-        "experiment.control",
-        "executors.local",
-        "api",
-        "pool.pool_supervisor",
-    ],
-)
-def test_the_supervisor_loads_nothing_heavy(module: str) -> None:
-    loaded = loaded_by("-c", f"import orchestrator.{module}")
-    assert not loaded & {*HEAVY, "numpy", "psutil", "matplotlib", "multiprocessing", "asyncio"}
-    assert "orchestrator.executors.fake" not in loaded
-
-
-@pytest.mark.parametrize("module", ["supervisor.supervisor", "experiment.control", "executors.local", "ledger"])
-def test_only_who_reads_job_files_loads_pydantic(module: str) -> None:
-    assert "pydantic" not in loaded_by("-c", f"import orchestrator.{module}")
+    unwanted = ("orchestrator.jobfile", "orchestrator.worker", "orchestrator.supervisor.supervisor")
+    assert not {name for name in loaded if name.startswith(unwanted)}
 
 
 def test_the_package_alone_loads_next_to_nothing() -> None:
     loaded = loaded_by("-c", "import orchestrator")
-    assert not loaded & {*HEAVY, "numpy", "pydantic", "rich", "typer", "sqlite3"}
     assert {name.split(".")[1] for name in loaded if name.startswith("orchestrator.")} == {"core"}
-
-
-def test_a_worker_is_tied_to_its_supervisor_before_anything_heavy_is_loaded() -> None:
-    loaded = loaded_by("-c", "import orchestrator.worker.__main__")
-    assert not loaded & {*HEAVY, "numpy", "pydantic", "rich", "typer"}
 
 
 def test_a_thousand_jobs_pending_take_the_supervisor_less_than_150_mib() -> None:
@@ -75,12 +102,3 @@ def test_a_thousand_jobs_pending_take_the_supervisor_less_than_150_mib() -> None
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert 10 < float(done.stdout) < 150  # of 300: a connection to a cluster, which is not made here, takes some 60
-
-
-def test_reading_a_job_file_imports_nothing_heavy() -> None:
-    code = (
-        "import sys; from pathlib import Path; from orchestrator.jobfile import load; load(Path(sys.argv[1]));"
-        "heavy = {'torch', 'stable_baselines3', 'gymnasium', 'mujoco', 'numpy', 'jsonschema'} & sys.modules.keys();"
-        "sys.exit(' '.join(heavy) or 0)"
-    )
-    subprocess.run([sys.executable, "-c", code, "jobs/robots.toml"], cwd=REPOSITORY, check=True)

@@ -171,16 +171,6 @@ def test_a_thread_that_an_environment_leaves_behind_holds_nothing_up(tmp_path: P
     assert answer["problem"] is None
 
 
-def test_only_what_is_needed_is_imported() -> None:
-    program = (
-        "import sys, orchestrator.worker.robots.preflight_child as p; "
-        f"assert p.check(p.ExaminationRequest(xml={str(HOPPER)!r}, task='forward')).problem is None; "
-        "print({'torch', 'stable_baselines3', 'gymnasium'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.strip() == "set()"
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

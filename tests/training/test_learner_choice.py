@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -116,19 +114,6 @@ def test_auto_is_the_fast_learner_wherever_that_can_train_and_says_why_elsewhere
             assert made.reason == f"auto: {why}"
     finally:
         venv.close()
-
-
-def test_whether_a_job_qualifies_is_known_without_torch() -> None:
-    program = (
-        "import sys, orchestrator.worker.training.fast.qualify; "
-        "print({'torch', 'stable_baselines3', 'mujoco'} & set(sys.modules))"
-    )
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=commands.REPOSITORY)
-    assert done.stdout.strip() == "set()"
-
-
-# -- what people see
 
 
 def row(job_id: str, learner: str | None, reason: str | None = "asked for") -> dict[str, Any]:
