@@ -13,7 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.core.changing_numbers import ChangingNumber, Linear, TrainingMoment, parse_number, turning_moments
+from orchestrator.core.changing_numbers import (
+    ChangingNumber,
+    Linear,
+    TrainingMoment,
+    is_changing,
+    parse_number,
+    turning_moments,
+)
 
 FORMS = {
     "uniform": "uniform(low, high)",
@@ -93,11 +100,13 @@ def parse_distribution(text: str) -> Distribution:
     if match is None:
         raise ValueError(f"{text!r} is no distribution; {_EXPECTED}")
     kind, arguments = match[1], match[2]
+    if is_changing(text):
+        number = text.strip()
+        raise ValueError(f"{number!r} is a number, no distribution; write it inside one: uniform(0, {number})")
     if kind not in FORMS:
         near = difflib.get_close_matches(kind, FORMS, n=1)
-        raise ValueError(
-            f"{text!r}: unknown distribution {kind!r}; {f'did you mean {near[0]}? ' * bool(near)}{_EXPECTED}"
-        )
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"{text!r}: unknown distribution {kind!r}; {hint}{_EXPECTED}")
     try:
         numbers = tuple(_number(part) for part in _SEPARATOR.split(arguments))
     except ValueError as error:

@@ -80,6 +80,21 @@ def test_an_attribute_of_several_numbers_takes_a_list_which_is_overridden_as_a_w
             "randomize.geom.a.friction has 2",
         ),
         ({"randomize": {"body.trunk.mass": 1.2}}, "randomize", '"body.trunk.mass": expected a distribution such as'),
+        (
+            {"randomize": {"body.trunk.mass": "gaussian(0, 1)"}},
+            "randomize",
+            "unknown distribution 'gaussian'; expected",
+        ),
+        (
+            {"randomize": {"body.trunk.mass": "linear(0.4, 1.2)"}},
+            "randomize",
+            "write it inside one: uniform(0, linear(0.4, 1.2))",
+        ),
+        (
+            {"randomize": {"push.speed": "stages(0, 1)"}, "curriculum": {"advance": "ep_rew_mean > 1"}},
+            "randomize",
+            "inside one: uniform(0, stages",
+        ),
         ({"randomize": {"body.trunk.mass": "scale(2, 1)"}}, "randomize", "expected low below high"),
         ({"randomize": {"wheel.a.size": "scale(1, 2)"}}, "randomize", "or the key observation.noise"),
         ({"randomize": {"terain": "rough(0.05)"}}, "randomize", "did you mean terrain?"),
