@@ -99,15 +99,15 @@ class MlflowRun:
 
     def finish(self, results: JobResults) -> Position:
         run, steps = self.position.run, self.position.env_steps
-        numbers = {f"summary/{name}": x for name, x in results.summary.items() if type(x) in (int, float)}
+        numbers = {name: x for name, x in results.summary.items() if type(x) in (int, float)}
         at = int(1000 * float(results.summary.get("ended_at", self.position.began)))
-        values = {**numbers, **{_accepted(name): x for name, x in results.evaluation.items()}}
-        metrics = [mlflow.entities.Metric(name, x, at, steps) for name, x in values.items()]
+        values = {**{f"summary/{name}": x for name, x in numbers.items()}, **results.evaluation}
+        metrics = [mlflow.entities.Metric(_accepted(name), x, at, steps) for name, x in values.items()]
         for first in range(0, len(metrics), AT_ONCE):
             self._client.log_batch(run, metrics=metrics[first : first + AT_ONCE])
         for name, value in results.summary.items():
             if name not in numbers:
-                self._client.set_tag(run, f"summary.{name}", str(value)[:LONGEST])
+                self._client.set_tag(run, _accepted(f"summary.{name}"), str(value)[:LONGEST])
         for path in (results.eval_file, results.video, results.preview):
             if path is not None:
                 self._client.log_artifact(run, str(path))
@@ -124,7 +124,11 @@ class MlflowRun:
 
 
 def _accepted(name: str) -> str:
-    """The name of a metric or parameter as MLflow takes it: with few characters, and few kinds of them."""
-    known = re.sub(r"[^/\w.\- ]", "_", name)
-    is_short = len(known) <= LONGEST_NAME
-    return known if is_short else f"{known[: LONGEST_NAME - 9]} {hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    """The name of a metric, parameter or tag as MLflow takes it: with few characters, and few kinds of them.
+
+    A name that is changed ends with a hash, so that no two become the same.
+    """
+    known = re.sub(r"[^/\w.\- ]|^[./]|/(?=[./]|\Z)", "_", name)  # no a//b nor a/../b: names are paths
+    if known == name and len(name) <= LONGEST_NAME:
+        return name
+    return f"{known[: LONGEST_NAME - 9]} {hashlib.sha256(name.encode()).hexdigest()[:8]}"

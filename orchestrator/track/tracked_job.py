@@ -119,7 +119,9 @@ def results(paths: JobPaths, row: SummaryRow) -> JobResults:
 
 def _place(at: Mapping[str, float | str]) -> str:
     """``body.trunk.mass *0.7 geom.floor.friction 0.4``"""
-    return " ".join(f"{key} {value if isinstance(value, str) else f'{value:g}'}" for key, value in at.items())
+    return " ".join(
+        f"{key} {value if isinstance(value, str) else repr(value).removesuffix('.0')}" for key, value in at.items()
+    )
 
 
 class ProgressTail:

@@ -36,11 +36,11 @@ def write_progress(paths: RunPaths, steps: Sequence[int], *, torn: str = "") -> 
 
 
 class Rows:
-    """A ledger with one job."""
+    """A ledger with one job, whose matrix varies a number and a text by patterns."""
 
     def __init__(self, state: str = "RUNNING") -> None:
         self.row: dict[str, Any] = {"job_id": JOB, "state": state, "env_steps": 400, "message": None, "seed": 0}
-        self.row["started_at"] = 1000.5
+        self.row |= {"started_at": 1000.5, "model.geom.*.density": 450, "model.body.*_thigh.pos": "*0.7"}
 
     def summary(self) -> list[dict[str, Any]]:
         return [self.row]
@@ -50,7 +50,8 @@ def tracked_run(folder: Path) -> RunPaths:
     """Its job has a spec with hyperparameters and no table yet."""
     paths = RunPaths(folder)
     paths.job(JOB).root.mkdir(parents=True)
-    drawn = {"geom.*.friction": ["uniform(0.4, 1.2)", 0.1]}
+    drawn: dict[str, Any] = {"geom.*.friction": ["uniform(0.4, 1.2)", 0.1]}
+    drawn |= dict.fromkeys(["geom.foot*.friction", "geom.foot?.friction", "geom.a//b.friction"], "scale(1, 2)")
     spec = replace(make_spec(JOB), hyperparameters={"learning_rate": 1e-3, "net": [8, 8]}, randomize=drawn)
     paths.job(JOB).spec.write_text(spec.to_json())
     return paths

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -95,11 +98,20 @@ def test_others_have_no_point_twice_after_a_kill(paths: RunPaths, backend: str) 
     assert [metric.step for metric in history] == [100, 200, 300, 400]
     assert run.info.status == "FINISHED"
     assert run.data.params["hyperparameters.learning_rate"] == "0.001"
-    assert run.data.params["randomize.geom._.friction"] == "['uniform(0.4, 1.2)', 0.1]"
+    assert named(run.data.params, "randomize.geom._.friction ") == ["['uniform(0.4, 1.2)', 0.1]"]
+    assert named(run.data.params, "randomize.geom.foot_.friction ") == ["scale(1, 2)"] * 2, "two patterns"
+    assert named(run.data.params, "randomize.geom.a_/b.friction ") == ["scale(1, 2)"]
     assert [metric.value for metric in client.get_metric_history(run.info.run_id, "eval/deterministic/mean")] == [7.0]
-    assert run.data.metrics["eval/grid/geom._.friction 0.4 body.trunk.mass _0.7"] == 5.0
+    assert named(run.data.metrics, "eval/grid/geom._.friction 0.4 body.trunk.mass _0.7 ") == [5.0]
+    assert named(run.data.metrics, "summary/model.geom._.density ") == [450]
+    assert named(run.data.tags, "summary.model.body.__thigh.pos ") == ["*0.7"]
     assert run.data.tags["summary.state"] == "SUCCEEDED"
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["eval.json", "preview.png"]
+
+
+def named(values: Mapping[str, Any], beginning: str) -> list[Any]:
+    """Those of ``values`` whose name is ``beginning`` and a hash."""
+    return [value for name, value in values.items() if re.fullmatch("[0-9a-f]{8}", name.removeprefix(beginning))]
 
 
 def test_a_job_without_points_is_there_and_comes_back_when_it_is_deleted(paths: RunPaths, backend: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -60,6 +61,15 @@ def test_settings_are_flat_and_hold_hyperparameters(paths: RunPaths) -> None:
     assert settings["seed"] == 0
     assert not {"job_id", "video"} & settings.keys()
     assert set(tracked_job.NOT_SETTINGS) <= {field.name for field in dataclasses.fields(WorkerSpec)}
+
+
+def test_large_values_of_a_grid_are_told_apart(paths: RunPaths) -> None:
+    rows = Rows()
+    end(paths, rows)
+    grid = [{"at": {"geom.*.density": value}, "mean": 5.0} for value in (1000001, 1000002)]
+    paths.job(JOB).eval.write_text(json.dumps({"grid": grid}))
+    found = tracked_job.results(paths.job(JOB), rows.row).evaluation  # type: ignore[arg-type]
+    assert found == {f"eval/grid/geom.*.density {value}": 5.0 for value in (1000001, 1000002)}
 
 
 # -- decisions, with a tracker of the test's own
