@@ -19,7 +19,7 @@ NODES = ("node0", "node1")
 CPUS, MEMORY_MIB = 4, 8400
 """Of each node, as Slurm is told."""
 PATIENCE_S = 60.0
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "setpriv")
 SBIN = f"/usr/sbin{os.pathsep}/sbin"
 
 CONFIGURATION = """
@@ -206,7 +206,7 @@ def slurm_at_hand() -> Iterator[SlurmCluster]:
     """
     missing = [name for name in PROGRAMS if shutil.which(name, path=f"{os.environ['PATH']}{os.pathsep}{SBIN}") is None]
     if missing:
-        raise FileNotFoundError(f"{', '.join(missing)} not found: apt-get install slurm-wlm munge")
+        raise FileNotFoundError(f"{', '.join(missing)} not found: apt-get install slurm-wlm munge util-linux")
     root, before = Path(tempfile.mkdtemp(prefix="slurm-")), os.environ.get("SLURM_CONF")
     cluster = SlurmCluster(root)
     try:

@@ -12,18 +12,20 @@ from pathlib import Path
 
 import pytest
 from executor_helpers import ASLEEP, Order, await_files, await_gone, until_exit, until_heard
-from slurm_helpers import OBEDIENT, UNTIL_GO, FakeSlurm, Scene, joined
+from slurm_helpers import OBEDIENT, UNTIL_GO, FakeSlurm, Scene, joined, registry
 
 from benchmarks.slurm_cluster import until
 from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.executors.base import Exited
-from orchestrator.executors.slurm import batch_queue, pilot_registry
-from orchestrator.executors.slurm.mailbox import Outbox
-from orchestrator.executors.slurm.pilot_messages import PilotBye
+from orchestrator.executors.base import Exited, Handle
+from orchestrator.executors.slurm import accounting, batch_queue, pilot_registry
+from orchestrator.executors.slurm.mailbox import Inbox, Outbox
+from orchestrator.executors.slurm.pilot_messages import EndPilotOrder, PilotBeat, PilotBye, PilotHello
+from orchestrator.executors.slurm.pilot_registry import PilotRegistry
 from orchestrator.executors.slurm.session_file import Session, write_session
 from orchestrator.executors.slurm.slurm_commands import SlurmCommand
 from orchestrator.jobfile.slurm_rules import SlurmSettings
+from orchestrator.machine.provenance import CODE, installed_versions
 
 
 @pytest.fixture(autouse=True)
@@ -453,7 +455,88 @@ def test_figures_of_sacct_are_told_beside_ours_where_there_is_accounting(
     told = scene.texts("accounted")
     assert bool(told) == bool(accounts)
     if accounts:
-        assert "1 pilot with 2.0 h of allocated cores and 90 min of CPU time" in told
+        assert "1 pilot: 2.0 core-hours allocated, 1.5 used by Slurm's account, 0" in told
         (row,) = csv.DictReader(file.read_text().splitlines())
         assert (row["task"], row["max_rss_mib"], row["attempts"]) == ("100_0", "512.0", "2")
         assert float(row["attempts_core_s"]) >= 0.0
+
+
+@pytest.fixture
+def quiet_pilots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PilotRegistry:
+    """Pilots of files alone; Slurm is not asked, and has all of them RUNNING."""
+    monkeypatch.setattr(pilot_registry, "LIST_EVERY_S", 0.0)
+    pilots = registry(tmp_path, SlurmSettings())
+    monkeypatch.setattr(pilots.queue, "update", lambda **_: None)
+    monkeypatch.setattr(pilots.queue, "state", lambda _: "RUNNING")
+    return pilots
+
+
+def hello_of(code: str | None = None) -> PilotHello:
+    versions = dict(installed_versions()) | ({} if code is None else {CODE: code})
+    return PilotHello(node="n", cores=1, gpus=0, memory_mib=1000, cpu_model="a CPU", versions=versions)
+
+
+def test_a_silent_pilot_is_not_cancelled_while_a_later_one_has_its_task(
+    tmp_path: Path, quiet_pilots: PilotRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled: list[str] = []
+    monkeypatch.setattr(quiet_pilots.queue, "cancel", lambda *tasks: cancelled.extend(tasks))
+    for clock in (2000, 1000):  # the second one's node is behind
+        Outbox(tmp_path / f"slurm/first/7_0.{clock}.events").send(hello_of())
+        quiet_pilots.update()
+    earlier, later = quiet_pilots.present
+    earlier.heard -= pilot_registry.GIVE_UP_AFTER_S
+    quiet_pilots.update()
+    assert (quiet_pilots.present, cancelled) == ([later], [])
+    later.heard -= pilot_registry.GIVE_UP_AFTER_S
+    quiet_pilots.update()
+    assert (quiet_pilots.present, cancelled) == ([], ["7_0"])
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_a_pilot_of_another_version_is_told_and_ended(
+    is_left: bool, tmp_path: Path, quiet_pilots: PilotRegistry
+) -> None:
+    told: list[str] = []
+    quiet_pilots.queue.report = lambda _, text: told.append(text)
+    quiet_pilots.queue.heard |= {"7_0"} if is_left else set()
+    outbox = Outbox(tmp_path / "slurm/first/7_0.1000.events")
+    outbox.send(hello_of("0a1b"))
+    quiet_pilots.update()
+    assert "code of orchestrator 0a1b" in told[0]
+    assert EndPilotOrder() in Inbox(tmp_path / "slurm/first/7_0.1000.orders").receive()
+    outbox.send(PilotBye())
+    if is_left:
+        quiet_pilots.update()  # others are submitted in its place
+    else:
+        with pytest.raises(ClusterLostError, match="no pilot can be used"):
+            quiet_pilots.update()
+
+
+def test_what_is_handed_back_to_another_supervisor_is_not_recorded_by_the_one_before(
+    tmp_path: Path, quiet_pilots: PilotRegistry
+) -> None:
+    outbox = Outbox(tmp_path / "slurm/first/7_0.1000.events")
+    outbox.send(hello_of())
+    quiet_pilots.update()
+    handles = [Handle("a", 0), Handle("b", 0)]
+    quiet_pilots.present[0].attempts.update(dict.fromkeys(handles, 1))
+    ours = Exited(handles[0], int(ExitCode.INTERRUPTED), lost="the time limit of its pilot is near")
+    outbox.send(PilotBeat(), ours)
+    assert quiet_pilots.update() == [ours]
+    write_session(tmp_path / "slurm", Session(session="second"))
+    outbox.send(Exited(handles[1], int(ExitCode.INTERRUPTED), lost="another supervisor has taken over"))
+    with pytest.raises(ClusterLostError, match="another supervisor"):
+        quiet_pilots.update()
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xfe,", b"x" * 200_000])
+def test_a_damaged_file_of_accounts_is_written_anew(damage: bytes, tmp_path: Path) -> None:
+    rows = accounting.read(ACCOUNTS, {})
+    accounting.write(tmp_path, rows)
+    file = tmp_path / accounting.FILE
+    whole = file.read_text()
+    file.write_bytes(file.read_bytes() + damage)
+    accounting.write(tmp_path, rows)
+    assert file.read_text() == whole
+    assert accounting.sentence([], file).startswith("0 pilots: 0 core-hours allocated, 0 used")

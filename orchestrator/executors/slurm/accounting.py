@@ -13,13 +13,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.text import count, rough_duration
+from orchestrator.core.text import count
 from orchestrator.executors.slurm.slurm_commands import SlurmCommand
 
 FILE = "accounting.csv"
 FORMAT = "JobID,State,NodeList,Submit,Start,End,ElapsedRaw,AllocCPUS,TotalCPU,MaxRSS"
 PATIENCE_S = 10.0
-"""For ``sacct``, and for the ends of pilots, which its database learns of some seconds later."""
+"""For ``sacct`` and for the ends of pilots together: its database learns of those some seconds later."""
 UNITS_MIB = {"": 1 / 1024 / 1024, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 
 
@@ -57,7 +57,7 @@ def collect(tasks: Collection[str], measured: Mapping[str, Sequence[float]]) -> 
     jobs = ",".join(sorted({task.partition("_")[0] for task in tasks}))
     while jobs:
         options = (f"--jobs={jobs}", "--parsable2", "--noheader", f"--format={FORMAT}")
-        answer = SlurmCommand("sacct", *options, patience_s=PATIENCE_S).wait()
+        answer = SlurmCommand("sacct", *options, patience_s=max(1.0, deadline - time.monotonic())).wait()
         rows = [row for row in read(answer.output, measured) if row.task in tasks] if answer.returncode == 0 else []
         if not rows or all(row.is_over for row in rows) or time.monotonic() > deadline - 1.0:
             break
@@ -93,9 +93,15 @@ def read(output: str, measured: Mapping[str, Sequence[float]]) -> list[PilotAcco
 
 
 def write(folder: Path, rows: Iterable[PilotAccount]) -> None:
-    """Add the pilots to those of earlier supervisors. :raises OSError: the file cannot be written."""
+    """Add the pilots to those of earlier supervisors, unless their lines are damaged.
+
+    :raises OSError: the file cannot be written.
+    """
     names, lines = [field.name for field in fields(PilotAccount)], dict[str, Sequence[object]]()
-    with contextlib.suppress(FileNotFoundError), (folder / FILE).open(newline="") as file:
+    with (
+        contextlib.suppress(FileNotFoundError, csv.Error),
+        (folder / FILE).open(newline="", encoding="utf-8", errors="replace") as file,
+    ):
         lines = {line[0]: line for line in csv.reader(file) if len(line) == len(names) and line != names}
     lines |= {row.task: [getattr(row, name) for name in names] for row in rows}
     text = io.StringIO(newline="")
@@ -106,8 +112,14 @@ def write(folder: Path, rows: Iterable[PilotAccount]) -> None:
 def sentence(rows: Sequence[PilotAccount], path: Path) -> str:
     allocated, used = sum(row.allocated_core_s for row in rows), sum(row.cpu_s for row in rows)
     ours = sum(row.attempts_core_s for row in rows)
-    text = f"Slurm has accounted {count(len(rows), 'pilot')} with {rough_duration(allocated)} of allocated cores"
-    return f"{text} and {rough_duration(used)} of CPU time; jobs had cores for {rough_duration(ours)} ({path})"
+    text = (
+        f"{count(len(rows), 'pilot')}: {_hours(allocated)} core-hours allocated, {_hours(used)} used by Slurm's account"
+    )
+    return f"{text}, {_hours(ours)} held by jobs ({path})"
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f}" if seconds >= 3600 else f"{round(seconds / 3600, 3):g}"
 
 
 def _seconds(text: str) -> float:

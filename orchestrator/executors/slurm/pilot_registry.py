@@ -79,7 +79,7 @@ class PilotRegistry:
         self._ended: set[str] = set()
         """Names of pilots that have ended or were given up."""
         self._excluded: list[str] = []
-        """Why pilots are not used."""
+        """Why pilots are not used that were submitted by this supervisor."""
         self._has_given_up = False
         """Whether a pilot may come back, and has to read that it must end."""
         self._began: dict[Handle, float] = {}
@@ -124,6 +124,8 @@ class PilotRegistry:
         self.queue.update(is_urgent=bool(silent) or is_short)
         for pilot in silent:
             events += self._judge_silent(pilot, now)
+        if any(isinstance(event, Exited) and event.lost for event in events):
+            self._check_session()  # before the loss is recorded: perhaps the pilot serves another supervisor now
         self.queue.is_served = bool(self._pilots)
         self.queue.check()
         self._provide(joined, now)
@@ -198,11 +200,13 @@ class PilotRegistry:
 
     def _join(self, pilot: JoinedPilot, hello: PilotHello) -> None:
         pilot.hello = hello
+        is_left = pilot.task in self.queue.heard  # of the supervisor before, perhaps of another version
         self.queue.joined(pilot.task)
         found = differences(installed_versions(), hello.versions)
         if found.deciding:
             why = f"pilot {pilot.task} on {hello.node}: {', '.join(found.deciding)}"
-            self._excluded.append(why)
+            if not is_left:
+                self._excluded.append(why)
             self.report("warning", f"{why}; it would give other results, and is not used")
             self.release(pilot)
             return
@@ -248,7 +252,9 @@ class PilotRegistry:
         pilot.outbox.send(EndPilotOrder())
         if not is_gone:
             self.report("warning", f"pilot {pilot.task} {how}, and is given up. Its jobs continue in other pilots")
-            self.queue.cancel(pilot.task)
+            # Slurm may have restarted its task on a node whose clock is behind, so that it seems to be the earlier one.
+            if not any(other.task == pilot.task for other in self.present if other is not pilot):
+                self.queue.cancel(pilot.task)
             self._has_given_up = True
         return list(self._end(pilot, why, None))
 
