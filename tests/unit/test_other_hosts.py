@@ -18,6 +18,7 @@ from supervisor_helpers import (
     behaviours,
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
+    rows,
 )
 
 from orchestrator.core.errors import LedgerError, RunDirError
@@ -50,20 +51,22 @@ def test_requests_from_another_host_reach_the_supervisor_without_its_ledger(
     slow = Behaviour(after_s=NEVER, exits_within_s=5.0)
     behave = behaviours({"fails-once": [Behaviour(returncode=1), Behaviour()], "long": FOREVER, "longer": slow})
     jobs = [make_job(name) for name in ("fails-once", "long", "longer")]
+    # By what summary.json says: it is written the less often, the more seconds (not of the fake clock) that takes.
     agenda = [
-        (10.0, lambda: control.ask(tmp_path, [], "retry")),
-        (20.0, lambda: control.stop(tmp_path, ["long"])),
-        (30.0, lambda: control.stop(tmp_path, []) + control.stop(tmp_path, [])),  # the second is no wish to kill
+        ("fails-once", "FAILED", lambda: control.ask(tmp_path, [], "retry")),
+        ("fails-once", "SUCCEEDED", lambda: control.stop(tmp_path, ["long"])),
+        # The second is no wish to kill.
+        ("long", "CANCELLED", lambda: control.stop(tmp_path, []) + control.stop(tmp_path, [])),
     ]
     with run_directory.claim(tmp_path) as paths:
         holder = run_directory.holder(paths)
         assert holder is not None
         experiment = Experiment(tmp_path, jobs, behave, cpus=3, holder=holder.key)
 
-        def each_turn(view: View) -> None:
-            if agenda and view.elapsed_s > agenda[0][0]:
+        def each_turn(_: View) -> None:
+            if agenda and rows(tmp_path)[agenda[0][0]]["state"] == agenda[0][1]:
                 with on_another_host(monkeypatch):
-                    agenda.pop(0)[1]()
+                    agenda.pop(0)[2]()
 
         experiment.reporter.each_turn = each_turn
         assert experiment.run() == {"fails-once": "SUCCEEDED", "long": "CANCELLED", "longer": "PENDING"}
