@@ -262,11 +262,11 @@ def test_the_loop_of_the_readme_trains_every_body(
 ) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (commands.REPOSITORY / "README.md").read_text(), re.M | re.S)
     (loop,) = (block for block in blocks if "TrainingPool" in block)
-    bodies = instant_bodies(here, monkeypatch, 40)
+    bodies = instant_bodies(here, monkeypatch, 200)
     exec_pool = functools.partial(orchestrator.TrainingPool, **EXEC)
     monkeypatch.setattr(orchestrator, "TrainingPool", exec_pool)
     with nothing_left():
         exec(loop, {"orchestrator": orchestrator, "bodies": bodies})
     printed = capsys.readouterr().out
-    assert [body in printed for body in bodies] == [True] * 40
-    assert printed.count(" 1.0\n") == 40
+    assert [body in printed for body in bodies] == [True] * 200
+    assert printed.count(" 1.0\n") == 200
