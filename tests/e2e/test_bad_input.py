@@ -422,7 +422,7 @@ def test_a_deaf_worker_and_its_children_are_gone_after_the_grace_period(tmp_path
 def test_a_killed_and_a_stopped_worker_are_retried_from_their_checkpoints(tmp_path: Path) -> None:
     hopper = {"xml": HOPPER, "total_timesteps": 4096, "checkpoint_every": 512}
     # A worker reports no progress while it imports its libraries, which takes a few seconds on a loaded machine.
-    patience_s = 5 * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+    patience_s = 8 * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
     stopped = {"name": "stopped", **hopper, "resources": {"stall_timeout": min(patience_s, 60)}}
     jobs = write_experiment(tmp_path, stopped, {"name": "killed", **hopper})
     numbers = {"stopped-s0": signal.SIGSTOP, "killed-s0": signal.SIGKILL}

@@ -45,7 +45,7 @@ from orchestrator.experiment import preflight
 from orchestrator.search import watchdog
 
 watchdog.LIMIT_S = 1.0
-preflight.ask.__kwdefaults__["time_limit_s"] = 15.0
+preflight.ask.__kwdefaults__["time_limit_s"] = 30.0
 
 class Sampler:
     def __init__(self, **_):
@@ -60,7 +60,7 @@ class Sampler:
         pass
 """
 SEARCH = """
-stall_timeout = "15s"
+stall_timeout = "30s"
 [defaults.retry]
 max_retries = 0
 [[jobs]]
@@ -107,4 +107,4 @@ def test_what_hangs_is_named_and_the_other_trials_are_trained(tmp_path: Path) ->
     found = outcomes(tmp_path / "run")
     assert [found[number] for number in (0, 3, 4)] == [[1.0]] * 3
     assert "no progress" in found[1]
-    assert f"own:make(length={BODY_HANGS}): examining it took more than 15 s" in found[2]
+    assert f"own:make(length={BODY_HANGS}): examining it took more than 30 s" in found[2]
