@@ -133,16 +133,20 @@ def test_models_load_where_this_package_is_not_installed(tmp_path: Path) -> None
         files += [str(paths.model), str(paths.vecnormalize)]
     program = (
         "import pickle, sys; sys.modules['orchestrator'] = None\n"
+        "import numpy\n"
         "from stable_baselines3 import PPO\n"
         "for model, normalization in (sys.argv[1:3], sys.argv[3:]):\n"
         "    model = PPO.load(model, device='cpu')\n"
         "    with open(normalization, 'rb') as file: normalization = pickle.load(file)\n"
-        "    print(model.clip_range, model.num_timesteps, normalization.obs_rms.mean.shape)"
+        "    action, _ = model.predict(numpy.zeros(model.observation_space.shape, 'f4'), deterministic=True)\n"
+        "    steps = {int(state['step']) for state in model.policy.optimizer.state.values()}\n"
+        "    mean = normalization.obs_rms.mean\n"
+        "    print(model.clip_range, model.num_timesteps, mean.shape, model.action_space.contains(action), steps)"
     )
     command = [sys.executable, "-W", "error", "-c", program, *files]
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     schedule = "FloatSchedule(LinearSchedule(start=0.2, end=0.1, end_fraction=1.0))"
-    assert answer.stdout.splitlines() == [f"{schedule} 512 ({size},)" for size in (4, 3)], answer.stderr
+    assert answer.stdout.splitlines() == [f"{schedule} 512 ({size},) True {{32}}" for size in (4, 3)], answer.stderr
 
 
 def test_names_of_activations_become_classes_of_torch() -> None:
