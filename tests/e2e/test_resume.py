@@ -35,7 +35,12 @@ JOBS: dict[str, dict[str, Any]] = {
     "hopper": {"env": "Hopper-v5", "normalize": True, "total_timesteps": 2048},
 }
 MORE_JOBS: dict[str, dict[str, Any]] = {
-    "sac": {"algo": "sac", **TASK, "total_timesteps": 2048},
+    "sac": {
+        "algo": "sac",
+        **TASK,
+        "total_timesteps": 2048,
+        "hyperparameters": {**helpers.SMALL["sac"], "gradient_steps": 2},
+    },
     "built-in task": {**TASK, "total_timesteps": 2048},
     "discrete": {"env": "CartPole-v1", "total_timesteps": 2048},
     "hopper, stock learner": {"env": "Hopper-v5", "normalize": True, "total_timesteps": 2048, "learner": "sb3"},
