@@ -106,7 +106,7 @@ def _check_distribution(key: str, value: Any) -> None:
             _check_numbers(key, value)
             return
     if not isinstance(value, str):
-        raise ExpectedError(f'"{key}": expected a distribution such as "uniform(0.4, 1.2)", found {value!r}')
+        raise ExpectedError(f'"{key}": expected a distribution such as "uniform(0.4, 1.2)"')
     try:
         if key == TERRAIN:
             parse_terrain(value)

@@ -124,3 +124,4 @@ def test_what_is_wrong_is_named_with_key_and_cure(place: Path, job: dict[str, An
     with pytest.raises(SpecError) as error:
         resolve(place, {**HOPPER, **job})
     assert any(place == f"jobs[0].{where}" and message in text for place, text in problems(error)), problems(error)
+    assert all(text.count(" found ") <= 1 for _, text in problems(error)), problems(error)

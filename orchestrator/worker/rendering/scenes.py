@@ -34,8 +34,7 @@ class Scene:
     content: Callable[[], offscreen.Pose | offscreen.Picture]
     """The current pose, or a picture where the environment renders itself."""
     model: Callable[[Sequence[offscreen.Pose]], mujoco.MjModel] | None
-    """The model that these poses are rendered with, or where there are none any; None where the environment renders
-    itself."""
+    """Makes the model for these poses; empty: they are not known. None where the environment renders itself."""
 
 
 def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
