@@ -117,7 +117,9 @@ def test_a_still_shows_the_terrain_of_its_episode(tmp_path: Path) -> None:
     with np.load(paths.moment) as arrays:
         np.savez(paths.moment.with_suffix(".npz"), **{name: arrays[name] for name in ("state", "marker", "model")})
     paths.moment.with_suffix(".npz").replace(paths.moment)
-    assert stills.read(paths).pose.ground is None, "one that an earlier version has kept"
+    earlier = stills.read(paths)
+    assert earlier.pose.ground is None, "one that an earlier version has kept"
+    assert stills.robot_as_drawn(paths, earlier).nhfield == 0, "on the flat floor, as it is not known where it was"
 
 
 def test_the_robot_stands_on_the_terrain() -> None:

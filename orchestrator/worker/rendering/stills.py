@@ -82,7 +82,8 @@ def robot_as_drawn(paths: JobPaths, kept: KeptMoment) -> mujoco.MjModel:
         model = mujoco.MjModel.from_binary_path("model.mjb", {"model.mjb": kept.model})
     else:
         spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
-        model = offscreen.add_scenery(paths.root / str(spec.xml), terrain_of(spec.randomize), [kept.pose])
+        terrain = None if kept.pose.ground is None else terrain_of(spec.randomize)  # unknown: on the flat floor
+        model = offscreen.add_scenery(paths.root / str(spec.xml), terrain, [kept.pose])
     if mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION) != kept.pose.state.size:
         raise ValueError("the robot in the job directory is not the one that was trained")
     return model
