@@ -129,12 +129,18 @@ def test_a_diverging_robot_of_the_grid_does_not_fail_the_job(tmp_path: Path) -> 
         (
             {"geom.floor.friction": [1, 2]},
             {"geom.*.friction": "uniform(0.5, 1)"},
-            "draws the same value of geom_friction",
+            "sets or draws the same value of geom.floor.friction; leave one of them out",
         ),
+        (
+            {"geom.floor.friction": [0.4, 0.8]},
+            {"geom.floor.friction": ["uniform(0.4, 1.2)", 0.005]},
+            'friction sets or draws the same value of geom.floor.friction; vary evaluate."geom.floor.friction[0]"',
+        ),
+        ({"geom.floor.friction[0]": [0.4, 0.8]}, {"geom.floor.friction": ["uniform(0.4, 1.2)", 0.005]}, None),
     ],
 )
 def test_the_examination_before_the_launch_finds_what_does_not_fit(
-    grid: dict[str, Any], randomize: dict[str, str], problem: str | None
+    grid: dict[str, Any], randomize: dict[str, Any], problem: str | None
 ) -> None:
     request = ExaminationRequest(xml=str(QUADRUPED), task="auto", randomize=randomize, evaluate=grid, simulate_s=0.02)
     with RecentRobot() as recent:

@@ -377,7 +377,11 @@ def test_a_list_draws_some_numbers_of_an_attribute_and_sets_others() -> None:
         ),
         (
             {"geom.*.friction": ["uniform(0, 1)", 0.1], "geom.floor.friction[1]": "uniform(0, 1)"},
-            "randomize.geom.floor.friction[1]: randomize.geom.*.friction[1] draws the same value",
+            "randomize.geom.floor.friction[1]: randomize.geom.*.friction[1] sets or draws the same value",
+        ),
+        (
+            {"geom.*.friction": ["uniform(0, 1)", 0.05], "geom.floor.friction[1]": "uniform(0, 1)"},
+            "randomize.geom.floor.friction[1]: randomize.geom.*.friction[1] sets or draws the same value",
         ),
     ],
 )
@@ -389,7 +393,7 @@ def test_a_list_that_does_not_fit_is_refused_by_the_place_in_it(randomize: dict[
 def test_two_keys_for_one_value_are_refused() -> None:
     both = {"geom.*.friction": "uniform(0.5, 1)", "geom.floor.friction": "uniform(0.5, 2)"}
     with pytest.raises(
-        RandomizeError, match=r"randomize.geom.floor.friction: randomize.geom.\*.friction draws the same"
+        RandomizeError, match=r"randomize.geom.floor.friction: randomize.geom.\*.friction sets or draws the same"
     ):
         randomized_keys(QUADRUPED, load_model(QUADRUPED), both)
 

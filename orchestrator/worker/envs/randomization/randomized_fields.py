@@ -31,7 +31,7 @@ from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.model.model_comparison import differences, model_bytes
 from orchestrator.worker.model.mujoco_internals import set_const_inputs
 from orchestrator.worker.model.spec_attributes import RENAMED, AttributeEditError, attribute_names, set_attribute
-from orchestrator.worker.model.spec_elements import EditError, matching, suggested
+from orchestrator.worker.model.spec_elements import SINGLE, EditError, matching, suggested
 from orchestrator.worker.tasks.actions import Floats
 
 TABLE, GRID_TABLE = "randomize", "evaluate"
@@ -90,6 +90,8 @@ class RandomizedKey:
     key: str
     distribution: Distribution
     changes: Sequence[FieldChange]
+    places: frozenset[tuple[str, int]] = frozenset()
+    """Attributes of elements, such as ``geom.floor.friction``, and the places in them that are set or drawn."""
 
     @property
     def where(self) -> str:
@@ -123,16 +125,16 @@ def randomized_keys(
     drawn |= {axis.key: (GRID_TABLE, axis.range) for axis in axes}
     keys = [RandomizedKey(table, key, distribution, ()) for key, (table, distribution) in sorted(drawn.items())]
     found = _examined_once(xml, model, keys)
-    owner: dict[tuple[str, int], str] = {}
+    owner: dict[tuple[str, int], RandomizedKey] = {}
     for one in found:
-        for change in one.changes:
-            for entry in change.entries.tolist():
-                other = owner.setdefault((change.name, entry), one.where)
-                if other != one.where:
-                    raise RandomizeError(
-                        f"{one.where}: {other} draws the same value of {change.name}; leave one of them out, or name "
-                        "other elements"
-                    )
+        entries = [(change.name, entry) for change in one.changes for entry in change.entries.tolist()]
+        for name, place in [*sorted(one.places), *entries]:
+            other = owner.setdefault((name, place), one)
+            if other is not one:
+                cure = "leave one of them out, or name other elements"
+                if other.table == GRID_TABLE and one.key.startswith(f"{other.key}["):
+                    cure = f'vary {GRID_TABLE}."{one.key}" instead'
+                raise RandomizeError(f"{one.where}: {other.where} sets or draws the same value of {name}; {cure}")
     return found
 
 
@@ -170,6 +172,7 @@ def _examined(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) 
         raise RandomizeError(f"{here}: always draws {low:g}; write model.{key} instead, or give it a range")
     at_low = model if is_constant else _compiled(spec, model, drawn, low)
     at_high = _compiled(spec, model, drawn, high)
+    drawn = dataclasses.replace(drawn, places=_places(spec, drawn))
     inputs: list[FieldChange] = []
     others: list[FieldChange] = []
     for name, of_low, of_high in differences(at_low, at_high):
@@ -238,6 +241,18 @@ def _compiled(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey, 
         raise RandomizeError(
             f"{drawn.where}: MuJoCo refuses the value {written}, which it may draw: {reason}"
         ) from None
+
+
+def _places(spec: mujoco.MjSpec, drawn: RandomizedKey) -> frozenset[tuple[str, int]]:
+    """:attr:`RandomizedKey.places` of a key that fits the robot."""
+    kind, (attribute, index) = drawn.key.partition(".")[0], _indexed(drawn.key.rpartition(".")[2])
+    places: set[tuple[str, int]] = set()
+    for number, element in matching(spec, drawn.table, drawn.key):
+        numbers = getattr(element, RENAMED.get(attribute, attribute), None)
+        size = len(numbers) if drawn.distribution.multiplies and isinstance(numbers, np.ndarray) else 1
+        name = attribute if kind in SINGLE else f"{element.name or f'#{number}'}.{attribute}"
+        places |= {(f"{kind}.{name}", place) for place in (range(size) if index is None else [index])}
+    return frozenset(places)
 
 
 def _indexed(attribute: str) -> tuple[str, int | None]:
