@@ -25,7 +25,7 @@ def experiment(folder: Path, steps: int) -> Path:
     for name in ("dog.xml", "dog", "hopper.xml"):
         source = REPOSITORY / "mjcf" / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
-    dog = {"name": "dog", "xml": "dog.xml", "task": "forward", "total_timesteps": steps}
+    dog = {"name": "dog", "xml": "dog.xml", "task": "forward", "total_timesteps": steps, "eval_episodes": 1}
     hopper = {"name": "hopper", "xml": "hopper.xml", "task": "auto", "total_timesteps": 512}
     return write_experiment(folder, dog, hopper, head='max_parallel = 1\norder = "as-listed"')
 
@@ -54,6 +54,10 @@ def test_training_and_play_go_on_when_the_originals_and_what_clean_removes_are_g
         mine = RunPaths(tmp_path / "run").job(job_id)
         alone, _ = worker.train_again(mine, tmp_path / "alone" / job_id)
         assert worker.same_bits(worker.parameters(mine.model), worker.parameters(alone.model)), job_id
+        assert mine.vecnormalize.exists(), job_id
+        assert worker.normalization(mine.vecnormalize) == worker.normalization(alone.vecnormalize), job_id
+        if job_id == "dog-s0":
+            assert json.loads(mine.eval.read_text()) == json.loads(alone.eval.read_text())
     played = give("play", tmp_path / "run", "dog", "--video", "--seconds", "0.2", cwd=tmp_path)
     assert played.returncode == 0, played.stderr
     assert (tmp_path / "run/jobs/dog-s0/preview.png").exists()
