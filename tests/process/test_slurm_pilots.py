@@ -540,3 +540,24 @@ def test_a_damaged_file_of_accounts_is_written_anew(damage: bytes, tmp_path: Pat
     accounting.write(tmp_path, rows)
     assert file.read_text() == whole
     assert accounting.sentence([], file).startswith("0 pilots: 0 core-hours allocated, 0 used")
+
+
+@pytest.mark.parametrize("sacct", ["exec sleep 60", "echo '7_0|RUNNING|n|||Unknown|1|1|00:01|'"])
+def test_the_end_waits_for_slurms_accounting_no_longer_than_its_patience(
+    sacct: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sacct").write_text(f"#!/bin/sh\n{sacct}\n")
+    (tmp_path / "sacct").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(accounting, "PATIENCE_S", 2.0)
+    given: list[float] = []
+    make = accounting.SlurmCommand
+
+    def noted(*command: str, patience_s: float) -> SlurmCommand:
+        given.append(patience_s)
+        return make(*command, patience_s=patience_s)
+
+    monkeypatch.setattr(accounting, "SlurmCommand", noted)
+    assert [row.task for row in accounting.collect({"7_0"}, {})] == ([] if "sleep" in sacct else ["7_0"])
+    assert len(given) == 1
+    assert given[0] <= 2.0

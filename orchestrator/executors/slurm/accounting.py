@@ -57,9 +57,9 @@ def collect(tasks: Collection[str], measured: Mapping[str, Sequence[float]]) -> 
     jobs = ",".join(sorted({task.partition("_")[0] for task in tasks}))
     while jobs:
         options = (f"--jobs={jobs}", "--parsable2", "--noheader", f"--format={FORMAT}")
-        answer = SlurmCommand("sacct", *options, patience_s=max(1.0, deadline - time.monotonic())).wait()
+        answer = SlurmCommand("sacct", *options, patience_s=deadline - time.monotonic()).wait()
         rows = [row for row in read(answer.output, measured) if row.task in tasks] if answer.returncode == 0 else []
-        if not rows or all(row.is_over for row in rows) or time.monotonic() > deadline - 1.0:
+        if not rows or all(row.is_over for row in rows) or time.monotonic() > deadline - 2.0:
             break
         time.sleep(1.0)
     return rows
