@@ -25,20 +25,20 @@ def cores_of(machine: Machine, variables: Mapping[str, str]) -> int:
 
     Where Slurm was told of more CPUs than there are, they are shared as it says.
     """
-    given = _number(variables.get("SLURM_CPUS_ON_NODE")) or machine.capacity
+    given = number_of(variables.get("SLURM_CPUS_ON_NODE")) or machine.capacity
     return given if given > len(machine.cpus) else min(machine.capacity, given)
 
 
 def memory_of(machine: Machine, variables: Mapping[str, str]) -> int:
     """MiB."""
-    of_node = _number(variables.get("SLURM_MEM_PER_NODE"))
-    of_cpus = _number(variables.get("SLURM_MEM_PER_CPU")) * _number(variables.get("SLURM_CPUS_ON_NODE"))
+    of_node = number_of(variables.get("SLURM_MEM_PER_NODE"))
+    of_cpus = number_of(variables.get("SLURM_MEM_PER_CPU")) * number_of(variables.get("SLURM_CPUS_ON_NODE"))
     return min(machine.memory_total_mib, of_node or of_cpus or machine.memory_total_mib)
 
 
 def seconds_left(variables: Mapping[str, str]) -> float | None:
     """Until the time limit of the job; None without one, or where Slurm does not say."""
-    if end := _number(variables.get("SLURM_JOB_END_TIME")):
+    if end := number_of(variables.get("SLURM_JOB_END_TIME")):
         return max(0.0, end - time.time())
     command = ["squeue", "--noheader", f"--jobs={variables.get('SLURM_JOB_ID', '0')}", "--format=%L"]
     try:
@@ -47,12 +47,18 @@ def seconds_left(variables: Mapping[str, str]) -> float | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", answer.strip())  # days-hours:minutes:seconds
+    return seconds_of(answer.strip())
+
+
+def seconds_of(text: str) -> float | None:
+    """A duration as Slurm writes it, ``1-02:03:04`` or ``03:04.567``; None for anything else."""
+    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
     if match is None:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _number(text: str | None) -> int:
+def number_of(text: str | None) -> int:
+    """A count as Slurm writes it; 0 for anything else."""
     return int(text) if text is not None and text.isdecimal() else 0

@@ -15,6 +15,7 @@ from pathlib import Path
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.text import count
 from orchestrator.executors.slurm.slurm_commands import SlurmCommand
+from orchestrator.machine.slurm_allocation import number_of, seconds_of
 
 FILE = "accounting.csv"
 FORMAT = "JobID,State,NodeList,Submit,Start,End,ElapsedRaw,AllocCPUS,TotalCPU,MaxRSS"
@@ -81,8 +82,8 @@ def read(output: str, measured: Mapping[str, Sequence[float]]) -> list[PilotAcco
             submitted=submitted,
             started=started,
             ended=ended,
-            allocated_core_s=_number(elapsed) * _number(cpus),
-            cpu_s=_seconds(cpu),
+            allocated_core_s=number_of(elapsed) * number_of(cpus),
+            cpu_s=seconds_of(cpu) or 0.0,
             max_rss_mib=rss_mib.get(task),
             attempts=len(measured.get(task, ())),
             attempts_core_s=round(math.fsum(measured.get(task, ())), 1),
@@ -112,29 +113,14 @@ def write(folder: Path, rows: Iterable[PilotAccount]) -> None:
 def sentence(rows: Sequence[PilotAccount], path: Path) -> str:
     allocated, used = sum(row.allocated_core_s for row in rows), sum(row.cpu_s for row in rows)
     ours = sum(row.attempts_core_s for row in rows)
-    text = (
-        f"{count(len(rows), 'pilot')}: {_hours(allocated)} core-hours allocated, {_hours(used)} used by Slurm's account"
-    )
-    return f"{text}, {_hours(ours)} held by jobs ({path})"
+    slurms = f"{_hours(allocated)} core-hours allocated, {_hours(used)} used by Slurm's account"
+    return f"{count(len(rows), 'pilot')}: {slurms}, {_hours(ours)} held by jobs ({path})"
 
 
 def _hours(seconds: float) -> str:
     return f"{seconds / 3600:.1f}" if seconds >= 3600 else f"{round(seconds / 3600, 3):g}"
 
 
-def _seconds(text: str) -> float:
-    """``1-02:03:04`` or ``03:04.567``, as ``sacct`` writes a duration."""
-    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
-    if match is None:
-        return 0.0
-    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
 def _mib(text: str) -> float | None:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)", text)
     return None if match is None else round(float(match[1]) * UNITS_MIB[match[2]], 1)
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.decoding import FilePath, Positive
+from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Exited, Handle, Launch, Placed, Progressed, Sampled
 
 
 def spec_digest(job_dir: Path) -> str:
     """:raises OSError: ``spec.json`` cannot be read."""
-    return hashlib.sha256((job_dir / "spec.json").read_bytes()).hexdigest()
+    return hashlib.sha256(JobPaths(job_dir).spec.read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
