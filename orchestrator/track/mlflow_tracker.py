@@ -92,7 +92,7 @@ class MlflowRun:
             if len(batch) + len(values) > AT_ONCE:
                 self._client.log_batch(self.position.run, metrics=batch)
                 batch = []
-            batch += [mlflow.entities.Metric(name, value, at, point.env_steps) for name, value in values.items()]
+            batch += _metrics(values, at, point.env_steps)
         self._client.log_batch(self.position.run, metrics=batch)
         self.position = replace(self.position, env_steps=points[-1].env_steps)
         return self.position
@@ -102,7 +102,7 @@ class MlflowRun:
         numbers = {name: x for name, x in results.summary.items() if type(x) in (int, float)}
         at = int(1000 * float(results.summary.get("ended_at", self.position.began)))
         values = {**{f"summary/{name}": x for name, x in numbers.items()}, **results.evaluation}
-        metrics = [mlflow.entities.Metric(_accepted(name), x, at, steps) for name, x in values.items()]
+        metrics = _metrics(values, at, steps)
         for first in range(0, len(metrics), AT_ONCE):
             self._client.log_batch(run, metrics=metrics[first : first + AT_ONCE])
         for name, value in results.summary.items():
@@ -121,6 +121,11 @@ class MlflowRun:
 
     def close(self) -> None:
         """Nothing is open between calls."""
+
+
+def _metrics(values: Mapping[str, float], at: int, env_steps: int) -> list[Any]:
+    """:param at: milliseconds since the epoch."""
+    return [mlflow.entities.Metric(_accepted(name), value, at, env_steps) for name, value in values.items()]
 
 
 def _accepted(name: str) -> str:
