@@ -40,6 +40,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment import videos
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Cpu
+from orchestrator.worker.envs.poses import Pose
 from orchestrator.worker.rendering import offscreen, scenes, trained_policy, video_encoding
 from orchestrator.worker.rendering import play as worker_play
 
@@ -133,7 +134,7 @@ def test_the_same_seed_shows_the_same_episodes_and_another_one_others(finished_o
         for _ in range(2):
             scene.venv.reset()
             pose = scene.content()
-            assert isinstance(pose, offscreen.Pose)
+            assert isinstance(pose, Pose)
             states.append(pose.state.tobytes())
         return states
 

@@ -19,7 +19,8 @@ def look(xml: Path) -> dict[str, Any]:
     import mujoco
     import numpy as np
 
-    from orchestrator.worker.rendering import camera, offscreen, scenes
+    from orchestrator.worker.envs.poses import Pose, pose_of_data
+    from orchestrator.worker.rendering import camera, offscreen
 
     model = offscreen.add_scenery(xml)
     data = mujoco.MjData(model)
@@ -29,7 +30,7 @@ def look(xml: Path) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     for number in range(MOMENTS):
         mujoco.mj_forward(model, data)
-        frames.append(offscreen.Frame(0, data.time, offscreen.Pose(scenes.state_of(model, data))))
+        frames.append(offscreen.Frame(0, data.time, pose_of_data(model, data)))
         while data.time < (number + 1) * EVERY_S:
             data.ctrl[:] = rng.uniform(*model.actuator_ctrlrange.T)
             mujoco.mj_step(model, data)
@@ -49,7 +50,7 @@ def look(xml: Path) -> dict[str, Any]:
         mujoco.mj_setState(model, data, frames[0].content.state, mujoco.mjtState.mjSTATE_INTEGRATION)
         mujoco.mj_forward(model, data)
         top = camera.corners(model, data, robot).max(axis=0)
-        goal = offscreen.Frame(0, 0.0, offscreen.Pose(frames[0].content.state, tuple(top + 0.1)))
+        goal = offscreen.Frame(0, 0.0, Pose(frames[0].content.state, tuple(top + 0.1)))
         marked = next(renderer.render([goal]))
     return {"own_camera": not ours, "moments": found, "green": [greens(bare), greens(marked)]}
 

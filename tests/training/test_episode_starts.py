@@ -14,9 +14,10 @@ import simulation_helpers
 import worker_helpers as helpers
 
 from orchestrator.worker.envs import env_factory
+from orchestrator.worker.envs.poses import pose_of
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
-from orchestrator.worker.rendering import offscreen, scenes, stills
+from orchestrator.worker.rendering import offscreen, stills
 from orchestrator.worker.training.best_moment import BestMoment
 
 MJCF = Path(__file__).parents[2] / "mjcf"
@@ -91,7 +92,7 @@ def drawn_ground(batch: RandomizedSimulation, robot: Path, env: int) -> float:
     """Height of the terrain under the robot's base in a picture."""
     model = offscreen.add_scenery(robot, batch.terrain)
     data = mujoco.MjData(model)
-    offscreen.set_pose(model, data, scenes.pose_of(batch, env))
+    offscreen.set_pose(model, data, pose_of(batch, env))
     assert model.ngeom == batch.model.ngeom
     return ground_in(model, data)
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvObs, VecEnvStepReturn, VecEnvWrapper
 
+from orchestrator.worker.envs.poses import pose_of
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.rendering import scenes
 from orchestrator.worker.rendering.live_view import LiveView
 from orchestrator.worker.runtime.sb3_internals import env_indices
 
@@ -36,7 +36,7 @@ class RenderedVecEnv(VecEnvWrapper):
 
     def _show(self) -> None:
         if self._mode == "human":
-            self._view.render(scenes.pose_of(self._simulation, 0))
+            self._view.render(pose_of(self._simulation, 0))
 
     def render(self, mode: str | None = None) -> np.ndarray | None:
         """The pictures of all environments as tiles of one; None in a window."""
@@ -46,7 +46,7 @@ class RenderedVecEnv(VecEnvWrapper):
         return VecEnv.render(self, mode)
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        return [self._view.render(scenes.pose_of(self._simulation, env)) for env in range(self.num_envs)]
+        return [self._view.render(pose_of(self._simulation, env)) for env in range(self.num_envs)]
 
     def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
         if attr_name == "render_mode":

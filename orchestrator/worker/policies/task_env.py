@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from orchestrator.core.errors import UsageError
 from orchestrator.core.gymnasium_ids import env_id
 from orchestrator.core.worker_spec import OnDivergence
+from orchestrator.worker.envs.poses import pose_of
 from orchestrator.worker.envs.randomization import make_simulation
-from orchestrator.worker.rendering import scenes
 from orchestrator.worker.rendering.live_view import RENDER_MODES, LiveView
 from orchestrator.worker.rendering.offscreen import Picture
 
@@ -132,7 +132,7 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
 
     def render(self) -> Picture | None:
         """``(480, 640, 3)`` uint8 with ``"rgb_array"``; None otherwise."""
-        return None if self._view is None else self._view.render(scenes.pose_of(self._simulation, 0))
+        return None if self._view is None else self._view.render(pose_of(self._simulation, 0))
 
     def close(self) -> None:
         if self._view is not None:

@@ -10,8 +10,9 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.worker.envs.poses import Pose
 from orchestrator.worker.rendering import offscreen
-from orchestrator.worker.rendering.offscreen import Picture, Pose, PoseRenderer
+from orchestrator.worker.rendering.offscreen import Picture, PoseRenderer
 
 if TYPE_CHECKING:
     import mujoco

@@ -25,6 +25,7 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.exit_codes import CANNOT_RENDER
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import last_line
+from orchestrator.worker.envs.poses import Pose
 
 if TYPE_CHECKING:
     import mujoco
@@ -182,18 +183,6 @@ def _reach(spec: mujoco.MjSpec, poses: Sequence[Pose]) -> float:
             middle = data.xpos[model.geom_bodyid[geom], :2] + place
             away.append(float(np.abs(data.xpos[model.jnt_bodyid, :2] - middle).max()))
     return max(away) + _SEEN_M
-
-
-@dataclass(frozen=True, slots=True)
-class Pose:
-    """The state of a robot at one moment."""
-
-    state: NDArray[np.float64]
-    """MuJoCo's ``mjSTATE_INTEGRATION``."""
-    marker: tuple[float, float, float] | None = None
-    """Position of its goal in world coordinates."""
-    ground: tuple[int, float, float] | None = None
-    """As :meth:`Simulation.ground`."""
 
 
 def set_pose(model: mujoco.MjModel, data: mujoco.MjData, pose: Pose) -> None:

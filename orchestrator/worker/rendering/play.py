@@ -15,6 +15,7 @@ from pathlib import Path
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.envs.poses import Pose
 from orchestrator.worker.export import policy_files
 from orchestrator.worker.rendering import live_view, offscreen, scenes, video_encoding
 from orchestrator.worker.rendering.scenes import Scene
@@ -116,12 +117,12 @@ def _write(scene: Scene, act: Policy, options: argparse.Namespace, paths: JobPat
 
 def _pictures(scene: Scene, frames: Sequence[offscreen.Frame]) -> Iterator[offscreen.Picture]:
     if scene.model is not None:
-        poses = [frame.content for frame in frames if isinstance(frame.content, offscreen.Pose)]
+        poses = [frame.content for frame in frames if isinstance(frame.content, Pose)]
         with offscreen.PoseRenderer(scene.model(poses)) as renderer:
             yield from renderer.render(frames)
         return
     for frame in frames:
-        assert not isinstance(frame.content, offscreen.Pose)
+        assert not isinstance(frame.content, Pose)
         yield frame.content
 
 
@@ -135,7 +136,7 @@ def _show(scene: Scene, act: Policy, options: argparse.Namespace) -> None:
         for frame in _frames(scene, act, 1, options):
             if not window.is_open:
                 return
-            assert isinstance(frame.content, offscreen.Pose)
+            assert isinstance(frame.content, Pose)
             window.show(frame.content)
 
 

@@ -14,14 +14,13 @@ import numpy as np
 
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.envs.poses import Pose, pose_of, pose_of_data
 from orchestrator.worker.rendering import offscreen
 from orchestrator.worker.runtime import failures
 
 if TYPE_CHECKING:
     import mujoco
     from stable_baselines3.common.vec_env import VecEnv
-
-    from orchestrator.worker.envs.simulation import Simulation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,9 +30,9 @@ class Scene:
     venv: VecEnv
     period_s: float
     """Simulated time between control steps."""
-    content: Callable[[], offscreen.Pose | offscreen.Picture]
+    content: Callable[[], Pose | offscreen.Picture]
     """The current pose, or a picture where the environment renders itself."""
-    model: Callable[[Sequence[offscreen.Pose]], mujoco.MjModel] | None
+    model: Callable[[Sequence[Pose]], mujoco.MjModel] | None
     """Makes the model for these poses; empty: they are not known. None where the environment renders itself."""
 
 
@@ -104,21 +103,6 @@ def _rendered(env: Any, name: str) -> offscreen.Picture:
     return picture.astype(np.uint8)
 
 
-def pose_of(simulation: Simulation, env: int) -> offscreen.Pose:
-    """The current pose of one environment of a built-in task."""
-    marker = simulation.task.goal_marker(simulation.states.goals[env])
-    return offscreen.Pose(simulation.physics(env), marker, simulation.ground(env))
-
-
-def state_of(model: mujoco.MjModel, data: mujoco.MjData) -> Any:
-    """``mjSTATE_INTEGRATION`` of ``data``, a new array."""
-    import mujoco
-
-    state = np.empty(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION))
-    mujoco.mj_getState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
-    return state
-
-
 def _mujoco_scene(venv: VecEnv, base: Any, seed: int) -> Scene:
     """Gymnasium's MuJoCo environments, and those built like them, rendered without changes to the model."""
     venv.reset()
@@ -128,6 +112,4 @@ def _mujoco_scene(venv: VecEnv, base: Any, seed: int) -> Scene:
     venv.seed(seed)
     if period_s <= 0:
         period_s = 1 / 30
-    return Scene(
-        venv, period_s, lambda: offscreen.Pose(state_of(base.model, base.data)), lambda _: copy.copy(base.model)
-    )
+    return Scene(venv, period_s, lambda: pose_of_data(base.model, base.data), lambda _: copy.copy(base.model))

@@ -27,6 +27,7 @@ from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.terrain import terrain_of
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.envs.poses import Pose
 from orchestrator.worker.rendering import offscreen
 from orchestrator.worker.runtime import child_command, failures
 
@@ -42,7 +43,7 @@ SHOWN = 3
 class KeptMoment:
     """What the evaluation has kept."""
 
-    pose: offscreen.Pose
+    pose: Pose
     model: bytes
     """Of an environment that is no task, in MuJoCo's binary format."""
 
@@ -55,9 +56,9 @@ def read(paths: JobPaths) -> KeptMoment:
             ground: list[float] = arrays["ground"].tolist() if "ground" in arrays else []  # not of earlier versions
     except (KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{paths.moment} is damaged: {error}") from error
-    place = tuple(map(float, marker))
+    place = tuple(marker.tolist())
     lies = (int(ground[0]), ground[1], ground[2]) if len(ground) == 3 else None
-    return KeptMoment(offscreen.Pose(state, place if len(place) == 3 else None, lies), model.tobytes())
+    return KeptMoment(Pose(state, place if len(place) == 3 else None, lies), model.tobytes())
 
 
 def draw(paths: JobPaths) -> None:

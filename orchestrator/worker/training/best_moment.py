@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.envs.divergence_wrapper import simulates_with_mujoco
+from orchestrator.worker.envs.poses import Pose, pose_of, pose_of_data
 from orchestrator.worker.envs.sequential import SequentialVecEnv
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.runtime.progress import say
@@ -17,21 +18,14 @@ from orchestrator.worker.runtime.progress import say
 if TYPE_CHECKING:
     import mujoco
 
-    from orchestrator.worker.envs.simulation import Simulation
-
 STRIDE = 10
 """Control steps between two poses of which one may be the best; each is judged by as many before it and after it."""
 MOST_MODEL_BYTES = 4 << 20
 """Of the model of an environment that is no task. A larger one is not kept, and there is no still."""
 
 
-class PoseOfMoment(NamedTuple):
-    state: NDArray[np.float64]
-    """MuJoCo's ``mjSTATE_INTEGRATION``."""
-    marker: NDArray[np.float64]
-    """``(3,)`` position of the goal in world coordinates; empty: none."""
-    ground: NDArray[np.float64]
-    """``(3,)`` as :meth:`Simulation.ground`; empty: no terrain."""
+class PosedModel(NamedTuple):
+    pose: Pose
     model: mujoco.MjModel | None = None
     """Of an environment that is no task: its own, which may differ from those of other environments and episodes."""
 
@@ -43,17 +37,17 @@ class BestMoment:
     """
 
     def __init__(self) -> None:
-        self._read: Callable[[int], PoseOfMoment] | None = None
+        self._read: Callable[[int], PosedModel] | None = None
         """Reads the pose of an environment; None where there is none: it does not simulate with MuJoCo."""
         self._return = -np.inf
-        self._chosen: PoseOfMoment | None = None
+        self._chosen: PosedModel | None = None
 
     def begin(self, venv: Any) -> None:
         """:param venv: the environments of an evaluation, which have been reset; wrapped in any way."""
         n_envs = venv.num_envs
         self._find_poses(venv.unwrapped)
         self._latest = [self._pose(env) for env in range(n_envs)]
-        self._best: list[PoseOfMoment | None] = [None] * n_envs
+        self._best: list[PosedModel | None] = [None] * n_envs
         self._highest = np.full(n_envs, -np.inf)
         """Rewards around that best pose of the episode so far."""
         self._rewards = np.zeros(n_envs)
@@ -113,8 +107,9 @@ class BestMoment:
             model = np.empty(size, np.uint8)
             mujoco.mj_saveModel(self._chosen.model, None, model)
         file = io.BytesIO()
-        state, marker, ground, _ = self._chosen
-        np.savez_compressed(file, state=state, marker=marker, ground=ground, model=model)
+        pose = self._chosen.pose
+        marker, ground = (np.array(() if place is None else place, float) for place in (pose.marker, pose.ground))
+        np.savez_compressed(file, state=pose.state, marker=marker, ground=ground, model=model)
         return file.getvalue()
 
     def _find_poses(self, venv: Any) -> None:
@@ -122,29 +117,14 @@ class BestMoment:
             if all(map(simulates_with_mujoco, venv.envs)):
                 self._find_in_environments([env.unwrapped for env in venv.envs])
             return
-        simulation: Simulation = venv.simulation
-
-        def of_task(env: int) -> PoseOfMoment:
-            marker, ground = simulation.task.goal_marker(simulation.states.goals[env]), simulation.ground(env)
-            return PoseOfMoment(simulation.physics(env), _numbers(marker), _numbers(ground))
-
-        self._read = of_task
+        self._read = lambda env: PosedModel(pose_of(venv.simulation, env))
 
     def _find_in_environments(self, envs: Sequence[Any]) -> None:
         """:param envs: those of gymnasium or the user that have MuJoCo's model and data, perhaps of another binding."""
-        if not all(type(env.model).__module__.startswith("mujoco.") for env in envs):
-            return
-        import mujoco
+        if all(type(env.model).__module__.startswith("mujoco.") for env in envs):
+            self._read = lambda env: PosedModel(pose_of_data(envs[env].model, envs[env].data), envs[env].model)
 
-        def of_environment(env: int) -> PoseOfMoment:
-            model, data, kind = envs[env].model, envs[env].data, mujoco.mjtState.mjSTATE_INTEGRATION
-            state = np.empty(mujoco.mj_stateSize(model, kind))
-            mujoco.mj_getState(model, data, state, kind)
-            return PoseOfMoment(state, _numbers(None), _numbers(None), model)
-
-        self._read = of_environment
-
-    def _pose(self, env: int) -> PoseOfMoment | None:
+    def _pose(self, env: int) -> PosedModel | None:
         if self._read is None:
             return None
         try:
@@ -153,8 +133,3 @@ class BestMoment:
             self._read = None
             say(f"no preview: {failures.describe(error)}")
             return None
-
-
-def _numbers(values: Sequence[float] | None) -> NDArray[np.float64]:
-    """``(len(values),)``, or empty."""
-    return np.array(() if values is None else values, float)

@@ -1,0 +1,41 @@
+"""The pose of a robot at one moment, to be drawn at once or later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import mujoco
+
+    from orchestrator.worker.envs.simulation import Simulation
+
+
+@dataclass(frozen=True, slots=True)
+class Pose:
+    """The state of a robot at one moment."""
+
+    state: NDArray[np.float64]
+    """MuJoCo's ``mjSTATE_INTEGRATION``."""
+    marker: tuple[float, ...] | None = None
+    """x, y and z of its goal in world coordinates."""
+    ground: tuple[int, float, float] | None = None
+    """As :meth:`Simulation.ground`."""
+
+
+def pose_of(simulation: Simulation, env: int) -> Pose:
+    """The current pose of one environment of a built-in task."""
+    marker = simulation.task.goal_marker(simulation.states.goals[env])
+    return Pose(simulation.physics(env), None if marker is None else tuple(marker), simulation.ground(env))
+
+
+def pose_of_data(model: mujoco.MjModel, data: mujoco.MjData) -> Pose:
+    """The current pose of ``data``, a copy."""
+    import mujoco
+
+    state = np.empty(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION))
+    mujoco.mj_getState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+    return Pose(state)
