@@ -15,7 +15,7 @@ from benchmarks.harness import ROOT, Line, both_ways
 from orchestrator.analysis import run_reader
 from orchestrator.machine import topology
 
-STEPS = 614_400
+ENV_STEPS = 614_400
 MOST_SLOWER = 0.005
 
 
@@ -29,6 +29,7 @@ def slower(
     what: str,
     repeats: int,
     *,
+    env_steps: int = ENV_STEPS,
     tables: str = "",
     beside: Callable[[Path], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> list[Line]:
@@ -48,7 +49,7 @@ def slower(
             with tempfile.TemporaryDirectory() as folder:
                 run_dir = Path(folder) / "run"
                 with beside(run_dir) if is_with else contextlib.nullcontext():
-                    found[is_with] = _train(run_dir, tables if is_with else "")
+                    found[is_with] = train(run_dir, env_steps, tables if is_with else "")
         shares.append(1 - found[True].env_steps_per_s / found[False].env_steps_per_s)
         waits.append(found[True].waited - found[False].waited)
     return [_line(what, shares), _line(f"{what}: more of the time waiting for a CPU", waits)]
@@ -60,7 +61,7 @@ def _line(what: str, shares: list[float]) -> Line:
     return Line(what=what, measured=shown, target="< 0.5 %", good=middle < MOST_SLOWER, values=shares)
 
 
-def _train(run_dir: Path, tables: str) -> Training:
+def train(run_dir: Path, env_steps: int, tables: str = "") -> Training:
     """Means over jobs that train the hopper, one on every core.
 
     :param tables: of the job file, in addition.
@@ -68,7 +69,7 @@ def _train(run_dir: Path, tables: str) -> Training:
     path = run_dir.with_suffix(".toml")
     seeds = list(range(topology.detect().physical_cores))
     path.write_text(
-        f'name = "speed"\n{tables}[defaults]\ntotal_timesteps = {STEPS}\neval_episodes = 0\n'
+        f'name = "speed"\n{tables}[defaults]\ntotal_timesteps = {env_steps}\neval_episodes = 0\n'
         f'[[jobs]]\nname = "hopper"\nxml = "{ROOT / "mjcf" / "hopper.xml"}"\nseeds = {seeds}\n',
         encoding="utf-8",
     )
@@ -77,7 +78,7 @@ def _train(run_dir: Path, tables: str) -> Training:
     jobs = [run_reader.iterations(table) for table in run_dir.glob("jobs/*/timings.csv")]
     wall_s = [sum(row.wall_s for row in job) for job in jobs]
     return Training(
-        statistics.mean(STEPS / seconds for seconds in wall_s),
+        statistics.mean(env_steps / seconds for seconds in wall_s),
         statistics.mean(
             sum(row.run_delay_s or 0.0 for row in job) / seconds for job, seconds in zip(jobs, wall_s, strict=True)
         ),

@@ -15,6 +15,10 @@ CHECKPOINT_SIGNAL = signal.SIGUSR1
 """Requests a checkpoint: of all running workers from the supervisor, of itself from a worker."""
 
 
+AT_ONCE = "--at-once"
+"""Argument of a process beside the supervisor: do what there is to do and end, with the supervisor's priority."""
+
+
 def set_up_process() -> None:
     """Unblock the signals that request a stop, and connect standard streams that are closed to ``/dev/null``."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.process_setup import AT_ONCE
 from orchestrator.core.regular_files import open_regular, read_up_to
 from orchestrator.core.text import joined
 from orchestrator.experiment.side_process import SideProcess
 from orchestrator.jobfile import Experiment
 from orchestrator.supervisor.events import Reporter
 
-MODULE = "orchestrator.track.tracker"
-AT_ONCE = "--at-once"
-"""Argument of a process that sends what there is and ends, with the priority of this process."""
+MODULE = "orchestrator.track"
 FINISH = b"\n"
 """Tells the process to send what there is and end."""
 WARNING = "warning: "

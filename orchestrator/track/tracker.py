@@ -1,15 +1,10 @@
-"""``python -m orchestrator.track.tracker RUN_DIR [--at-once]``: tells trackers of a run, beside its supervisor.
-
-It ends when its standard input does: with the supervisor. A line there, or ``--at-once``, means that all jobs and their
-videos are done: it sends what is left and ends, with exit code 0 when every tracker has everything.
-"""
+"""What the process beside the supervisor does: in turns, it sends what is new to each tracker."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -19,11 +14,10 @@ from typing import Any
 
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.process_setup import give_way
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import count
 from orchestrator.experiment import run_directory
-from orchestrator.experiment.track_process import AT_ONCE, WARNING
+from orchestrator.experiment.track_process import WARNING
 from orchestrator.ledger import SummaryRow
 from orchestrator.track.publisher import Publisher
 
@@ -113,21 +107,14 @@ def _loop(publishers: Sequence[Publisher], jobs: JobRows, finish: Finish) -> boo
             finish.wait(min(LONGEST_S, max(EVERY_S, (time.process_time() - began) / SHARE)))
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(run_dir: str, *, is_at_once: bool) -> int:
+    """Returns the exit code."""
     finish = Finish()
-    if AT_ONCE in arguments:
+    if is_at_once:
         finish.set()
-    else:
-        give_way()
     threading.Thread(target=finish.listen, daemon=True).start()
     try:
-        return 0 if run(RunPaths(Path(arguments[0])), finish) else 1
+        return 0 if run(RunPaths(Path(run_dir)), finish) else 1
     except (OrchestratorError, OSError, ValueError) as error:
         print(f"{WARNING}{error}", flush=True)
         return 2
-
-
-if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(code)  # threads of the packages are not waited for
