@@ -40,8 +40,8 @@ class PilotAttempts:
         self._cpus, self._node = len(machine.cpus), node
         self._slots = SlotPool(replace(machine, quota=None), cores, locks)
         self._executor = LocalExecutor()
-        self._waiting: dict[Handle, tuple[LaunchOrder, float]] = {}
-        """With the time until which its files are awaited."""
+        self._waiting: dict[Handle, tuple[LaunchOrder, float | None]] = {}
+        """With the time until which its files are awaited; None: they are there, and it waits for CPUs."""
         self._running: dict[Handle, tuple[Handle, Slot]] = {}
         """Handle as the supervisor knows it → that of the local executor."""
         self._known: set[Handle] = set()
@@ -90,7 +90,8 @@ class PilotAttempts:
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         for handle, (order, deadline) in list(self._waiting.items()):
-            if has_files(order):
+            if deadline is None or has_files(order):
+                self._waiting[handle] = order, None
                 self._start(handle, order)
             elif time.monotonic() >= deadline:
                 del self._waiting[handle]
