@@ -92,6 +92,8 @@ class Search:
             job["init"] = api.init_argument(job["init"])
         if not {"task", "env", "entry_point"} & job.keys():
             job["task"] = "auto"
+        if not isinstance(xml, str | os.PathLike):
+            raise UsageError(f'Search: xml={xml!r:.60}; expected a path, or a function as "module:function"')
         xml = os.fsdecode(xml)
         if xml.lstrip().startswith("<"):
             raise UsageError("Search: xml is MJCF text; expected a path: write it to a file that stays")
@@ -99,7 +101,7 @@ class Search:
             "name": plain(self.run_dir.name),
             "defaults": job,
             "jobs": [{"xml": xml}],
-            "search": {**table, "space": dict(space)},
+            "search": {**table, "space": dict(space) if isinstance(space, Mapping) else space},
         }
         code = (xml if is_maker(xml) else None) or job.get("entry_point") or job.get("env") or job.get("task")
         with api.python_messages():

@@ -66,7 +66,9 @@ def make(run_dir: Path, request: PlayRequest, *, as_gif: bool, report: Callable[
         raise UsageError(f"{run_dir}: no job has a model.zip, which is written when it succeeds")
     with_policy = {_robot(row) for row in chosen}
     if without := [*dict.fromkeys(_robot(row) for row in snapshot.rows if _robot(row) not in with_policy)]:
-        report(f"left out, as they have no model.zip yet: {listed(without, MOST_NAMED)}")
+        report(
+            f"left out, as they have no model.zip, which is written when a job succeeds: {listed(without, MOST_NAMED)}"
+        )
     if len(chosen) > MOST_ROBOTS:
         report(f"{count(len(chosen), 'robot')}: the {MOST_ROBOTS} with the highest returns are shown")
         chosen = sorted(chosen, key=lambda row: -_rank(row))[:MOST_ROBOTS]

@@ -27,7 +27,6 @@ from orchestrator.jobfile.search_spec import (
 )
 from orchestrator.jobfile.validation import Layer, check_one
 from orchestrator.jobfile.validation_errors import FREE_TABLES, TABLES, Problems, place, quoted, suggestion
-from orchestrator.jobfile.value_types import is_users_class
 
 COLUMNS = (
     *("eval_mean", "ep_rew_mean", "ep_rew_mean_first", "env_steps", "env_steps_per_s", "attempts", "divergences"),
@@ -270,18 +269,15 @@ def _is_whole(key: str, low: float, high: float) -> bool:
 
 
 def _check_sampler(search: SearchSpec, problems: Problems) -> None:
-    sampler, where = search.sampler, "search.sampler"
-    if sampler not in SAMPLERS:
-        if not is_users_class(sampler):
-            near = suggestion(sampler, SAMPLERS)
-            known = f'expected one of {", ".join(SAMPLERS)}, or a class of yours as "module:Class"'
-            hint = f"did you mean {quoted(near)}?" if near else known
-            problems.add(where, f"unknown sampler {quoted(sampler)}; {hint}")
+    sampler = search.sampler
+    if sampler not in SAMPLERS:  # a class of the user's
         return
     module = EXTRAS.get(sampler)
     if module is not None and importlib.util.find_spec(module) is None:
         advice = f'{INSTALL_SEARCH}; sampler = "random" needs nothing'
-        problems.add(where, f"{quoted(sampler)} needs the package {module}, which is not installed here: {advice}")
+        problems.add(
+            "search.sampler", f"{quoted(sampler)} needs the package {module}, which is not installed here: {advice}"
+        )
     if sampler in WITHOUT_CHOICES:
         for dimension in search.space:
             if dimension.choices:

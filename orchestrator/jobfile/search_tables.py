@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
-from pydantic import Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from orchestrator.jobfile import value_types
 from orchestrator.jobfile.search_spec import SAMPLERS, Aggregate, Direction, Inherit, TrialOrder
@@ -18,8 +18,11 @@ Number = Annotated[
 OptionalCount = Annotated[int | None, Field(ge=1, le=MOST), Whole]
 _Texts = Annotated[list[str], MinLen(1)]
 _Directions = Annotated[list[Direction], MinLen(1)]
+_SAMPLER = f'{", ".join(SAMPLERS)}, or a class of yours as "module:Class"'
 Sampler = Annotated[
     str,
+    AfterValidator(value_types.known_or_class("sampler", SAMPLERS, _SAMPLER)),
+    Expected(_SAMPLER),
     WithJsonSchema({"anyOf": [{"enum": list(SAMPLERS)}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]}),
 ]
 

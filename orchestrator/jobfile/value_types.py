@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -222,14 +222,18 @@ _BUILT_IN = [AUTO, *TASKS, *GYMNASIUM_TASKS]
 _TASK = f'{", ".join(_BUILT_IN)}, or a class of yours as "package.module:Class"'
 
 
-def _task(text: str) -> str:
-    is_own = is_users_class(text) and not text.startswith("gymnasium:")
-    if text in _BUILT_IN or is_own:
-        return text
-    near = difflib.get_close_matches(text, _BUILT_IN, n=1)
-    if near:
-        raise ValueError(f'unknown task "{text}"; did you mean "{near[0]}"?')
-    raise ExpectedError(f"expected {_TASK}")
+def known_or_class(kind: str, known: Sequence[str], expected: str) -> Callable[[str], str]:
+    """A check that a text is one of ``known``, or a class of the user's."""
+
+    def check(text: str) -> str:
+        if text in known or (is_users_class(text) and not text.startswith("gymnasium:")):
+            return text
+        near = difflib.get_close_matches(text, known, n=1)
+        if near:
+            raise ValueError(f'unknown {kind} "{text}"; did you mean "{near[0]}"?')
+        raise ExpectedError(f"expected {expected}")
+
+    return check
 
 
 def _options(table: dict[Any, Any]) -> dict[Any, Any]:
@@ -355,7 +359,7 @@ EntryPoint = Annotated[
 ]
 Task = Annotated[
     str,
-    AfterValidator(_task),
+    AfterValidator(known_or_class("task", _BUILT_IN, _TASK)),
     Expected(_TASK),
     WithJsonSchema({"anyOf": [{"enum": _BUILT_IN}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]}),
 ]

@@ -105,6 +105,8 @@ def test_what_is_near_an_argument_is_suggested_and_nothing_else_is() -> None:
         orchestrator.train(3)  # type: ignore[arg-type]
     with pytest.raises(orchestrator.UsageError, match="3 is of type int"):
         orchestrator.run(3)  # type: ignore[arg-type]
+    with pytest.raises(orchestrator.UsageError, match="3 is of type int"):
+        orchestrator.load(3)  # type: ignore[call-overload]
     with pytest.raises(orchestrator.UsageError) as caught:
         orchestrator.train([HOPPER], colour=True)
     assert "did you mean" not in str(caught.value)

@@ -55,6 +55,8 @@ def test_what_is_wrong_with_a_search_is_said_before_it_runs() -> None:
         ({"trials": 3, "samplr": "random"}, 'did you mean "sampler"'),
         ({"trials": 3, "space": {"ppo.n_step": {"low": 1, "high": 2}}}, "n_step"),
         ({"trials": 3, "xml": "<mujoco/>"}, "write it to a file"),
+        ({"trials": 3, "xml": 3}, "expected a path"),
+        ({"trials": 3, "space": 3}, "search.space: expected a table, found 3"),
         ({"trials": 3, "objective": []}, "objective"),
     ):
         with pytest.raises(orchestrator.UsageError, match=fragment):

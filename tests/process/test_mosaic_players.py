@@ -48,4 +48,4 @@ def test_an_interrupt_ends_the_players_and_robots_without_a_policy_are_named(
     with pytest.raises(KeyboardInterrupt):
         mosaic.make(tmp_path, PlayRequest(), as_gif=False, report=reports.append)
     assert [player._popen.returncode for player in PLAYERS] == [-signal.SIGKILL]
-    assert reports == ["left out, as they have no model.zip yet: b"]
+    assert reports == ["left out, as they have no model.zip, which is written when a job succeeds: b"]

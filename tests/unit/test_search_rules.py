@@ -46,8 +46,13 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("equal ends", space(low=1e-3, high=1e-3), 'search.space."ppo.learning_rate"', "low = 0.001 is not below high"),
     ("unknown key", {"sampeler": "tpe"}, "search.sampeler", 'unknown key; did you mean "sampler"?'),
     ("key of the job", {"n_envs": 4}, "search.n_envs", "unknown key here; it belongs to the job itself"),
-    ("unknown sampler", {"sampler": "cma-es"}, "search.sampler", 'unknown sampler "cma-es"; did you mean "cmaes"?'),
-    ("nothing like it", {"sampler": "zzz"}, "search.sampler", "expected one of random, sobol, tpe, cmaes, nsga2"),
+    (
+        "unknown sampler",
+        {"sampler": "cma-es", "trials": 0},
+        "search.sampler",
+        'unknown sampler "cma-es"; did you mean "cmaes"?',
+    ),
+    ("nothing like it", {"sampler": "zzz"}, "search.sampler", "expected random, sobol, tpe, cmaes, nsga2"),
     ("unknown option", {"sampler_options": {"sigma": 1}}, "search.sampler_options.sigma", "random has none"),
     (
         "misspelt option",

@@ -147,7 +147,7 @@ def make_env(
 
 def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
     """:raises UsageError: it is not the directory of a job that has been launched."""
-    paths, spec = read_job(absolute(Path(job_dir)))
+    paths, spec = read_job(absolute(job_dir))
     with contextlib.suppress(OSError, ValueError):  # a benchmark's jobs have no record of their robot
         if (altered := altered_since_training(paths, spec.xml)) is not None:
             warnings.warn(altered, AlteredRobotWarning, stacklevel=3)
