@@ -45,3 +45,8 @@ def simulate(times: Sequence[float], cores: int, generation: int | None = None) 
             heapq.heappush(free, heapq.heappop(free) + seconds)
     end = max(free)
     return Outcome(end / 3600, 1 - sum(times) / (end * cores))
+
+
+def makespan_ratio(times: Sequence[float], cores: int, generation: int) -> float:
+    """Makespan in generations / without waiting."""
+    return simulate(times, cores, generation).hours / simulate(times, cores).hours
