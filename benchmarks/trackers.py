@@ -5,23 +5,24 @@
 One job on every core trains the hopper. The figure is the mean env_steps/s of the jobs with a tracker, relative to the
 run without trackers of the same repeat; the order alternates. W&B runs offline.
 
-A tracker's package costs CPU time once for each run, when it is loaded and when it begins its files. So the share is
-smaller the longer a run is. ``publish`` of a short run shows how much that is.
+Most of the CPU time of a tracker goes into loading its package and beginning its files, once for each run. So the
+longer a run is, the smaller is the share.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
-import resource
-import shutil
-import subprocess
-import sys
-import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.harness import ROOT, Line, at_least, print_table
-from benchmarks.training_speed import ENV_STEPS, slower, train
+import psutil
+
+from benchmarks.harness import Line, at_most, print_table
+from benchmarks.training_speed import ENV_STEPS, slower
+from orchestrator.experiment.track_process import MODULE
 
 TABLES = {
     "tensorboard": "tensorboard = true",
@@ -29,35 +30,48 @@ TABLES = {
     "mlflow": "mlflow = {}",
     "trackio": "trackio = {}",
 }
-SHORT_ENV_STEPS = 16_384
+WATCH_S = 4.0
 
 
 def cost(tracker: str, repeats: int, *, env_steps: int) -> list[Line]:
-    what = f"slower with {tracker}, {env_steps:,} env_steps"
-    lines = slower(what, repeats, env_steps=env_steps, tables=f"[track]\n{TABLES[tracker]}\n")
-    return [*lines, at_least(f"CPU seconds of `publish --to {tracker}`", _published(tracker, repeats))]
+    what, seconds = f"{tracker}, {env_steps:,} env_steps", list[float]()
+    tables, beside = f"[track]\n{TABLES[tracker]}\n", functools.partial(_watched, seconds)
+    lines = slower(f"slower with {what}", repeats, env_steps=env_steps, tables=tables, beside=beside)
+    return [*lines, at_most(f"CPU seconds of the processes of {what}", seconds)]
 
 
-def _published(tracker: str, repeats: int) -> list[float]:
-    seconds = []
-    with tempfile.TemporaryDirectory() as folder:
-        run_dir = Path(folder) / "run"
-        train(run_dir, SHORT_ENV_STEPS)
-        for number in range(repeats):
-            copied = shutil.copytree(run_dir, Path(folder) / str(number))
-            command = [sys.executable, "-m", "orchestrator", "publish", str(copied), "--to", tracker]
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            offline = ["--mode", "offline"] if tracker == "wandb" else []
-            subprocess.run([*command, *offline], cwd=ROOT, check=True, capture_output=True)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return seconds
+@contextlib.contextmanager
+def _watched(seconds: list[float], run_dir: Path) -> Iterator[None]:
+    """Append the CPU seconds that the tracker's processes have taken by the end, or a little before it."""
+    has_ended, taken = threading.Event(), dict[int, float]()
+
+    def watch() -> None:
+        tracker: psutil.Process | None = None
+        while not has_ended.wait(WATCH_S):
+            if tracker is None:
+                running = psutil.process_iter(["cmdline"])
+                tracker = next(
+                    (one for one in running if {MODULE, str(run_dir)} <= {*(one.info["cmdline"] or ())}), None
+                )
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for process in [tracker, *tracker.children(recursive=True)] if tracker else ():
+                    times = process.cpu_times()
+                    taken[process.pid] = times.user + times.system
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
+        seconds.append(sum(taken.values()))
 
 
 def main() -> None:
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--trackers", default="tensorboard,wandb,mlflow", help="of " + ",".join(TABLES))
-    options.add_argument("--env-steps", type=int, default=ENV_STEPS, help="of each training (%(default)s)")
+    options.add_argument("--env-steps", type=int, default=ENV_STEPS, help="of each training (default: %(default)s)")
     known = options.parse_known_args()[0]
     names = known.trackers.split(",")
     if unknown := set(names) - TABLES.keys():

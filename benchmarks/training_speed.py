@@ -49,7 +49,7 @@ def slower(
             with tempfile.TemporaryDirectory() as folder:
                 run_dir = Path(folder) / "run"
                 with beside(run_dir) if is_with else contextlib.nullcontext():
-                    found[is_with] = train(run_dir, env_steps, tables if is_with else "")
+                    found[is_with] = _train(run_dir, env_steps, tables if is_with else "")
         shares.append(1 - found[True].env_steps_per_s / found[False].env_steps_per_s)
         waits.append(found[True].waited - found[False].waited)
     return [_line(what, shares), _line(f"{what}: more of the time waiting for a CPU", waits)]
@@ -61,7 +61,7 @@ def _line(what: str, shares: list[float]) -> Line:
     return Line(what=what, measured=shown, target="< 0.5 %", good=middle < MOST_SLOWER, values=shares)
 
 
-def train(run_dir: Path, env_steps: int, tables: str = "") -> Training:
+def _train(run_dir: Path, env_steps: int, tables: str) -> Training:
     """Means over jobs that train the hopper, one on every core.
 
     :param tables: of the job file, in addition.
