@@ -121,7 +121,7 @@ def _write_study(backend: _Lines, reader: TrialReader, search: SearchSpec, times
     distributions = {dimension.key: _distribution(dimension) for dimension in search.space}
     repeated = reader.repeated
     for trial in reader.asked:
-        again = repeated.get(trial.number)
+        again, params = repeated.get(trial.number), _params(search, trial.point)
         study.add_trial(
             FrozenTrial(
                 number=-1,
@@ -131,9 +131,9 @@ def _write_study(backend: _Lines, reader: TrialReader, search: SearchSpec, times
                 values=trial.values,
                 datetime_start=_moment(times.asked[trial.number]),
                 datetime_complete=_moment(times.last[trial.number]) if state.is_finished() else None,
-                params={dimension.key: _param(dimension, trial.point) for dimension in search.space},
-                distributions=distributions,
-                user_attrs=_attributes(trial, again),
+                params=params or {},
+                distributions={} if params is None else distributions,
+                user_attrs=_attributes(trial, again) | ({"point": trial.point} if params is None else {}),
                 system_attrs={},
                 intermediate_values=_at_rungs(trial, reader.rungs) if len(search.objectives) == 1 else {},
             )
@@ -152,9 +152,16 @@ def _choice(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str) else json.dumps(value)
 
 
-def _param(dimension: Dimension, point: Mapping[str, Any]) -> Any:
-    value = point[dimension.key]
-    return _choice(value) if dimension.choices else value
+def _params(search: SearchSpec, point: Mapping[str, Any]) -> dict[str, Any] | None:
+    """None for a point outside of the space, whose trial has failed: a sampler of the user's has returned it."""
+    values = {}
+    for dimension in search.space:
+        try:
+            dimension.unit(value := point[dimension.key])
+        except (KeyError, TypeError, ValueError):
+            return None
+        values[dimension.key] = _choice(value) if dimension.choices else value
+    return values
 
 
 def _at_rungs(trial: Trial, rungs: Sequence[int]) -> dict[int, float]:

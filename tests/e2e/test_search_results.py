@@ -100,6 +100,7 @@ def of_every_state(folder: Path) -> Path:
         Told(why="no legs"),
         Told(values=[4.0], parent=0),
         Told(values=[3.5], reevaluates=4, point=point_of(4)),
+        Told(why="outside", point={"ppo.learning_rate": 5.0}),
     ]
     return search_run(folder / "run", trials, is_over=False, inherit="best").root
 
@@ -116,7 +117,9 @@ def test_the_journal_holds_the_trials_as_optuna_knows_them(tmp_path: Path) -> No
     done = commands.succeed("search", "export", run_dir, "--json", cwd=tmp_path)
     study = study_in(json.loads(done.stdout)["file"])
     states = [trial.state.name for trial in study.trials]
-    assert states == ["COMPLETE", "PRUNED", "RUNNING", "FAIL", "COMPLETE"]
+    assert states == ["COMPLETE", "PRUNED", "RUNNING", "FAIL", "COMPLETE", "FAIL"]
+    outside = study.trials[5]
+    assert (outside.params, outside.user_attrs["point"]) == ({}, {"ppo.learning_rate": 5.0})
     assert [trial.values for trial in study.trials if trial.state.name == "COMPLETE"] == [[3.0], [4.0]]
     assert study.trials[0].intermediate_values == {100: 1.0, 300: 2.0, 900: 2.5}
     assert study.best_trial.number == 4
@@ -219,4 +222,4 @@ def test_optuna_dashboard_shows_an_exported_search(tmp_path: Path) -> None:
                 trials = json.load(answer)["trials"]
         finally:
             server.kill()
-    assert [trial["state"] for trial in trials] == ["Complete", "Pruned", "Running", "Fail", "Complete"]
+    assert [trial["state"] for trial in trials] == ["Complete", "Pruned", "Running", "Fail", "Complete", "Fail"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,8 @@ from typing import Any
 
 from command_helpers import HOPPER
 
-from orchestrator.core.job import Paused, Pending, Succeeded
+from orchestrator.core.errors import SpecError
+from orchestrator.core.job import Job, Paused, Pending, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.jobfile import from_mapping
 from orchestrator.ledger import Ledger, search_events
@@ -61,7 +63,9 @@ def search_run(
     events = [SearchEvent(kind="began", content={"lanes": 2})]
     position = 0
     for number, told in enumerate(trials):
-        jobs = experiment.trial_jobs(number, told.point or point_of(number))
+        jobs: Sequence[Job] = ()
+        with contextlib.suppress(SpecError):  # a point outside of the space has no jobs
+            jobs = experiment.trial_jobs(number, told.point or point_of(number))
         steps = _steps(told)
         pause_at = None if told.values is not None else 100 * 3 ** min(len(told.reached), 2)
         for one in jobs:
