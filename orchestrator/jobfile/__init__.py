@@ -33,7 +33,7 @@ from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
 from orchestrator.jobfile.search_summary import SearchLimits, limits, sentences
 from orchestrator.jobfile.slurm_rules import SlurmSettings, read_slurm
 from orchestrator.jobfile.tracker_rules import Trackers, read_trackers
-from orchestrator.jobfile.validation import check
+from orchestrator.jobfile.validation import as_plain, check
 from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
 
 __all__ = ["Experiment", "Notify", "Order", "from_mapping", "json_schema", "load", "parse_override", "safe_name"]
@@ -159,13 +159,14 @@ class Experiment:
         """Arguments of :func:`from_mapping` that make the same experiment again, in JSON types."""
         options = {"source": self.source, "overrides": dict(self.overrides), "skip_invalid": self.skip_invalid}
         values = {"data": self.data, "base": self.base, "options": options}
-        declared: Mapping[str, Any] = json.loads(json.dumps(values, default=str))
+        declared: Mapping[str, Any] = json.loads(json.dumps(as_plain(values), default=str))
         return declared
 
     @property
     def declared_by(self) -> Mapping[str, Any]:
         """How to make the same jobs again: for ``provenance.json``."""
-        path, overrides = self.base / Path(self.source).name, json.loads(json.dumps(dict(self.overrides), default=str))
+        overrides = json.loads(json.dumps(as_plain(self.overrides), default=str))
+        path = self.base / Path(self.source).name
         return {"job_file": str(path), "overrides": overrides, "skip_invalid": self.skip_invalid}
 
     @property

@@ -79,11 +79,16 @@ def check_one(name: str, value: Any, where: str, problems: Problems) -> dict[str
 
 
 def as_plain(value: Any) -> Any:
-    """A copy with every table as a dict and every sequence as a list; nothing is shared with the caller."""
+    """A copy with every table as a dict, every sequence as a list and every number of NumPy as one of Python.
+
+    Nothing is shared with the caller.
+    """
     if isinstance(value, Mapping):
         return {key: as_plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [as_plain(part) for part in value]
+    if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:  # NumPy is not imported here
+        return value.item()
     return value
 
 

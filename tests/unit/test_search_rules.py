@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 from jobfile_helpers import HOPPER, problems
 
@@ -297,6 +298,21 @@ def test_jobs_of_a_trial_have_the_values_of_its_point(place: Path) -> None:
     ):
         with pytest.raises(SpecError, match=r"search\.space"):
             experiment.trial_jobs(12, wrong)
+
+
+def test_numbers_of_numpy_are_numbers_in_the_declaration(place: Path) -> None:
+    varied = {
+        "ppo.n_epochs": {"choices": list(np.array([1, 2]))},
+        "ppo.gamma": {"low": np.float32(0.5), "high": np.float64(0.9)},
+    }
+    experiment = searched(place, {"total_timesteps": np.int64(20_480)}, space=varied, trials=np.int64(3))
+    data = experiment.declaration["data"]
+    assert data["search"]["space"] == {
+        "ppo.n_epochs": {"choices": [1, 2]},
+        "ppo.gamma": {"low": 0.5, "high": 0.9},
+    }
+    assert (data["search"]["trials"], data["jobs"][0]["total_timesteps"]) == (3, 20_480)
+    assert from_mapping(data, source="again.toml", base=place).search == experiment.search
 
 
 def test_set_does_not_replace_what_the_search_varies(place: Path) -> None:
