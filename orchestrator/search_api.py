@@ -13,16 +13,19 @@ from typing import Any
 
 from orchestrator import api
 from orchestrator.core.errors import RunDirError, UsageError
+from orchestrator.core.paths import absolute, current_directory
 from orchestrator.core.text import plain
 from orchestrator.experiment import run_directory, run_plan
 from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment, from_mapping
-from orchestrator.jobfile.search_spec import SearchSpec
 from orchestrator.jobfile.search_tables import SearchTable
-from orchestrator.jobfile.value_types import is_maker
+from orchestrator.jobfile.value_types import MENAGERIE, is_maker
 from orchestrator.results import ExperimentResult, Result, result_of
 from orchestrator.search.history import Trial
 from orchestrator.search.trials import TrialReader
+
+CODE = ("entry_point", "env", "task")
+"""Settings of a job that may name a class of the user's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +106,13 @@ class Search:
             "jobs": [{"xml": xml}],
             "search": {**table, "space": dict(space) if isinstance(space, Mapping) else space},
         }
-        code = (xml if is_maker(xml) else None) or job.get("entry_point") or job.get("env") or job.get("task")
         with api.python_messages():
-            base = api.code_folder(code) or self.run_dir
+            here = current_directory()
+            named = [xml if is_maker(xml) else None, *(job.get(key) for key in CODE), table.get("sampler")]
+            folders = (api.code_folder(name) for name in named if isinstance(name, str) and ":" in name)
+            base = next((folder for folder in folders if folder != here), here) or self.run_dir
+            if base != here and xml.strip() and not (is_maker(xml) or xml.startswith(MENAGERIE)):
+                data["jobs"] = [{"xml": str(absolute(xml))}]
             self._experiment: Experiment = from_mapping(data, source="orchestrator.Search", base=base)
 
     def run(self, *, show: bool = False, fresh: bool = False, on_change: OnChange = "refuse") -> ExperimentResult:
@@ -134,23 +141,24 @@ class Search:
 
         :raises UsageError: there is no run directory yet, or it cannot be read.
         """
-        return self._trials(lambda reader: reader.history.trials)
+        return self._read(lambda reader: reader.history.trials)[1]
 
     def best(self, count: int = 5) -> list[TrialResult]:
         """Finished trials, the best first; of several objectives those that no other surpasses in all of them.
 
         Trials that repeat the best from nothing are not among them; :meth:`trials` has them.
         """
-        return self._trials(lambda reader: reader.best(count))
+        return self._read(lambda reader: reader.best(count))[1]
 
-    def _trials(self, chosen: Callable[[TrialReader], Sequence[Trial]]) -> list[TrialResult]:
+    def _read(self, chosen: Callable[[TrialReader], Sequence[Trial]]) -> tuple[Sequence[str], list[TrialResult]]:
+        """The objectives of the search in the run directory, and those of its trials."""
         paths = run_directory.existing(self.run_dir)
         reader = TrialReader.of(paths)
         if reader is None:
             raise RunDirError(f"{paths.root}: no search has been run here; `run()` begins it")
         with run_directory.reading_ledger(paths) as ledger:
             reader.update(ledger)
-            return [
+            return reader.objectives, [
                 TrialResult(
                     number=trial.number,
                     point=trial.point,
@@ -168,27 +176,23 @@ class Search:
     def to_dataframe(self) -> Any:
         """A :class:`pandas.DataFrame` with a row for each trial: its number, its point, and its values.
 
+        The columns of values are named as the objectives of the search that has run in the run directory.
+
         :raises UsageError: pandas is not installed.
         """
         try:
             pandas = import_module("pandas")
         except ImportError as error:
             raise UsageError(f"Search.to_dataframe needs pandas ({error}); `pip install pandas` installs it") from None
-        names = self._spec.objectives
+        objectives, trials = self._read(lambda reader: reader.history.trials)
+        others = [name for name in ("env_steps", "parent", "reevaluates", "error") if name not in objectives]
         rows = [
             {
                 "trial": trial.number,
                 **trial.point,
-                **(dict(zip(names, trial.values, strict=True)) if trial.values else dict.fromkeys(names)),
-                "env_steps": trial.env_steps,
-                "parent": trial.parent,
-                "error": trial.error,
+                **(dict(zip(objectives, trial.values, strict=True)) if trial.values else dict.fromkeys(objectives)),
+                **{name: getattr(trial, name) for name in others},
             }
-            for trial in self.trials()
+            for trial in trials
         ]
         return pandas.DataFrame(rows)
-
-    @property
-    def _spec(self) -> SearchSpec:
-        assert self._experiment.search is not None
-        return self._experiment.search

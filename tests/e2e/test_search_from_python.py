@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import command_helpers as commands
 import pytest
 from command_helpers import HOPPER
+from trial_helpers import SPACE, Told, point_of, search_run
 
 import orchestrator
 
@@ -42,11 +44,44 @@ def test_a_search_from_python_makes_its_trials_and_shows_the_best(
     assert best.value == best.results[0].ep_rew_mean == 1.0
     assert 1e-4 <= best.point["ppo.learning_rate"] <= 1e-2
     table = search.to_dataframe()
-    assert list(table.columns) == ["trial", "ppo.learning_rate", "ep_rew_mean", "env_steps", "parent", "error"]
+    assert list(table.columns) == [
+        *("trial", "ppo.learning_rate", "ep_rew_mean", "env_steps", "parent", "reevaluates", "error")
+    ]
     assert list(table["ep_rew_mean"]) == [trial.value for trial in trials]
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(orchestrator.UsageError, match="pip install pandas"):
         search.to_dataframe()
+
+
+def test_the_table_has_the_objectives_of_the_search_in_the_run_directory(tmp_path: Path) -> None:
+    told = [Told(values=[3.0, 40.0]), Told(why="no legs"), Told(values=[2.0, 30.0], reevaluates=0, point=point_of(0))]
+    objectives = {"objective": ["eval_mean", "env_steps"], "sampler": "nsga2", "scheduler": {"kind": "none"}}
+    search_run(tmp_path / "run", told, **objectives)
+    search = orchestrator.Search(xml=HOPPER, space=SPACE, sampler="random", trials=3, run_dir=tmp_path / "run")
+    table = search.to_dataframe()
+    columns = ["trial", *sorted(SPACE), "eval_mean", "env_steps", "parent", "reevaluates", "error"]
+    assert list(table.columns) == columns
+    assert table["env_steps"].tolist()[::2] == [40.0, 30.0], "the objective, not that of the training"
+    assert table["reevaluates"].tolist()[2] == 0
+
+
+def test_code_beside_the_script_is_found_and_a_robot_in_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "script").mkdir()
+    (tmp_path / "here").mkdir()
+    shutil.copy(HOPPER, tmp_path / "here/robot.xml")
+    for module in ("mytask", "mysampler"):
+        (tmp_path / f"script/{module}.py").touch()
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "script/script.py"), raising=False)
+    monkeypatch.chdir(tmp_path / "here")
+    space = {"ppo.gamma": {"low": 0.9, "high": 0.99}}
+    for code in ({"task": "mytask:Task", "sampler": "random"}, {"task": "forward", "sampler": "mysampler:Own"}):
+        search = orchestrator.Search(xml="robot.xml", space=space, trials=3, run_dir="run", **code)
+        experiment = search._experiment
+        assert experiment.base == tmp_path / "script"
+        assert experiment.jobs_to_examine[0].xml_source == tmp_path / "here/robot.xml"
+    assert orchestrator.Search(xml="robot.xml", space=space, trials=3, sampler="random")._experiment.base == Path.cwd()
 
 
 def test_what_is_wrong_with_a_search_is_said_before_it_runs() -> None:
