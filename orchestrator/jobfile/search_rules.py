@@ -27,6 +27,7 @@ from orchestrator.jobfile.search_spec import (
 )
 from orchestrator.jobfile.validation import Layer, check_one
 from orchestrator.jobfile.validation_errors import FREE_TABLES, TABLES, Problems, place, quoted, suggestion
+from orchestrator.jobfile.value_types import MOST
 
 COLUMNS = (
     *("eval_mean", "ep_rew_mean", "ep_rew_mean_first", "env_steps", "env_steps_per_s", "attempts", "divergences"),
@@ -34,9 +35,7 @@ COLUMNS = (
 )
 """Columns of ``summary.csv`` that can be objectives and measures."""
 _OF_EVALUATION = ("eval_mean", "eval_s")
-_SAME_IN_SPEC = (
-    *("sampler_options", "seed", "aggregate", "trials", "max_env_steps", "inherit", "order", "reevaluate"),
-)
+_SAME_IN_SPEC = (*("sampler_options", "seed", "aggregate", "trials", "max_env_steps", "inherit", "order"),)
 """Keys that are fields of :class:`SearchSpec` with the same name and value."""
 _NOT_IN_SPACE = {
     "name": "cannot vary: the jobs of a trial are named by the job and the number of the trial",
@@ -71,6 +70,7 @@ def read_search(table: Mapping[str, Any], jobs: int, problems: Problems) -> Sear
         directions=directions * len(objectives) if len(directions) == 1 else directions,
         measures=tuple(_measure(name, content, problems) for name, content in table.get("measures", {}).items()),
         max_time_s=table.get("max_time"),
+        reevaluate=min(table.get("reevaluate", 0), table.get("trials", MOST)),
         **{key: table[key] for key in _SAME_IN_SPEC if key in table},
     )
     if not dimensions:

@@ -125,7 +125,7 @@ class SearchSpec:
     inherit: Inherit = "none"
     order: TrialOrder = "asynchronous"
     reevaluate: int = 0
-    """So many of the best are trained again at the end, from nothing and with other seeds."""
+    """So many of the best, at most ``trials``, are trained again at the end, from nothing and with other seeds."""
 
     @property
     def middle(self) -> dict[str, Any]:

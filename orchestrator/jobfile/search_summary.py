@@ -16,11 +16,12 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchLimits:
-    """The most that a search does; None: only its time is limited."""
+    """The most that a search does; None: it is not limited."""
 
     trials: int | None
     jobs: int | None
     env_steps: int | None
+    """Without those that are trained after ``max_env_steps``, by jobs that were queued or ran then."""
 
 
 def limits(search: SearchSpec, seeds: int, longest: int) -> SearchLimits:
@@ -42,10 +43,7 @@ def sentences(search: SearchSpec, scheduler: SchedulerSpec | None, seeds: int, l
     aims = joined(f"{_WORDS[direction]} {name}" for name, direction in pairs)
     of_seeds = f" ({search.aggregate} of {count(seeds, 'seed')})" if seeds > 1 else ""
     most = limits(search, seeds, longest)
-    ends = [] if most.trials is None else [count(most.trials, "trial"), count(most.jobs or 0, "job")]
-    ends += [] if most.env_steps is None else [f"{most.env_steps:,} env_steps"]
-    ends += [] if search.max_time_s is None else [f"no trial begun after {duration(search.max_time_s)}"]
-    yield f"search by {search.sampler} for the {aims}{of_seeds}; at most {joined(ends)}"
+    yield "; ".join([f"search by {search.sampler} for the {aims}{of_seeds}", *_ends(search, most, seeds * longest)])
     yield f"space: {'; '.join(map(_dimension, search.space))}"
     for axis in search.measures:
         yield f"axis of the archive: {axis.name} from {axis.low:g} to {axis.high:g} in {count(axis.cells, 'cell')}"
@@ -53,6 +51,17 @@ def sentences(search: SearchSpec, scheduler: SchedulerSpec | None, seeds: int, l
         rungs = scheduler.rungs(longest)
         kept = f"1 in {scheduler.factor} goes on" if scheduler.kind == "asha" else "those above the median go on"
         yield f"trials are compared at {joined(f'{rung:,}' for rung in rungs)} env_steps, and {kept}"
+
+
+def _ends(search: SearchSpec, most: SearchLimits, a_trial: int) -> Iterator[str]:
+    """:param a_trial: env_steps of all jobs of the longest trial."""
+    if most.trials is not None and most.jobs is not None:
+        all_of_them = (most.trials + search.reevaluate) * a_trial
+        yield f"at most {count(most.trials, 'trial')}, {count(most.jobs, 'job')} and {all_of_them:,} env_steps"
+    ends = [] if search.max_env_steps is None else [f"{search.max_env_steps:,} env_steps"]
+    ends += [] if search.max_time_s is None else [duration(search.max_time_s)]
+    if ends:
+        yield f"no further trial is asked for after {' or '.join(ends)}, but what is queued or runs then is trained"
 
 
 def _dimension(dimension: Dimension) -> str:

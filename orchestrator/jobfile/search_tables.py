@@ -80,8 +80,14 @@ class SearchTable(TomlTable):
         {}, "Axes of the archive of map-elites and cma-me: measures of eval.json, or columns of summary.csv."
     )
     trials: OptionalCount = key(None, "The search ends after so many trials.", 200)
-    max_env_steps: OptionalCount = key(None, "The search begins no trial after so many env_steps of all.", 100_000_000)
-    max_time: value_types.Duration | None = key(None, "The search begins no trial after this time.", "8h")
+    max_env_steps: OptionalCount = key(
+        None,
+        "No further trial is asked for after so many env_steps of all; what is queued or runs is trained.",
+        100_000_000,
+    )
+    max_time: value_types.Duration | None = key(
+        None, "No further trial is asked for after this time; what is queued or runs is trained.", "8h"
+    )
     inherit: Inherit = key(
         "none", "Policy that a trial starts from: that of the nearest finished trial, of the best, or none.", "nearest"
     )
@@ -89,6 +95,6 @@ class SearchTable(TomlTable):
         "asynchronous", "asynchronous: a free slot asks at once; fixed: the same trials whatever finishes first."
     )
     reevaluate: CountFromZero = key(
-        0, "So many of the best are trained again at the end, from nothing and with other seeds.", 5
+        0, "So many of the best, at most trials, are trained again at the end, from nothing and with other seeds.", 5
     )
     scheduler: SchedulerTable | None = key(None, "When trials are compared, and which of them go on.", shown={})

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.job import TERMINAL
+from orchestrator.jobfile.search_rules import COLUMNS
 from orchestrator.jobfile.search_spec import Aggregate, SearchSpec
 from orchestrator.ledger import Ledger, Request, search_events
 from orchestrator.ledger.search_events import Figures, SearchEvent
@@ -43,7 +44,8 @@ def over(ledger: Ledger, search: SearchSpec | None, trial: Trial) -> SearchEvent
 
     values, measures = list(map(value_of, names)), list(map(value_of, axes))
     missing = [name for name, value in zip((*names, *axes), values + measures, strict=True) if value is None]
-    known = sorted({*(rows[0]["measures"] or {}), *(key for key, one in rows[0].items() if isinstance(one, float))})
+    columns = {name: one for name, one in rows[0].items() if name in COLUMNS} | (rows[0]["measures"] or {})
+    known = sorted(name for name, one in columns.items() if isinstance(one, int | float))
     content = {
         "values": None if missing else values,
         "measures": None if missing else measures,

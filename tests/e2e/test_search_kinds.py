@@ -187,6 +187,7 @@ def test_an_objective_without_a_value_in_every_job_is_the_reason_of_every_trial(
     history, _ = history_of(tmp_path / "run")
     why = "ep_rew_mean has no value; known are "
     assert all(trial.why.startswith(why) and trial.values is None for trial in history.failed.values())
+    assert not any("started_at" in trial.why for trial in history.failed.values())
     assert len(history.failed) >= min(trials, 20)
     if trials > 20:
         assert re.search(r"the last 2\d trials have failed, \d+ of them as this one: ", done.stdout + done.stderr)

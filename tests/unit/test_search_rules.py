@@ -371,9 +371,14 @@ def test_what_a_search_does_at_most_is_told_before_it_begins(place: Path) -> Non
     assert all(
         fact in text for fact in ("20 trials", "50 jobs", "10,000,000 env_steps", "50,000 and 100,000", "eval_mean")
     )
-    limits = searched(place, max_env_steps=10**6, trials=None, max_time="1h").search_limits
-    assert limits is not None
-    assert (limits.trials, limits.jobs, limits.env_steps) == (None, None, 10**6)
+    until_spent = searched(place, max_env_steps=10**6, trials=None, max_time="1h")
+    assert until_spent.search_limits == SearchLimits(trials=None, jobs=None, env_steps=10**6)
+    assert "at most" not in until_spent.search_summary[0]
+    ends = "no further trial is asked for after 1,000,000 env_steps or 1:00:00, but what is queued or runs then"
+    assert ends in until_spent.search_summary[0]
+    repeated = searched(place, trials=3, reevaluate=10)
+    assert repeated.search_limits == SearchLimits(trials=3, jobs=6, env_steps=6 * 200_000)
+    assert "at most 3 trials, 6 jobs and 1,200,000 env_steps" in repeated.search_summary[0]
 
 
 def test_presets_in_the_space_count_as_the_longest_and_are_compared_where_all_have_one_length(place: Path) -> None:
