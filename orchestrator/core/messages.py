@@ -170,6 +170,8 @@ class ExaminationAnswer(JsonLine):
     """Path of the main MJCF, relative to ``stage_to``."""
     hash: str | None = None
     """SHA-256 over the contents of the bundle; a copy under another name has the same."""
+    source_hash: str | None = None
+    """The same before ``model_edits``."""
     task: str | None = None
     task_reason: str | None = None
     """Why the task was chosen, or without ``task`` why none was; None if the request names it."""

@@ -79,6 +79,7 @@ def dry_run(
             rows = requeued(recorded, plan.jobs, plan.verdicts, paths)
             try:
                 search_process.resumed(experiment, options, ledger, paths)
+                search_process.refuse_another_robot(experiment, plan.verdicts, ledger, paths)
                 begun = _begun(recorded.values(), search_events.spent(ledger))
                 if experiment.search is not None or experiment.scheduler is not None:  # others train on to their end
                     refuse_at_rungs(ledger, recorded, rows, plan.jobs, plan.verdicts, options.on_change, paths)

@@ -61,6 +61,8 @@ class JobVerdict:
     xml: str | None = None
     """The main file in ``bundle``."""
     robot_hash: str | None = None
+    source_hash: str | None = None
+    """Of the robot before ``model_edits``, as far as it is known; also of an invalid one."""
     warnings: Sequence[str] = ()
     task: str | None = None
     init: Path | None = None
@@ -196,6 +198,7 @@ def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -
         text = answer.problem.removeprefix(f"{request.robot}: ")
         return JobVerdict(
             problem=Problem(where=job.where, message=answer.problem),
+            source_hash=answer.source_hash,
             warnings=answer.warnings,
             settings_problem=text if answer.cause == "settings" else None,
             code_problem=text if answer.cause == "code" else None,
@@ -204,6 +207,7 @@ def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -
         bundle=None if answer.xml is None or request.stage_to is None else Path(request.stage_to),
         xml=answer.xml,
         robot_hash=answer.hash,
+        source_hash=answer.source_hash,
         warnings=answer.warnings,
         task=answer.task,
         task_reason=answer.task_reason,

@@ -21,8 +21,9 @@ from orchestrator.core.errors import ChangedError, LedgerError
 from orchestrator.core.job import Cause, State, move
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.experiment import control, resume, run_directory, run_end
+from orchestrator.experiment import control, resume, run_directory, run_end, search_robots
 from orchestrator.experiment.control import Snapshot
+from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.experiment.side_process import SideProcess
 from orchestrator.jobfile import Experiment, from_mapping
@@ -43,6 +44,7 @@ ON_CHANGE = (
     "--on-change=keep goes on with the earlier declaration, --on-change=restart starts over and keeps what is here"
     " under another name, and another --run-dir leaves it as it is"
 )
+BEGAN_OTHERWISE = "the {} that has begun here is declared differently now:"
 AGAIN = "Correct the cause, and run the same command again: the search resumes"
 SHOWN = 10
 OF_THE_RUN = ("name", "max_parallel", "order", "on_invalid", "notify", "track", "slurm")
@@ -134,13 +136,16 @@ class SearchProcess:
         return 0 if self.has_finished and search_events.has_value(supervisor.ledger) else 1
 
     @contextlib.contextmanager
-    def declared(self, experiment: Experiment) -> Iterator[None]:
-        """Whether there is a searcher depends on ``experiment``. It ends with the block."""
+    def declared(self, experiment: Experiment, robots: Mapping[str, str]) -> Iterator[None]:
+        """Whether there is a searcher depends on ``experiment``. It ends with the block.
+
+        :param robots: their contents; see :mod:`orchestrator.experiment.search_robots`.
+        """
         self._is_search = experiment.search is not None
         self._is_needed = self._is_search or experiment.scheduler is not None
         if self._is_needed:
             self.paths.search_declared.parent.mkdir(exist_ok=True)
-            _declare(self.paths, experiment)
+            _declare(self.paths, experiment, robots)
         try:
             yield
         finally:
@@ -158,10 +163,12 @@ def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Expe
     if not (is_asked and is_compared and paths.search_declared.exists()):
         return experiment, options
     before = begun(paths)
-    if not (lines := differences(before, experiment.declaration)):
-        return experiment, options
+    lines = differences(before, experiment.declaration)
     if options.on_change == "restart":
-        return experiment, dataclasses.replace(options, fresh=True)
+        is_other = bool(lines) or search_robots.is_another(search_robots.recorded(before), experiment)
+        return experiment, dataclasses.replace(options, fresh=is_other)
+    if not lines:
+        return experiment, options
     return _kept(before, experiment, lines), options
 
 
@@ -221,16 +228,31 @@ def take_over(experiment: Experiment, paths: RunPaths) -> list[str]:
 
     :raises ChangedError: another search has begun here.
     """
-    tables = (each["data"].get("search", {}) for each in (_refuse_another(experiment, paths), experiment.declaration))
+    earlier = _refuse_another(experiment, paths)
+    tables = (each["data"].get("search", {}) for each in (earlier, experiment.declaration))
     before, now = ({key: table[key] for key in BUDGET if key in table} for table in tables)
     lines = list(_differences(before, now))
     if lines:
-        _declare(paths, experiment)
+        _declare(paths, experiment, search_robots.recorded(earlier))
     return lines
 
 
-def _declare(paths: RunPaths, experiment: Experiment) -> None:
-    write_whole(paths.search_declared, json.dumps(experiment.declaration, indent=1) + "\n")
+def refuse_another_robot(
+    experiment: Experiment, verdicts: Mapping[str, JobVerdict], ledger: Ledger | None, paths: RunPaths
+) -> None:
+    """:param verdicts: also of the robots in the middle and in a corner of the space.
+    :raises ChangedError: the search has begun here with another robot.
+    """
+    if experiment.search is None or ledger is None or not search_events.is_search(ledger):
+        return
+    before, now = search_robots.recorded(begun(paths)), search_robots.contents(experiment, verdicts)
+    if line := search_robots.difference(before, now, experiment):
+        raise ChangedError(f"{paths.root}: {BEGAN_OTHERWISE.format('search')}\n    {line}\n{search_robots.ON_CHANGE}")
+
+
+def _declare(paths: RunPaths, experiment: Experiment, robots: Mapping[str, str]) -> None:
+    content = {**experiment.declaration, "robots": dict(robots)}
+    write_whole(paths.search_declared, json.dumps(content, indent=1) + "\n")
 
 
 def _written_at(paths: RunPaths) -> int:
@@ -244,7 +266,7 @@ def _refuse_another(experiment: Experiment, paths: RunPaths) -> Mapping[str, Any
     before = begun(paths)
     if lines := differences(before, experiment.declaration):
         what = "search" if "search" in before["data"] else "comparison at rungs"
-        text = f"{paths.root}: the {what} that has begun here is declared differently now:"
+        text = f"{paths.root}: {BEGAN_OTHERWISE.format(what)}"
         raise ChangedError("\n".join([text, *(f"    {line}" for line in lines), ON_CHANGE]))
     return before
 

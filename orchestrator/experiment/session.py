@@ -18,7 +18,16 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count
 from orchestrator.executors.base import Backend
-from orchestrator.experiment import preflight, resume, run_directory, run_end, run_index, search_process, videos
+from orchestrator.experiment import (
+    preflight,
+    resume,
+    run_directory,
+    run_end,
+    run_index,
+    search_process,
+    search_robots,
+    videos,
+)
 from orchestrator.experiment.callbacks import CallbackReporter
 from orchestrator.experiment.notifications import NotifyingReporter
 from orchestrator.experiment.policy_fetcher import PolicyFetcher
@@ -98,13 +107,13 @@ def run(
         options = _known(options, ledger, experiment.jobs, paths, stops)
         run_plan = plan(experiment, options, staging, stops=stops, watch=watch, warm=warm, locks_directory=locks)
         backend = stack.enter_context(contextlib.closing(run_plan.backend))
+        search_process.refuse_another_robot(experiment, run_plan.verdicts, ledger, paths)
         ledger = ledger or _abandoned_with(stack, Ledger.create(paths.ledger))
         search_process.let_all_train_on(experiment, ledger, reporter)
-        order = {job.job_id: index for index, job in enumerate(experiment.jobs)}
         rows = reconcile(
             run_plan.jobs,
             run_plan.verdicts,
-            order,
+            {job.job_id: index for index, job in enumerate(experiment.jobs)},
             options.on_change,
             paths,
             ledger,
@@ -145,7 +154,7 @@ def run(
         stops.request_checkpoints = supervisor.request_checkpoints
         stops.deliver_to(supervisor.request_stop)
         outcome.counts = lambda: supervisor.counts
-        with searcher.declared(experiment):
+        with searcher.declared(experiment, search_robots.contents(experiment, run_plan.verdicts)):
             states = _supervised(supervisor, ledger, rows, callbacks)
         is_stopped = functools.partial(_is_stopped, notifier, stops)
         _after_training(supervisor, states, backend, tracker, is_stopped, is_search=experiment.search is not None)

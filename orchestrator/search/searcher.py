@@ -27,7 +27,7 @@ from orchestrator.core.errors import LedgerBusyError, LedgerError, OrchestratorE
 from orchestrator.core.job import TERMINAL, Cause, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import shortened
-from orchestrator.experiment import additions, preflight, resume
+from orchestrator.experiment import additions, resume
 from orchestrator.experiment.search_process import CANNOT_GO_ON, ENDED, WAITS_FOR_USER
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
@@ -36,6 +36,7 @@ from orchestrator.ledger.search_events import Figures, SearchEvent
 from orchestrator.search import outcomes, schedulers, shown_trials
 from orchestrator.search.history import History, Trial, ranked
 from orchestrator.search.proposals import RETURNS, Proposals
+from orchestrator.search.trial_examiner import TrialExaminer
 from orchestrator.search.watchdog import Watchdog, tell
 
 LOOK_EVERY_S = 0.05
@@ -70,9 +71,10 @@ class Searcher:
     _all_at: float = field(default=0.0, init=False)
     _figures: dict[str, Figures] = field(default_factory=dict, init=False)
     """Of the jobs of trials that were looked at last: at least of those that train."""
-    _children: list[preflight.Child] = field(default_factory=list, init=False)
+    _examiner: TrialExaminer = field(init=False)
 
     def __post_init__(self) -> None:
+        self._examiner = TrialExaminer(paths=self.paths)
         self.ledger = Ledger.open(self.paths.ledger, is_sound=True)
         search, scheduler = self.experiment.search, self.experiment.scheduler
         if scheduler is not None and scheduler.kind != "none":
@@ -112,8 +114,7 @@ class Searcher:
                     self.ledger, is_done = additions.reopened(self.ledger, self.paths), False
                 time.sleep(LOOK_EVERY_S)
         finally:
-            for child in self._children:
-                child.__exit__()
+            self._examiner.close()
 
     def _turn(self) -> bool:
         """Act on what is new in the ledger. Returns whether something was done."""
@@ -278,7 +279,7 @@ class Searcher:
         """Examine the robots of a new trial, and enter its jobs."""
         if self._rungs and content.get("reevaluates") is None:
             jobs = [job.with_spec(pause_at=self._rungs[0]) for job in jobs]
-        verdicts = additions.examine(self.paths, jobs, self._children)
+        verdicts = self._examiner.examine(jobs)
         additions.put_robots(self.paths, jobs, verdicts)
         ids = [job.job_id for job in jobs]
         event = SearchEvent(kind="asked", content={"point": dict(point), "jobs": ids, **content})

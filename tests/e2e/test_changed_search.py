@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -13,7 +14,10 @@ from command_helpers import FORKED, HOPPER, TINY, give, invoke
 from trial_helpers import Told, search_run
 
 import orchestrator
-from orchestrator.core.errors import ChangedError
+from orchestrator.core.errors import ChangedError, UsageError
+from orchestrator.core.paths import RunPaths
+from orchestrator.jobfile import load
+from orchestrator.search.trial_examiner import TrialExaminer
 
 SEARCH = f"""name = "search"
 max_parallel = 2
@@ -76,6 +80,45 @@ def test_a_declaration_that_is_none_is_refused_also_to_keep_it(tmp_path: Path) -
         for on_change in ("refuse", "keep", "restart"):
             refused = invoke("run", "jobs.toml", "--run-dir", "run", "--on-change", on_change, cwd=tmp_path)
             assert (refused.returncode, "declared.json: cannot be read" in refused.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Path) -> None:
+    jobs, robot, run_dir = tmp_path / "jobs.toml", tmp_path / "hopper.xml", tmp_path / "run"
+    content = SEARCH.replace(str(HOPPER), "hopper.xml").replace("trials = 2", "trials = 1")
+    jobs.write_text(content)
+    shutil.copy(HOPPER, robot)
+    assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
+    paths = RunPaths(run_dir)
+    declaration = json.loads(paths.search_declared.read_text())
+    robot.write_text(robot.read_text().replace("</mujoco>", "<!-- edited --></mujoco>"))
+    jobs.write_text(content.replace("trials = 1", "trials = 2"))
+    for on_change in ("refuse", "keep", "extend"):
+        refused = invoke("run", jobs, "--run-dir", "run", "--on-change", on_change, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert f"declared differently now:\n    robot: the contents of {robot} changed" in refused.stderr
+        assert "--on-change=keep cannot go on with it" in refused.stderr
+    shown = invoke("run", jobs, "--run-dir", "run", "--dry-run", cwd=tmp_path)
+    assert "this run would be refused: run: the search that has begun here is declared differently" in shown.stdout
+    refusal = pytest.raises(UsageError, match=f"robot: the contents of {robot} changed since the search began")
+    with contextlib.closing(TrialExaminer(paths=paths)) as examiner, refusal:  # as if it were edited meanwhile
+        examiner.examine(load(jobs).jobs_to_examine)
+
+    before = weights(run_dir)
+    again = give("run", jobs, "--run-dir", "run", "--on-change=restart", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert (len(before), len(weights(run_dir))) == (1, 2)
+    (aside,) = (path for path in tmp_path.iterdir() if path.name.startswith("run."))
+    assert weights(aside) == before
+    assert ["edited" in path.read_text() for path in run_dir.glob("jobs/*/robot/hopper.xml")] == [True, True]
+
+    of_before = {key: part for key, part in declaration.items() if key != "robots"}
+    paths.search_declared.write_text(json.dumps(of_before))  # as the version before has written it
+    resumed = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    robots = json.loads(paths.search_declared.read_text())["robots"]
+    assert robots.keys() == declaration["robots"].keys() == {"hopper-middle-s0", "hopper-corner-s0"}
+    assert robots != declaration["robots"]
 
 
 @pytest.mark.slow

@@ -78,6 +78,11 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
             return EditedRobot(self._written(spec.to_xml()), for_simulation(model))
 
     @functools.cached_property
+    def source_hash(self) -> str:
+        """Of the robot as it is."""
+        return self.bundle.hash
+
+    @functools.cached_property
     def _original(self) -> mujoco.MjModel:
         try:
             return mujoco.MjSpec.from_file(str(self._main)).compile()

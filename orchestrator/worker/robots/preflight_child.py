@@ -240,13 +240,15 @@ def _examine_robot(
         if not request.alone:
             raise UnfitError(outside)
         findings.warnings.append(outside)
+    source_hash = bundle.hash if variants is None else variants.source_hash
     if variants is not None:
         with _edits_explained(xml), guarded(xml, request.memory_mib):
             robot = variants.edited(request.model_edits)
         bundle = robot.bundle
     staging = request.stage_to or cleanup.enter_context(TemporaryFolder())
     staged = bundle.write(Path(staging))
-    answer = ExaminationAnswer(xml=bundle.main, hash=bundle.hash, outside=outside)
+    own_hash = source_hash if robot is None else bundle.hash
+    answer = ExaminationAnswer(xml=bundle.main, hash=own_hash, source_hash=source_hash, outside=outside)
     with guarded(xml, request.memory_mib):
         model = compile_staged(staged, bundle, findings, request.memory_mib, is_edited=robot is not None)
         if robot is not None:
