@@ -232,7 +232,10 @@ def play(
     seconds: Annotated[
         float | None,
         Option(
-            min=0.01, help="Simulated time to show, in seconds.", show_default="10; in a window, until it is closed"
+            min=0.01,
+            max=3600,
+            help="Simulated time to show, in seconds.",
+            show_default="10; in a window, until it is closed",
         ),
     ] = None,
     episodes: Annotated[

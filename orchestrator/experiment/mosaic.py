@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -47,8 +48,10 @@ class PlayedRobot:
     video: Path
 
     @property
-    def label(self) -> str:
-        return self.name if self.episode_return is None else f"{self.name}   {self.episode_return:,.0f}"
+    def shown_return(self) -> str:
+        """Empty where it is not known."""
+        value = self.episode_return
+        return "" if value is None else f"{value:,.0f}" if abs(value) >= 10 else f"{round(value, 1) + 0.0:.1f}"
 
 
 def make(run_dir: Path, request: PlayRequest, *, as_gif: bool, report: Callable[[str], object]) -> list[Path]:
@@ -191,7 +194,9 @@ def _tiles(robot: PlayedRobot, width: int, height: int) -> Iterator[Image.Image]
     from PIL import Image, ImageDraw, ImageFont, ImageOps
 
     font = ImageFont.load_default(size=max(12, height // 15))
+    in_a_line = int((width - 16) / font.getlength("0"))
+    label = "\n".join([*textwrap.wrap(robot.name, in_a_line), robot.shown_return])
     for picture in frames(robot.video, FPS):
         tile = ImageOps.pad(picture, (width, height), Image.Resampling.BILINEAR, color="white")
-        ImageDraw.Draw(tile).text((8, 5), robot.label, fill="white", font=font, stroke_width=2, stroke_fill="black")
+        ImageDraw.Draw(tile).text((8, 5), label, fill="white", font=font, stroke_width=2, stroke_fill="black")
         yield tile

@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from annotated_types import MinLen
+from pydantic import Field
 
-from orchestrator.jobfile.value_types import TomlTable, key
+from orchestrator.jobfile.value_types import Expected, TomlTable, key
 
+WANDB_PROJECT = r"^[^/\\#?%:]{1,128}$"
+WANDB_PROJECTS = "a name of 1 to 128 characters without / \\ # ? % :"
 _Text = Annotated[str, MinLen(1)]
+_WandbProject = Annotated[str, Field(pattern=WANDB_PROJECT), Expected(WANDB_PROJECTS)]
 
 
 class WandbTable(TomlTable):
     """Weights & Biases."""
 
-    project: _Text | None = key(None, "Project; unset: the name of the experiment.", "robots")
+    project: _WandbProject | None = key(None, "Project; unset: the name of the experiment.", "robots")
     entity: _Text | None = key(None, "User or team; unset: your own.", "my-team")
     mode: Literal["online", "offline"] = key(
         "online", "online, or offline: into the run directory, from which `wandb sync` uploads.", "offline"

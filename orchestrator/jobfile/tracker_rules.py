@@ -29,8 +29,12 @@ def read_trackers(table: Mapping[str, Any], problems: Problems) -> Trackers:
 
 
 def missing_package(backend: str) -> str | None:
-    """Says what to install if the package of a tracker is not installed."""
-    if importlib.util.find_spec(backend) is not None:
+    """Says what to install if the package of a tracker is not installed.
+
+    A folder of its name in the current directory, such as W&B's, is no package: it has no origin.
+    """
+    spec = importlib.util.find_spec(backend)
+    if spec is not None and spec.origin is not None:
         return None
     advice = install_extra(backend, pinned=backend not in WITHOUT_PINS)
     return f"needs the package {backend}, which is not installed here: {advice}"

@@ -15,6 +15,7 @@ import mlflow.exceptions
 import mlflow.tracking
 
 from orchestrator.core.paths import RunPaths
+from orchestrator.jobfile.job_names import safe_name
 from orchestrator.track.tracked_job import ELAPSED, JobResults, Point
 from orchestrator.track.tracker_protocol import Position, TrackedJob
 
@@ -68,7 +69,7 @@ class MlflowTracker:
 
 def _beside(uri: str, name: str) -> str:
     """Folder for the files of an experiment in a database file."""
-    return (Path(uri.removeprefix("sqlite:///")).absolute().parent / "mlartifacts" / name).as_uri()
+    return (Path(uri.removeprefix("sqlite:///")).absolute().parent / "mlartifacts" / safe_name(name)).as_uri()
 
 
 class MlflowRun:
@@ -115,8 +116,9 @@ class MlflowRun:
         self._client.set_terminated(run, status, end_time=at)
         return self.position
 
-    def show(self, preview: Path) -> Position:
-        self._client.log_artifact(self.position.run, str(preview))
+    def show(self, pictures: Mapping[str, Path]) -> Position:
+        for path in pictures.values():
+            self._client.log_artifact(self.position.run, str(path))
         return self.position
 
     def close(self) -> None:

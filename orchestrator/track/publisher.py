@@ -177,9 +177,8 @@ class Publisher:
             return False  # its video is not made yet
         results = tracked_job.results(paths, row)
         final = "" if job.position is None else job.position.final
-        is_told = final.startswith(results.digest_without_still)
-        is_preview_new = results.digest not in (final, results.digest_without_still)
-        if is_told and not (with_previews and is_preview_new):
+        is_told = final.startswith(results.digest_of_numbers)
+        if is_told and not (with_previews and results.pictures(final)):
             job.is_done = True
             return True
         if is_told and not self._has_time_for_previews():
@@ -235,13 +234,13 @@ class Publisher:
 
 
 def _tell_results(run: TrackedRun, results: JobResults, where: Path) -> Position:
-    """How a job has ended; only its preview where the tracker knows the rest."""
+    """How a job has ended; only its pictures where the tracker knows the rest."""
     known = run.position
-    is_told = known.final.startswith(results.digest_without_still)
-    is_there = known.results.startswith(results.digest_without_still) and known.env_steps >= known.results_step
+    is_told = known.final.startswith(results.digest_of_numbers)
+    is_there = known.results.startswith(results.digest_of_numbers) and known.env_steps >= known.results_step
     if known.results != results.digest and (is_told or not is_there):
         # Kept before they are sent, so that a killed process does not send them once more.
         run.position = replace(known, results=results.digest, results_step=known.env_steps + 1)
         run.position.write(where)
-    told = run.show(results.preview) if is_told and results.preview is not None else run.finish(results)
+    told = run.show(results.pictures(known.final)) if is_told else run.finish(results)
     return replace(told, final=told.results)

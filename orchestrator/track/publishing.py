@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from orchestrator.analysis.run_reader import read_json_object
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import TERMINAL
 from orchestrator.experiment import control, run_directory
+from orchestrator.jobfile.track_tables import WANDB_PROJECT, WANDB_PROJECTS
 from orchestrator.jobfile.tracker_rules import missing_package
 from orchestrator.track.publisher import CLASSES, Publisher
 
@@ -30,6 +32,8 @@ def publish(run_dir: Path, backend: str, chosen: Mapping[str, Any]) -> str:
     for name in chosen:
         if backend not in OPTIONS[name]:
             raise UsageError(f"publish: --{name}: {backend} has no such option")
+    if backend == "wandb" and not re.match(WANDB_PROJECT, chosen.get("project", backend)):
+        raise UsageError(f"publish: --project: expected {WANDB_PROJECTS}, as W&B has them")
     if (missing := missing_package(backend)) is not None:
         raise UsageError(f"publish: {backend} {missing}")
     paths = run_directory.existing(run_dir)

@@ -74,10 +74,7 @@ class TensorboardRun:
     def finish(self, results: JobResults) -> Position:
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in results.evaluation.items()]
         values.append(_text("summary", _table(results.summary)))
-        if results.video is not None:
-            values.append(_image("video", video_as_gif(results.video, width=GIF_WIDTH, fps=GIF_FPS)))
-        elif results.preview is not None:
-            values.append(_image("preview", results.preview.read_bytes()))
+        values += _images(results.pictures())
         status = api_pb2.STATUS_SUCCESS if results.state == "SUCCEEDED" else api_pb2.STATUS_FAILURE
         ended = float(results.summary.get("ended_at", self.position.began))
         data = HParamsPluginData(session_end_info=SessionEndInfo(status=status, end_time_secs=ended))
@@ -86,10 +83,10 @@ class TensorboardRun:
         steps = self.position.env_steps
         return self._append([Event(wall_time=ended, step=steps, summary=Summary(value=values))], steps)
 
-    def show(self, preview: Path) -> Position:
-        image = Summary(value=[_image("preview", preview.read_bytes())])
+    def show(self, pictures: Mapping[str, Path]) -> Position:
+        made = max(path.stat().st_mtime for path in pictures.values())
         steps = self.position.env_steps
-        return self._append([Event(wall_time=preview.stat().st_mtime, step=steps, summary=image)], steps)
+        return self._append([Event(wall_time=made, step=steps, summary=Summary(value=_images(pictures)))], steps)
 
     def close(self) -> None:
         """Nothing is open between calls."""
@@ -130,5 +127,12 @@ def _text(tag: str, text: str) -> Any:
     return Summary.Value(tag=f"{tag}/text_summary", tensor=tensor, metadata=metadata)
 
 
-def _image(tag: str, content: bytes) -> Any:
-    return Summary.Value(tag=tag, image=Summary.Image(encoded_image_string=content, colorspace=3))
+def _images(pictures: Mapping[str, Path]) -> list[Any]:
+    contents = {
+        name: video_as_gif(path, width=GIF_WIDTH, fps=GIF_FPS) if name == "video" else path.read_bytes()
+        for name, path in pictures.items()
+    }
+    return [
+        Summary.Value(tag=name, image=Summary.Image(encoded_image_string=content, colorspace=3))
+        for name, content in contents.items()
+    ]

@@ -64,15 +64,18 @@ class JobResults:
 
     @property
     def digest(self) -> str:
-        """Differs when there is something new to tell. It begins with :attr:`digest_without_still`."""
-        has_still = self.video is None and self.preview is not None
-        return f"{self.digest_without_still} {_written_at(self.preview)}" if has_still else self.digest_without_still
+        """Differs when there is something new to tell. It begins with :attr:`digest_of_numbers`."""
+        return f"{self.digest_of_numbers} {_written_at(self.video)}, {_written_at(self.preview)}]"
 
     @property
-    def digest_without_still(self) -> str:
-        """The same without a still, which is drawn last of all and may be sent by itself."""
-        files = (self.eval_file, self.video, None if self.video is None else self.preview)
-        return json.dumps([self.state, self.summary["env_steps"], *map(_written_at, files)])
+    def digest_of_numbers(self) -> str:
+        """The same without video and preview, which may be made last of all and are then sent by themselves."""
+        return json.dumps([self.state, self.summary["env_steps"], _written_at(self.eval_file)])[:-1] + ","
+
+    def pictures(self, known: str = "") -> Mapping[str, Path]:
+        """``video`` and ``preview``, as far as they are there and not of the digest ``known``."""
+        there = (("video", self.video), ("preview", self.preview))
+        return {name: path for name, path in there if path is not None and str(_written_at(path)) not in known}
 
 
 def _written_at(path: Path | None) -> int:

@@ -76,8 +76,8 @@ class TrackedRun(Protocol):
     def finish(self, results: JobResults) -> Position:
         """Send how the job has ended."""
 
-    def show(self, preview: Path) -> Position:
-        """Send a preview that has been drawn since then."""
+    def show(self, pictures: Mapping[str, Path]) -> Position:
+        """Send ``video`` and ``preview``, or the one of them that has been made since then."""
 
     def close(self) -> None: ...
 

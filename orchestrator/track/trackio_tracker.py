@@ -55,25 +55,26 @@ class TrackioRun:
         step = self.position.results_step
         if self.position.env_steps >= step:
             return self.position
-        files = (("video", TrackioVideo, results.video), ("preview", TrackioImage, results.preview))
-        for name, kind, path in files:
-            if path is not None:
-                content[name] = self._stored(kind(str(path)), step)
+        content |= self._stored(results.pictures())
         return self._log([content], [step], [float(results.summary.get("ended_at", self.position.began))])
 
-    def show(self, preview: Path) -> Position:
+    def show(self, pictures: Mapping[str, Path]) -> Position:
         step = self.position.results_step
         if self.position.env_steps >= step:
             return self.position
-        image = self._stored(TrackioImage(str(preview)), step)
-        return self._log([{"preview": image}], [step], [preview.stat().st_mtime])
+        made = max(path.stat().st_mtime for path in pictures.values())
+        return self._log([self._stored(pictures)], [step], [made])
 
     def close(self) -> None:
         """Nothing is open between calls."""
 
-    def _stored(self, media: Any, step: int) -> Any:
-        media._save(self._project, self._job.job_id, step)
-        return media._to_dict()
+    def _stored(self, pictures: Mapping[str, Path]) -> dict[str, Any]:
+        stored = {}
+        for name, path in pictures.items():
+            media = TrackioVideo(str(path)) if name == "video" else TrackioImage(str(path))
+            media._save(self._project, self._job.job_id, self.position.results_step)
+            stored[name] = media._to_dict()
+        return stored
 
     def _log(self, rows: Sequence[Mapping[str, Any]], steps: Sequence[int], times: Sequence[float]) -> Position:
         SQLiteStorage.bulk_log(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import struct
 import time
 import uuid
@@ -21,6 +22,7 @@ from orchestrator.track.tracker_protocol import Position, TrackedJob
 HEADER, BLOCK = 7, 1 << 15
 """Bytes of the head of W&B's transaction log, and of each of its blocks (the log format of LevelDB)."""
 WRITE_LIMIT_S, POLL_S = 5.0, 0.02
+NOT_IN_PROJECT, LONGEST_PROJECT = re.compile(r"[/\\#?%:]"), 128
 FULL, LAST = 1, 4
 """Types of fragments that end a record."""
 
@@ -29,7 +31,7 @@ class WandbTracker:
     """:param options: those of ``track.wandb``."""
 
     def __init__(self, paths: RunPaths, experiment: str, options: Mapping[str, Any]) -> None:
-        self._project = options.get("project") or experiment
+        self._project = options.get("project") or NOT_IN_PROJECT.sub("-", experiment)[:LONGEST_PROJECT]
         self._entity = options.get("entity")
         self._folder = paths.root / "wandb"
         self._settings = wandb.Settings(
@@ -87,26 +89,22 @@ class WandbRun:
         return self.position
 
     def finish(self, results: JobResults) -> Position:
-        pictures: dict[str, Any] = {}
-        if results.video is not None:
-            pictures["video"] = wandb.Video(str(results.video), format="mp4")
-        if results.preview is not None:
-            pictures["preview"] = wandb.Image(str(results.preview))
-        content, step = {**results.evaluation, **pictures}, self.position.results_step
-        if content and self.position.env_steps < step:
-            self._run.log(content, step=step, commit=True)
-            self.position = replace(self.position, env_steps=step)
+        self._log({**results.evaluation, **_media(results.pictures())})
         self._run.summary.update({f"summary/{name}": value for name, value in results.summary.items()})
         self._end(exit_code=0 if results.state == "SUCCEEDED" else 1)
         return self.position
 
-    def show(self, preview: Path) -> Position:
-        step = self.position.results_step
-        if self.position.env_steps < step:
-            self._run.log({"preview": wandb.Image(str(preview))}, step=step, commit=True)
-            self.position = replace(self.position, env_steps=step)
+    def show(self, pictures: Mapping[str, Path]) -> Position:
+        self._log(_media(pictures))
         self._end()
         return self.position
+
+    def _log(self, content: Mapping[str, Any]) -> None:
+        """At the step of the results, unless it is there."""
+        step = self.position.results_step
+        if content and self.position.env_steps < step:
+            self._run.log(dict(content), step=step, commit=True)
+            self.position = replace(self.position, env_steps=step)
 
     def close(self) -> None:
         self._end()
@@ -120,6 +118,13 @@ class WandbRun:
             if any(record.WhichOneof("record_type") == "exit" for record in records(log)):
                 return
             time.sleep(POLL_S)
+
+
+def _media(pictures: Mapping[str, Path]) -> dict[str, Any]:
+    return {
+        name: wandb.Video(str(path), format="mp4") if name == "video" else wandb.Image(str(path))
+        for name, path in pictures.items()
+    }
 
 
 def last_step(folder: Path, run_id: str) -> int | None:

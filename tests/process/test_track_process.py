@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import math
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
+from command_helpers import wait_until
 from supervisor_helpers import RecordingReporter, make_machine
 
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.process_setup import AT_ONCE
 from orchestrator.experiment import control, run_directory, search_process, track_process, videos
 from orchestrator.experiment.search_process import SearchProcess
 from orchestrator.experiment.side_process import SideProcess
-from orchestrator.experiment.track_process import MOST_BYTES, TrackProcess
+from orchestrator.experiment.track_process import FINISH, MODULE, MOST_BYTES, TrackProcess
 from orchestrator.ledger import Ledger
 from orchestrator.machine.slots import SlotPool
 from orchestrator.track.tracker import JobRows
@@ -39,6 +43,23 @@ def tracked(folder: Path) -> tuple[TrackProcess, RecordingReporter]:
 def has_ended(process: SideProcess) -> None:
     assert process._popen is not None
     process._popen.wait()
+
+
+def test_the_process_takes_what_cpu_time_is_left_unless_it_is_waited_for(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    paths.track_declared.parent.mkdir()
+    paths.track_declared.write_text(json.dumps({"name": "robots", "trackers": {}}))
+    process = SideProcess(arguments=(MODULE, str(tmp_path)), run_dir=tmp_path, log=paths.track_log)
+    process.start()
+    assert process._popen is not None
+    pid = process._popen.pid
+    wait_until(lambda: os.sched_getscheduler(pid) == os.SCHED_IDLE, "the lowest priority")
+    process.tell(FINISH)
+    assert process._popen.wait() == 0
+    process.end()
+    process.start(AT_ONCE)
+    assert process._popen.wait() == 0, "nobody has told it to finish"
+    process.end()
 
 
 def test_a_log_that_cannot_be_read_does_not_concern_the_supervisor(

@@ -19,8 +19,10 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import CONTRIB, WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
+from orchestrator.worker.export import policy_files
 from orchestrator.worker.policies import job_policy
 from orchestrator.worker.policies.job_export import policy_of
+from orchestrator.worker.rendering import trained_policy
 from orchestrator.worker.robots.preflight_child import check
 from orchestrator.worker.training import initial_policy, learners
 from orchestrator.worker.training.initial_policy import InitialPolicy
@@ -124,6 +126,12 @@ def test_an_exported_actor_does_not_have_them(tmp_path: Path, algo: str) -> None
     assert policy.normalization is not None
     assert len(policy.normalization.mean) == raw.shape[1]
     assert policy.layers[0].weight.shape[1] == raw.shape[1]
+    file = tmp_path / "actor.npz"
+    file.write_bytes(policy_files.content(policy, file))  # type: ignore[arg-type]
+    venv = env_factory.make(spec, paths.root, n_envs=1, seed=0)
+    act = trained_policy.exported_policy(policy_files.read(file), venv)
+    observation, _ = act(None)
+    assert act(observation)[0].shape == (1, raw.shape[1] + 3)
 
 
 @pytest.mark.parametrize("learner", ["fast", "sb3"])

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -89,7 +90,7 @@ class Memory:
         self.sent, self.failing, self.begun, self.final = {}, 0, 0, list[str]()
         self.bad, self.finished_at = set[str](), list[int]()
         """Jobs that it does not take; the step of the results, each time that they were sent."""
-        self.shown_previews: list[bytes] = []
+        self.shown_pictures: list[dict[str, bytes]] = []
 
     def begin(self, job: TrackedJob) -> str:
         self.begun += 1
@@ -120,9 +121,9 @@ class MemoryRun:
         self.tracker.final.append(results.state)
         return self.position
 
-    def show(self, preview: Path) -> Position:
+    def show(self, pictures: Mapping[str, Path]) -> Position:
         self._fail()
-        self.tracker.shown_previews.append(preview.read_bytes())
+        self.tracker.shown_pictures.append({name: path.read_bytes() for name, path in pictures.items()})
         return self.position
 
     def _fail(self) -> None:
@@ -188,17 +189,32 @@ def test_results_are_sent_when_a_job_has_ended_and_again_when_it_ends_once_more(
     assert memory.sent == {"run-1": [100, 200]}
 
 
-def test_a_preview_that_is_drawn_later_is_sent_alone_and_once(paths: RunPaths) -> None:
+def test_pictures_that_are_made_later_are_sent_alone_and_once(paths: RunPaths) -> None:
     made, memory, rows = with_late_preview(paths)
     memory.failing = 1
     assert not turn(made, rows, is_last=True)
     for _ in range(2):
         assert turn(made, rows, is_last=True)
     turn(with_memory(paths, memory)[0], rows, is_last=True)
+    paths.job(JOB).video.write_bytes(b"a video")
+    for _ in range(2):
+        turn(with_memory(paths, memory)[0], rows, is_last=True)
     paths.job(JOB).preview.unlink()
     turn(with_memory(paths, memory)[0], rows, is_last=True)
-    assert (memory.final, memory.shown_previews) == (["SUCCEEDED"], [b"a still"])
+    assert (memory.final, memory.shown_pictures) == (["SUCCEEDED"], [{"preview": b"a still"}, {"video": b"a video"}])
     assert memory.sent == {"run-1": [100]}
+
+
+def test_what_the_version_before_has_sent_is_not_sent_again(paths: RunPaths) -> None:
+    made, memory, rows = with_late_preview(paths)
+    assert turn(made, rows, is_last=True)
+    [note] = paths.job(JOB).root.glob("track/*.json")
+    position = json.loads(note.read_text())
+    numbers, pictures = position["final"].rsplit(" 0, ", 1)
+    position["final"] = position["results"] = f"{numbers} 0, 0] {pictures[:-1]}"
+    note.write_text(json.dumps(position))
+    turn(with_memory(paths, memory)[0], rows, is_last=True)
+    assert (memory.final, memory.shown_pictures) == (["SUCCEEDED"], [{"preview": b"a still"}])
 
 
 def test_previews_that_there_is_no_time_for_are_counted_and_sent_another_time(paths: RunPaths) -> None:
@@ -206,9 +222,9 @@ def test_previews_that_there_is_no_time_for_are_counted_and_sent_another_time(pa
     made.previews_s = 0.0
     for _ in range(2):
         assert turn(made, rows, is_last=True), "the results are there"
-        assert (memory.shown_previews, made.left_out) == ([], 1)
+        assert (memory.shown_pictures, made.left_out) == ([], 1)
     turn(with_memory(paths, memory)[0], rows, is_last=True)
-    assert memory.shown_previews == [b"a still"]
+    assert memory.shown_pictures == [{"preview": b"a still"}]
 
 
 def test_the_end_of_a_run_says_which_previews_it_had_no_time_for(
@@ -229,7 +245,7 @@ def test_a_preview_that_is_there_goes_with_the_results(paths: RunPaths) -> None:
     paths.job(JOB).preview.write_bytes(b"a still")
     turn(with_memory(paths, memory)[0], rows, is_last=True)
     turn(with_memory(paths, memory)[0], rows, is_last=True)
-    assert (memory.final, memory.shown_previews) == (["SUCCEEDED"], [])
+    assert (memory.final, memory.shown_pictures) == (["SUCCEEDED"], [])
 
 
 def test_points_that_a_tracker_has_lost_are_sent_again(paths: RunPaths) -> None:
@@ -406,10 +422,11 @@ def read_file(table: Mapping[str, Any], tmp_path: Path) -> jobfile.Experiment:
     return jobfile.from_mapping(data, source="jobs.toml", base=tmp_path)
 
 
+@pytest.mark.parametrize("found", [None, ModuleSpec("a folder of that name", None)])
 def test_a_missing_package_is_a_problem_of_its_key_and_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: ModuleSpec | None
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
     with pytest.raises(SpecError) as caught:
         read_file({"tensorboard": True, "wandb": {}, "trackio": {}}, tmp_path)
     problems = {problem.where: problem.message for problem in caught.value.problems}
@@ -420,9 +437,14 @@ def test_a_missing_package_is_a_problem_of_its_key_and_names_the_extra(
 
 def test_what_does_not_belong_in_a_tracker_is_told(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
-        read_file({"wandb": {"projct": "x", "mode": "sometimes"}, "tensorbord": True}, tmp_path)
+        read_file({"wandb": {"projct": "x", "project": "50%", "mode": "sometimes"}, "tensorbord": True}, tmp_path)
     text = str(caught.value)
-    for expected in ("track.wandb.projct", "track.wandb.mode", "track.tensorbord"):
+    for expected in (
+        "track.wandb.projct",
+        "track.wandb.project: expected a name of 1 to 128 characters without /",
+        "track.wandb.mode",
+        "track.tensorbord",
+    ):
         assert expected in text
 
 
@@ -540,6 +562,7 @@ def test_publish_names_what_is_wrong(paths: RunPaths) -> None:
     for arguments, message in (
         (("comet", {}), "unknown tracker; expected one of tensorboard, wandb, mlflow, trackio"),
         (("mlflow", {"project": "x"}), "mlflow has no such option"),
+        (("wandb", {"project": "gait: 50%"}), "--project: expected a name of 1 to 128 characters"),
     ):
         with pytest.raises(UsageError, match=message):
             publishing.publish(paths.root, *arguments)

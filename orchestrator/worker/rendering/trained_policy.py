@@ -115,9 +115,15 @@ def load_policy(
 def exported_policy(exported: Act, venv: VecEnv) -> Policy:
     """A policy that was read from an exported file, in ``venv`` without normalisation.
 
+    Privileged values, which the critic alone sees, are no observations of it.
+
     :raises PolicyError: it was exported from a job with other observations or actions.
     """
+    from orchestrator.worker.training.asymmetric_critic import privileged_values
+
+    hidden = privileged_values(venv)
     sizes = [int(np.prod(space.shape or ())) for space in (venv.observation_space, venv.action_space)]
+    sizes[0] -= hidden
     own = [exported.observations, exported.actions]
     if own != sizes:
         takes, has = (f"{observations} observations and {actions} actions" for observations, actions in (own, sizes))
@@ -126,7 +132,8 @@ def exported_policy(exported: Act, venv: VecEnv) -> Policy:
     def act(observation: Any) -> tuple[Any, bool]:
         if observation is None:
             return venv.reset(), False
-        observation, _, dones, _ = venv.step(exported(observation)["action"])
+        seen = observation[:, :-hidden] if hidden else observation
+        observation, _, dones, _ = venv.step(exported(seen)["action"])
         return observation, bool(dones[0])
 
     return act
