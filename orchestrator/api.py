@@ -72,8 +72,7 @@ def run(
     :param fresh: start over, as with ``--fresh``; an existing run directory is renamed and kept.
     :param on_change: what to do with jobs that have run and are declared differently now, as with ``--on-change``.
     :param skip_invalid: train the valid robots if others are invalid, as with ``--skip-invalid``.
-    :param executor: what launches the jobs, as with ``--executor``: ``"local"``, ``"ray"`` or
-        ``"slurm"``.
+    :param executor: what launches the jobs, as with ``--executor``: ``"local"``, ``"ray"`` or ``"slurm"``.
     :param ray_address: Ray cluster to use, as with ``--ray-address``: ``"local"``, ``"auto"`` or ``"HOST:PORT"``.
     :param storage: how other machines access the run directory, as with ``--storage``.
     :param until: time of day or duration by which everything has ended, as with ``--until``: ``"18:00"`` or ``"2h"``.
@@ -81,7 +80,8 @@ def run(
     :param on_result: called with the result of every job as soon as it has ended, in the calling thread; at first with
         those of jobs that had ended before. An exception in it stops all jobs, resumable, and is raised here.
     :param on_progress: called about once a second in the same way, with the progress of the running jobs.
-    :raises UsageError: where the command would exit with 2; a SpecError has every problem found.
+    :raises UsageError: where the command would exit with 2; a SpecError has every problem found. Also if the search of
+        the job file has stopped before its end, when all jobs have ended: the same call goes on with the next trial.
     :raises DiskFullError: no space is left; every job has stopped, and the same call resumes them.
     :raises SupervisorError: unexpected error of the supervisor; every job has stopped, and the same call resumes them.
     :raises ClusterLostError: the head node of the cluster is lost, and its jobs with it; the same call resumes them.
@@ -273,11 +273,7 @@ def finish(
 
 
 def _finish(
-    experiment: Experiment,
-    options: run_plan.RunOptions,
-    *,
-    show: bool,
-    callbacks: CallbackReporter | None,
+    experiment: Experiment, options: run_plan.RunOptions, *, show: bool, callbacks: CallbackReporter | None
 ) -> session.RunResult:
     root, begun = options.run_dir, time.monotonic()
     experiment, options = search_process.on_change_applied(experiment, options)
@@ -300,6 +296,9 @@ def _finish(
         unfinished = sum(row["state"] in ("PENDING", "RUNNING") for row in finished.rows)
         jobs = count(unfinished, "job is", "jobs are")
         raise RunInterrupted(root, f"stopped; {jobs} not finished. {_advice(root)}")
+    if finished.search_problem:
+        problem = f"{root}: the search has stopped: {finished.search_problem}. {text}; the results are kept"
+        raise UsageError(f"{problem}. Correct the cause: the next trial stays the same. {_advice(root)}")
     return finished
 
 

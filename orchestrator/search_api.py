@@ -121,7 +121,9 @@ class Search:
         :param show: as in :func:`orchestrator.train`, and so is ``fresh``.
         :param on_change: if another search has begun in the run directory: ``"refuse"``; ``"restart"``, to start over;
             or ``"keep"``, to go on with the earlier one.
-        :raises UsageError: the space does not fit the robot, or another search has begun in the run directory.
+        :raises UsageError: the space does not fit the robot, or another search has begun in the run directory. Also if
+            the search has stopped before its end, for example because a sampler of yours has raised. All of its jobs
+            have then ended, :meth:`trials` has their results, and the same call goes on with the same next trial.
         :raises DiskFullError: no space is left; every job has stopped, and the same call resumes.
         :raises SupervisorError: unexpected error of the supervisor; every job has stopped, and the same call resumes.
         :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited; the same call resumes.

@@ -165,6 +165,8 @@ class RunPaths:
     """Ids of the jobs of a search that has come to its end, as far as pages show them by themselves."""
     search_journal = Below("search/optuna-journal.log")
     """The trials for Optuna's own tools; written by `search export`."""
+    search_stopped = Below("search/stopped.txt")
+    """Why the search has stopped before its end; missing while it goes on."""
     search_log = Below("search/search.log")
     """Output of the searcher, and of a sampler of the user's own."""
     track_declared = Below("track/declared.json")

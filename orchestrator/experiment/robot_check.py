@@ -17,7 +17,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.physics_advice import PhysicsAdvice
 from orchestrator.core.text import storable
 from orchestrator.core.urdf_settings import SUFFIX
-from orchestrator.experiment import preflight, robot_advice
+from orchestrator.experiment import preflight, robot_advice, sampler_check
 from orchestrator.experiment.preflight import requests_of
 from orchestrator.experiment.run_directory import is_run_directory
 from orchestrator.machine import topology
@@ -94,7 +94,7 @@ def check(
     :param advise_s: CPU seconds of measuring for advice on the physics of each robot; 0: no advice.
     :raises UsageError: a path that does not exist, or a folder without ``*.xml``.
     """
-    items = list(_items(paths))
+    items = list(_items(paths, time_limit_s))
     examined = [item for item in items if isinstance(item, _Item)]
     requests, at_once = [item.request for item in examined], topology.detect().capacity
     answers = preflight.ask(requests, at_once=at_once, time_limit_s=time_limit_s, watch=watch)
@@ -117,14 +117,14 @@ def exit_code(rows: Sequence[RobotCheck]) -> int:
     return int(any(row.verdict == "error" for row in rows))
 
 
-def _items(paths: Sequence[Path]) -> Iterator[_Item | RobotCheck]:
+def _items(paths: Sequence[Path], time_limit_s: float) -> Iterator[_Item | RobotCheck]:
     """What to examine, and what is a result already."""
     seen: set[str] = set()
     for path in paths:
         if not os.path.lexists(path):
             raise UsageError(f"{path}: no such file or folder; expected a job file, an MJCF, or a folder of them")
         if path.suffix == ".toml" and not path.is_dir():
-            yield from _of_job_file(path)
+            yield from _of_job_file(path, time_limit_s)
             continue
         items = list(_below(path)) if path.is_dir() else [_file(str(path))]
         if not items:
@@ -178,7 +178,7 @@ def _is_run_directory(folder: Path) -> bool:
         return False
 
 
-def _of_job_file(path: Path) -> Iterator[_Item | RobotCheck]:
+def _of_job_file(path: Path, time_limit_s: float) -> Iterator[_Item | RobotCheck]:
     from orchestrator.jobfile import load
 
     try:
@@ -188,6 +188,8 @@ def _of_job_file(path: Path) -> Iterator[_Item | RobotCheck]:
         return
     if experiment.warnings:
         yield RobotCheck(path=str(path), verdict="warning", messages=tuple(experiment.warnings), figures={})
+    if problem := sampler_check.examine(experiment, time_limit_s=time_limit_s):
+        yield RobotCheck(path=str(path), verdict="error", messages=(str(problem),), figures={})
     if experiment.search is not None:
         yield RobotCheck(path=str(path), verdict="ok", messages=experiment.search_summary, figures={})
     declared = experiment.jobs_to_examine

@@ -14,7 +14,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.text import joined, listed
 from orchestrator.executors.backend import opener
 from orchestrator.executors.base import Backend, BackendSettings
-from orchestrator.experiment import preflight, training_time
+from orchestrator.experiment import preflight, sampler_check, training_time
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment
@@ -131,6 +131,8 @@ def plan(
         problems = _refuse_unfit(declared, verdicts, backend)
         if examples:  # a corner of the space may be invalid
             problems = [problem for job in examples[:1] if (problem := verdicts[job.job_id].problem)]
+        if unmade := sampler_check.examine(experiment, time_limit_s=preflight.TIME_LIMIT_S, turn=stops.check):
+            problems.append(unmade)
         if problems and (examples or not experiment.skip_invalid):
             is_all = bool(examples) or all(verdict.problem for verdict in verdicts.values())
             raise SpecError(experiment.source, problems, "" if is_all else SKIP_ADVICE)

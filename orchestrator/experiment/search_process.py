@@ -64,7 +64,8 @@ class SearchProcess:
     has_finished: bool = field(default=False, init=False)
     """Whether the search has come to its end."""
     problem: str = field(default="", init=False)
-    """Why it has ended before."""
+    """Why it has stopped before that, other than because the user has paused all that is left."""
+    _waits_for_user: bool = field(default=False, init=False)
     _is_needed: bool = field(default=False, init=False)
     _is_search: bool = field(default=False, init=False)
     _process: SideProcess = field(init=False)
@@ -80,7 +81,8 @@ class SearchProcess:
     def is_running(self) -> bool:
         """Whether it may still add jobs, or let paused ones go on. To be called often."""
         is_redeclared = self._process.starts > 0 and self._declared_at != _written_at(self.paths)
-        if not self._is_needed or ((self.has_finished or self.problem) and not is_redeclared):
+        has_ended = self.has_finished or self._waits_for_user or bool(self.problem)
+        if not self._is_needed or (has_ended and not is_redeclared):
             return False
         if self._process.is_alive and not is_redeclared:
             self._tell_lanes()
@@ -88,18 +90,16 @@ class SearchProcess:
         code = self._process.end()  # with whatever its sampler has started
         if is_redeclared:
             code, self._process.starts, self.problem = None, 0, ""
+            self.paths.search_stopped.unlink(missing_ok=True)
             self.reporter.event("reloaded", "the search goes on as it is declared now, taken over by `reload`")
-        self.has_finished = code == ENDED
+        self.has_finished, self._waits_for_user = code == ENDED, code == WAITS_FOR_USER
         if code in (ENDED, WAITS_FOR_USER):
-            self.problem = "" if self.has_finished else "jobs are paused"
             return False
         is_steady = self._process.ran_s > STEADY_S
         is_hopeless = self._process.starts == MOST_STARTS and not is_steady
         try:
             if code is not None and (code in (CANNOT_GO_ON, -signal.SIGPROF) or is_hopeless):
-                self.problem = self._why(code)
-                text = f"the search has stopped: {self.problem}. The jobs that it has made are trained. {AGAIN}"
-                self.reporter.event("warning", text)
+                self._stop(self._why(code), f". The jobs that it has made are trained. {AGAIN}")
                 return False
             if code is not None:
                 text = f"the process of the search has ended ({self._why(code)}); it is started again"
@@ -108,10 +108,16 @@ class SearchProcess:
             self._process.starts *= not is_steady
             self._process.start(str(self._told_lanes))
         except OSError as error:  # the jobs are trained without it
-            self.problem = f"its process could not be started: {error}"
-            self.reporter.event("warning", f"the search has stopped: {self.problem}")
+            self._stop(f"its process could not be started: {error}")
             return False
         return True
+
+    def _stop(self, problem: str, advice: str = "") -> None:
+        """Report the ``problem``, and keep it for whoever asks later."""
+        self.problem = problem
+        with contextlib.suppress(OSError):  # a full disk: it is in the log
+            write_whole(self.paths.search_stopped, problem, durable=False)
+        self.reporter.event("warning", f"the search has stopped: {problem}{advice}")
 
     def _tell_lanes(self) -> None:
         if self.slots.lanes != self._told_lanes:
@@ -143,6 +149,7 @@ class SearchProcess:
         """
         self._is_search = experiment.search is not None
         self._is_needed = self._is_search or experiment.scheduler is not None
+        self.paths.search_stopped.unlink(missing_ok=True)
         if self._is_needed:
             self.paths.search_declared.parent.mkdir(exist_ok=True)
             _declare(self.paths, experiment, robots)

@@ -59,6 +59,8 @@ class RunResult:
     interrupted: bool
     signalled: bool
     """Whether a signal to this process interrupted it, rather than `stop` from another process."""
+    search_problem: str
+    """Why its search has stopped before its end, if it has."""
 
 
 def run(
@@ -168,6 +170,7 @@ def run(
         exit_code=outcome.exit_code,
         interrupted=supervisor.interrupted or (supervisor.is_stopping and outcome.exit_code == 130),
         signalled=stops.count > 0,
+        search_problem=searcher.problem,
     )
 
 

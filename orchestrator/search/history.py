@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,6 +123,13 @@ class History:
             (self.waiting if trial.is_waiting else self.training)[trial.number] = trial
         elif trial.values is None:
             self.failed[trial.number] = trial
+
+
+def commonest(whys: Sequence[str]) -> tuple[int, int]:
+    """Of reasons: the place of the first of those that are most often, and how often. Numbers in them do not count."""
+    alike = [re.sub(r"[\d.]+", "0", why) for why in whys]  # such as those of the point
+    kind, number = Counter(alike).most_common(1)[0]
+    return alike.index(kind), number
 
 
 def costs(trial: Trial, directions: Sequence[Direction]) -> tuple[float, ...]:

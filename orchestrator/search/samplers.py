@@ -53,6 +53,10 @@ def _users(spec: SearchSpec, search_path: Path | None) -> Sampler:
     where = f'the sampler "{spec.sampler}"'
     try:
         kind = getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:
+        looked_for = f"its module is looked for in {search_path}, then among the installed packages"
+        raise UsageError(f"{where} cannot be imported: {type(error).__name__}: {error}; {looked_for}") from error
+    try:
         sampler = kind(space=Space(spec.space), seed=spec.seed, directions=spec.directions, **spec.sampler_options)
     except (Exception, SystemExit) as error:
         raise UsageError(f"{where} cannot be made: {type(error).__name__}: {error}") from error

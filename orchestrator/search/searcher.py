@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +32,7 @@ from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
 from orchestrator.ledger import Ledger, Request, search_events
 from orchestrator.ledger.search_events import Figures, SearchEvent
 from orchestrator.search import outcomes, schedulers, shown_trials
-from orchestrator.search.history import History, Trial, ranked
+from orchestrator.search.history import History, Trial, commonest, ranked
 from orchestrator.search.proposals import RETURNS, Proposals
 from orchestrator.search.trial_examiner import TrialExaminer
 from orchestrator.search.watchdog import Watchdog, tell
@@ -201,10 +199,8 @@ class Searcher:
     def _refuse_if_hopeless(self) -> None:
         whys = self.history.whys
         if self.experiment.search is not None and not self.history.has_succeeded and len(whys) >= FAILURES_IN_A_ROW:
-            alike = [re.sub(r"[\d.]+", "0", why) for why in whys]  # but for numbers, such as those of the point
-            commonest, number = Counter(alike).most_common(1)[0]
-            why = whys[alike.index(commonest)]
-            raise UsageError(f"the last {len(whys)} trials have failed, {number} of them as this one: {why}")
+            place, number = commonest(whys)
+            raise UsageError(f"the last {len(whys)} trials have failed, {number} of them as this one: {whys[place]}")
 
     def _waits_for_user(self) -> bool:
         """Whether nothing can go on before the user resumes jobs that they have paused."""

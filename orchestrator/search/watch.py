@@ -6,20 +6,26 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import count, duration, joined
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.control import Snapshot
-from orchestrator.search.history import Trial
+from orchestrator.search.history import Trial, commonest
 from orchestrator.search.trials import TrialReader
 from orchestrator.supervisor.events import Reporter, View
 
 LOOK_EVERY_S = 1.0
 LOOKING_SHARE = 0.005
 """Largest share of time for reading the ledger."""
+FAILURES_READ = 100
+"""So many of the last failed trials are looked at for their commonest reason."""
+LONGEST_REASON = 300
+"""Characters of a reason."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +93,7 @@ def annotated(snapshots: Iterator[Snapshot]) -> Iterator[Snapshot]:
     """Each snapshot of one run directory with what is to be said of its search, if there is one."""
     watch: SearchWatch | None = None
     for snapshot in snapshots:
-        if snapshot.standing == "none":
+        if snapshot.standing == "none" and not snapshot.paths.search_stopped.exists():
             yield snapshot
             continue
         watch = SearchWatch(paths=snapshot.paths) if watch is None else watch
@@ -99,9 +105,12 @@ def annotated(snapshots: Iterator[Snapshot]) -> Iterator[Snapshot]:
 
 
 def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
-    """:param front: number of trials of the Pareto front, where there are several objectives."""
+    """How far it is, why trials have failed, and why the search has stopped, if it has.
+
+    :param front: number of trials of the Pareto front, where there are several objectives.
+    """
     search, asked = reader.search, len(reader.asked)
-    failed, waiting = reader.failed, len(reader.waiting)
+    failed, waiting, stopped = reader.failed, len(reader.waiting), _why_stopped(reader.paths)
     saved, objectives = reader.saved_share, reader.objectives
     parts = [count(asked, "trial")]
     if search is not None:
@@ -110,21 +119,40 @@ def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
             parts.append(f"Pareto front of {count(front, 'trial')}")
         elif best is not None and best.values:
             parts.append(f"best {objectives[0]} {best.values[0]:,.1f} (trial {best.number})")
+    is_fruitless = search is not None and best is None and reader.history.is_over
     if failed:
-        parts.append(f"{failed:,} failed")
+        parts.append(f"{failed:,} failed" if is_fruitless else f"{failed:,} failed ({_commonest(reader)})")
     if waiting:
         parts.append(f"{waiting:,} {'waits' if waiting == 1 else 'wait'} at a rung")
     if saved:
         parts.append(f"{saved:.0%} of the env_steps of training all of them to the end saved")
     line = f"{'rungs' if search is None else 'search'}: {' · '.join(parts)}"
-    is_fruitless = search is not None and best is None and reader.history.is_over
+    if stopped:
+        advice = "Correct the cause; the next run goes on with the same next trial"
+        return f"{line}. The search has stopped: {stopped}. {advice}"
     return f"{line}. {_without_value(reader)}" if is_fruitless else line
+
+
+def _why_stopped(paths: RunPaths) -> str:
+    try:
+        return read_regular(paths.search_stopped).decode(errors="replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def _commonest(reader: TrialReader) -> str:
+    """The commonest reason of the last failed trials, on one line."""
+    failed = list(islice(reversed(reader.history.failed.values()), FAILURES_READ))
+    place, number = commonest([trial.why for trial in failed])
+    of_many = f"{number:,} of them as " if len(failed) > 1 else ""
+    why = " ".join(failed[place].why.split())
+    return f"{of_many}trial {failed[place].number}: {why[:LONGEST_REASON]}{'…' * (len(why) > LONGEST_REASON)}"
 
 
 def _without_value(reader: TrialReader) -> str:
     """What to do about a search that has ended without a best trial."""
     failed = list(reader.history.failed.values())
-    why = f" (trial {failed[0].number}: {failed[0].why})" if failed else ""
+    why = f" ({_commonest(reader)})" if failed else ""
     what = f"No trial has a value of {joined(reader.objectives)}{why}"
     retry = "`retry` trains failed jobs again, and " if any(one.failed_jobs for one in failed) else ""
     return f"{what}. Correct the cause; then {retry}`run --fresh` starts over with another job file"

@@ -115,7 +115,7 @@ def _title(snapshot: Snapshot) -> str:
 def _status(snapshot: Snapshot, width: int) -> Group:
     if not snapshot.rows:
         first = ["The robots are examined before the first launch."] if snapshot.holder else []
-        return Group(_title(snapshot), *first)
+        return Group(_title(snapshot), *first, *([Text(snapshot.search)] if snapshot.search else []))
     jobs = screen.jobs_table(screen.of_rows(snapshot.rows, snapshot.live, snapshot.goals), width)
     above = (_title(snapshot), screen.totals(screen.of_snapshot(snapshot)), "")
     pending = [row for row in snapshot.rows if row["state"] == "PENDING"]

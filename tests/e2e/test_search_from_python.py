@@ -84,6 +84,55 @@ def test_code_beside_the_script_is_found_and_a_robot_in_the_current_directory(
     assert orchestrator.Search(xml="robot.xml", space=space, trials=3, sampler="random")._experiment.base == Path.cwd()
 
 
+OWN = """
+class Own:
+    def __init__(self, space, seed, directions):
+        self.space = space
+
+    def ask(self, number):
+        if number == 1:
+            raise ValueError("no idea")
+        return self.space.decode([0.5])
+
+    def tell(self, number, point, outcome):
+        pass
+"""
+
+
+@pytest.mark.slow
+def test_a_search_whose_sampler_raises_is_an_error_with_the_results_kept_and_goes_on_when_it_is_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands.instant_workers(monkeypatch, tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    search = orchestrator.Search(
+        xml=HOPPER,
+        space={"ppo.learning_rate": {"low": 1e-4, "high": 1e-2}},
+        sampler="own:Own",
+        objective="ep_rew_mean",
+        trials=3,
+        run_dir="run",
+        task="forward",
+        total_timesteps=256,
+        n_envs=2,
+        eval_episodes=0,
+        ppo={"n_steps": 64, "batch_size": 64, "n_epochs": 1},
+        resources={"min_free_disk": 0, "start": "exec"},
+    )
+    with pytest.raises(orchestrator.UsageError) as stopped:
+        search.run()
+    why = 'the sampler "own:Own" has failed in its method ask: ValueError: no idea'
+    for fact in (why, "1 of 1 job succeeded", "results are kept", f"run_dir={str(tmp_path / 'run')!r} resumes"):
+        assert fact in str(stopped.value)
+    assert [result.ep_rew_mean for trial in search.trials() for result in trial.results] == [1.0]
+    assert why in " ".join(commands.invoke("status", "run", cwd=tmp_path).stdout.split())
+    (tmp_path / "own.py").write_text(OWN.replace("number == 1", "False"))
+    assert search.run().ok
+    assert [trial.value for trial in search.trials()] == [1.0] * 3
+    assert "stopped" not in commands.invoke("status", "run", cwd=tmp_path).stdout
+
+
 def test_what_is_wrong_with_a_search_is_said_before_it_runs() -> None:
     space = {"ppo.learning_rate": {"low": 1e-4, "high": 1e-2}}
     for arguments, fragment in (

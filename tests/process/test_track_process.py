@@ -153,7 +153,7 @@ def test_a_searcher_that_had_worked_for_long_is_started_again_without_end(
         starts += 1
         has_ended(searcher._process)
     assert starts == search_process.MOST_STARTS + (steady_s < 0)
-    assert bool(searcher.problem) is (steady_s > 0)
+    assert bool(searcher.problem) is paths.search_stopped.exists() is (steady_s > 0)
     searcher._process.end()
 
 

@@ -16,6 +16,7 @@ from trial_helpers import Told, search_run
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.process import end_group
+from orchestrator.experiment import resume, sampler_check
 from orchestrator.experiment.search_process import CANNOT_GO_ON, ENDED
 from orchestrator.ledger import Ledger, search_events
 
@@ -44,6 +45,52 @@ def own_search(folder: Path, deed: str, code: str) -> RunPaths:
     (folder / "own.py").write_text(OWN.format(deed=deed, code=code))
     trials = [Told(values=[1.0]), Told(values=[2.0])]
     return search_run(folder / "run", trials, is_over=False, sampler="own:Own", scheduler={"kind": "none"})
+
+
+@pytest.mark.parametrize(
+    ("sampler", "code", "message"),
+    [
+        ("gone:Own", "", "cannot be imported: ModuleNotFoundError: No module named 'gone'; its module"),
+        *(
+            pytest.param(*rest, marks=pytest.mark.slow)
+            for rest in (
+                ("own:Gone", "", "AttributeError: module 'own' has no attribute 'Gone'"),
+                ("own:Own", "raise ValueError('two\\nlines')", "cannot be made: ValueError: two lines"),
+                ("own:Own", "os.kill(os.getpid(), 11)", "its process ended with exit code -11"),
+                ("own:Own", "watchdog.LIMIT_S = 600; time.sleep(600)", 'the sampler "own:Own" was not made within 2 s'),
+            )
+        ),
+    ],
+)
+def test_a_sampler_that_cannot_be_made_is_a_problem_before_anything_is_launched(
+    sampler: str, code: str, message: str, tmp_path: Path
+) -> None:
+    declared = own_search(tmp_path, "constructor", code).search_declared
+    declared.write_text(declared.read_text().replace("own:Own", sampler))
+    experiment = resume.declared_search(RunPaths(declared.parents[1]))
+    problem = sampler_check.examine(experiment, time_limit_s=2.0)
+    assert problem is not None
+    assert problem.where == "search.sampler"
+    assert message in problem.message
+
+
+@pytest.mark.slow
+def test_check_and_run_refuse_a_sampler_that_cannot_be_made(tmp_path: Path) -> None:
+    job = {"name": "hopper", "xml": commands.HOPPER, "task": "forward"}
+    jobs = commands.write_experiment(tmp_path, job)
+    space = 'space."ppo.learning_rate" = { low = 1e-4, high = 1e-2 }'
+    table = f'[search]\nsampler = "own:Own"\ntrials = 2\nobjective = "ep_rew_mean"\n{space}\n'
+    jobs.write_text(jobs.read_text() + table)
+    (tmp_path / "own.py").write_text(OWN.format(deed="constructor", code="raise ValueError(1)"))
+    for given, code in ((["check", jobs], 1), (["run", jobs, "--dry-run"], 2), (["run", jobs, "--run-dir", "run"], 2)):
+        done = commands.invoke(*given, cwd=tmp_path)
+        assert done.returncode == code, done.stdout
+        shown = " ".join((done.stdout + done.stderr).split())
+        assert 'search.sampler: the sampler "own:Own" cannot be made: ValueError: 1' in shown
+    assert not (tmp_path / "run/jobs").exists()
+    (tmp_path / "own.py").write_text(OWN.format(deed="", code=""))
+    commands.succeed("check", jobs, cwd=tmp_path)
+    commands.succeed("run", jobs, "--dry-run", cwd=tmp_path)
 
 
 @contextlib.contextmanager

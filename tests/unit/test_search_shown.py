@@ -41,10 +41,38 @@ def test_one_line_tells_how_far_a_search_is(tmp_path: Path) -> None:
     trials = [DONE, AT_FIRST, AT_SECOND, GOES_ON, Told(why="no legs")]
     paths = search_run(tmp_path / "run", trials, is_over=False, max_env_steps=50_000)
     line = line_of(paths)
-    for fact in ("5 of 5 trials", "1,500 of 50,000 env_steps", "best eval_mean 3.0 (trial 0)", "1 failed", "2 wait"):
+    best, failed = "best eval_mean 3.0 (trial 0)", "1 failed (trial 4: no legs)"
+    for fact in ("5 of 5 trials", "1,500 of 50,000 env_steps", best, failed, "2 wait"):
         assert fact in line
     assert "53%" in line  # 1,600 of 3,000
     assert line in commands.invoke("status", paths.root, cwd=tmp_path).stdout
+
+
+def test_the_commonest_reason_of_failed_trials_is_part_of_the_line(tmp_path: Path) -> None:
+    trials = [DONE, Told(why="no legs"), Told(why="leg of 0.5\ntoo long"), Told(why="leg of 0.7\ntoo " + 400 * "long")]
+    line = line_of(search_run(tmp_path / "first", [*trials, Told(why="leg of 0.71\ntoo long")], is_over=False))
+    assert "4 failed (2 of them as trial 4: leg of 0.71 too long)" in line
+    long = line_of(search_run(tmp_path / "second", [DONE, trials[-1]], is_over=False))
+    assert "1 failed (trial 1: leg of 0.7 too longlong" in long
+    assert "…)" in long
+    assert len(long) < 500
+
+
+def test_status_says_why_a_search_has_stopped(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [DONE], is_over=False)
+    paths.search_stopped.write_text("the sampler has no idea")
+    text = "The search has stopped: the sampler has no idea. Correct the cause; the next run goes on"
+    assert text in " ".join(commands.invoke("status", paths.root, cwd=tmp_path).stdout.split())
+    empty = RunPaths(tmp_path / "empty")  # before its first trial
+    empty.search_declared.parent.mkdir(parents=True)
+    empty.search_declared.write_bytes(paths.search_declared.read_bytes())
+    Ledger.create(empty.ledger).close()
+    empty.search_stopped.write_text("no class")
+    assert "stopped: no class." in " ".join(commands.invoke("status", empty.root, cwd=tmp_path).stdout.split())
+    experiment = resume.declared_search(paths)
+    searcher = SearchProcess(paths=paths, holder="me", slots=SimpleNamespace(lanes=1), reporter=SilentReporter())  # type: ignore[arg-type]
+    with searcher.declared(experiment, {}):
+        assert "stopped" not in commands.invoke("status", paths.root, cwd=tmp_path).stdout
 
 
 def test_without_a_search_nothing_is_said_of_one(tmp_path: Path) -> None:

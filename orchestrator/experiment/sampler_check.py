@@ -1,0 +1,51 @@
+"""Whether a sampler of the user's own can be made, examined in a child process before anything is launched."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.errors import Problem
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.temporary_folder import TemporaryFolder
+from orchestrator.experiment.side_process import SideProcess
+from orchestrator.jobfile import Experiment
+from orchestrator.jobfile.search_spec import SAMPLERS
+
+LOOK_EVERY_S = 0.02
+
+
+def examine(
+    experiment: Experiment, *, time_limit_s: float, turn: Callable[[], object] = lambda: None
+) -> Problem | None:
+    """Make the sampler once; returns why that cannot be done. Nothing is made of the samplers of this program.
+
+    :param turn: called repeatedly; an exception that it raises ends the examination.
+    """
+    if experiment.search is None or experiment.search.sampler in SAMPLERS:
+        return None
+    with TemporaryFolder() as folder:
+        paths = RunPaths(Path(folder))
+        paths.search_declared.parent.mkdir()
+        write_whole(paths.search_declared, json.dumps(experiment.declaration), durable=False)
+        process = SideProcess(
+            arguments=["orchestrator.search.sampler_child", folder], run_dir=paths.root, log=paths.search_log
+        )
+        deadline = time.monotonic() + time_limit_s
+        try:
+            process.start()
+            while process.is_alive and time.monotonic() < deadline:
+                turn()
+                time.sleep(LOOK_EVERY_S)
+            has_hung = process.is_alive
+            if not has_hung and process.exit_code == 0:
+                return None
+            why = process.why_it_ended().removeprefix("search: ")
+        finally:
+            process.end()
+    if has_hung:
+        why = f'the sampler "{experiment.search.sampler}" was not made within {time_limit_s:g} s'
+    return Problem(where="search.sampler", message=why)

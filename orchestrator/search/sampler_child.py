@@ -1,0 +1,46 @@
+"""Makes the sampler of a search once, to see whether that can be done.
+
+    python -m orchestrator.search.sampler_child FOLDER
+
+FOLDER has the declaration of the search where a run directory has it. If the sampler cannot be made, the last line of
+the output says why.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import resume
+from orchestrator.experiment.search_process import CANNOT_GO_ON
+from orchestrator.search import samplers
+from orchestrator.search.watchdog import Watchdog, tell
+
+
+def main(folder: str) -> int:
+    watchdog = Watchdog()
+    watchdog.start(os.dup(0))
+    with Path(os.devnull).open() as nothing:  # for a sampler that reads its standard input
+        os.dup2(nothing.fileno(), 0)
+    try:
+        experiment = resume.declared_search(RunPaths(Path(folder)))
+        assert experiment.search is not None
+        with watchdog.limited(experiment.search.sampler, "constructor"):
+            samplers.make(experiment.search, experiment.base)
+    except OrchestratorError as error:
+        tell(str(error))
+        return CANNOT_GO_ON
+    return 0
+
+
+if __name__ == "__main__":
+    code = 1
+    try:
+        code = main(*sys.argv[1:])
+    except BaseException:
+        traceback.print_exc()
+    os._exit(code)  # whatever threads the sampler has begun
