@@ -43,9 +43,12 @@ def examine(
             has_hung = process.is_alive
             if not has_hung and process.exit_code == 0:
                 return None
-            why = process.why_it_ended().removeprefix("search: ")
+            last = process.why_it_ended()
         finally:
             process.end()
+    why = last.removeprefix("search: ")
     if has_hung:
         why = f'the sampler "{experiment.search.sampler}" was not made within {time_limit_s:g} s'
+    elif why == last:  # it has ended the process
+        why = f'the sampler "{experiment.search.sampler}" cannot be made: {last}'
     return Problem(where="search.sampler", message=why)

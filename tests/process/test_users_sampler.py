@@ -56,7 +56,7 @@ def own_search(folder: Path, deed: str, code: str) -> RunPaths:
             for rest in (
                 ("own:Gone", "", "AttributeError: module 'own' has no attribute 'Gone'"),
                 ("own:Own", "raise ValueError('two\\nlines')", "cannot be made: ValueError: two lines"),
-                ("own:Own", "os.kill(os.getpid(), 11)", "its process ended with exit code -11"),
+                ("own:Own", "os.kill(os.getpid(), 11)", "cannot be made: its process ended with exit code -11"),
                 ("own:Own", "watchdog.LIMIT_S = 600; time.sleep(600)", 'the sampler "own:Own" was not made within 2 s'),
             )
         ),
