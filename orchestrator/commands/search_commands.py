@@ -57,7 +57,7 @@ def export(
         Path | None,
         Option(
             metavar="FILE",
-            help="The file to write; an earlier journal is replaced.",
+            help="The file to write; to an earlier journal of the search, what is new is appended.",
             show_default="search/optuna-journal.log in the run directory",
         ),
     ] = None,
@@ -65,7 +65,7 @@ def export(
 ) -> None:
     """Write the trials so far as an Optuna journal, which optuna-dashboard and Optuna itself open.
 
-    Trials that wait at a rung are pruned trials there.
+    Trials that wait at a rung are running there, and pruned when the search has come to its end.
     """
     from orchestrator.core.errors import UsageError
     from orchestrator.core.text import INSTALL_SEARCH, count
@@ -77,11 +77,11 @@ def export(
     exported = optuna_journal.export(run_dir, out)
     trials, file = sum(exported.states.values()), str(exported.file)
     if as_json:
-        facts = {"states": dict(exported.states), "is_over": exported.is_over}
+        facts = {"states": dict(exported.states), "is_over": exported.is_over, "is_replaced": exported.is_replaced}
         print_json({"file": file, "trials": trials, **facts})
         return
     of_states = ", ".join(f"{number:,} {state}" for state, number in exported.states.items())
     newer = "" if exported.is_over else " The search has not ended: the same command exports newer trials."
-    print_text(
-        f"{file}: {count(trials, 'trial')} ({of_states or 'none yet'}). `optuna-dashboard {file}` shows them.{newer}"
-    )
+    replaced = " What it had before was changed: restart an optuna-dashboard that shows it." * exported.is_replaced
+    shown = f"`optuna-dashboard {file}` shows them."
+    print_text(f"{file}: {count(trials, 'trial')} ({of_states or 'none yet'}). {shown}{replaced}{newer}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import json
 import os
 import warnings
@@ -14,6 +16,7 @@ from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import FrozenTrial, TrialState
 
@@ -26,14 +29,12 @@ from orchestrator.ledger.search_events import SearchEvent
 from orchestrator.search.history import Trial
 from orchestrator.search.trials import TrialReader
 
-STATES = {
-    "finished": TrialState.COMPLETE,
-    "failed": TrialState.FAIL,
-    "waiting": TrialState.PRUNED,
-    "training": TrialState.RUNNING,
-}
 FIRST_KEY = b'{"op_code":'
 """How every line of a journal begins."""
+
+
+WORKER = "search"
+"""Who has written the lines, in place of the random name that Optuna gives to each process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,59 +44,75 @@ class Exported:
     """Number of trials in each state, as :meth:`TrialReader.state` names them."""
     is_over: bool
     """Whether the search has come to its end."""
+    is_replaced: bool
+    """Whether there was a journal with lines that no longer hold; programs that have it open cannot read on."""
 
 
 class _Lines(BaseJournalBackend):
-    """The lines of a journal, in memory: a file of Optuna's own is flushed to the disk for every trial."""
+    """The lines of a journal, in memory: a file of Optuna's own is flushed to the disk for every trial.
+
+    They are the same for the same trials, so that a later journal begins with the lines of an earlier one.
+    """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.now = datetime.fromtimestamp(0, UTC)
+        """When a trial ended whose end is written."""
+        self._writer = ""
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-        return map(json.loads, self.lines[log_number_from:])
+        return [json.loads(line) | {"worker_id": self._writer} for line in self.lines[log_number_from:]]
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        self.lines += [json.dumps(log, separators=(",", ":")) for log in logs]
-
-
-@dataclass(slots=True)
-class _Times:
-    """Seconds since the epoch, by the number of a trial."""
-
-    asked: dict[int, float] = field(default_factory=dict)
-    last: dict[int, float] = field(default_factory=dict)
-
-    def note(self, events: Iterable[SearchEvent]) -> None:
-        for event in events:
-            if event.kind == "asked":
-                number = len(self.asked)
-                self.asked[number] = self.last[number] = event.at
-            elif event.kind in ("reached", "over") and event.trial is not None:
-                self.last[event.trial] = event.at
+        for log in logs:
+            self._writer = log["worker_id"]
+            ours = {"worker_id": WORKER}
+            if "datetime_complete" in log:
+                ours["datetime_complete"] = self.now.isoformat(timespec="microseconds")
+            self.lines.append(json.dumps(log | ours, separators=(",", ":")))
 
 
 def export(run_dir: Path, out: Path | None = None) -> Exported:
-    """Write the trials of a search so far as a journal, which replaces an earlier one.
+    """Write the trials of a search so far as a journal.
+
+    What is new is appended to an earlier journal of the same search, so that programs which have it open read on. If
+    what it has was changed, as by a retried trial, the journal is replaced.
 
     A list among the choices of the space is the text of its JSON there: Optuna knows no lists. A trial that waits at a
-    rung is pruned, with its values at the rungs. Repetitions are attributes of the trials that they repeat.
+    rung is running, and pruned when the search has come to its end, with its values at the rungs. Repetitions are
+    attributes of the trials that they repeat.
 
     :param out: the file; by default in the run directory.
     :raises UsageError: there is no search, or the file is not to be replaced.
     """
     paths = run_directory.existing(run_dir)
-    reader, times = TrialReader.of(paths), _Times()
+    reader = TrialReader.of(paths)
     if reader is None or reader.search is None:
         raise UsageError(f"{run_dir}: there is no search here, whose trials could be exported; its job file has none")
     with run_directory.reading_ledger(paths) as ledger:
-        times.note(reader.update(ledger))
+        events = reader.update(ledger)
     file = paths.search_journal if out is None else out
     _refuse_others(file)
     backend = _Lines()
-    _write_study(backend, reader, reader.search, times, run_dir.absolute().name)
+    _write_study(backend, reader, reader.search, events, run_dir.absolute().name)
     with disk_full_explained(file, "run the same command again"):
-        write_whole(file, "\n".join(backend.lines) + "\n", durable=False)
-    return Exported(file, Counter(map(reader.state, reader.asked)), reader.history.is_over)
+        is_replaced = _write_file(file, "".join(f"{line}\n" for line in backend.lines).encode())
+    return Exported(file, Counter(map(reader.state, reader.asked)), reader.history.is_over, is_replaced)
+
+
+def _write_file(file: Path, content: bytes) -> bool:
+    """Append to ``file`` what it lacks of ``content``, or write it anew. Returns whether it had something else."""
+    before = b""
+    if file.is_file() and not file.is_symlink() and os.access(file, os.W_OK):
+        with file.open("a+b") as journal:
+            fcntl.flock(journal, fcntl.LOCK_EX)  # against an export at the same time
+            journal.seek(0)
+            before = journal.read()
+            if content.startswith(before):
+                journal.write(content[len(before) :])
+                return False
+    write_whole(file, content.decode(), durable=False)
+    return bool(before)
 
 
 def _refuse_others(file: Path) -> None:
@@ -111,33 +128,102 @@ def _refuse_others(file: Path) -> None:
     raise UsageError(f"{file}: exists and is no Optuna journal, so it is not replaced; choose another file with --out")
 
 
-def _write_study(backend: _Lines, reader: TrialReader, search: SearchSpec, times: _Times, name: str) -> None:
+def _write_study(
+    backend: _Lines, reader: TrialReader, search: SearchSpec, events: Sequence[SearchEvent], name: str
+) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = optuna.storages.JournalStorage(backend)
+    storage = JournalStorage(backend)
     study = optuna.create_study(storage=storage, study_name=name, directions=list(search.directions))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # names of objectives are marked experimental
         study.set_metric_names(list(search.objectives))
-    distributions = {dimension.key: _distribution(dimension) for dimension in search.space}
-    repeated = reader.repeated
-    for trial in reader.asked:
-        again, params = repeated.get(trial.number), _params(search, trial.point)
-        study.add_trial(
-            FrozenTrial(
-                number=-1,
-                trial_id=-1,
-                state=(state := STATES[reader.state(trial)]),
-                value=None,
-                values=trial.values,
-                datetime_start=_moment(times.asked[trial.number]),
-                datetime_complete=_moment(times.last[trial.number]) if state.is_finished() else None,
-                params=params or {},
-                distributions={} if params is None else distributions,
-                user_attrs=_attributes(trial, again) | ({"point": trial.point} if params is None else {}),
-                system_attrs={},
-                intermediate_values=_at_rungs(trial, reader.rungs) if len(search.objectives) == 1 else {},
-            )
+    journal = _TrialWriter(
+        backend=backend,
+        storage=storage,
+        study_id=storage.get_study_id_from_name(name),
+        search=search,
+        rungs=reader.rungs if len(search.objectives) == 1 else (),
+        repeated=reader.repeated,
+    )
+    trials, numbers = reader.history.trials, itertools.count()
+    last_ends = {event.trial: event.id for event in events if event.kind in ("over", "retried")}
+    for event in events:
+        number = next(numbers) if event.kind == "asked" else event.trial
+        if number is None or trials[number].reevaluates is not None:
+            continue
+        if event.kind == "asked":
+            journal.begin(trials[number], event)
+        elif event.kind == "reached":
+            journal.reach_rung(trials[number], event)
+        elif event.kind == "over" and event.id == last_ends[number]:  # otherwise it was retried
+            journal.end(trials[number], event)
+    if reader.history.is_over:
+        for trial in sorted(reader.waiting, key=lambda trial: trial.number):
+            if trial.reevaluates is None:
+                journal.prune(trial)
+
+
+@dataclass(slots=True, kw_only=True)
+class _TrialWriter:
+    """Writes what happens to trials, in its order."""
+
+    backend: _Lines
+    storage: JournalStorage
+    study_id: int
+    search: SearchSpec
+    rungs: Sequence[int]
+    """env_steps of those whose values Optuna takes: of one objective."""
+    repeated: Mapping[int, Trial]
+    """As :attr:`TrialReader.repeated`."""
+    ids: dict[int, int] = field(default_factory=dict)
+    """Of trials in the storage, by number."""
+    reached: dict[int, list[SearchEvent]] = field(default_factory=dict)
+    """The rungs that trials have reached, by number."""
+
+    def begin(self, trial: Trial, event: SearchEvent) -> None:
+        params = _params(self.search, trial.point)
+        distributions = {dimension.key: _distribution(dimension) for dimension in self.search.space}
+        attributes = {"trial": trial.number, "jobs": list(trial.jobs), "parent": trial.parent}
+        attributes["point"] = trial.point if params is None else None
+        template = FrozenTrial(
+            number=-1,
+            trial_id=-1,
+            state=TrialState.RUNNING,
+            value=None,
+            values=None,
+            datetime_start=_moment(event),
+            datetime_complete=None,
+            params=params or {},
+            distributions={} if params is None else distributions,
+            user_attrs={name: value for name, value in attributes.items() if value is not None},
+            system_attrs={},
+            intermediate_values={},
         )
+        self.ids[trial.number] = self.storage.create_new_trial(self.study_id, template)
+
+    def reach_rung(self, trial: Trial, event: SearchEvent) -> None:
+        before, value = self.reached.setdefault(trial.number, []), event.content["value"]
+        if len(before) < len(self.rungs) and value is not None:
+            self.storage.set_trial_intermediate_value(self.ids[trial.number], self.rungs[len(before)], value)
+        before.append(event)
+
+    def end(self, trial: Trial, event: SearchEvent) -> None:
+        again = self.repeated.get(trial.number)
+        values = None if again is None or again.values is None else list(again.values)
+        self._end(trial, event, TrialState.FAIL if trial.values is None else TrialState.COMPLETE, values)
+
+    def prune(self, trial: Trial) -> None:
+        """Write that ``trial``, which waits at a rung, has ended there."""
+        self._end(trial, self.reached[trial.number][-1], TrialState.PRUNED)
+
+    def _end(self, trial: Trial, event: SearchEvent, state: TrialState, again: Sequence[float] | None = None) -> None:
+        trial_id = self.ids[trial.number]
+        attributes = {"env_steps": event.content["env_steps"], "why": trial.why or None, "again": again}
+        for name, value in attributes.items():
+            if value is not None:
+                self.storage.set_trial_user_attr(trial_id, name, value)
+        self.backend.now = _moment(event)
+        self.storage.set_trial_state_values(trial_id, state, trial.values)
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
@@ -164,21 +250,5 @@ def _params(search: SearchSpec, point: Mapping[str, Any]) -> dict[str, Any] | No
     return values
 
 
-def _at_rungs(trial: Trial, rungs: Sequence[int]) -> dict[int, float]:
-    return {rung: value for rung, value in zip(rungs, trial.reached, strict=False) if value is not None}
-
-
-def _attributes(trial: Trial, again: Trial | None) -> dict[str, Any]:
-    known = {
-        "trial": trial.number,
-        "jobs": list(trial.jobs),
-        "env_steps": trial.env_steps,
-        "parent": trial.parent,
-        "why": trial.why or None,
-        "again": None if again is None or again.values is None else list(again.values),
-    }
-    return {name: value for name, value in known.items() if value is not None}
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+def _moment(event: SearchEvent) -> datetime:
+    return datetime.fromtimestamp(event.at, UTC)

@@ -24,7 +24,8 @@ from trial_helpers import Told, point_of, search_run
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
-from orchestrator.ledger import search_events
+from orchestrator.ledger import Ledger, search_events
+from orchestrator.ledger.search_events import SearchEvent
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +118,7 @@ def test_the_journal_holds_the_trials_as_optuna_knows_them(tmp_path: Path) -> No
     done = commands.succeed("search", "export", run_dir, "--json", cwd=tmp_path)
     study = study_in(json.loads(done.stdout)["file"])
     states = [trial.state.name for trial in study.trials]
-    assert states == ["COMPLETE", "PRUNED", "RUNNING", "FAIL", "COMPLETE", "FAIL"]
+    assert states == ["COMPLETE", "RUNNING", "RUNNING", "FAIL", "COMPLETE", "FAIL"]
     outside = study.trials[5]
     assert (outside.params, outside.user_attrs["point"]) == ({}, {"ppo.learning_rate": 5.0})
     assert [trial.values for trial in study.trials if trial.state.name == "COMPLETE"] == [[3.0], [4.0]]
@@ -137,19 +138,15 @@ def test_the_journal_of_a_search_that_runs_has_its_trials_so_far(tmp_path: Path)
         shown = commands.succeed("search", "export", "run", cwd=tmp_path)
         assert re.search(r"journal\.log: \d trials \(.*\d training.*\)", " ".join(shown.stdout.split()))
         assert "The search has not ended" in shown.stdout
-        exported = commands.succeed("search", "export", "run", "--json", cwd=tmp_path)  # it replaces the first
+        exported = commands.succeed("search", "export", "run", "--json", cwd=tmp_path)
         study = study_in(tmp_path / json.loads(exported.stdout)["file"])
         run.popen.send_signal(signal.SIGINT)
         assert run.popen.wait() == 130
     facts, states = json.loads(exported.stdout), Counter(trial.state.name for trial in study.trials)
-    assert states.keys() <= {"RUNNING", "PRUNED"}
-    assert states["RUNNING"] > 0
-    assert facts["states"] == {NAMES[name]: number for name, number in states.items()}
+    assert facts["states"].keys() <= {"training", "waiting"}
+    assert states == {"RUNNING": sum(facts["states"].values())}
     assert (facts["trials"], facts["is_over"]) == (len(study.trials), False)
     assert any(trial.intermediate_values for trial in study.trials)
-
-
-NAMES = {"RUNNING": "training", "PRUNED": "waiting"}
 
 
 def pauses(run_dir: Path) -> int:
@@ -158,6 +155,38 @@ def pauses(run_dir: Path) -> int:
     with contextlib.suppress(OrchestratorError), run_directory.opened_ledger(paths, read_only=True) as ledger:
         return sum(event.kind == "reached" for event in search_events.events(ledger))
     return 0
+
+
+def test_an_open_journal_reads_on_after_further_exports_unless_a_trial_has_changed(tmp_path: Path) -> None:
+    run_dir = of_every_state(tmp_path)
+    file = RunPaths(run_dir).search_journal
+
+    def exported_after(*kinds: tuple[search_events.Kind, int | None, dict[str, Any]]) -> str:
+        ledger = Ledger.open(RunPaths(run_dir).ledger)
+        search_events.add(ledger, [SearchEvent(kind=kind, trial=trial, content=new) for kind, trial, new in kinds])
+        ledger.close()
+        return " ".join(commands.succeed("search", "export", run_dir, cwd=tmp_path).stdout.split())
+
+    assert "restart" not in exported_after()
+    study = study_in(file)
+    assert [trial.state.name for trial in study.trials][:3] == ["COMPLETE", "RUNNING", "RUNNING"]
+    asked = {"point": point_of(7), "jobs": ["hopper-t00007-s0"]}
+    over = {"values": [5.0], "measures": None, "env_steps": 1000, "why": ""}
+    with file.open("r+b") as torn:  # as by a command that was killed
+        torn.truncate(file.stat().st_size - 9)
+    shown = exported_after(
+        *(("promoted", 1, {"goal": 1}), ("over", 1, over), ("asked", None, asked)),
+        ("reached", 2, {"value": 2.5, "env_steps": 300}),
+    )
+    assert "restart" not in shown
+    states = ["COMPLETE", "COMPLETE", "RUNNING", "FAIL", "COMPLETE", "FAIL", "RUNNING"]
+    assert [trial.state.name for trial in study.trials] == states
+    assert study.best_trial.values == [5.0]
+    assert study.trials[2].intermediate_values == {100: 2.0, 300: 2.5}
+    assert "restart an optuna-dashboard" in exported_after(("retried", 3, {}))
+    study = study_in(file)
+    assert "restart" not in exported_after(("ended", None, {}))
+    assert [trial.state.name for trial in study.trials] == [*states[:2], "PRUNED", "RUNNING", *states[4:]]
 
 
 def test_the_journal_of_several_objectives_has_their_names_and_directions(tmp_path: Path) -> None:
@@ -222,4 +251,4 @@ def test_optuna_dashboard_shows_an_exported_search(tmp_path: Path) -> None:
                 trials = json.load(answer)["trials"]
         finally:
             server.kill()
-    assert [trial["state"] for trial in trials] == ["Complete", "Pruned", "Running", "Fail", "Complete", "Fail"]
+    assert [trial["state"] for trial in trials] == ["Complete", "Running", "Running", "Fail", "Complete", "Fail"]
