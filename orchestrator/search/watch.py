@@ -121,7 +121,9 @@ def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
             parts.append(f"best {objectives[0]} {best.values[0]:,.1f} (trial {best.number})")
     is_fruitless = search is not None and best is None and reader.history.is_over
     if failed:
-        parts.append(f"{failed:,} failed" if is_fruitless else f"{failed:,} failed ({_commonest(reader)})")
+        number, why = _commonest(reader)
+        of_many = f"{number:,} of them as " if failed > 1 else ""
+        parts.append(f"{failed:,} failed" if is_fruitless else f"{failed:,} failed ({of_many}{why})")
     if waiting:
         parts.append(f"{waiting:,} {'waits' if waiting == 1 else 'wait'} at a rung")
     if saved:
@@ -140,19 +142,18 @@ def _why_stopped(paths: RunPaths) -> str:
         return ""
 
 
-def _commonest(reader: TrialReader) -> str:
-    """The commonest reason of the last failed trials, on one line."""
+def _commonest(reader: TrialReader) -> tuple[int, str]:
+    """Of the last failed trials: how many have the commonest reason, and the last of these with its, on one line."""
     failed = list(islice(reversed(reader.history.failed.values()), FAILURES_READ))
     place, number = commonest([trial.why for trial in failed])
-    of_many = f"{number:,} of them as " if len(failed) > 1 else ""
     why = " ".join(failed[place].why.split())
-    return f"{of_many}trial {failed[place].number}: {why[:LONGEST_REASON]}{'…' * (len(why) > LONGEST_REASON)}"
+    return number, f"trial {failed[place].number}: {why[:LONGEST_REASON]}{'…' * (len(why) > LONGEST_REASON)}"
 
 
 def _without_value(reader: TrialReader) -> str:
     """What to do about a search that has ended without a best trial."""
     failed = list(reader.history.failed.values())
-    why = f" ({_commonest(reader)})" if failed else ""
+    why = f" ({_commonest(reader)[1]})" if failed else ""
     what = f"No trial has a value of {joined(reader.objectives)}{why}"
     retry = "`retry` trains failed jobs again, and " if any(one.failed_jobs for one in failed) else ""
     return f"{what}. Correct the cause; then {retry}`run --fresh` starts over with another job file"
