@@ -154,9 +154,10 @@ class ExaminationAnswer(JsonLine):
 
     problem: Message | None = None
     """Why it cannot be trained, naming the file; None: it can."""
-    cause: Literal["robot", "code", "settings"] = "robot"
+    cause: Literal["robot", "code", "settings", "init"] = "robot"
     """What ``problem`` lies in. ``settings``: it cannot be the robot, it is in what is named for it (a task, its
-    options). ``code``: it may be the robot or the user's own code, which a second robot shows."""
+    options). ``code``: it may be the robot or the user's own code, which a second robot shows. ``init``: the policy to
+    start from has another network, or no names in common with the job."""
     errno: int | None = None
     warnings: Sequence[Message] = ()
     notes: Sequence[Message] = ()

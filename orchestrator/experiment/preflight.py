@@ -76,6 +76,8 @@ class JobVerdict:
     """The text of ``problem`` without the robot's name, where it lies in settings and not in the robot."""
     code_problem: str | None = None
     """Likewise, where it may lie in the robot or in the user's own code."""
+    has_unfit_init: bool = False
+    """Whether ``problem`` is that the policy to start from does not fit the job."""
     physics_s: float = 0.0
     """Seconds of physics in one env_step, as measured here; 0 where it was not."""
     given: Path | None = None
@@ -202,6 +204,7 @@ def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -
             warnings=answer.warnings,
             settings_problem=text if answer.cause == "settings" else None,
             code_problem=text if answer.cause == "code" else None,
+            has_unfit_init=answer.cause == "init",
         )
     return JobVerdict(
         bundle=None if answer.xml is None or request.stage_to is None else Path(request.stage_to),

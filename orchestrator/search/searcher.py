@@ -100,7 +100,7 @@ class Searcher:
         self._record([began], [Request(verb="add", job_id=self.holder)])
         if self._proposals is None and not self.history.trials:
             self._take_declared_jobs()
-        try:
+        with contextlib.closing(self._examiner):
             seen, is_done = (0, 0), False
             while not (self.history.is_over or (is_done and self._waits_for_user())):
                 try:
@@ -111,8 +111,6 @@ class Searcher:
                 except LedgerBusyError:
                     self.ledger, is_done = additions.reopened(self.ledger, self.paths), False
                 time.sleep(LOOK_EVERY_S)
-        finally:
-            self._examiner.close()
 
     def _turn(self) -> bool:
         """Act on what is new in the ledger. Returns whether something was done."""
@@ -265,17 +263,14 @@ class Searcher:
             asked = SearchEvent(kind="asked", content={"point": point, "jobs": []})
             self._record([asked, SearchEvent(kind="over", trial=number, content=failed)])
             return
-        parent = self._proposals.parent(point, self.history)
-        if parent is not None:
-            sources = [str(self.paths.job(job_id).root) for job_id in parent.jobs]
-            jobs = tuple(job.with_spec(init=source) for job, source in zip(jobs, sources, strict=True))
-        self._enter(point, jobs, parent=None if parent is None else parent.number)
+        self._enter(point, jobs, self._proposals.parent(point, self.history))
 
-    def _enter(self, point: Any, jobs: Sequence[Job], **content: Any) -> None:
+    def _enter(self, point: Any, jobs: Sequence[Job], parent: Trial | None, **content: Any) -> None:
         """Examine the robots of a new trial, and enter its jobs."""
         if self._rungs and content.get("reevaluates") is None:
             jobs = [job.with_spec(pause_at=self._rungs[0]) for job in jobs]
-        verdicts = self._examiner.examine(jobs)
+        jobs, verdicts, parent = self._examiner.examine(jobs, parent)
+        content["parent"] = None if parent is None else parent.number
         additions.put_robots(self.paths, jobs, verdicts)
         ids = [job.job_id for job in jobs]
         event = SearchEvent(kind="asked", content={"point": dict(point), "jobs": ids, **content})
@@ -306,7 +301,7 @@ class Searcher:
             for trial in missing:
                 seeds = [job.spec.seed + SEED_STEP for job in self.experiment.trial_jobs(trial.number, trial.point)]
                 jobs = self.experiment.trial_jobs(len(trials), trial.point, seeds)
-                self._enter(trial.point, jobs, reevaluates=trial.number)
+                self._enter(trial.point, jobs, None, reevaluates=trial.number)
             if missing:
                 return
             shown_trials.note(self.paths, trials, search)

@@ -1,4 +1,6 @@
-"""Examines the robots of new trials, and refuses those of another robot than that with which the search began."""
+"""Examines the robots of new trials: another robot than that with which the search began is refused, and a trial that
+the policy of its parent does not fit has no parent.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.urdf_settings import is_urdf
 from orchestrator.experiment import additions, preflight, search_process, search_robots
 from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.search.history import Trial
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,11 +32,23 @@ class TrialExaminer:
         for child in self._children:
             child.__exit__()
 
-    def examine(self, jobs: Sequence[Job]) -> dict[str, JobVerdict]:
-        """A verdict for each of the jobs of a trial, by ``job_id``.
+    def examine(
+        self, jobs: Sequence[Job], parent: Trial | None = None
+    ) -> tuple[Sequence[Job], dict[str, JobVerdict], Trial | None]:
+        """The jobs of a trial, a verdict for each of them by ``job_id``, and the trial whose policies they start from.
 
+        :param parent: that trial, unless one of its policies does not fit its job: then there is none.
         :raises UsageError: their robot has been edited since the search began.
         """
+        if parent is not None:
+            sources = [str(self.paths.job(job_id).root) for job_id in parent.jobs]
+            children = [job.with_spec(init=source) for job, source in zip(jobs, sources, strict=True)]
+            verdicts = self._verdicts(children)
+            if not any(verdict.has_unfit_init for verdict in verdicts.values()):
+                return children, verdicts, parent
+        return jobs, self._verdicts(jobs), None
+
+    def _verdicts(self, jobs: Sequence[Job]) -> dict[str, JobVerdict]:
         verdicts = additions.examine(self.paths, jobs, self._children)
         for job in jobs:
             content, source = verdicts[job.job_id].source_hash, job.xml_source

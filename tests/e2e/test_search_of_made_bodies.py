@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from command_helpers import TINY, give
 
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment import run_directory
 from orchestrator.ledger import search_events
 from orchestrator.search.history import History
@@ -18,10 +20,10 @@ BODIES = '''
 def make(params, folder):
     if params["length"] > 0.7:
         raise ValueError("too long")
-    path = folder / "pole.xml"
-    path.write_text(f"""<mujoco><worldbody><body><joint name="slide" type="slide" axis="1 0 0" range="-1 1"/>
+    path, joint = folder / "pole.xml", params.get("joint", "slide")
+    path.write_text(f"""<mujoco><worldbody><body><joint name="{joint}" type="slide" axis="1 0 0" range="-1 1"/>
         <geom type="capsule" size=".04" fromto="0 0 0 0 0 {params['length']}" mass="1"/></body></worldbody>
-        <actuator><motor joint="slide" ctrlrange="-1 1"/></actuator></mujoco>""")
+        <actuator><motor joint="{joint}" ctrlrange="-1 1"/></actuator></mujoco>""")
     return path
 '''
 SEARCH = """
@@ -65,6 +67,42 @@ def test_bodies_and_values_that_cannot_be_trained_are_failed_trials_with_their_r
         else:
             assert (states, trial.values is None, trial.why) == (["SUCCEEDED"], False, "")
             assert (paths.job(trial.jobs[0]).robot / "pole.xml").exists()
+
+
+INHERITING = """
+[[jobs]]
+name = "pole"
+xml = "bodies:make"
+task = "stand"
+params = { length = 0.5 }
+[search]
+sampler = "random"
+objective = "ep_rew_mean"
+trials = 6
+inherit = "best"
+order = "fixed"
+seed = 270
+[search.space]
+"params.joint" = { choices = ["one", "other"] }
+"ppo.use_sde" = { choices = [true, false] }
+"""
+
+
+@pytest.mark.slow
+def test_a_body_that_the_policy_of_its_parent_does_not_fit_starts_from_nothing(tmp_path: Path) -> None:
+    (tmp_path / "bodies.py").write_text(BODIES)
+    (tmp_path / "jobs.toml").write_text(f'name = "made"\nmax_parallel = 1\n{TINY}\n{INHERITING}')
+    done = give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    best = json.loads(commands.invoke("best", "run", "-n", "6", "--json", cwd=tmp_path).stdout)
+    trials = sorted(best, key=lambda trial: trial["trial"])
+    points = [tuple(trial["point"].values()) for trial in trials]
+    same = ("one", False)
+    assert points == [same, same, same, ("one", True), same, ("other", False)]
+    assert [trial["parent"] for trial in trials] == [None, None, None, None, 0, None]
+    specs = [tmp_path / f"run/jobs/pole-t{number:05d}-s0/spec.json" for number in range(6)]
+    starts = [WorkerSpec.from_json(path.read_text()).init for path in specs]
+    assert starts == [None, None, None, None, str(specs[0].parent), None]
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class UnfitError(Exception):
     """The robot or environment cannot be trained; the message and ``cause`` are those of the answer's ``problem``."""
 
-    def __init__(self, message: str, cause: Literal["robot", "code", "settings"] = "robot") -> None:
+    def __init__(self, message: str, cause: Literal["robot", "code", "settings", "init"] = "robot") -> None:
         super().__init__(message)
         self.cause = cause
 

@@ -74,7 +74,7 @@ def check_init(
         names, spaces = _names_and_spaces(environment)
         copied = _copied(request, initial, names, spaces)
     except UnfitInitError as error:
-        raise UnfitError(f"init: {source}: {error}") from None
+        raise UnfitError(f"init: {source}: {error}", "init") from None
     except UsageError as error:
         raise UnfitError(f"init: {error}", "settings") from None
     if is_trained and request.stage_to is not None:
