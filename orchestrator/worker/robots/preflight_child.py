@@ -234,8 +234,7 @@ def _examine_robot(
     limit_bytes = MAX_TOTAL_BYTES if request.memory_mib is None else min(MAX_TOTAL_BYTES, request.memory_mib << 20)
     variants = recent.variants(xml, limit_bytes) if request.model_edits else None
     bundle = collect(xml, limit_bytes) if variants is None else variants.bundle
-    findings, robot = ModelFindings(), None
-    outside = None if request.allow_outside else bundle.outside
+    findings, robot, outside = ModelFindings(), None, None if request.allow_outside else bundle.outside
     if outside is not None:
         if not request.alone:
             raise UnfitError(outside)
