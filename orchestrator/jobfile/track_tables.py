@@ -9,8 +9,10 @@ from pydantic import Field
 
 from orchestrator.jobfile.value_types import Expected, TomlTable, key
 
-WANDB_PROJECT = r"^[^/\\#?%:]{1,128}$"
-WANDB_PROJECTS = "a name of 1 to 128 characters without / \\ # ? % :"
+NOT_IN_WANDB, LONGEST_IN_WANDB = r"/\\#?%:", 128
+"""Characters that W&B refuses in the name of a project, as in a regular expression's set; and its length."""
+WANDB_PROJECT = f"^[^{NOT_IN_WANDB}]{{1,{LONGEST_IN_WANDB}}}$"
+WANDB_PROJECTS = f"a name of 1 to {LONGEST_IN_WANDB} characters without / \\ # ? % :"
 _Text = Annotated[str, MinLen(1)]
 _WandbProject = Annotated[str, Field(pattern=WANDB_PROJECT), Expected(WANDB_PROJECTS)]
 

@@ -16,13 +16,13 @@ import wandb
 from wandb.proto import wandb_internal_pb2
 
 from orchestrator.core.paths import RunPaths
+from orchestrator.jobfile.track_tables import LONGEST_IN_WANDB, NOT_IN_WANDB
 from orchestrator.track.tracked_job import JobResults, Point
 from orchestrator.track.tracker_protocol import Position, TrackedJob
 
 HEADER, BLOCK = 7, 1 << 15
 """Bytes of the head of W&B's transaction log, and of each of its blocks (the log format of LevelDB)."""
 WRITE_LIMIT_S, POLL_S = 5.0, 0.02
-NOT_IN_PROJECT, LONGEST_PROJECT = re.compile(r"[/\\#?%:]"), 128
 FULL, LAST = 1, 4
 """Types of fragments that end a record."""
 
@@ -31,7 +31,7 @@ class WandbTracker:
     """:param options: those of ``track.wandb``."""
 
     def __init__(self, paths: RunPaths, experiment: str, options: Mapping[str, Any]) -> None:
-        self._project = options.get("project") or NOT_IN_PROJECT.sub("-", experiment)[:LONGEST_PROJECT]
+        self._project = options.get("project") or re.sub(f"[{NOT_IN_WANDB}]", "-", experiment)[:LONGEST_IN_WANDB]
         self._entity = options.get("entity")
         self._folder = paths.root / "wandb"
         self._settings = wandb.Settings(

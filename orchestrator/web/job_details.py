@@ -24,19 +24,8 @@ MOST_KEPT = 50
 """Jobs whose files are not read again, by whoever looks, until they have changed."""
 FACTS = (
     *("xml", "task", "algo", "learner", "learner_reason", "seed", "ranks", "eval_mean", "ep_rew_mean_first", "queue_s"),
-    *(
-        "import_s",
-        "first_step_s",
-        "wall_s",
-        "checkpoint_s",
-        "eval_s",
-        "cpu_s",
-        "max_rss_mib",
-        "weights_sha256",
-        "divergences",
-        "stage",
-        "waits_for",
-    ),
+    *("import_s", "first_step_s", "wall_s", "checkpoint_s", "eval_s", "cpu_s", "max_rss_mib", "weights_sha256"),
+    *("divergences", "stage", "waits_for"),
 )
 """Columns of the summary that are listed."""
 

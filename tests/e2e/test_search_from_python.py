@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import command_helpers as commands
 import pytest
@@ -12,6 +13,15 @@ from command_helpers import HOPPER
 from trial_helpers import SPACE, Told, point_of, search_run
 
 import orchestrator
+
+SHORT: dict[str, Any] = {
+    "task": "forward",
+    "total_timesteps": 256,
+    "n_envs": 2,
+    "eval_episodes": 0,
+    "ppo": {"n_steps": 64, "batch_size": 64, "n_epochs": 1},
+    "resources": {"min_free_disk": 0, "start": "exec"},
+}
 
 
 @pytest.mark.slow
@@ -28,12 +38,7 @@ def test_a_search_from_python_makes_its_trials_and_shows_the_best(
         trials=2,
         run_dir="run",
         max_parallel=2,
-        task="forward",
-        total_timesteps=256,
-        n_envs=2,
-        eval_episodes=0,
-        ppo={"n_steps": 64, "batch_size": 64, "n_epochs": 1},
-        resources={"min_free_disk": 0, "start": "exec"},
+        **SHORT,
     )
     with pytest.raises(orchestrator.RunDirError, match="no such run directory"):
         search.best()
@@ -113,12 +118,7 @@ def test_a_search_whose_sampler_raises_is_an_error_with_the_results_kept_and_goe
         objective="ep_rew_mean",
         trials=3,
         run_dir="run",
-        task="forward",
-        total_timesteps=256,
-        n_envs=2,
-        eval_episodes=0,
-        ppo={"n_steps": 64, "batch_size": 64, "n_epochs": 1},
-        resources={"min_free_disk": 0, "start": "exec"},
+        **SHORT,
     )
     with pytest.raises(orchestrator.UsageError) as stopped:
         search.run()
