@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from typer import Argument, Option
 
 from orchestrator.commands import shared_options as shared
 from orchestrator.core.errors import UsageError
-from orchestrator.core.text import INSTALL_WEB
+from orchestrator.core.text import INSTALL_WEB, is_installed
 
 NEEDED = ("starlette", "uvicorn")
 
@@ -41,7 +40,7 @@ def serve(
     The page only reads the run directory. From another machine: `ssh -L 8711:localhost:8711 MACHINE`, then open
     http://localhost:8711. Ctrl-C ends this command alone: the experiments continue.
     """
-    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+    if missing := [name for name in NEEDED if not is_installed(name)]:
         raise UsageError(f"serve: {' and '.join(missing)} not installed here: {INSTALL_WEB}")
     from orchestrator.web import live_server
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterable, Sequence
 
@@ -12,6 +13,12 @@ _LONG_LINE = re.compile(rf"([^\n]{{{LONGEST_LINE}}})[^\n]+")
 _HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters (escape sequences begin with one), separators of lines, marks that turn the direction of writing,
 and lone surrogates."""
+
+
+def is_installed(package: str) -> bool:
+    """Whether it can be imported. A folder of its name in the current directory has no origin, and is no package."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def install_extra(extra: str, *, pinned: bool = True) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.core.text import missing_contrib
+from orchestrator.core.text import is_installed, missing_contrib
 from orchestrator.core.worker_spec import CONTRIB
 from orchestrator.jobfile.hyperparameters import DEFAULTS, PolicyKwargs
 from orchestrator.jobfile.validation import Report
@@ -17,7 +16,7 @@ def check_contrib(merged: Mapping[str, Any], bad: set[str], report: Report) -> N
     algo = merged["algo"]
     if "algo" in bad or algo not in CONTRIB:
         return
-    if importlib.util.find_spec("sb3_contrib") is None:
+    if not is_installed("sb3_contrib"):
         report(["algo"], missing_contrib(algo))
     if algo == "crossq" and "policy" not in bad and merged["policy"] != "MlpPolicy":
         report(["policy"], f'{merged["policy"]} does not fit: crossq has only "MlpPolicy"; tqc and sac have the others')

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import glob
-import importlib.util
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.job import Job
 from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, MEASURES, TASKS
-from orchestrator.core.text import INSTALL_SEARCH, joined
+from orchestrator.core.text import INSTALL_SEARCH, is_installed, joined
 from orchestrator.jobfile.job_names import canonical
 from orchestrator.jobfile.joint_rules import FAMILY, check_family
 from orchestrator.jobfile.matrix import Choice, is_key, matrix_fault
@@ -273,7 +272,7 @@ def _check_sampler(search: SearchSpec, problems: Problems) -> None:
     if sampler not in SAMPLERS:  # a class of the user's
         return
     module = EXTRAS.get(sampler)
-    if module is not None and importlib.util.find_spec(module) is None:
+    if module is not None and not is_installed(module):
         advice = f'{INSTALL_SEARCH}; sampler = "random" needs nothing'
         problems.add(
             "search.sampler", f"{quoted(sampler)} needs the package {module}, which is not installed here: {advice}"

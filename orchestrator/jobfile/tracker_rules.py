@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.core.text import install_extra
+from orchestrator.core.text import install_extra, is_installed
 from orchestrator.jobfile.validation_errors import Problems
 
 Backend: TypeAlias = Literal["tensorboard", "wandb", "mlflow", "trackio"]
@@ -29,12 +28,8 @@ def read_trackers(table: Mapping[str, Any], problems: Problems) -> Trackers:
 
 
 def missing_package(backend: str) -> str | None:
-    """Says what to install if the package of a tracker is not installed.
-
-    A folder of its name in the current directory, such as W&B's, is no package: it has no origin.
-    """
-    spec = importlib.util.find_spec(backend)
-    if spec is not None and spec.origin is not None:
+    """Says what to install if the package of a tracker is not installed."""
+    if is_installed(backend):
         return None
     advice = install_extra(backend, pinned=backend not in WITHOUT_PINS)
     return f"needs the package {backend}, which is not installed here: {advice}"
