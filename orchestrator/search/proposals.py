@@ -57,8 +57,8 @@ class Proposals:
 
     @property
     def tells_at_rungs(self) -> bool:
-        """Whether the value at a rung stands for the one at the end."""
-        return len(self._spec.objectives) == 1 and self._spec.objectives[0] in RETURNS
+        """Whether the value at a rung stands for the one at the end. An archive needs measures, too, which come then."""
+        return not self._spec.measures and len(self._spec.objectives) == 1 and self._spec.objectives[0] in RETURNS
 
     def ask(self, index: int) -> dict[str, Any]:
         """The next point, in JSON types. :raises UsageError: the sampler fails."""

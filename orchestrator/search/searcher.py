@@ -175,8 +175,8 @@ class Searcher:
 
     def _is_at_rung(self, trial: Trial, figures: Sequence[Figures]) -> bool:
         """Whether its jobs, all paused, have come to the rung that it is trained to; else the user pauses them."""
-        goal = self._rungs[trial.goal] if trial.goal < len(self._rungs) else None
-        return goal is not None and all(one.env_steps >= goal for one in figures)
+        is_compared = trial.reevaluates is None and trial.goal < len(self._rungs)
+        return is_compared and all(one.env_steps >= self._rungs[trial.goal] for one in figures)
 
     def _tell(self) -> None:
         """Tell the sampler of trials that are over, and of those that a rung has rejected for now."""

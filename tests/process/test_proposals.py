@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import UsageError
-from orchestrator.jobfile.search_spec import Dimension, SearchSpec
+from orchestrator.jobfile.search_spec import ArchiveAxis, Dimension, SearchSpec
 from orchestrator.ledger.search_events import SearchEvent
 from orchestrator.search.history import History
 from orchestrator.search.proposals import Proposals
@@ -70,6 +70,11 @@ def test_a_sampler_of_the_user_that_fails_is_named(tmp_path: Path, body: str, mo
     own = proposals(tmp_path, dataclasses.replace(SPEC, sampler=f"{module}:Own"))
     with pytest.raises(UsageError, match=f'the sampler "{module}:Own" has failed in its method ask: '):
         own.ask(0)
+
+
+def test_an_archive_is_told_of_no_trial_at_a_rung_where_nothing_is_measured(tmp_path: Path) -> None:
+    measured = dataclasses.replace(SPEC, measures=(ArchiveAxis(name="distance_m", low=0, high=1, cells=4),))
+    assert [proposals(tmp_path, spec).tells_at_rungs for spec in (SPEC, measured)] == [True, False]
 
 
 def restored(sampler: Proposals, events: Sequence[SearchEvent]) -> None:

@@ -288,3 +288,14 @@ def test_failed_trials_that_nobody_retries_stay_as_they_are(tmp_path: Path) -> N
     searched.turns()
     assert searched.searcher.history.is_over
     assert searched.kinds()["retried", 1] == 0
+
+
+def test_a_repeated_trial_that_the_user_pauses_beyond_a_rung_is_compared_with_none(tmp_path: Path) -> None:
+    trials = [Told(values=[1.0]), Told(reevaluates=0)]
+    searched = Searched(search_run(tmp_path / "run", trials, seeds=(0, 1), is_over=False, max_env_steps=1))
+    searched.move(Paused(), 500)
+    searched.turns()
+    assert searched.searcher._waits_for_user()
+    searched.move(Succeeded(), 1000)
+    searched.turns()
+    assert (searched.kinds()["reached", 1], searched.kinds()["over", 1]) == (0, 1)
