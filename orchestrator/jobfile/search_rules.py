@@ -69,7 +69,7 @@ def read_search(table: Mapping[str, Any], jobs: int, problems: Problems) -> Sear
         directions=directions * len(objectives) if len(directions) == 1 else directions,
         measures=tuple(_measure(name, content, problems) for name, content in table.get("measures", {}).items()),
         max_time_s=table.get("max_time"),
-        reevaluate=min(table.get("reevaluate", 0), table.get("trials", MOST)),
+        reevaluate=min(table.get("reevaluate", 0), table.get("trials") or MOST),
         **{key: table[key] for key in _SAME_IN_SPEC if key in table},
     )
     if not dimensions:
@@ -197,6 +197,7 @@ def _measure(name: str, table: Mapping[str, Any], problems: Problems) -> Archive
 
 def _dimension(key: str, table: Mapping[str, Any], problems: Problems) -> Dimension | None:
     there = f"search.space.{place(key)}"
+    table = {name: value for name, value in table.items() if value is not None}  # of a Python program
     fault = _NOT_IN_SPACE.get(key) or matrix_fault(key, [None])
     if key in (*TABLES, *FREE_TABLES):
         fault = f'expected a single key of the table {key}, dotted and in quotes: "{key}.NAME"'
@@ -216,7 +217,9 @@ def _choices(key: str, table: Mapping[str, Any], there: str, problems: Problems)
     own = Problems()
     for number, value in enumerate(table["choices"]):
         check_one(key, value, f"{there}.choices[{number}]", own)
-        if canonical(value) in map(canonical, table["choices"][:number]) and not own:
+    texts = [] if own else [canonical(value) for value in table["choices"]]
+    for number, text in enumerate(texts):
+        if text in texts[:number]:
             own.add(f"{there}.choices[{number}]", "the same value is earlier in the list")
     for problem in own.in_order():
         problems.add(problem.where, problem.message)

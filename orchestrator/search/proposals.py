@@ -57,14 +57,15 @@ class Proposals:
 
     @property
     def tells_at_rungs(self) -> bool:
-        """Whether the value at a rung stands for the one at the end. An archive needs measures, too, which come then."""
-        return not self._spec.measures and len(self._spec.objectives) == 1 and self._spec.objectives[0] in RETURNS
+        """Whether the value at a rung stands for the one at the end; an archive needs the measures of the end, too."""
+        spec = self._spec
+        return not spec.measures and len(spec.objectives) == 1 and spec.objectives[0] in RETURNS
 
     def ask(self, index: int) -> dict[str, Any]:
         """The next point, in JSON types. :raises UsageError: the sampler fails."""
         with self._explaining("ask"):
-            point = {str(key): _plain(value) for key, value in dict(self._sampler.ask(index)).items()}
-            json.dumps(point)
+            asked = {str(key): _plain(value) for key, value in dict(self._sampler.ask(index)).items()}
+            point: dict[str, Any] = json.loads(json.dumps(asked))
         return point
 
     def tell(self, event: SearchEvent, history: History) -> None:

@@ -72,6 +72,17 @@ def test_a_sampler_of_the_user_that_fails_is_named(tmp_path: Path, body: str, mo
         own.ask(0)
 
 
+def test_tuples_of_a_sampler_of_the_user_are_the_lists_of_the_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned = "{'ppo.gamma': 0.95, 'policy_kwargs.net_arch': (64, 64)}"
+    lines = ["class Own:", "    def __init__(self, **_): pass", f"    def ask(self, number): return {returned}"]
+    (tmp_path / "of_tuples.py").write_text("\n".join([*lines, "    def tell(self, *_): pass"]))
+    monkeypatch.syspath_prepend(tmp_path)
+    own = proposals(tmp_path, dataclasses.replace(SPEC, sampler="of_tuples:Own"))
+    assert own.parent(own.ask(0), history([point(0.9, 64)], [1.0])) is not None
+
+
 def test_an_archive_is_told_of_no_trial_at_a_rung_where_nothing_is_measured(tmp_path: Path) -> None:
     measured = dataclasses.replace(SPEC, measures=(ArchiveAxis(name="distance_m", low=0, high=1, cells=4),))
     assert [proposals(tmp_path, spec).tells_at_rungs for spec in (SPEC, measured)] == [True, False]
