@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,10 @@ from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
 from orchestrator.ledger import Ledger, Request, search_events
 from orchestrator.ledger.search_events import Figures, SearchEvent
 from orchestrator.search import outcomes, schedulers, shown_trials
-from orchestrator.search.history import History, Trial, commonest, ranked
+from orchestrator.search.history import History, Trial, commonest
 from orchestrator.search.proposals import RETURNS, Proposals
 from orchestrator.search.trial_examiner import TrialExaminer
+from orchestrator.search.trials import best
 from orchestrator.search.watchdog import Watchdog, tell
 
 LOOK_EVERY_S = 0.05
@@ -44,8 +46,8 @@ ALL_SHARE = 0.01
 """Largest share of the time for that."""
 FAILURES_IN_A_ROW = 20
 """So many failures before the first success end a search: something is wrong with all of its jobs."""
-SEED_STEP = 1000
-"""Added to the seeds of a job file for trainings that are repeated with other seeds."""
+FIRST_OTHER_SEED = 1000
+"""Trainings that are repeated have seeds from here on, without those of the job file."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -296,11 +298,12 @@ class Searcher:
     def _end(self) -> None:
         search, trials = self.experiment.search, self.history.trials
         if search is not None:
-            done, best = {trial.reevaluates for trial in trials}, ranked(self.history.asked, search.directions[:1])
-            missing = [trial for trial in best[: search.reevaluate] if trial.number not in done]
+            done, found = {trial.reevaluates for trial in trials}, best(self.history.asked, search.directions)
+            missing = [trial for trial in found[: search.reevaluate] if trial.number not in done]
             for trial in missing:
-                seeds = [job.spec.seed + SEED_STEP for job in self.experiment.trial_jobs(trial.number, trial.point)]
-                jobs = self.experiment.trial_jobs(len(trials), trial.point, seeds)
+                seeds = [job.spec.seed for job in self.experiment.trial_jobs(trial.number, trial.point)]
+                others = (seed for seed in count(FIRST_OTHER_SEED) if seed not in seeds)
+                jobs = self.experiment.trial_jobs(len(trials), trial.point, list(islice(others, len(seeds))))
                 self._enter(trial.point, jobs, None, reevaluates=trial.number)
             if missing:
                 return

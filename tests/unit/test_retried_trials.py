@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from supervisor_helpers import ledgers_closed  # noqa: F401 - a fixture
 from trial_helpers import Told, search_run
 
 from orchestrator.core.errors import LedgerBusyError
-from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Paused, Pending, Running, State, Succeeded
+from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Job, Paused, Pending, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import additions, control, recovery, resume
 from orchestrator.ledger import Ledger, search_events
@@ -299,3 +300,20 @@ def test_a_repeated_trial_that_the_user_pauses_beyond_a_rung_is_compared_with_no
     searched.move(Succeeded(), 1000)
     searched.turns()
     assert (searched.kinds()["reached", 1], searched.kinds()["over", 1]) == (0, 1)
+
+
+def test_the_pareto_front_is_trained_again_with_seeds_that_no_trial_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = ([5.0, 9.0], [4.0, 9.5], [3.0, 1.0])  # the second is surpassed by the first
+    goals = {"sampler": "nsga2", "objective": ["eval_mean", "wall_s"], "direction": ["maximize", "minimize"]}
+    trials = [Told(values=each) for each in values]
+    search = Searched(search_run(tmp_path / "run", trials, seeds=(0, 1000), is_over=False, reevaluate=2, **goals))
+    entered: list[tuple[int, list[int]]] = []
+
+    def enter(_: Searcher, point: Any, jobs: Sequence[Job], parent: None, *, reevaluates: int) -> None:
+        entered.append((reevaluates, [job.spec.seed for job in jobs]))
+
+    monkeypatch.setattr(Searcher, "_enter", enter)
+    search.searcher._turn()
+    assert entered == [(0, [1001, 1002]), (2, [1001, 1002])]

@@ -1,4 +1,4 @@
-"""What `status`, `attach`, `list` and `run` say of a search, and that its jobs at rungs count as done."""
+"""What `status`, `attach`, `list` and `run` say of a search; its jobs at rungs count as done, and no pool takes them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from supervisor_helpers import Experiment, ask, make_job, once
 from trial_helpers import Told, search_run
 
+from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import Cause, Failed, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import Behaviour
@@ -24,6 +25,7 @@ from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.experiment.search_process import SearchProcess
 from orchestrator.ledger import Ledger, search_events
 from orchestrator.ledger.search_events import SearchEvent
+from orchestrator.pool import pool_supervisor
 from orchestrator.search.watch import SearchWatch, WatchReporter
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.terminal import screen
@@ -275,3 +277,10 @@ def test_a_search_is_resumed_from_its_run_directory_as_a_search(tmp_path: Path) 
     assert not verdicts, "its jobs come from the ledger when they are needed"
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         assert search_events.standing(ledger) == "underway"
+
+
+def test_a_pool_leaves_the_jobs_of_a_search_alone(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [DONE, AT_FIRST])
+    with pytest.raises(RunDirError, match="was made by a search"):
+        pool_supervisor._earlier(paths)
+    assert "at a rung" in line_of(paths)
