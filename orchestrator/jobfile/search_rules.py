@@ -116,6 +116,8 @@ def space_point(space: Sequence[Dimension], point: Mapping[str, Any], problems: 
             value = dimension.job_value(point[dimension.key])
             tree = check_one(dimension.key, value, there, problems)
             choices.append(Choice(dimension.key, value, tree or {}, there))
+    for key in sorted(point.keys() - {dimension.key for dimension in space}):
+        problems.add("search.space", f"has no key {quoted(key)}, and the point has a value for it")
     return tuple(choices)
 
 

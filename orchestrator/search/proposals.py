@@ -64,8 +64,11 @@ class Proposals:
     def ask(self, index: int) -> dict[str, Any]:
         """The next point, in JSON types. :raises UsageError: the sampler fails."""
         with self._explaining("ask"):
-            asked = {str(key): _plain(value) for key, value in dict(self._sampler.ask(index)).items()}
-            point: dict[str, Any] = json.loads(json.dumps(asked))
+            asked = self._sampler.ask(index)
+            if not isinstance(asked, Mapping):
+                raise TypeError(f"it returned {asked!r:.60}; expected a dict with a value for each key of the space")
+            text = json.dumps({str(key): _plain(value) for key, value in asked.items()})
+            point: dict[str, Any] = json.loads(text)
         return point
 
     def tell(self, event: SearchEvent, history: History) -> None:

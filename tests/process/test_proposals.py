@@ -68,8 +68,9 @@ def test_a_sampler_of_the_user_that_fails_is_named(tmp_path: Path, body: str, mo
     (tmp_path / f"{module}.py").write_text("\n".join([*lines, "    def tell(self, *_): pass"]))
     monkeypatch.syspath_prepend(tmp_path)
     own = proposals(tmp_path, dataclasses.replace(SPEC, sampler=f"{module}:Own"))
-    with pytest.raises(UsageError, match=f'the sampler "{module}:Own" has failed in its method ask: '):
+    with pytest.raises(UsageError, match=f'the sampler "{module}:Own" has failed in its method ask: ') as caught:
         own.ask(0)
+    assert ("returned None; expected a dict" in str(caught.value)) == (body == "return None")
 
 
 def test_tuples_of_a_sampler_of_the_user_are_the_lists_of_the_space(

@@ -295,6 +295,7 @@ def test_jobs_of_a_trial_have_the_values_of_its_point(place: Path) -> None:
         {**point, "ppo.learning_rate": 1.0},
         {**point, "policy_kwargs.net_arch": [16]},
         {"ppo.learning_rate": 2e-4},
+        {**point, "ppo.gamma": 0.9},
     ):
         with pytest.raises(SpecError, match=r"search\.space"):
             experiment.trial_jobs(12, wrong)

@@ -1,4 +1,4 @@
-"""What `status`, `attach`, `list` and `run` say of a search; its jobs at rungs count as done, and no pool takes them."""
+"""What `status`, `attach`, `list` and `run` say of a search; jobs at rungs count as done, and no pool takes them."""
 
 from __future__ import annotations
 
