@@ -87,6 +87,8 @@ class Proposals:
                 yield
         except (Exception, SystemExit) as error:
             traceback.print_exc()
+            with contextlib.suppress(OSError):  # the corrected class may have other attributes: it is told again
+                self._file.unlink(missing_ok=True)
             what = f'the sampler "{self._spec.sampler}" has failed in its method {method}'
             raise UsageError(f"{what}: {type(error).__name__}: {error}") from error
 

@@ -84,6 +84,21 @@ def test_tuples_of_a_sampler_of_the_user_are_the_lists_of_the_space(
     assert own.parent(own.ask(0), history([point(0.9, 64)], [1.0])) is not None
 
 
+def test_a_sampler_that_has_raised_is_not_resumed_with_what_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["class Own:", "    def __init__(self, **_): pass", "    def ask(self, number): return {'x': self.later}"]
+    (tmp_path / "corrected.py").write_text("\n".join([*lines, "    def tell(self, *_): pass"]))
+    monkeypatch.syspath_prepend(tmp_path)
+    own = proposals(tmp_path, dataclasses.replace(SPEC, sampler="corrected:Own"))
+    own._save_at = 0.0
+    own.save(last_id=1)
+    assert (tmp_path / "sampler.pickle").exists()
+    with pytest.raises(UsageError, match="no attribute 'later'"):
+        own.ask(0)
+    assert not (tmp_path / "sampler.pickle").exists()
+
+
 def test_an_archive_is_told_of_no_trial_at_a_rung_where_nothing_is_measured(tmp_path: Path) -> None:
     measured = dataclasses.replace(SPEC, measures=(ArchiveAxis(name="distance_m", low=0, high=1, cells=4),))
     assert [proposals(tmp_path, spec).tells_at_rungs for spec in (SPEC, measured)] == [True, False]
