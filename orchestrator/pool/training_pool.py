@@ -34,7 +34,11 @@ from orchestrator.results import Result
 LOOK_EVERY_S = 0.1
 NAME_DIGITS = 10
 """Hexadecimal digits that tell robots of the same name apart."""
-NOT_HERE = {"seeds": "submit takes one `seed`", "matrix": "submit each of its points by itself"}
+NOT_HERE = {
+    "seeds": "submit takes one `seed`",
+    "matrix": "submit each of its points by itself",
+    "after": "submit it when the futures that it waits for have their results",
+}
 """Keys of a job file that a pool has no use for, and what to do instead."""
 
 
@@ -118,6 +122,8 @@ class TrainingPool:
             raise UsageError(f"TrainingPool.submit: xml is of type {type(xml).__name__}; {expected}")
         api.refuse_unknown("TrainingPool.submit", settings.keys() - {"name"}, ["seed", "init"])
         folder = functools.cache(lambda: Path(tempfile.mkdtemp(dir=self._folder.name)))
+        if isinstance(init, Future):
+            raise UsageError("TrainingPool.submit: init is a future; expected its result, init=future.result()")
         if isinstance(init, Result):
             if not init.ok or init.job_dir is None:
                 raise UsageError(f"TrainingPool.submit: init: {init.job_id} has no policy: {init.error}")

@@ -114,6 +114,8 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
         for xml, settings, fragment in (
             (HOPPER, {"n_env": 2}, 'did you mean "n_envs"'),
             (HOPPER, {"init": failed}, "has no policy: has no legs"),
+            (HOPPER, {"init": fast}, r"init=future.result\(\)"),
+            (HOPPER, {"after": ["fast"]}, "futures that it waits for"),
             (HOPPER.parent, {}, "submit them one by one"),
             (3, {}, "is of type int"),
         ):
