@@ -90,6 +90,7 @@ class Search:
         """Directory of all results."""
         table = {key: value for key, value in settings.items() if key in SearchTable.model_fields}
         job = {key: value for key, value in settings.items() if key not in table}
+        entry = {"name": job.pop("name")} if "name" in job else {}
         api.refuse_unknown("Search", job, [*SearchTable.model_fields, "max_parallel", "run_dir"])
         if "init" in job:
             job["init"] = api.init_argument(job["init"])
@@ -103,7 +104,7 @@ class Search:
         data = {
             "name": plain(self.run_dir.name),
             "defaults": job,
-            "jobs": [{"xml": xml}],
+            "jobs": [{**entry, "xml": xml}],
             "search": {**table, "space": dict(space) if isinstance(space, Mapping) else space},
         }
         with api.python_messages():
@@ -112,7 +113,7 @@ class Search:
             folders = (api.code_folder(name) for name in named if isinstance(name, str) and ":" in name)
             base = next((folder for folder in folders if folder != here), here) or self.run_dir
             if base != here and xml.strip() and not (is_maker(xml) or xml.startswith(MENAGERIE)):
-                data["jobs"] = [{"xml": str(absolute(xml))}]
+                data["jobs"] = [{**entry, "xml": str(absolute(xml))}]
             self._experiment: Experiment = from_mapping(data, source="orchestrator.Search", base=base)
 
     def run(self, *, show: bool = False, fresh: bool = False, on_change: OnChange = "refuse") -> ExperimentResult:

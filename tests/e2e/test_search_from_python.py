@@ -32,6 +32,7 @@ def test_a_search_from_python_makes_its_trials_and_shows_the_best(
     commands.instant_workers(monkeypatch, tmp_path)
     search = orchestrator.Search(
         xml=HOPPER,
+        name="found",
         space={"ppo.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}},
         sampler="random",
         objective="ep_rew_mean",
@@ -45,7 +46,7 @@ def test_a_search_from_python_makes_its_trials_and_shows_the_best(
     assert search.run().ok
     best, *_ = search.best(2)
     trials = search.trials()
-    assert [trial.number for trial in trials] == [0, 1]
+    assert [trial.results[0].job_id for trial in trials] == ["found-t00000-s0", "found-t00001-s0"]
     assert best.value == best.results[0].ep_rew_mean == 1.0
     assert 1e-4 <= best.point["ppo.learning_rate"] <= 1e-2
     table = search.to_dataframe()
