@@ -65,9 +65,9 @@ class History:
     lanes: int = 0
     """Jobs that ran at once when it first began."""
     whys: list[str] = field(default_factory=list)
-    """Why trials of this session have failed."""
+    """Why the trials of this session have failed that ended after its last success."""
     has_succeeded: bool = False
-    """Whether any trial has come to a rung or to its end."""
+    """Whether any trial has come to a rung or to its end, in any session."""
     is_over: bool = False
     elapsed_s: float = 0.0
     """Time in which a searcher ran, between its first and its last event in each session."""
@@ -100,7 +100,7 @@ class History:
             case "reached":
                 trial.reached.append(content["value"])
                 trial.env_steps = content["env_steps"]
-                self.has_succeeded = True
+                self._succeed()
             case "promoted":
                 trial.goal = content["goal"]
             case "told":
@@ -111,10 +111,15 @@ class History:
                 trial.failed_jobs = content.get("failed", ())
                 if trial.values is None:
                     self.whys.append(trial.why)
-                self.has_succeeded |= trial.values is not None
+                else:
+                    self._succeed()
             case "retried":
                 trial.is_over, trial.why = False, ""
         self._sort_in(trial)
+
+    def _succeed(self) -> None:
+        self.has_succeeded = True
+        self.whys.clear()
 
     def _sort_in(self, trial: Trial) -> None:
         for trials in (self.training, self.waiting, self.failed):

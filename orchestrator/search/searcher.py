@@ -44,8 +44,8 @@ ALL_EVERY_S = 2.0
 """How often trials that do not train are looked at, too: perhaps the user has retried or cancelled jobs of theirs."""
 ALL_SHARE = 0.01
 """Largest share of the time for that."""
-FAILURES_IN_A_ROW = 20
-"""So many failures before the first success end a search: something is wrong with all of its jobs."""
+FIRST_FAILURES, FAILURES_IN_A_ROW = 20, 1000
+"""So many failures, before the first success and after any, end a search: something is wrong with all of its points."""
 FIRST_OTHER_SEED = 1000
 """Trainings that are repeated have seeds from here on, without those of the job file."""
 
@@ -198,7 +198,8 @@ class Searcher:
 
     def _refuse_if_hopeless(self) -> None:
         whys = self.history.whys
-        if self.experiment.search is not None and not self.history.has_succeeded and len(whys) >= FAILURES_IN_A_ROW:
+        limit = FAILURES_IN_A_ROW if self.history.has_succeeded else FIRST_FAILURES
+        if self.experiment.search is not None and len(whys) >= limit:
             place, number = commonest(whys)
             raise UsageError(f"the last {len(whys)} trials have failed, {number} of them as this one: {whys[place]}")
 

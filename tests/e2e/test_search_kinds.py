@@ -35,7 +35,7 @@ class Own:
         return self.space.decode([0.1 + 0.2 * number] * 2)
 
     def tell(self, number, point, outcome):
-        self.values.append(outcome.values[0])
+        self.values.append(outcome.values)
 """
 AXES = {"measures": {"ep_rew_mean": {"low": -0.1, "high": 0, "cells": 4}}}
 KINDS: dict[str, dict[str, Any]] = {
@@ -196,3 +196,19 @@ def test_an_objective_without_a_value_in_every_job_is_the_reason_of_every_trial(
     else:
         assert "3 failed" in done.stdout
     assert invoke("best", "run", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_sampler_that_has_come_to_propose_nothing_that_trains_does_not_go_on_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
+    unknown_key = "[0.5] * 2) | ({'model.none': 1} if number >= 3 else {})"
+    (tmp_path / "stuck.py").write_text(OWN.replace("[0.1 + 0.2 * number] * 2)", unknown_key))
+    search = {"sampler": "stuck:Own", "max_env_steps": 10**9, "objective": "ep_rew_mean"}
+    search |= {"space": {"ppo.learning_rate": RATE, "ppo.gamma": {"low": 0.9, "high": 0.99}}}
+    jobs = searched(tmp_path, {"xml": HOPPER}, search, f'{TINY}start = "exec"')
+    done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert re.search(r"the last 1000 trials have failed, 1000 of them as this one: ", done.stdout + done.stderr)
+    history, _ = history_of(tmp_path / "run")
+    assert values_of(history)[:4] == [[1.0]] * 3 + [None]
