@@ -59,7 +59,9 @@ BOX: dict[str, dict[str, Any]] = {
     LEARNING_RATE: {"low": 1e-4, "high": 3e-3, "log": True},
 }
 """The same space, without gaps."""
-RUNGS: dict[str, Any] = {"kind": "asha", "min_env_steps": 10_240, "factor": 4}
+RUNGS: dict[str, Any] = {"kind": "asha", "min_env_steps": 10_240, "factor": 3}
+RUNG_PPO: dict[str, Any] = {**JOB["ppo"], "stats_window_size": 16}
+"""Rungs compare the last two episodes of each environment: 100 episodes would be the whole training."""
 
 WIDE: dict[str, dict[str, Any]] = {
     **BOX,
@@ -140,7 +142,7 @@ def _within(what: str, near: Sequence[bool], values: Sequence[float], *, has_tar
 def grid(seed: int) -> Grid:
     """Train the matrix with rungs, and then what waits there to its end."""
     with tempfile.TemporaryDirectory() as name:
-        defaults = {**JOB, "total_timesteps": GRID_ENV_STEPS, "seeds": [seed]}
+        defaults = {**JOB, "ppo": RUNG_PPO, "total_timesteps": GRID_ENV_STEPS, "seeds": [seed]}
         content = {"defaults": defaults, "jobs": [{"name": "quadruped", "xml": str(ROBOT), "matrix": MATRIX}]}
         first = run(Path(name), {**content, "scheduler": RUNGS})
         finished = {_point(result): result.eval_mean for result in first if result.ok and result.eval_mean is not None}
@@ -210,35 +212,45 @@ def samplers(repeats: int, *, figures: Path | None) -> list[Line]:
     found = {sampler: [curve.values[-1] for curve in each] for sampler, each in curves.items()}
     what = f"{SAMPLED_TRIALS} trials of {SAMPLED_ENV_STEPS:,} env_steps in {len(WIDE)} dimensions"
     lines = [at_least(f"{what}, {sampler}: best eval_mean", values) for sampler, values in found.items()]
-    for sampler in SAMPLERS[1:]:
-        pair = Pair(np.array(found["random"]), np.array(found[sampler]))
-        p = p_value([pair]) if repeats > 1 else 1.0
-        lines.append(
-            Line(
-                what=f"{what}: {sampler} against random, permutation test",
-                measured=f"p = {p:.3f}, {pair.difference:+.2f} standard deviations" if repeats > 1 else "one seed",
-                target="better, p ≤ 0.05",
-                good=p <= 0.05 and pair.difference > 0,
-                values=[p],
-            )
-        )
-    return lines
+    return lines + [_against_random(what, sampler, found) for sampler in SAMPLERS[1:]]
+
+
+def _against_random(what: str, sampler: str, found: Mapping[str, Sequence[float]]) -> Line:
+    """:param found: the best values by sampler, one for each seed."""
+    pair, several = Pair(np.array(found["random"]), np.array(found[sampler])), len(found[sampler]) > 1
+    p = p_value([pair]) if several else 1.0
+    return Line(
+        what=f"{what}: {sampler} against random, permutation test",
+        measured=f"p = {p:.3f}, {pair.difference:+.2f} standard deviations" if several else "one seed",
+        target="better, p ≤ 0.05",
+        good=p <= 0.05 and pair.difference > 0,
+        values=[p],
+    )
 
 
 def together(repeats: int, *, figures: Path | None) -> list[Line]:
-    """CMA-ES, rungs and inheritance: env_steps until a robot is as good as the best of the grid."""
+    """CMA-ES, rungs and inheritance: env_steps until a robot is as good as the best of the grid.
+
+    Beside it, random points with rungs and inheritance, and what both have found for a quarter of the grid's env_steps.
+    """
     ratios, curves = [], list[Curve]()
+    found: dict[str, list[float]] = {"random": [], "cmaes": []}
     for seed in range(repeats):
         reference = grid(seed)
-        settings = {"total_timesteps": GRID_ENV_STEPS, "max_env_steps": reference.whole // 4, "inherit": "nearest"}
-        curve = search(seed, space=BOX, sampler="cmaes", trials=64, scheduler=RUNGS, **settings)
+        budget = reference.whole // 4
+        settings = {"total_timesteps": GRID_ENV_STEPS, "max_env_steps": budget, "inherit": "nearest", "ppo": RUNG_PPO}
+        for sampler, values in found.items():
+            curve = search(seed, space=BOX, sampler=sampler, trials=64, scheduler=RUNGS, **settings)
+            values.append(curve.best(budget))
         curves.append(curve)
         needed = curve.until(reference.values[reference.best])
         ratios.append(0.0 if needed is None else reference.whole / needed)
     grids = [(one.values[one.best], one.whole) for one in map(grid, range(repeats))]
     search_figures.write(figures, "search-together", search_figures.beside_grids, curves, grids)
     what = "env_steps of 64 points of quadruped / of CMA-ES, ASHA and inheritance to the same eval_mean (0: never)"
-    return [at_least(what, ratios, 4)]
+    equal = "with ASHA and inheritance, at a quarter of these env_steps"
+    lines = [at_least(f"{sampler} {equal}: best eval_mean", values) for sampler, values in found.items()]
+    return [at_least(what, ratios, 4), *lines, _against_random(equal, "cmaes", found)]
 
 
 def run(run_dir: Path, content: Mapping[str, Any]) -> orchestrator.ExperimentResult:

@@ -69,7 +69,7 @@ def read_search(table: Mapping[str, Any], jobs: int, problems: Problems) -> Sear
         directions=directions * len(objectives) if len(directions) == 1 else directions,
         measures=tuple(_measure(name, content, problems) for name, content in table.get("measures", {}).items()),
         max_time_s=table.get("max_time"),
-        reevaluate=min(table.get("reevaluate", 0), table.get("trials") or MOST),
+        reevaluate=min(table.get("reevaluate", 0), table.get("trials", MOST)),
         **{key: table[key] for key in _SAME_IN_SPEC if key in table},
     )
     if not dimensions:
@@ -116,8 +116,6 @@ def space_point(space: Sequence[Dimension], point: Mapping[str, Any], problems: 
             value = dimension.job_value(point[dimension.key])
             tree = check_one(dimension.key, value, there, problems)
             choices.append(Choice(dimension.key, value, tree or {}, there))
-    for key in sorted(point.keys() - {dimension.key for dimension in space}):
-        problems.add("search.space", f"has no key {quoted(key)}, and the point has a value for it")
     return tuple(choices)
 
 
@@ -199,7 +197,6 @@ def _measure(name: str, table: Mapping[str, Any], problems: Problems) -> Archive
 
 def _dimension(key: str, table: Mapping[str, Any], problems: Problems) -> Dimension | None:
     there = f"search.space.{place(key)}"
-    table = {name: value for name, value in table.items() if value is not None}  # of a Python program
     fault = _NOT_IN_SPACE.get(key) or matrix_fault(key, [None])
     if key in (*TABLES, *FREE_TABLES):
         fault = f'expected a single key of the table {key}, dotted and in quotes: "{key}.NAME"'

@@ -64,8 +64,8 @@ class History:
     """Those that the sampler was asked for."""
     lanes: int = 0
     """Jobs that ran at once when it first began."""
-    whys: list[str] = field(default_factory=list)
-    """Why the trials of this session have failed that ended after its last success."""
+    whys: dict[int, str] = field(default_factory=dict)
+    """By number: why the trials of this session have failed that ended after its last success."""
     has_succeeded: bool = False
     """Whether any trial has come to a rung or to its end, in any session."""
     is_over: bool = False
@@ -97,7 +97,7 @@ class History:
     def _change(self, trial: Trial, event: SearchEvent) -> None:
         content = event.content
         match event.kind:
-            case "reached":
+            case "reached" if trial.reevaluates is None:  # a version before took what the user paused for a rung
                 trial.reached.append(content["value"])
                 trial.env_steps = content["env_steps"]
                 self._succeed()
@@ -110,11 +110,12 @@ class History:
                 trial.values, trial.measures = content["values"], content["measures"]
                 trial.failed_jobs = content.get("failed", ())
                 if trial.values is None:
-                    self.whys.append(trial.why)
+                    self.whys[trial.number] = trial.why
                 else:
                     self._succeed()
             case "retried":
                 trial.is_over, trial.why = False, ""
+                self.whys.pop(trial.number, None)
         self._sort_in(trial)
 
     def _succeed(self) -> None:

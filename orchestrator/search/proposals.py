@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
-from orchestrator.jobfile.search_spec import SearchSpec
+from orchestrator.jobfile.search_spec import SAMPLERS, SearchSpec
 from orchestrator.ledger.search_events import SearchEvent
 from orchestrator.search import samplers
 from orchestrator.search.history import History, Trial, ranked
@@ -67,8 +67,9 @@ class Proposals:
             asked = self._sampler.ask(index)
             if not isinstance(asked, Mapping):
                 raise TypeError(f"it returned {asked!r:.60}; expected a dict with a value for each key of the space")
-            text = json.dumps({str(key): _plain(value) for key, value in asked.items()})
-            point: dict[str, Any] = json.loads(text)
+            point: dict[str, Any] = json.loads(json.dumps(dict(asked), default=_plain))
+            if others := point.keys() ^ {dimension.key for dimension in self._spec.space}:
+                raise ValueError(f"its point and the space differ in the keys {', '.join(sorted(others))}")
         return point
 
     def tell(self, event: SearchEvent, history: History) -> None:
@@ -87,8 +88,9 @@ class Proposals:
                 yield
         except (Exception, SystemExit) as error:
             traceback.print_exc()
-            with contextlib.suppress(OSError):  # the corrected class may have other attributes: it is told again
-                self._file.unlink(missing_ok=True)
+            if self._spec.sampler not in SAMPLERS:
+                with contextlib.suppress(OSError):  # the corrected class may have other attributes: it is told again
+                    self._file.unlink(missing_ok=True)
             what = f'the sampler "{self._spec.sampler}" has failed in its method {method}'
             raise UsageError(f"{what}: {type(error).__name__}: {error}") from error
 
@@ -169,4 +171,6 @@ class Proposals:
 
 def _plain(value: Any) -> Any:
     """Numbers and arrays of NumPy as Python has them."""
-    return value.tolist() if hasattr(value, "tolist") else value
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"it returned {value!r:.60}, which JSON does not know")
+    return value.tolist()

@@ -197,7 +197,7 @@ class Searcher:
         return SearchEvent(kind="told", trial=trial.number, content=content)
 
     def _refuse_if_hopeless(self) -> None:
-        whys = self.history.whys
+        whys = list(self.history.whys.values())
         limit = FAILURES_IN_A_ROW if self.history.has_succeeded else FIRST_FAILURES
         if self.experiment.search is not None and len(whys) >= limit:
             place, number = commonest(whys)
@@ -346,13 +346,15 @@ class Searcher:
         if self._scheduler is None or event.trial is None:
             return
         trial = self.history.trials[event.trial]
+        if trial.reevaluates is not None:
+            return
         if event.kind == "promoted":
             self._scheduler.promoted(trial.index, trial.goal if trial.goal < len(self._rungs) else None)
         elif event.kind == "reached":
             self._scheduler.reached(trial.index, len(trial.reached) - 1, trial.reached[-1])
-        elif event.kind == "over" and trial.reevaluates is None:
+        elif event.kind == "over":
             self._scheduler.ended(trial.index)
-        elif event.kind == "retried" and trial.reevaluates is None:
+        elif event.kind == "retried":
             self._scheduler.retried(trial.index)
 
 

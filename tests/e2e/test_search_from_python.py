@@ -134,9 +134,21 @@ def test_a_search_whose_sampler_raises_is_an_error_with_the_results_kept_and_goe
     assert "stopped" not in commands.invoke("status", "run", cwd=tmp_path).stdout
 
 
+def test_none_is_as_unset() -> None:
+    space = {"ppo.gamma": {"low": 0.5, "high": 0.9}}
+    none = {"trials": None, "scheduler": None, "space": {"ppo.gamma": {**space["ppo.gamma"], "choices": None}}}
+    unset, given = (
+        orchestrator.Search(xml=HOPPER, **{"space": space, "sampler": "random", "max_time": "1h", **arguments})
+        for arguments in ({}, none)
+    )
+    assert given._experiment.search == unset._experiment.search
+    assert given._experiment.data["search"] == unset._experiment.data["search"], "no change for the next run"
+
+
 def test_what_is_wrong_with_a_search_is_said_before_it_runs() -> None:
     space = {"ppo.learning_rate": {"low": 1e-4, "high": 1e-2}}
     for arguments, fragment in (
+        ({"trials": 3, "space": {"ppo.gamma": {"low": 0.5, "high": None}}}, "high is missing"),
         ({"trials": 3, "samplr": "random"}, 'did you mean "sampler"'),
         ({"trials": 3, "space": {"ppo.n_step": {"low": 1, "high": 2}}}, "n_step"),
         ({"trials": 3, "xml": "<mujoco/>"}, "write it to a file"),

@@ -203,8 +203,8 @@ def test_a_sampler_that_has_come_to_propose_nothing_that_trains_does_not_go_on_f
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands.instant_workers(monkeypatch, tmp_path)
-    unknown_key = "[0.5] * 2) | ({'model.none': 1} if number >= 3 else {})"
-    (tmp_path / "stuck.py").write_text(OWN.replace("[0.1 + 0.2 * number] * 2)", unknown_key))
+    outside = "[0.5] * 2) | ({'ppo.gamma': 0.5} if number >= 3 else {})"
+    (tmp_path / "stuck.py").write_text(OWN.replace("[0.1 + 0.2 * number] * 2)", outside))
     search = {"sampler": "stuck:Own", "max_env_steps": 10**9, "objective": "ep_rew_mean"}
     search |= {"space": {"ppo.learning_rate": RATE, "ppo.gamma": {"low": 0.9, "high": 0.99}}}
     jobs = searched(tmp_path, {"xml": HOPPER}, search, f'{TINY}start = "exec"')

@@ -61,8 +61,19 @@ def test_a_parent_has_the_same_network_whatever_is_nearer_or_better(tmp_path: Pa
     assert nearest.parent(point(0.95, 64), history([point(0.95)], [3.0])) is None
 
 
-@pytest.mark.parametrize("body", ["raise ValueError('lost')", "return None", "return {'ppo.gamma': {1}}", "exit(0)"])
-def test_a_sampler_of_the_user_that_fails_is_named(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("raise ValueError('lost')", "ValueError: lost"),
+        ("return None", "returned None; expected a dict"),
+        ("return {'ppo.gamma': {1}}", "returned {1}, which JSON does not know"),
+        ("return {'ppo.gamma': 0.9}", "its point and the space differ in the keys policy_kwargs.net_arch"),
+        ("exit(0)", "SystemExit: 0"),
+    ],
+)
+def test_a_sampler_of_the_user_that_fails_is_named(
+    tmp_path: Path, body: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = f"own_{abs(hash(body))}"
     lines = ["class Own:", "    def __init__(self, **_): pass", f"    def ask(self, number): {body}"]
     (tmp_path / f"{module}.py").write_text("\n".join([*lines, "    def tell(self, *_): pass"]))
@@ -70,7 +81,7 @@ def test_a_sampler_of_the_user_that_fails_is_named(tmp_path: Path, body: str, mo
     own = proposals(tmp_path, dataclasses.replace(SPEC, sampler=f"{module}:Own"))
     with pytest.raises(UsageError, match=f'the sampler "{module}:Own" has failed in its method ask: ') as caught:
         own.ask(0)
-    assert ("returned None; expected a dict" in str(caught.value)) == (body == "return None")
+    assert why in str(caught.value)
 
 
 def test_tuples_of_a_sampler_of_the_user_are_the_lists_of_the_space(
@@ -140,3 +151,16 @@ def test_in_fixed_order_a_point_waits_for_all_but_the_last_trials_of_the_first_s
     assert [trial.number for trial in fixed.to_tell(first)] == [0, 1]
     first.apply(SearchEvent(kind="began", content={"lanes": 16}, id=99))  # resumed on a larger machine
     assert [trial.number for trial in fixed.to_tell(first)] == [0, 1]
+
+
+def test_a_repeated_trial_stands_at_no_rung_and_a_retried_one_has_not_failed() -> None:
+    found = history([point(0.9), point(0.91)], [1.0, None])
+    again = {"point": point(0.9), "jobs": ["t2"], "reevaluates": 0}
+    failed = {"values": None, "measures": None, "env_steps": 1, "why": "lost"}
+    found.apply(SearchEvent(kind="asked", content=again, id=10))
+    found.apply(SearchEvent(kind="reached", trial=2, content={"value": 1.0, "env_steps": 1}, id=11))
+    assert list(found.training) == [1, 2]
+    found.apply(SearchEvent(kind="over", trial=1, content=failed, id=12))
+    assert found.whys == {1: "lost"}
+    found.apply(SearchEvent(kind="retried", trial=1, content={}, id=13))
+    assert found.whys == {}

@@ -29,12 +29,13 @@ DEEDS = {{"constructor": "", "ask": "", "tell": "", {deed!r}: {code!r}}}
 atexit.register(print, "bye")
 
 class Own:
-    def __init__(self, **_):
+    def __init__(self, space, **_):
+        self.space = space
         exec(DEEDS["constructor"])
 
     def ask(self, number):
         exec(DEEDS["ask"])
-        return {{}}
+        return self.space.decode([0.5] * len(self.space.dimensions))
 
     def tell(self, number, point, outcome):
         exec(DEEDS["tell"])

@@ -295,7 +295,6 @@ def test_jobs_of_a_trial_have_the_values_of_its_point(place: Path) -> None:
         {**point, "ppo.learning_rate": 1.0},
         {**point, "policy_kwargs.net_arch": [16]},
         {"ppo.learning_rate": 2e-4},
-        {**point, "ppo.gamma": 0.9},
     ):
         with pytest.raises(SpecError, match=r"search\.space"):
             experiment.trial_jobs(12, wrong)
@@ -316,18 +315,10 @@ def test_numbers_of_numpy_are_numbers_in_the_declaration(place: Path) -> None:
     assert from_mapping(data, source="again.toml", base=place).search == experiment.search
 
 
-def test_none_in_python_is_as_unset_and_classes_are_no_choices(place: Path) -> None:
-    gamma = {"low": 0.5, "high": 0.9}
-    table = {"sampler": "random", "trials": None, "max_time": "1h", "scheduler": None}
-    data: dict[str, Any] = {"name": "t", "jobs": [{**HOPPER, "task": "forward"}]}
-    search = {**table, "space": {"ppo.gamma": {**gamma, "choices": None}}}
-    experiment = from_mapping({**data, "search": search}, source="s", base=place)
-    assert experiment.search == searched(place, trials=None, max_time="1h", space={"ppo.gamma": gamma}).search
+def test_classes_of_a_python_program_are_no_choices(place: Path) -> None:
     with pytest.raises(SpecError) as error:
         searched(place, space={"policy_kwargs.activation_fn": {"choices": [int, float]}})
     assert 'choices[0]: expected one of "tanh", "relu"' in str(error.value)
-    with pytest.raises(SpecError, match="high is missing"):
-        searched(place, space={"ppo.gamma": {"low": 0.5, "high": None}})
 
 
 def test_set_does_not_replace_what_the_search_varies(place: Path) -> None:
