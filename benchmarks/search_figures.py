@@ -27,8 +27,9 @@ class Curve:
     """env_steps of the search from its beginning to its end."""
 
     def best(self, env_steps: int) -> float:
-        """The best value after so many env_steps. :raises IndexError: there was none."""
-        return [value for spent, value in zip(self.env_steps, self.values, strict=True) if spent <= env_steps][-1]
+        """The best value after so many env_steps; the first value, if it came later."""
+        known = (value for spent, value in zip(self.env_steps, self.values, strict=True) if spent <= env_steps)
+        return max(known, default=self.values[0])
 
     def until(self, value: float) -> int | None:
         """env_steps when the best was first at least ``value``; None: it never was."""

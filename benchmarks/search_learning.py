@@ -60,7 +60,7 @@ BOX: dict[str, dict[str, Any]] = {
 }
 """The same space, without gaps."""
 RUNGS: dict[str, Any] = {"kind": "asha", "min_env_steps": 10_240, "factor": 3}
-RUNG_PPO: dict[str, Any] = {**JOB["ppo"], "stats_window_size": 16}
+RUNG_EPISODES = 16
 """Rungs compare the last two episodes of each environment: 100 episodes would be the whole training."""
 
 WIDE: dict[str, dict[str, Any]] = {
@@ -142,7 +142,7 @@ def _within(what: str, near: Sequence[bool], values: Sequence[float], *, has_tar
 def grid(seed: int) -> Grid:
     """Train the matrix with rungs, and then what waits there to its end."""
     with tempfile.TemporaryDirectory() as name:
-        defaults = {**JOB, "ppo": RUNG_PPO, "total_timesteps": GRID_ENV_STEPS, "seeds": [seed]}
+        defaults = {**JOB, "ppo": _rung_ppo(), "total_timesteps": GRID_ENV_STEPS, "seeds": [seed]}
         content = {"defaults": defaults, "jobs": [{"name": "quadruped", "xml": str(ROBOT), "matrix": MATRIX}]}
         first = run(Path(name), {**content, "scheduler": RUNGS})
         finished = {_point(result): result.eval_mean for result in first if result.ok and result.eval_mean is not None}
@@ -155,6 +155,10 @@ def grid(seed: int) -> Grid:
             spent=sum(result.env_steps for result in first),
             whole=sum(result.env_steps for result in every),
         )
+
+
+def _rung_ppo() -> dict[str, Any]:
+    return {**JOB["ppo"], "stats_window_size": RUNG_EPISODES}
 
 
 def inheritance(repeats: int, *, figures: Path | None) -> list[Line]:
@@ -238,9 +242,10 @@ def together(repeats: int, *, figures: Path | None) -> list[Line]:
     for seed in range(repeats):
         reference = grid(seed)
         budget = reference.whole // 4
-        settings = {"total_timesteps": GRID_ENV_STEPS, "max_env_steps": budget, "inherit": "nearest", "ppo": RUNG_PPO}
+        settings = {"total_timesteps": GRID_ENV_STEPS, "max_env_steps": budget, "inherit": "nearest"}
         for sampler, values in found.items():
-            curve = search(seed, space=BOX, sampler=sampler, trials=64, scheduler=RUNGS, **settings)
+            own = {"sampler": sampler, "scheduler": RUNGS, "ppo": _rung_ppo()}
+            curve = search(seed, space=BOX, trials=64, **own, **settings)
             values.append(curve.best(budget))
         curves.append(curve)
         needed = curve.until(reference.values[reference.best])

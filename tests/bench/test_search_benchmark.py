@@ -33,8 +33,10 @@ def test_rungs_choose_among_fully_trained_points_for_fewer_env_steps() -> None:
     assert len(grid.values) == 4
     assert grid.chosen in grid.values
     assert grid.error >= 0
-    (together,) = search_learning.together(1, figures=None)
-    assert together.values[0] >= 0
+    ratio, of_random, of_cmaes, test = search_learning.together(1, figures=None)
+    assert ratio.values[0] >= 0
+    assert all(len(line.values) == 1 for line in (of_random, of_cmaes))
+    assert (test.measured, test.good) == ("one seed", False)
     search_learning.grid.cache_clear()
 
 
