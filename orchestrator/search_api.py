@@ -88,7 +88,7 @@ class Search:
         new = Path("runs") / f"search-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
         self.run_dir = api.directory(run_dir or new)
         """Directory of all results."""
-        table = _set_keys({key: value for key, value in settings.items() if key in SearchTable.model_fields})
+        table = _without_none({key: value for key, value in settings.items() if key in SearchTable.model_fields})
         job = {key: value for key, value in settings.items() if key not in SearchTable.model_fields}
         entry = {"name": job.pop("name")} if "name" in job else {}
         api.refuse_unknown("Search", job, [*SearchTable.model_fields, "max_parallel", "run_dir"])
@@ -105,7 +105,7 @@ class Search:
             "name": plain(self.run_dir.name),
             "defaults": job,
             "jobs": [{**entry, "xml": xml}],
-            "search": {**table, "space": _set_keys(space)},
+            "search": {**table, "space": _without_none(space)},
         }
         with api.python_messages():
             here = current_directory()
@@ -201,8 +201,8 @@ class Search:
         return pandas.DataFrame(rows)
 
 
-def _set_keys(table: Any) -> Any:
-    """Without the keys that are None, also of the tables in it."""
+def _without_none(table: Any) -> Any:
+    """``table`` without keys whose value is None, also in the tables within it."""
     if not isinstance(table, Mapping):
         return table
-    return {key: _set_keys(value) for key, value in table.items() if value is not None}
+    return {key: _without_none(value) for key, value in table.items() if value is not None}

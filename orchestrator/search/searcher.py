@@ -197,9 +197,9 @@ class Searcher:
         return SearchEvent(kind="told", trial=trial.number, content=content)
 
     def _refuse_if_hopeless(self) -> None:
-        whys = list(self.history.whys.values())
         limit = FAILURES_IN_A_ROW if self.history.has_succeeded else FIRST_FAILURES
-        if self.experiment.search is not None and len(whys) >= limit:
+        if self.experiment.search is not None and len(self.history.whys) >= limit:
+            whys = list(self.history.whys.values())
             place, number = commonest(whys)
             raise UsageError(f"the last {len(whys)} trials have failed, {number} of them as this one: {whys[place]}")
 
