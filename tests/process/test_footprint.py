@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ HEAVY = {"torch", "stable_baselines3", "gymnasium", "mujoco"}
 
 
 def test_the_import_contracts_hold() -> None:
-    done = subprocess.run(["lint-imports"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    program = Path(sysconfig.get_path("scripts"), "lint-imports")  # the environment may not be activated
+    done = subprocess.run([program], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 

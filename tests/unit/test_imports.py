@@ -5,29 +5,12 @@ from __future__ import annotations
 import ast
 import functools
 import sys
-from collections import Counter
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "orchestrator"
 HEAVY = {"torch", "stable_baselines3", "gymnasium", "mujoco"}
 """Imported by the worker only."""
-
-
-def test_no_two_modules_have_the_same_name() -> None:
-    counts = Counter(path.stem for path in PACKAGE.rglob("*.py"))
-    assert {stem for stem, count in counts.items() if count > 1} <= {"__init__", "__main__", "base"}
-
-
-def test_no_two_classes_have_the_same_name() -> None:
-    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py"))
-    counts = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
-    assert not {name for name, count in counts.items() if count > 1}
-
-
-def test_no_module_is_too_long_to_be_read_at_once() -> None:
-    lines = {path: path.read_text(encoding="utf-8").count("\n") for path in PACKAGE.rglob("*.py")}
-    assert not {path: count for path, count in lines.items() if count > 400}
 
 
 def test_the_top_of_the_package_is_its_entry_points() -> None:
