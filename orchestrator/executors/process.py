@@ -31,7 +31,7 @@ CHUNK = 1 << 16
 MAX_CHUNKS = 16
 """Most chunks read at a time, so that a worker that floods its channel does not delay the others."""
 GO = b"\n"
-"""Tells a forked worker that it is set up."""
+"""Tells a worker that its affinity and niceness are set. Until then it waits, on its first lines."""
 
 
 @dataclass(slots=True)
@@ -150,14 +150,13 @@ def start(
             started = _exec(command, launch, rank, log, token=token, added=added)
     popen, channel = started
     try:
-        # Before the new process has run a line of Python, or while it waits, so that it also imports on its own cores.
+        # While the worker waits for the word, so that it also imports on its own cores.
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(popen.pid, launch.cpus_of(rank))
             if launch.nice > max(0, os.getpriority(os.PRIO_PROCESS, popen.pid)):
                 os.setpriority(os.PRIO_PROCESS, popen.pid, launch.nice)
-        if isinstance(popen, ForkedProcess):
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has been killed
-                channel.sendall(GO)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has been killed
+            channel.sendall(GO)
         channel.setblocking(False)
         pid_start, pidfd = process_start(popen.pid), _pidfd(popen.pid)
     except BaseException:

@@ -1,7 +1,7 @@
 """``python -m orchestrator.worker JOB_DIR NUMBER`` runs attempt NUMBER of the job in JOB_DIR.
 
-The order matters: the process is tied to its supervisor before anything heavy is imported, and thread counts are set
-before the libraries that read them are imported. However the attempt ends, ``exit.json`` and the exit code
+The order matters: the process is tied to its supervisor and waits for its word before anything heavy is imported, so
+that it imports on its own CPUs, and thread counts are set before the libraries that read them are imported. However the attempt ends, ``exit.json`` and the exit code
 (:class:`orchestrator.core.exit_codes.ExitCode`) say how.
 """
 
@@ -30,7 +30,7 @@ from orchestrator.worker.runtime.signal_requests import SignalRequests
 
 def main(arguments: list[str]) -> NoReturn:
     block_checkpoint_signal()
-    channel = lifeline.attach()
+    channel = lifeline.attach(awaits_go=True)
     # SIGTERM ends the process at once until there is something to save.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -92,8 +92,7 @@ def _become_worker(
         os.chdir(order.directory)
         if os.getppid() == order.parent:
             os.write(channel, ForkAnswer(pid=os.getpid(), is_ready=True).to_line())
-            if os.read(channel, 1):  # otherwise the supervisor is gone, or could not set up this process
-                run(list(order.arguments))
+            run(list(order.arguments))
     except BaseException:
         traceback.print_exc()
         os._exit(ExitCode.ERROR)

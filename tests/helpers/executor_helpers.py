@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 from orchestrator.core.messages import Progress
+from orchestrator.core.procfs import process_stat
 from orchestrator.executors import worker_template
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed
 from orchestrator.executors.local import LocalExecutor
@@ -40,6 +41,7 @@ import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 from orchestrator.worker.runtime import lifeline
 from orchestrator.core.messages import Progress
+from orchestrator.core.procfs import process_stat
 channel = lifeline.attach()
 if os.environ.get("RANK", "0") == "0":
     channel.send(Progress(phase="starting").to_line())
@@ -84,6 +86,17 @@ def events_until(executor: Executor, condition: Callable[[list[Event]], bool]) -
         assert time.monotonic() < deadline, f"in vain; events so far: {events}"
         events += executor.poll(1.0)
     return events
+
+
+def until_it_waits(pid: int) -> None:
+    """Until the process waits for something, or has ended: in a row of looks it does not run, and uses no CPU time."""
+    looks: list[float] = []
+    while len(looks) < 20 or looks[-1] > looks[-20]:
+        stat = process_stat(pid)
+        if stat is None or stat.state == "Z":
+            return
+        looks = [*looks, stat.cpu_s] if stat.state == "S" else []
+        time.sleep(0.005)
 
 
 def until_exit(executor: Executor, *handles: Handle) -> dict[Handle, Exited]:

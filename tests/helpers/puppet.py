@@ -93,6 +93,8 @@ def follow(order: str, value: object) -> None:
 
 
 if __name__ == "__main__":
+    if not os.read(CHANNEL, 1):  # a worker waits until its supervisor has set it up
+        os._exit(0)
     with open(os.path.join(sys.argv[1], "spec.json")) as orders:
         todo = json.load(orders)
     for step in todo[RANK] if isinstance(todo, dict) else todo:

@@ -27,6 +27,7 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.executors.process import GO
 from orchestrator.worker.runtime import failures, sb3_internals
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.progress import ProgressReporter
@@ -79,7 +80,10 @@ def job(directory: Path, given: WorkerSpec) -> JobPaths:
 class Worker:
     """A worker process in its own session, its output in the attempt's log; killed at the end of the block."""
 
-    def __init__(self, paths: JobPaths, number: int = 0, *, channel: bool = False, **environment: str) -> None:
+    def __init__(
+        self, paths: JobPaths, number: int = 0, *, channel: bool = False, goes: bool = True, **environment: str
+    ) -> None:
+        """:param goes: whether it is given the word that a worker with a channel waits for."""
         self.attempt = paths.attempt(number)
         self.attempt.root.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
@@ -88,6 +92,8 @@ class Worker:
         if channel:
             variables[CHANNEL_VARIABLE] = str(theirs.fileno())
         self.channel = ours
+        if channel and goes:
+            ours.sendall(GO)
         with theirs, self.attempt.worker_log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "orchestrator.worker", str(paths.root), str(number)],

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from executor_helpers import local, make_rank_group, until_exit
+from executor_helpers import local, make_launch, make_rank_group, until_exit, until_it_waits
 
 from orchestrator.core.environment import NICE_VARIABLE
 from orchestrator.worker.runtime import niceness
@@ -30,6 +30,25 @@ def seen(root: Path, nice: int, session: int) -> list[str]:
 
 def test_every_rank_has_the_niceness_of_its_job(tmp_path: Path) -> None:
     assert seen(tmp_path, 19, 19) == ["19", "19"]
+
+
+def test_a_worker_does_nothing_before_its_cpus_and_niceness_are_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_affinity = os.sched_setaffinity
+
+    def set_late(pid: int, cpus: set[int]) -> None:
+        until_it_waits(pid)
+        set_affinity(pid, cpus)
+
+    monkeypatch.setattr(os, "sched_setaffinity", set_late)
+    cpu = max(os.sched_getaffinity(0))
+    launch = make_launch(tmp_path, "late", LOOK, cpus=(cpu,), nice=7)
+    with local() as executor:
+        handle = executor.submit(launch)
+        assert until_exit(executor, handle)[handle].returncode == 0
+    found = json.loads((launch.job_dir / "seen.json").read_text())
+    assert (found["cpus"], found["nice"]) == (str(cpu), "7")
 
 
 def test_by_default_it_is_that_of_the_launcher(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 import worker_helpers as helpers
 from command_helpers import wait_until
-from executor_helpers import until_exit
+from executor_helpers import until_exit, until_it_waits
 from stable_baselines3 import PPO
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import LinearSchedule
@@ -449,6 +449,16 @@ def test_a_long_update_is_told_of_too(env: str, n_epochs: int, tmp_path: Path) -
         # One iteration: until it ends, only the update can have told that its rollout is complete.
         during = (one for one in told if (one.phase, one.iteration, one.env_steps) == ("training", 0, 512))
         assert len([*itertools.islice(during, 2)]) == 2, worker.log
+
+
+def test_a_worker_starts_no_thread_and_imports_nothing_before_it_is_set_up(tmp_path: Path) -> None:
+    paths = helpers.job(tmp_path, helpers.spec(env="Pendulum-v1"))
+    with helpers.Worker(paths, channel=True, goes=False) as worker:
+        until_it_waits(worker.process.pid)
+        assert os.listdir(f"/proc/{worker.process.pid}/task") == [str(worker.process.pid)]
+        assert "libtorch" not in Path(f"/proc/{worker.process.pid}/maps").read_text()
+        worker.channel.close()
+        assert worker.wait() == ExitCode.ORPHANED
 
 
 def test_a_line_that_fits_only_in_part_is_finished_before_the_next() -> None:

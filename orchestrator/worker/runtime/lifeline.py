@@ -59,10 +59,13 @@ class Channel:
         end_orphaned()
 
 
-def attach() -> Channel | None:
+def attach(*, awaits_go: bool = False) -> Channel | None:
     """Set up this process and connect it to its supervisor; None where there is no channel (started by hand).
 
     Children inherit neither the descriptor nor its variable: a child that held the socket would hide its end-of-file.
+
+    :param awaits_go: return only when the supervisor has sent a byte, which it does once affinity and niceness of this
+        process are set; before any thread starts, since a thread keeps what it has inherited.
     """
     set_up_process()
     die_with_parent()
@@ -71,9 +74,19 @@ def attach() -> Channel | None:
         return None
     end = socket.socket(fileno=int(number))
     end.set_inheritable(False)
+    if awaits_go and not _receives_go(end):
+        os._exit(ExitCode.ORPHANED)
     channel = Channel(end)
     threading.Thread(target=channel.watch, name="lifeline", daemon=True).start()
     return channel
+
+
+def _receives_go(end: socket.socket) -> bool:
+    """Wait for the supervisor's word; False where the supervisor is gone, or could not set this process up."""
+    try:
+        return bool(end.recv(1))
+    except OSError:
+        return False
 
 
 def die_with_parent() -> None:
