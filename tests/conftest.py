@@ -18,6 +18,10 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+# Trainings in the test's process have one thread, as workers have: the number decides bits. NumPy reads it when it is
+# imported.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 import command_helpers as commands
