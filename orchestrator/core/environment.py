@@ -15,6 +15,9 @@ SELFTEST_VARIABLE = "ORCHESTRATOR_SELFTEST"
 NICE_VARIABLE = "ORCHESTRATOR_NICE"
 """The niceness that the worker's session is given: of its job, or of the supervisor where that is more; unset: 0."""
 
+HOLDERS_VARIABLE = "ORCHESTRATOR_CPU_HOLDERS"
+"""Folder in which experiments of all users say which CPUs they hold, in place of the fixed one: for tests."""
+
 GPU_SHARE_VARIABLE = "ORCHESTRATOR_GPU_SHARE"
 """The share of its GPU that the worker may use, such as 0.5; set only for a job that shares one."""
 
