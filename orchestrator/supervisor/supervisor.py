@@ -340,6 +340,11 @@ class Supervisor:
         row = attempt.launched_now()
         self._jobs.launched(row)
         self.ledger.start_attempt(row, queue_s=queue_s)
+        self._note_competitors(attempt, attempt.slot.shares_with)
+
+    def _note_competitors(self, attempt: ActiveAttempt, names: Sequence[str]) -> None:
+        if new := self._active.joined(attempt, names):
+            self.ledger.note_competitors(attempt.handle.job_id, attempt.handle.number, new)
 
     def _report_waiting(self, job: Job) -> None:
         """Once, when nothing runs and a node that may still join is needed."""
@@ -352,6 +357,8 @@ class Supervisor:
         self.slots.tick()
         if self._mover is None or self._termination.stage:
             return
+        for attempt, names in self._mover.contended():
+            self._note_competitors(attempt, names)
         for move in self._mover.tick():
             handle = move.attempt.handle
             self.ledger.move_attempt(handle.job_id, handle.number, move.before.cpus, move.after.cpus, at=time.time())
