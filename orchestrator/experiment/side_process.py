@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.core.exit_codes import how_it_ended
 from orchestrator.core.regular_files import open_regular
 from orchestrator.core.text import last_line
 from orchestrator.executors.process import child_environment, end_group, has_ended, working_directory
@@ -74,12 +75,14 @@ class SideProcess:
         os.write(self._popen.stdin.fileno(), message)
 
     def why_it_ended(self) -> str:
-        """The last line that it has printed since it was started, or else its exit code."""
+        """The last line that it has printed since it was started, or else its exit code or signal."""
         output = b""
         with contextlib.suppress(OSError), open_regular(self.log) as file:
             file.seek(max(self._log_begin, os.fstat(file.fileno()).st_size - LOG_BYTES))
             output = file.read(LOG_BYTES)
-        return last_line(output.decode(errors="replace"), f"its process ended with exit code {self.exit_code}")
+        code = self.exit_code
+        how = "exit code None" if code is None else how_it_ended(code)
+        return last_line(output.decode(errors="replace"), f"its process ended with {how}")
 
     def end(self) -> int | None:
         """Kill it, if it still runs, and whatever it has started. Returns its exit code; None: it was never started."""

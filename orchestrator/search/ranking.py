@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.jobfile import safe_name
@@ -38,6 +39,8 @@ class Ranking:
     repeated: Mapping[int, Trial]
     """By the number of a trial: the one that has trained its point again, from nothing and with other seeds."""
     is_search: bool
+    is_over: bool
+    """Whether nothing more is trained: the search has come to its end, or every job to its own."""
 
     @property
     def remark(self) -> str:
@@ -98,8 +101,11 @@ def read(run_dir: Path, number: int) -> Ranking:
         if reader is not None and is_search:
             reader.update(ledger)
             found, objectives, directions = reader.asked, reader.objectives, reader.directions
+            is_over = reader.history.is_over
         else:
-            found = trials.of_plain_jobs(ledger.summary())
+            rows = ledger.summary()
+            found = trials.of_plain_jobs(rows)
+            is_over = bool(rows) and all(row["state"] in TERMINAL for row in rows)
             objectives, directions = (trials.OF_PLAIN_JOBS,), ("maximize",)
     return Ranking(
         paths=paths,
@@ -110,4 +116,5 @@ def read(run_dir: Path, number: int) -> Ranking:
         trials=len(found),
         repeated={} if reader is None else reader.repeated,
         is_search=is_search,
+        is_over=is_over,
     )

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from orchestrator.core import users_code
 from orchestrator.core.text import rough_duration
 from orchestrator.experiment.search_process import CANNOT_GO_ON
 
@@ -40,15 +41,13 @@ class Watchdog:
     @contextlib.contextmanager
     def limited(self, sampler: str, call: str) -> Iterator[None]:
         """The block is a call of ``sampler``: it ends within :data:`LIMIT_S`, and in this process alone."""
-        process = os.getpid()
         self._call = sampler, call
         self._calls += 1
         try:
-            yield
+            with users_code.in_this_process():  # there is one searcher
+                yield
         finally:
             self._call = None
-            if os.getpid() != process:  # the sampler has forked, and this is its child: there is one searcher
-                os._exit(1)
 
     def _watch(self, pipe: int) -> None:
         last, ticks = 0, 0  # no clock: a process that was stopped for a while has not been slow

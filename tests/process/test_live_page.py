@@ -398,7 +398,11 @@ def test_with_control_the_requests_are_those_of_the_commands(tmp_path: Path, hom
         assert requests[2][0] == "stop"
         status, answer = server.post("/api/this/control", {"verb": "retry", "jobs": ["j0-s0"]})
         assert (status, "RUNNING" in answer["problem"]) == (409, True)
-        for wrong in ({"verb": "pause"}, {"verb": "rm", "jobs": ["j0-s0"]}, {"verb": "pause", "jobs": ["j*"]}, [], {}):
+        nested = 100_000 * b"["
+        for wrong in (
+            *({"verb": "pause"}, {"verb": "rm", "jobs": ["j0-s0"]}, {"verb": "pause", "jobs": ["j*"]}, [], {}),
+            *(nested, b'{"verb": "stop", "jobs": ' + nested, b"\xff", b""),
+        ):
             assert server.post("/api/this/control", wrong)[0] == 400
         assert server.request("/api/this/control?verb=stop", authorization=f"Bearer {server.token}")[0] == 405
         assert ledger.take_requests() == []

@@ -57,7 +57,7 @@ def own_search(folder: Path, deed: str, code: str) -> RunPaths:
             for rest in (
                 ("own:Gone", "", "AttributeError: module 'own' has no attribute 'Gone'"),
                 ("own:Own", "raise ValueError('two\\nlines')", "cannot be made: ValueError: two lines"),
-                ("own:Own", "os.kill(os.getpid(), 11)", "cannot be made: its process ended with exit code -11"),
+                ("own:Own", "os.kill(os.getpid(), 11)", "cannot be made: its process ended with signal 11"),
                 ("own:Own", "watchdog.LIMIT_S = 600; time.sleep(600)", 'the sampler "own:Own" was not made within 2 s'),
             )
         ),
@@ -69,10 +69,24 @@ def test_a_sampler_that_cannot_be_made_is_a_problem_before_anything_is_launched(
     declared = own_search(tmp_path, "constructor", code).search_declared
     declared.write_text(declared.read_text().replace("own:Own", sampler))
     experiment = resume.declared_search(RunPaths(declared.parents[1]))
-    problem = sampler_check.examine(experiment, time_limit_s=2.0)
+    problem = sampler_check.examine(experiment, time_limit_s=2.0 if "within 2 s" in message else commands.PATIENCE_S)
     assert problem is not None
     assert problem.where == "search.sampler"
     assert message in problem.message
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_sampler_whose_process_is_killed_is_made_once_more(kills: int, tmp_path: Path) -> None:
+    code = f"open({str(tmp_path / 'made')!r}, 'a').write('.'); "
+    code += f"os.path.getsize({str(tmp_path / 'made')!r}) > {kills} or os.kill(os.getpid(), 9)"
+    declared = own_search(tmp_path, "constructor", code).search_declared
+    experiment = resume.declared_search(RunPaths(declared.parents[1]))
+    problem = sampler_check.examine(experiment, time_limit_s=commands.PATIENCE_S)
+    assert (tmp_path / "made").read_text() == ".."
+    if kills == 1:
+        assert problem is None
+    else:
+        assert "cannot be made: its process ended with signal 9 (Killed), which the kernel sends" in str(problem)
 
 
 @pytest.mark.slow
