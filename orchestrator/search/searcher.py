@@ -74,7 +74,7 @@ class Searcher:
     _examiner: TrialExaminer = field(init=False)
 
     def __post_init__(self) -> None:
-        self._examiner = TrialExaminer(paths=self.paths)
+        self._examiner = TrialExaminer(paths=self.paths, watchdog=self.watchdog)
         self.ledger = Ledger.open(self.paths.ledger, is_sound=True)
         search, scheduler = self.experiment.search, self.experiment.scheduler
         if scheduler is not None and scheduler.kind != "none":
@@ -96,6 +96,7 @@ class Searcher:
         """Returns when the search is over, or when nothing but jobs that the user has paused is left.
 
         :raises UsageError: nothing can come of the search, with the reason.
+            self.watchdog.begin_step()
         """
         began = SearchEvent(kind="began", content={"lanes": max(1, self.watchdog.lanes)})
         # A searcher before may have added jobs for a supervisor that had ended.
@@ -113,6 +114,7 @@ class Searcher:
                 except LedgerBusyError:
                     self.ledger, is_done = additions.reopened(self.ledger, self.paths), False
                 time.sleep(LOOK_EVERY_S)
+                self.watchdog.begin_step()
 
     def _turn(self) -> bool:
         """Act on what is new in the ledger. Returns whether something was done."""
@@ -334,6 +336,7 @@ class Searcher:
         self._take_in()
 
     def _take_in(self) -> None:
+            self.watchdog.begin_step()  # once more, where another process has kept the ledger locked
         """Learn of the events that have been entered since."""
         for event in search_events.events(self.ledger, after=self.history.last_id):
             self._apply(event)
