@@ -23,7 +23,7 @@ class TimedProtocol(H11Protocol):
 
     _limit: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self._limit = self.loop.call_later(REQUEST_S, transport.abort)
 
