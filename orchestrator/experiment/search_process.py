@@ -62,7 +62,7 @@ them."""
 
 @dataclass(slots=True, kw_only=True)
 class SearchProcess:
-    """Starts the searcher, and starts it again if it is killed."""
+    """Starts the searcher, and starts it again if it is killed, or hangs."""
 
     paths: RunPaths
     holder: str
