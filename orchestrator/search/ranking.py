@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import LedgerDamagedError, UsageError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
@@ -80,6 +80,8 @@ class Ranking:
         with run_directory.reading_ledger(self.paths) as ledger:
             rows = [ledger.job_row(job_id) for job_id in ids]
         jobs = {row.job_id: row.job for row in rows if row is not None}
+        if missing := [job_id for job_id in ids if job_id not in jobs]:
+            raise LedgerDamagedError(f"{self.paths.ledger}: has no job {missing[0]}, so nothing was copied")
         name = f"{safe_name(self.paths.root.absolute().name)}-best"
         about = [f"Trial {trial.number}: {self._described(trial)}" for trial in self.shown]
         return copied_trials.copy(self.paths, self.shown, jobs, about, target, name)

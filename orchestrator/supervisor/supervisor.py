@@ -68,6 +68,9 @@ class Supervisor:
     """Moves attempts whose CPUs others have come to use; None: they stay where they are."""
     is_awaiting_jobs: Callable[[], bool] = lambda: False
     """Whether another process, such as that of a search, may still add jobs; asked when none is left."""
+    look_after_others: Callable[[], None] = lambda: None
+    """Starts the processes beside this one, such as that of a search, and starts them again; called on every turn until
+    a stop is requested."""
     now: Callable[[], float] = time.monotonic
     available_memory_mib: Callable[[], int] = available_memory_mib
 
@@ -147,6 +150,8 @@ class Supervisor:
         return self._jobs.states
 
     def _turn(self) -> None:
+        if not self.is_stopping:
+            self.look_after_others()
         self._unhandled.extend(self.executor.poll(self._poll_timeout_s()))
         self._requests.handle()  # before exits are judged: an exit that a stop has caused is no failure
         while self._unhandled:
@@ -193,7 +198,7 @@ class Supervisor:
         return bool(self._jobs.queue or self.policies.is_busy) and not self._termination.stage
 
     def _is_work_left(self) -> bool:
-        awaits_jobs = not self.is_stopping and self.is_awaiting_jobs()
+        awaits_jobs = not self.is_stopping and self.is_awaiting_jobs()  # before requests, which may have its last jobs
         if self._active or self._may_launch:
             return True
         # A retry that came at the last moment, or jobs that were added until now.
