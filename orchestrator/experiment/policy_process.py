@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import IO, ClassVar
 
 from orchestrator.core.environment import CHANNEL_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.parent_death import command_of_child
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.robot_hash import altered_since_training
@@ -132,7 +132,7 @@ class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
             undo.callback(self._channel.close)
             with theirs:
                 self._popen = subprocess.Popen(
-                    [sys.executable, "-m", request.module, str(job.root), *request.arguments()],
+                    command_of_child(request.module, str(job.root), *request.arguments()),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL if is_quiet else None,
                     stderr=self._errors,

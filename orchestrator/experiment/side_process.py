@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.core.parent_death import command_of_child
 from orchestrator.core.regular_files import open_regular
 from orchestrator.core.text import last_line
 from orchestrator.executors.process import child_environment, end_group, has_ended, working_directory
@@ -23,7 +23,8 @@ LOG_BYTES = 4_000
 class SideProcess:
     """A child process in a session of its own, with its output added to a log. It may be started again.
 
-    Its standard input ends when this process does, in whatever way, and it has to end then.
+    The kernel kills it with this process, and with the thread that has started it. Its standard input ends then, too:
+    that is for whatever it has started itself.
     """
 
     arguments: Sequence[str]
@@ -44,7 +45,7 @@ class SideProcess:
         with self.log.open("ab") as output:
             self._log_begin, self._started_at = output.tell(), time.monotonic()
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", *self.arguments, *more],
+                command_of_child(*self.arguments, *more),
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

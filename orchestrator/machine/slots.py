@@ -60,6 +60,10 @@ class Slots(Protocol):
     def grows(self) -> bool:
         """Whether a request that does not fit into an empty pool may fit later."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no slot for a job of one core."""
+
     def acquire(self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
         """A slot with these resources for all ranks together; None while there is none."""
 
@@ -102,6 +106,10 @@ class SlotPool:
         self._held: dict[int, Slot] = {}
         self._gpus = FreeGpus(gpu.index for gpu in machine.gpus)
 
+    @property
+    def is_full(self) -> bool:
+        return not self._has_room(cores=1)
+
     def acquire(
         self,
         cores: int,
@@ -118,8 +126,7 @@ class SlotPool:
 
         :param in_use_elsewhere: CPUs that others use without a lock.
         """
-        in_use = sum(len(slot.cpus) for slot in self._held.values())
-        if len(self._held) >= self.lanes or (self._held and in_use + cores > self._budget):
+        if not self._has_room(cores):
             return None
         with self._locks.choosing() as locked:
             slot = self._slot(cores, gpus, locked.union(in_use_elsewhere))
@@ -130,6 +137,10 @@ class SlotPool:
             self._held[slot.index] = slot
             self._gpus.change(slot.gpus, slot.gpu_share, -1)
         return slot
+
+    def _has_room(self, cores: int) -> bool:
+        in_use = sum(len(slot.cpus) for slot in self._held.values())
+        return len(self._held) < self.lanes and (not self._held or in_use + cores <= self._budget)
 
     def _slot(self, cores: int, gpus: float, elsewhere: frozenset[int]) -> Slot | None:
         cpus = self._choose(cores, elsewhere)

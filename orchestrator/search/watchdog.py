@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from orchestrator.core.parent_death import outlive_parent
 from orchestrator.core.text import rough_duration
 from orchestrator.experiment.search_process import CANNOT_GO_ON
 
@@ -31,11 +32,12 @@ class Watchdog:
     _calls: int = field(default=0, init=False)
 
     def start(self, pipe: int) -> None:
-        """Begin to watch.
+        """Begin to watch, in place of the parent-death signal: that kills this process without those of its group.
 
         :param pipe: from the supervisor, which writes a line with the number of jobs at once when that changes.
         """
         threading.Thread(target=self._watch, args=[pipe], daemon=True).start()
+        outlive_parent()
 
     @contextlib.contextmanager
     def limited(self, sampler: str, call: str) -> Iterator[None]:
