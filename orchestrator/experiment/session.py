@@ -152,6 +152,7 @@ def run(
         backend.report_to(DetachableReporter(reporter).event)
         changed = provenance.record(
             paths,
+            experiment=experiment.name,
             machine=run_plan.machine,
             lanes=backend.slots.lanes,
             repository=repository,

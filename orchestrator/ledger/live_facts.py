@@ -26,6 +26,8 @@ class LiveJob:
     """Of its curriculum, from 1; None: it has none."""
     silent_s: float | None = None
     """For how long it has reported nothing."""
+    has_return: bool = True
+    """Whether it has reported a mean return: one that the ledger has may be of an earlier attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
