@@ -14,9 +14,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CHECKPOINT_SIGNAL = signal.SIGUSR1
 """Requests a checkpoint: of all running workers from the supervisor, of itself from a worker."""
 
-
-AT_ONCE = "--at-once"
-"""Argument of a process beside the supervisor: do what there is to do and end, with the supervisor's priority."""
+GIVE_WAY, AT_ONCE = "--give-way", "--at-once"
+"""Arguments of the process that tells trackers: take only CPU time that nothing else wants; do what there is to do, and
+end.
+"""
 
 
 def set_up_process() -> None:
@@ -29,7 +30,10 @@ def set_up_process() -> None:
 
 
 def give_way() -> None:
-    """Use only CPU time that no other process wants, as far as the kernel lets this process ask for that."""
+    """Use only CPU time that no other process wants, as far as the kernel lets this process ask for that.
+
+    It cannot be undone: without rights, a process never leaves ``SCHED_IDLE`` (sched(7)).
+    """
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with contextlib.suppress(OSError):  # sessions are groups of their own where there are autogroups (sched(7))

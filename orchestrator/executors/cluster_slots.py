@@ -98,6 +98,10 @@ class ClusterSlots:
     def lanes(self) -> int:
         return min(self._max_parallel, self._cores)
 
+    @property
+    def is_full(self) -> bool:
+        return len(self._held) >= self.lanes or not any(self._by_cores)
+
     def acquire(self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
         if len(self._held) >= self.lanes:
             return None

@@ -15,7 +15,7 @@ from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, R
 from orchestrator.core.job_patterns import is_pattern, matching
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.experiment import recovery, run_directory, run_end
+from orchestrator.experiment import done_by_owner, recovery, run_directory, run_end
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger, Request, SummaryRow, live_facts, search_events, summary
 from orchestrator.ledger.live_facts import LiveFacts
@@ -296,8 +296,7 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
     if snapshot.holder is not None:
         _request(snapshot.paths, snapshot.holder, [Request(verb=verb, job_id=job_id) for job_id in chosen])
         return f"{run_dir}: asked its supervisor to {verb} {_these(chosen)}"
-    with run_directory.claim(run_dir) as paths:
-        moved = move_jobs(paths, chosen, verb)
+    moved = _moved(run_dir, chosen, verb)
     if ended := [job_id for job_id in chosen if job_id not in moved]:
         raise UsageError(f"{run_dir}: had ended already, and cannot be {command.past}: {_these(ended)}")
     if verb == "cancel":
@@ -316,6 +315,18 @@ def _standing(row: SummaryRow, verb: JobVerb) -> str:
 
 def _these(jobs: Sequence[str]) -> str:
     return f"{count(len(jobs), 'job')} ({listed(jobs, NAMES_SHOWN)})"
+
+
+def _moved(run_dir: Path, chosen: Sequence[str], verb: JobVerb) -> list[str]:
+    """As :func:`move_jobs`, with the run directory locked; root does it as the user to whom it belongs."""
+
+    def claim_and_move() -> list[str]:
+        with run_directory.claim(run_dir) as paths:
+            return move_jobs(paths, chosen, verb)
+
+    if (owner := done_by_owner.owner_if_not_root(run_dir)) is not None:
+        return done_by_owner.done_by(owner, claim_and_move)
+    return claim_and_move()
 
 
 def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> list[str]:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import IO, ClassVar
 from orchestrator.core.environment import CHANNEL_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.exit_codes import how_it_ended
+from orchestrator.core.parent_death import command_of_child
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.robot_hash import altered_since_training
@@ -133,7 +133,7 @@ class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
             undo.callback(self._channel.close)
             with theirs:
                 self._popen = subprocess.Popen(
-                    [sys.executable, "-m", request.module, str(job.root), *request.arguments()],
+                    command_of_child(request.module, str(job.root), *request.arguments()),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL if is_quiet else None,
                     stderr=self._errors,

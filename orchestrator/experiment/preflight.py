@@ -12,7 +12,6 @@ import math
 import os
 import select
 import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from orchestrator.core.errors import DiskFullError, Problem
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, how_it_ended, is_killed_from_outside
 from orchestrator.core.job import Job
 from orchestrator.core.messages import INIT_SUFFIX, ExaminationAnswer, ExaminationRequest
+from orchestrator.core.parent_death import command_of_child
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import last_line
@@ -304,7 +304,7 @@ class Child:
         self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         self._folder = TemporaryFolder()
         environment = child_environment(TMPDIR=self._folder.name)  # removed even when the process is killed
-        command, pipe = [sys.executable, "-m", "orchestrator.worker.robots.preflight_child"], subprocess.PIPE
+        command, pipe = command_of_child("orchestrator.worker.robots.preflight_child"), subprocess.PIPE
         folder = working_directory(Path(self._folder.name))
         self._popen = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=self._err, cwd=folder, env=environment, start_new_session=True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import os
@@ -215,8 +214,12 @@ def kill_leftover(pid: int, pid_start: float) -> None:
     """Kill the process group of rank 0, which alone writes the job's files; other ranks end when it is gone."""
     deadline = time.monotonic() + 5.0
     while same_process(pid, pid_start) and time.monotonic() < deadline:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        try:
             os.killpg(pid, signal.SIGKILL)
+        except PermissionError:  # it is another user's, and none of ours
+            return
+        except ProcessLookupError:
+            pass
         if is_zombie(pid):
             return  # not every container has a first process that reaps zombies
         time.sleep(0.01)

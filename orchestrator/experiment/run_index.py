@@ -25,6 +25,7 @@ from orchestrator.core.regular_files import read_regular
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import search_events, summary
+from orchestrator.machine import provenance
 
 FINISHED = "finished"
 ORDER = ("running", "paused", "interrupted", "unreadable", FINISHED)
@@ -91,9 +92,12 @@ def below(folder: Path) -> Iterator[RunEntry]:
             return
         here, depth = folders.pop()
         try:
-            if run_directory.is_run_directory(RunPaths(here)):
+            if run_directory.is_run_directory(paths := RunPaths(here)):
                 yield RunEntry(
-                    run_dir=str(here), name=here.name, host=socket.gethostname(), noted_at=here.stat().st_mtime
+                    run_dir=str(here),
+                    name=provenance.experiment_name(paths),
+                    host=socket.gethostname(),
+                    noted_at=here.stat().st_mtime,
                 )
             elif depth < DEEPEST:
                 with os.scandir(here) as found:

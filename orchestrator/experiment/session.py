@@ -125,7 +125,14 @@ def run(
             write_whole(paths.experiment, experiment.text)
         _report_plan(run_plan, options, aside, reporter)
         searcher = SearchProcess(paths=paths, holder=holder, slots=backend.slots, reporter=reporter)
-        tracker = stack.enter_context(TrackProcess(experiment=experiment, paths=paths, reporter=reporter).running())
+        tracker = stack.enter_context(
+            TrackProcess(
+                experiment=experiment,
+                paths=paths,
+                reporter=reporter,
+                has_free_cores=lambda: supervisor.has_free_cores,
+            ).running()
+        )
         supervisor = Supervisor(
             paths=paths,
             rows=rows,
@@ -146,6 +153,7 @@ def run(
         backend.report_to(DetachableReporter(reporter).event)
         changed = provenance.record(
             paths,
+            experiment=experiment.name,
             machine=run_plan.machine,
             lanes=backend.slots.lanes,
             repository=repository,

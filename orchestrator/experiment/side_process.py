@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from orchestrator.core import procfs
 from orchestrator.core.exit_codes import how_it_ended
+from orchestrator.core.parent_death import command_of_child
 from orchestrator.core.regular_files import open_regular
 from orchestrator.core.text import last_line
 from orchestrator.executors.process import child_environment, end_group, has_ended, working_directory
@@ -30,8 +30,9 @@ BEATS_READ = 4_096
 class SideProcess:
     """A child process in a session of its own, with its output added to a log. It may be started again.
 
-    Its standard input is a socket. It ends when this process does, in whatever way, and the child has to end then. What
-    the child writes into it are signs of life, for :attr:`liveness`.
+    The kernel kills it with this process, and with the thread that has started it. Its standard input is a socket that
+    ends then, too: this is for whatever it has started itself. What it writes into the socket are signs of life, for
+    :attr:`liveness`.
     """
 
     arguments: Sequence[str]
@@ -60,7 +61,7 @@ class SideProcess:
             self.liveness = Liveness(looked_at=self._started_at)
             with standard_input:
                 self._popen = subprocess.Popen(
-                    [sys.executable, "-m", *self.arguments, *more],
+                    command_of_child(*self.arguments, *more),
                     stdin=standard_input.fileno(),
                     stdout=output,
                     stderr=output,

@@ -28,6 +28,8 @@ class LiveJob:
     """Who else uses its CPUs, or has used them, for people."""
     silent_s: float | None = None
     """For how long it has reported nothing."""
+    has_return: bool = True
+    """Whether it has reported a mean return: one that the ledger has may be of an earlier attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,8 +129,8 @@ def load(machine: Machine) -> Iterator[Finding]:
     if not hogs:
         yield Finding("ok", "Other work", f"no other process keeps a CPU busy; {average}.")
         return
-    total = sum(cores for _, _, cores in hogs)
-    names = ", ".join(f"{name} (pid {pid}) {cores:.1f} cores" for pid, name, cores in hogs[:5])
+    total = sum(hog.cores for hog in hogs)
+    names = ", ".join(f"{hog.name} (pid {hog.pid}, user {hog.user}) {hog.cores:.1f} cores" for hog in hogs[:5])
     cpus = count(len(machine.cpus), "CPU")
     text = (
         f"{count(len(hogs), 'other process uses', 'other processes use')} {total:.1f} of {cpus} now:"
@@ -141,14 +141,30 @@ def load(machine: Machine) -> Iterator[Finding]:
     yield Finding("warning", "Other work", text, cure)
 
 
-def cpu_hogs(sample_s: float = SAMPLE_S) -> list[tuple[int, str, float]]:
-    """Other processes that keep CPUs busy, the busiest first: pid, name, cores in use. Takes ``sample_s``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuHog:
+    """A process that keeps CPUs busy."""
+
+    pid: int
+    name: str
+    user: str
+    """Or the number of the user, where there is no name."""
+    cores: float
+    """That it uses."""
+
+
+def cpu_hogs(sample_s: float = SAMPLE_S) -> list[CpuHog]:
+    """Other processes that keep CPUs busy, the busiest first. Takes ``sample_s``."""
     import psutil
 
-    def used() -> dict[tuple[int, float], tuple[str, float]]:
+    def used() -> dict[tuple[int, float], tuple[str, str, float]]:
         return {
-            (process.pid, process.info["create_time"]): (process.info["name"], sum(process.info["cpu_times"][:2]))
-            for process in psutil.process_iter(["name", "create_time", "cpu_times"])
+            (process.pid, process.info["create_time"]): (
+                process.info["name"],
+                process.info["username"] or "unknown",
+                sum(process.info["cpu_times"][:2]),
+            )
+            for process in psutil.process_iter(["name", "username", "create_time", "cpu_times"])
             if process.info["cpu_times"] and process.pid != os.getpid()
         }
 
@@ -156,9 +172,11 @@ def cpu_hogs(sample_s: float = SAMPLE_S) -> list[tuple[int, str, float]]:
     time.sleep(sample_s)
     after, elapsed_s = used(), time.monotonic() - begin
     hogs = [
-        (key[0], name, (cpu_s - before[key][1]) / elapsed_s) for key, (name, cpu_s) in after.items() if key in before
+        CpuHog(pid=key[0], name=name, user=user, cores=(cpu_s - before[key][2]) / elapsed_s)
+        for key, (name, user, cpu_s) in after.items()
+        if key in before
     ]
-    return sorted((hog for hog in hogs if hog[2] >= HOG_CORES), key=lambda hog: -hog[2])
+    return sorted((hog for hog in hogs if hog.cores >= HOG_CORES), key=lambda hog: -hog.cores)
 
 
 def memory(machine: Machine, available_mib: int, kills: int | None) -> Iterator[Finding]:

@@ -145,6 +145,7 @@ class Repository:
 def record(
     paths: RunPaths,
     *,
+    experiment: str,
     machine: Machine,
     lanes: int,
     repository: Repository,
@@ -154,6 +155,7 @@ def record(
 ) -> list[str]:
     """Append this session to the list in ``provenance.json``.
 
+    :param experiment: its name.
     :param backend: facts about it.
     :param user_code: folder that jobs import Python code from → a hash of its Python files.
     :param declared: job file and options from which the jobs were made, as :func:`declaration` returns it.
@@ -162,6 +164,7 @@ def record(
     sessions = _sessions(paths)
     session = {
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "experiment": experiment,
         "command": sys.argv,
         **(declared or {}),
         "host": socket.gethostname(),
@@ -202,6 +205,14 @@ def declaration(paths: RunPaths) -> Mapping[str, Any]:
         if isinstance(session, dict) and all(isinstance(session.get(key), kind) for key, kind in kinds.items()):
             return session
     return {}
+
+
+def experiment_name(paths: RunPaths) -> str:
+    """The name of the experiment in ``paths``; that of the directory where none is recorded, as of earlier versions."""
+    for session in reversed(_sessions(paths)):
+        if isinstance(session, dict) and isinstance(name := session.get("experiment"), str) and name:
+            return name
+    return paths.root.resolve().name
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -90,6 +90,10 @@ class Slots(Protocol):
     def grows(self) -> bool:
         """Whether a request that does not fit into an empty pool may fit later."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no slot for a job of one core."""
+
     def acquire(self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
         """A slot with these resources for all ranks together; None while there is none."""
 
@@ -140,6 +144,10 @@ class SlotPool:
         """By the index of their slot."""
         self._gpus = FreeGpus(gpu.index for gpu in machine.gpus)
 
+    @property
+    def is_full(self) -> bool:
+        return not self._has_room(cores=1)
+
     def acquire(
         self,
         cores: int,
@@ -155,8 +163,7 @@ class SlotPool:
 
         :param in_use_elsewhere: CPUs that others hold without saying so.
         """
-        in_use = sum(len(slot.cpus) for slot in self._held.values())
-        if len(self._held) >= self.lanes or (self._held and in_use + cores > self._budget):
+        if not self._has_room(cores):
             return None
         for choice in range(1, MOST_CHOICES + 1):
             with self._neighbours.turn():
@@ -171,6 +178,10 @@ class SlotPool:
             self.release(slot)
             time.sleep(random.uniform(0, LONGEST_PAUSE_S))  # two that give way must not go on in step
         return None
+
+    def _has_room(self, cores: int) -> bool:
+        in_use = sum(len(slot.cpus) for slot in self._held.values())
+        return len(self._held) < self.lanes and (not self._held or in_use + cores <= self._budget)
 
     def _hold(self, slot: Slot) -> None:
         self._held[slot.index] = slot

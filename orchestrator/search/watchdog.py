@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from orchestrator.core import users_code
+from orchestrator.core.parent_death import outlive_parent
 from orchestrator.core.text import rough_duration
 from orchestrator.experiment.search_process import CALL_S, CANNOT_GO_ON
 
@@ -38,13 +39,14 @@ class Watchdog:
     """Steps that have begun."""
 
     def start(self, pipe: int) -> None:
-        """Begin to watch.
+        """Begin to watch, in place of the parent-death signal: that kills this process without those of its group.
 
         :param pipe: from the supervisor, which writes a line with the number of jobs at once when that changes, and to
             it, if it is a socket.
         """
         os.set_blocking(pipe, False)
         threading.Thread(target=self._watch, args=[pipe], daemon=True).start()
+        outlive_parent()
 
     def begin_step(self) -> None:
         """Something has been done, and something else begins."""

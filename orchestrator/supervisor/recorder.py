@@ -220,4 +220,5 @@ def _live(attempt: ActiveAttempt, now: float) -> LiveJob:
         run_delay_share=None if progress is None else progress.run_delay_share,
         stage=None if progress is None else progress.stage,
         silent_s=now - attempt.last_progress,
+        has_return=progress is not None and progress.ep_rew_mean is not None,
     )

@@ -189,6 +189,11 @@ class Supervisor:
         return self.is_stopping and self.counts["PENDING"] + self.counts["RUNNING"] > 0
 
     @property
+    def has_free_cores(self) -> bool | None:
+        """Whether the jobs use fewer cores than they may; None while no job runs."""
+        return not self.slots.is_full if self._active else None
+
+    @property
     def is_stopping(self) -> bool:
         """Whether a stop has been requested."""
         return self._termination.stage > 0

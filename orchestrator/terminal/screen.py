@@ -188,6 +188,7 @@ def _of_row(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -
     phase = job.phase if job else "starting" if live else row["state"]
     is_starting = is_running and phase == "starting"  # from which checkpoint is not known yet
     rate = None if is_starting else row["env_steps_per_s"]
+    has_return = not is_starting and (job is None or job.has_return)
     cpus = ",".join(map(str, row["cpus"] or [])) if is_running else ""
     return JobLine(
         job_id=row["job_id"],
@@ -196,8 +197,8 @@ def _of_row(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -
         share=None if is_starting else _share(row),
         env_steps=None if is_starting else row["env_steps"],
         env_steps_per_s=rate,
-        ep_rew_mean_first=row["ep_rew_mean_first"],
-        ep_rew_mean=row["ep_rew_mean"],
+        ep_rew_mean_first=row["ep_rew_mean_first"] if has_return else None,
+        ep_rew_mean=row["ep_rew_mean"] if has_return else None,
         eval_mean=row["eval_mean"],
         measures=row.get("measures"),
         remaining_s=_steps_to_go(row, goals) / rate if rate and is_running else None,

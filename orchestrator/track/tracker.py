@@ -17,7 +17,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import count
 from orchestrator.experiment import run_directory
-from orchestrator.experiment.track_process import WARNING
+from orchestrator.experiment.track_process import COMPLETE, HAS_BEGUN, WARNING
 from orchestrator.ledger import SummaryRow
 from orchestrator.track.publisher import Publisher
 
@@ -27,6 +27,8 @@ FINAL_RETRY_S = 2.0
 PREVIEWS_S = 5.0
 """How long the end of a run sends previews to a tracker; one that has begun is finished."""
 LONGEST_S = 300.0
+FILES_OF_THIS_MACHINE = ("tensorboard", "trackio")
+"""Trackers that no server can keep waiting. The others come after them."""
 SHARE = 0.002
 """Of one core that turns take at most, as a turn that took longer is followed by a longer pause."""
 
@@ -44,7 +46,12 @@ class Finish(threading.Event):
 
 def warn(message: str, what_next: str = "it is tried again") -> None:
     """For the supervisor to pass on."""
-    print(f"{WARNING}{message}; {what_next}", flush=True)
+    _say(f"{WARNING}{message}; {what_next}")
+
+
+def _say(line: str) -> None:
+    """For the supervisor, which reads the log."""
+    print(line, flush=True)
 
 
 @dataclass(slots=True)
@@ -67,16 +74,17 @@ class JobRows:
 def run(paths: RunPaths, finish: Finish) -> bool:
     """Returns whether every tracker has everything."""
     declared: dict[str, Any] = json.loads(read_regular(paths.track_declared))
+    ordered = sorted(declared["trackers"], key=lambda backend: backend not in FILES_OF_THIS_MACHINE)
     publishers = [
         Publisher(
             paths=paths,
             experiment=declared["name"],
             backend=backend,
-            options=options,
+            options=declared["trackers"][backend],
             report=warn,
             previews_s=PREVIEWS_S,
         )
-        for backend, options in declared["trackers"].items()
+        for backend in ordered
     ]
     with contextlib.ExitStack() as stack:
         for publisher in publishers:
@@ -86,19 +94,25 @@ def run(paths: RunPaths, finish: Finish) -> bool:
 
 def _loop(publishers: Sequence[Publisher], jobs: JobRows, finish: Finish) -> bool:
     due, incomplete = dict.fromkeys((one.backend for one in publishers), 0.0), list(publishers)
+    has_begun = False
     while True:
         is_last, began, now = finish.is_set(), time.process_time(), time.monotonic()
         if due_now := [one for one in incomplete if is_last or now >= due[one.backend]]:
+            due_now.sort(key=lambda one: one.failures)  # a server that does not answer keeps no other tracker waiting
             with contextlib.suppress(LedgerBusyError):
                 rows = jobs.read()
                 for publisher in due_now:
                     failures = publisher.failures
                     if publisher.turn(rows, is_last=is_last) and is_last:
                         incomplete.remove(publisher)
+                        _say(f"{COMPLETE}{publisher.backend}")
                         if publisher.left_out:
                             late = f"{publisher.backend}: no time for {count(publisher.left_out, 'preview')}"
                             warn(late, f"`publish {publisher.paths.root} --to {publisher.backend}` sends the rest")
                     due[publisher.backend] = time.monotonic() + (RETRY_S if publisher.failures > failures else 0.0)
+                if not has_begun:
+                    has_begun = True
+                    _say(HAS_BEGUN)
         if is_last and not incomplete:
             return True
         if is_last:

@@ -49,7 +49,7 @@ def values(
         *(row["state"], activity, brief(line.share), steps, row["total_timesteps"]),
         goals.get(row["job_id"]),
         brief(line.env_steps_per_s),
-        *(brief(row["ep_rew_mean_first"]), brief(row["ep_rew_mean"]), brief(row["eval_mean"]), measure),
+        *(brief(line.ep_rew_mean_first), brief(line.ep_rew_mean), brief(row["eval_mean"]), measure),
         *(brief(measured), tenths(row["wall_s"]), tenths(row["started_at"])),
         None if is_running else tenths(row["ended_at"]),
         *(brief(line.cpu_share), brief(line.run_delay_share), row["attempts"], row["ranks"]),

@@ -19,8 +19,9 @@ from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import resume, run_directory
 from orchestrator.experiment.control import Snapshot
-from orchestrator.experiment.run_follower import RunFollower, RunLook
+from orchestrator.experiment.run_follower import Mark, RunFollower, RunLook, mark
 from orchestrator.ledger import AttemptRow, SummaryRow
+from orchestrator.machine import provenance
 from orchestrator.report.experiment_facts import ReportedAttempt, attempt_outcome
 from orchestrator.terminal import screen
 from orchestrator.web.board import Changes
@@ -65,6 +66,8 @@ class RunSource:
         """Whether the ledger has not changed since the files of jobs were read for contention."""
         self._examine_due = 0.0
         self._search = SearchFactsReader(self.paths)
+        self._named: tuple[Mark, str] | None = None
+        """The name of the experiment, and what there was when it was read."""
 
     def read(self) -> Changes:
         look, changes = self._follower.look(), Changes()
@@ -108,9 +111,16 @@ class RunSource:
                 self._shown[job_id] = made_of
                 changes.set(f"job:{job_id}", values(row, position, live, snapshot.goals, media))
 
+    def _name(self) -> str:
+        """As `list` has it. Read only when it may have changed."""
+        written = mark(self.paths.provenance)
+        if self._named is None or self._named[0] != written:
+            self._named = written, provenance.experiment_name(self.paths)
+        return self._named[1]
+
     def _head(self, look: RunLook) -> dict[str, Any]:
         head: dict[str, Any] = {
-            "name": shown(self.paths.root.resolve().name, LONGEST_TEXT),
+            "name": shown(self._name(), LONGEST_TEXT),
             "root": shown(str(self.paths.root.absolute()), LONGEST_TEXT),
             "kind": page_kind(self.paths.root),
             "condition": look.condition,

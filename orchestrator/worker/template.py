@@ -18,9 +18,10 @@ from typing import NoReturn
 from orchestrator.core.environment import CHANNEL_VARIABLE, TOKEN_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ForkAnswer, ForkOrder
+from orchestrator.core.parent_death import die_with_parent
 from orchestrator.core.process_setup import block_checkpoint_signal, set_up_process
 from orchestrator.worker import __main__ as worker
-from orchestrator.worker.runtime import failures, lifeline, sibling_fork, startup
+from orchestrator.worker.runtime import failures, sibling_fork, startup
 
 LARGEST_ORDER_BYTES = 1 << 17
 
@@ -43,7 +44,7 @@ def serve(prepare: Callable[[], object], run: Callable[[list[str]], NoReturn]) -
     """
     set_up_process()
     block_checkpoint_signal()  # a forked worker unblocks it once it has a handler
-    lifeline.die_with_parent()
+    die_with_parent()
     mark = TokenMark()
     with socket.socket(fileno=int(sys.argv[1])) as control:
         control.set_inheritable(False)

@@ -61,10 +61,14 @@ def test_a_run_that_is_killed_and_resumed_is_one_curve_and_its_weights_are_those
 @pytest.mark.slow
 def test_a_tracker_that_is_away_is_a_warning_and_the_experiment_succeeds(tmp_path: Path) -> None:
     needs("mlflow")
-    head = 'track = { mlflow = { uri = "http://127.0.0.1:9" } }'
+    needs("tensorboard")
+    head = 'track = { mlflow = { uri = "http://127.0.0.1:9" }, tensorboard = true }'
     jobs = commands.write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER}, head=head)
     with commands.Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
         assert run.end() == 0, run.stderr
     messages = [event["message"] for event in run.events if event["event"] == "warning"]
     assert sum("mlflow" in message and "tried again" in message for message in messages) == 1
-    assert any("publish" in message and "sends what is missing" in message for message in messages)
+    (missing,) = [message for message in messages if "publish" in message and "sends what is missing" in message]
+    assert "mlflow may not have" in missing
+    assert "tensorboard" not in missing
+    assert steps(RunPaths(tmp_path / "run"), "hopper-s0") == expected(RunPaths(tmp_path / "run"), "hopper-s0")

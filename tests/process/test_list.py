@@ -15,6 +15,8 @@ from supervisor_helpers import Experiment, make_job
 
 from orchestrator.core.job import Cause, Failed, Paused, State, Succeeded
 from orchestrator.experiment import run_directory, run_index
+from orchestrator.web.folder_source import FolderSource
+from orchestrator.web.run_source import RunSource
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +71,19 @@ def test_states_and_counts_are_those_of_the_run_directories(tmp_path: Path) -> N
     assert "the broken" in shown
     assert "the done" not in shown
     assert "1 experiment more" in shown
+
+
+def test_list_and_the_live_page_name_an_experiment_alike(tmp_path: Path) -> None:
+    sessions = [{"experiment": "before"}, {"experiment": "the robots"}, {"note": "of another version"}]
+    root = make_run_dir(tmp_path / "robots", None)
+    (root / "provenance.json").write_text(json.dumps(sessions))
+    make_run_dir(tmp_path / "earlier", None)
+    names = {Path(row["run_dir"]).name: name for name, row in listed(cwd=tmp_path).items()}
+    assert names["robots"] == "the robots"
+    shown = FolderSource(tmp_path).read().put
+    runs = [json.loads(text)["name"] for name, text in shown.items() if name != "head"]
+    assert sorted(runs) == ["earlier", "the robots"], "a name that is not recorded is that of the folder"
+    assert json.loads(RunSource(root).read().put["head"])["name"] == "the robots"
 
 
 def test_entries_of_what_is_gone_are_removed_and_those_of_other_machines_are_left(tmp_path: Path, index: Path) -> None:

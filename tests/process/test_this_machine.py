@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import stat
 import subprocess
 import sys
@@ -25,7 +26,8 @@ def test_a_process_that_hogs_a_cpu_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         try:
             assert hog.stdout is not None
             hog.stdout.readline()
-            assert hog.pid in [pid for pid, _, _ in doctor_checks.cpu_hogs(0.2)]
+            users = {found.pid: found.user for found in doctor_checks.cpu_hogs(0.2)}
+            assert users[hog.pid] == pwd.getpwuid(os.getuid()).pw_name
         finally:
             hog.kill()
 

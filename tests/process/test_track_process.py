@@ -7,37 +7,77 @@ import errno
 import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
-from command_helpers import wait_until
+from command_helpers import PATIENCE_S, wait_until
+from kill_helpers import command_of
 from supervisor_helpers import RecordingReporter, make_machine
 
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.process_setup import AT_ONCE
+from orchestrator.core.process_setup import AT_ONCE, GIVE_WAY
 from orchestrator.experiment import control, run_directory, search_process, track_process, videos
 from orchestrator.experiment.search_process import SearchProcess
 from orchestrator.experiment.side_process import SideProcess
-from orchestrator.experiment.track_process import FINISH, MODULE, MOST_BYTES, TrackProcess
+from orchestrator.experiment.track_process import (
+    COMPLETE,
+    FINISH,
+    HAS_BEGUN,
+    MODULE,
+    MOST_BYTES,
+    STEADY_S,
+    TrackProcess,
+)
 from orchestrator.ledger import Ledger
 from orchestrator.machine.slots import SlotPool
-from orchestrator.track.tracker import JobRows
+from orchestrator.track import tracker
+from orchestrator.track.tracker import Finish, JobRows
 
 ENDS = ("platform",)
 """A module that prints a line and ends."""
 SILENT = ("abc",)
+HANGS = f"""
+import sys, time
+if "{AT_ONCE}" in sys.argv:
+    print("{COMPLETE}tensorboard")
+    sys.exit(int("mlflow" in sys.argv))
+if "begins" in sys.argv:
+    print("{HAS_BEGUN}", flush=True)
+time.sleep(600)
+"""
+"""A module that gets no CPU time, unless it is to do everything at once. Arguments: ``mlflow`` cannot be sent to;
+``begins``: it has got some.
+"""
 
 
-def tracked(folder: Path) -> tuple[TrackProcess, RecordingReporter]:
-    """With a process that ends at once in place of the real one."""
+def tracked(folder: Path, *trackers: str, arguments: Sequence[str] = ENDS) -> tuple[TrackProcess, RecordingReporter]:
+    """With another process in place of the real one; all cores are taken."""
     paths, reporter = RunPaths(folder), RecordingReporter()
-    experiment: Any = SimpleNamespace(name="robots", trackers={"tensorboard": {}})
-    made = TrackProcess(experiment=experiment, paths=paths, reporter=reporter)
-    made._process = SideProcess(arguments=ENDS, run_dir=folder, log=paths.track_log)
+    experiment: Any = SimpleNamespace(name="robots", trackers={name: {} for name in trackers or ("tensorboard",)})
+    made = TrackProcess(experiment=experiment, paths=paths, reporter=reporter, has_free_cores=lambda: False)
+    made._process = SideProcess(arguments=arguments, run_dir=folder, log=paths.track_log)
     return made, reporter
+
+
+@pytest.fixture
+def hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The module :data:`HANGS`."""
+    (tmp_path / "hangs.py").write_text(HANGS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return "hangs"
+
+
+def arguments_of(process: TrackProcess) -> list[str]:
+    popen = process._process._popen
+    assert popen is not None
+    given: list[str] = wait_until(
+        lambda: [word for word in command_of(popen.pid) if word.startswith("--")], "its start"
+    )
+    return given
 
 
 def has_ended(process: SideProcess) -> None:
@@ -45,21 +85,96 @@ def has_ended(process: SideProcess) -> None:
     process._popen.wait()
 
 
-def test_the_process_takes_what_cpu_time_is_left_unless_it_is_waited_for(tmp_path: Path) -> None:
+def test_the_process_takes_what_cpu_time_is_left_where_it_is_told_to(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     paths.track_declared.parent.mkdir()
     paths.track_declared.write_text(json.dumps({"name": "robots", "trackers": {}}))
     process = SideProcess(arguments=(MODULE, str(tmp_path)), run_dir=tmp_path, log=paths.track_log)
-    process.start()
+    process.start(GIVE_WAY)
     assert process._popen is not None
     pid = process._popen.pid
     wait_until(lambda: os.sched_getscheduler(pid) == os.SCHED_IDLE, "the lowest priority")
+    process.start()
     process.tell(FINISH)
     assert process._popen.wait() == 0
-    process.end()
     process.start(AT_ONCE)
     assert process._popen.wait() == 0, "nobody has told it to finish"
     process.end()
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_process_that_gets_no_cpu_time_is_replaced_once_cores_are_free_for_some_time(
+    begins: bool, tmp_path: Path, hangs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, reporter = tracked(tmp_path, arguments=[hangs, "--", *(["begins"] if begins else [])])
+    now = 100.0
+    monkeypatch.setattr(track_process, "time", SimpleNamespace(monotonic=lambda: now))
+    with process.running():
+        process.look_after()
+        assert GIVE_WAY in arguments_of(process)
+        if begins:
+            wait_until(lambda: HAS_BEGUN in process.paths.track_log.read_text(), "it has begun")
+        for free, later_s in ((True, STEADY_S / 2), (False, STEADY_S), (True, STEADY_S / 2), (True, 0.0)):
+            process.has_free_cores = lambda free=free: free
+            process.look_after()
+            now += later_s
+            assert process._process.starts == 1, "a job may be about to be launched"
+        now += STEADY_S
+        process.look_after()
+        assert (GIVE_WAY in arguments_of(process)) is begins
+        assert process._process.starts == 2 - begins
+    assert not reporter.messages(), "nothing has gone wrong"
+
+
+def test_nothing_is_started_before_jobs_are(tmp_path: Path, hangs: str) -> None:
+    process, _ = tracked(tmp_path, arguments=[hangs])
+    process.has_free_cores = lambda: None
+    process.look_after()
+    assert process._process.starts == 0
+
+
+def test_the_end_of_a_run_waits_for_no_process_that_gets_no_cpu_time(
+    tmp_path: Path, hangs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PATIENCE_S", "TIME_LIMIT_S"):
+        monkeypatch.setattr(track_process, name, PATIENCE_S)
+    process, reporter = tracked(tmp_path, arguments=[hangs])
+    with process.running():
+        process.look_after()
+        process.finish(lambda: False)
+    assert not reporter.messages()
+
+
+def test_only_trackers_that_lack_something_are_named_at_the_end(tmp_path: Path, hangs: str) -> None:
+    process, reporter = tracked(tmp_path, "tensorboard", "mlflow", arguments=[hangs, "mlflow"])
+    with process.running():
+        process.finish(lambda: False)
+    assert reporter.messages().startswith("trackers: mlflow may not have everything")
+
+
+def test_each_tracker_that_has_everything_is_named_and_a_server_that_is_away_is_asked_last(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    finish, asked = Finish(), list[str]()
+
+    class OneTracker(SimpleNamespace):
+        def turn(self, rows: object, *, is_last: bool) -> bool:
+            asked.append(self.backend)
+            if self.backend == "mlflow":
+                self.failures += 1
+                if self.failures == 2:
+                    finish.set()
+                return self.failures > 3
+            return True
+
+    away, sound = (OneTracker(backend=name, failures=0, left_out=0) for name in ("mlflow", "wandb"))
+    jobs: Any = SimpleNamespace(read=list)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RETRY_S", "EVERY_S", "FINAL_RETRY_S"):
+            patch.setattr(tracker, name, 0.0)
+        assert tracker._loop([away, sound], jobs, finish)
+    assert asked == ["mlflow", "wandb", "wandb", "mlflow", "wandb", "mlflow", "mlflow"]
+    assert capsys.readouterr().out.splitlines() == [HAS_BEGUN, f"{COMPLETE}wandb", f"{COMPLETE}mlflow"]
 
 
 def test_a_log_that_cannot_be_read_does_not_concern_the_supervisor(

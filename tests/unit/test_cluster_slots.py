@@ -36,6 +36,17 @@ def slots_of(*nodes: tuple[int, int, int], max_parallel: int | None = None) -> C
     return made
 
 
+def test_a_cluster_is_full_when_all_cores_or_all_jobs_at_once_are_taken() -> None:
+    slots = slots_of((1, 0, 10), (2, 0, 10))
+    for cores, is_full in ((2, False), (1, True)):
+        assert not slots.is_full
+        assert slots.acquire(cores) is not None
+        assert slots.is_full is is_full
+    slots = slots_of((2, 0, 10), max_parallel=1)
+    slots.acquire(1)
+    assert slots.is_full
+
+
 def nodes_of(slots: Iterable[Slot | None]) -> list[str | None]:
     return [None if slot is None else "+".join(place.node for place in slot.rank_slots) for slot in slots]
 

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.core.text import cpu_text
 from orchestrator.machine import doctor_checks, slurm_allocation, topology
-from orchestrator.machine.doctor_checks import Finding
+from orchestrator.machine.doctor_checks import CpuHog, Finding
 from orchestrator.machine.gpu import Gpu
 from orchestrator.machine.slurm_allocation import SLURM_PROGRAMS
 from orchestrator.machine.thread_census import CensusTimeoutError, Stage
@@ -153,10 +153,14 @@ def test_only_a_governor_that_really_saves_power_is_a_warning(
 
 
 def test_hogs_leave_room_in_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_checks, "cpu_hogs", lambda: [(7, "blender", 2.0), (8, "cc1plus", 0.9)])
+    hogs = [
+        CpuHog(pid=7, name="blender", user="ada", cores=2.0),
+        CpuHog(pid=8, name="cc1plus", user="12345", cores=0.9),
+    ]
+    monkeypatch.setattr(doctor_checks, "cpu_hogs", lambda: hogs)
     (finding,) = doctor_checks.load(made(cores=4))
     assert finding.level == "warning"
-    assert "blender (pid 7) 2.0 cores" in finding.detail
+    assert "blender (pid 7, user ada) 2.0 cores, cc1plus (pid 8, user 12345) 0.9 cores" in finding.detail
     assert "--max-parallel 1" in finding.cure
 
 

@@ -422,6 +422,16 @@ class TestSlotPool:
         pool = SlotPool(made(cores=12, gpus=1))
         assert [pool.acquire(1, share) is not None for _ in range(11)].count(True) == fit
 
+    def test_a_pool_is_full_when_lanes_or_cores_are_taken(self) -> None:
+        for cores, max_parallel in ((4, None), (1, 1)):
+            pool = SlotPool(made(), max_parallel)
+            assert not pool.is_full
+            slot = pool.acquire(cores)
+            assert pool.is_full
+            assert slot is not None
+            pool.release(slot)
+            assert not pool.is_full
+
     def test_releasing_twice_is_refused(self) -> None:
         pool = SlotPool(made())
         slot = pool.acquire(1)

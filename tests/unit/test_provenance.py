@@ -37,6 +37,7 @@ class Sessions:
         self._patch.setattr(provenance, "cpu_model", lambda: cpu)
         return provenance.record(
             self.paths,
+            experiment="robots",
             machine=make_machine(1),
             lanes=1,
             repository=NoRepository(),

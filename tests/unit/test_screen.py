@@ -188,7 +188,8 @@ def test_the_view_of_the_supervisor_as_a_screen() -> None:
 
 
 def test_a_reading_of_the_files_as_a_screen() -> None:
-    reading = snapshot(a=RUNNING, b=FAILED, c={"state": "PENDING"}, d={**RUNNING, "started_at": 0.5})
+    running = {**RUNNING, "ep_rew_mean_first": 1.5, "ep_rew_mean": 12.5}
+    reading = snapshot(a=running, b=FAILED, c={"state": "PENDING"}, d={**running, "started_at": 0.5})
     shown = screen.of_snapshot(reading)
     last_launched, row = shown.running
     assert (last_launched.job_id, row.job_id) == ("d", "a"), "in order of launch"
@@ -202,6 +203,10 @@ def test_a_reading_of_the_files_as_a_screen() -> None:
     assert (live.cores_busy, live.waiting) == (0.5, "No space.")
     assert (new.share, new.env_steps, new.env_steps_per_s, new.remaining_s) == (None,) * 4, "those of an attempt before"
     assert live.env_steps_per_s == 50.0
+    assert (row.ep_rew_mean, new.ep_rew_mean) == (12.5, None), "the return is of an attempt before, too"
+    jobs = {"a": LiveJob(phase="training", cpu_share=None, run_delay_share=None, has_return=False)}
+    *_, row = screen.of_snapshot(replace(reading, live=LiveFacts(holder="", jobs=jobs))).running
+    assert (row.ep_rew_mean_first, row.ep_rew_mean) == (None, None), "no episode of this attempt has ended"
     jobs = {"a": LiveJob(phase="training", cpu_share=None, run_delay_share=None, silent_s=45.0)}
     *_, row = screen.of_snapshot(replace(reading, live=LiveFacts(holder="", jobs=jobs))).running
     assert row.state == "training, silent 0:45"

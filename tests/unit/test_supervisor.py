@@ -388,6 +388,20 @@ def test_the_view_does_not_count_again_what_a_waiting_job_has_done(tmp_path: Pat
     assert again.supervisor._view().steps_to_go == 600
 
 
+def test_whether_cores_are_free_is_known_while_jobs_run(tmp_path: Path) -> None:
+    lengths = {"a": Behaviour(after_s=10.0), "b": Behaviour(after_s=20.0)}
+    experiment = Experiment(tmp_path, [make_job("a"), make_job("b")], behaviours(lengths))
+    seen: dict[int, set[bool | None]] = {}
+
+    def each_turn(view: View) -> None:
+        seen.setdefault(len(view.active), set()).add(experiment.supervisor.has_free_cores)
+
+    experiment.reporter.each_turn = each_turn
+    assert experiment.supervisor.has_free_cores is None
+    experiment.run()
+    assert seen == {2: {False}, 1: {True}, 0: {None}}
+
+
 def test_the_view_names_the_last_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.supervisor.supervisor.VIEWED", 5)
     table = {"j0000": Behaviour(returncode=1)}

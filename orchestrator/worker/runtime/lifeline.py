@@ -8,21 +8,18 @@ standard library is imported here, because this runs before anything heavy.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from pathlib import Path
 
 from orchestrator.core.environment import CHANNEL_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.parent_death import die_with_parent
 from orchestrator.core.process_setup import set_up_process
 from orchestrator.core.procfs import process_stat
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Channel:
@@ -68,7 +65,7 @@ def attach(*, awaits_go: bool = False) -> Channel | None:
         process are set; before any thread starts, since a thread keeps what it has inherited.
     """
     set_up_process()
-    die_with_parent()
+    die_with_parent()  # had it ended already, the channel tells
     number = os.environ.pop(CHANNEL_VARIABLE, None)
     if number is None:
         return None
@@ -87,15 +84,6 @@ def _receives_go(end: socket.socket) -> bool:
         return bool(end.recv(1))
     except OSError:
         return False
-
-
-def die_with_parent() -> None:
-    """Let the kernel kill this process with the thread that started it. Had that ended already, the channel tells."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-            reason = os.strerror(ctypes.get_errno())
-            print(f"worker: the parent-death signal could not be set: {reason}", file=sys.stderr)
 
 
 def end_orphaned() -> None:

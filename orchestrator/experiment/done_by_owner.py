@@ -1,0 +1,79 @@
+"""What root does in a run directory of another user: a child process does it that is that user's for good.
+
+Whoever owns the directory decides what is in it: links, the pids of workers that are to be killed. So root's own
+process touches none of that, and what is written there belongs to its owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from orchestrator.core.errors import OrchestratorError, RunDirError
+
+
+def owner_if_not_root(root: Path) -> int | None:
+    """The uid of the user for whom this process, which is root's, is to act in ``root``.
+
+    None where it may act itself: it is not root's, or the directory is. A file made there shows whether the file system
+    gives every file one owner. None also in a process with threads, which must not fork.
+    """
+    if os.geteuid() != 0 or threading.active_count() > 1:
+        return None
+    with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=root) as file:
+        owner = root.stat().st_uid
+        return None if owner in (0, os.fstat(file.fileno()).st_uid) else owner
+    return None
+
+
+def done_by(owner: int, work: Callable[[], list[str]]) -> list[str]:
+    """Call ``work`` in a child process of the user ``owner`` alone, and return what it returns. It must load nothing.
+
+    :raises RunDirError: it has failed; the message is that of its error.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = _answer(owner, work)
+            os.write(writing, json.dumps(answer).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        content = pipe.read()
+    os.waitpid(child, 0)
+    answer = json.loads(content or '{"error": "the process that acts for its owner has ended without an answer"}')
+    if "error" in answer:
+        raise RunDirError(answer["error"])
+    done: list[str] = answer["done"]
+    return done
+
+
+def _answer(owner: int, work: Callable[[], list[str]]) -> dict[str, object]:
+    try:
+        _become(owner)
+        return {"done": work()}
+    except OrchestratorError as error:
+        return {"error": str(error)}
+    except Exception as error:
+        return {"error": f"as the user number {owner}, who owns the run directory: {error!r}"}
+
+
+def _become(owner: int) -> None:
+    """Give up every right of root."""
+    try:
+        account = pwd.getpwuid(owner)
+    except KeyError:  # as of a user of another machine
+        group, groups = owner, []
+    else:
+        group, groups = account.pw_gid, os.getgrouplist(account.pw_name, account.pw_gid)
+    os.setgroups(groups)
+    os.setresgid(group, group, group)
+    os.setresuid(owner, owner, owner)

@@ -1,0 +1,79 @@
+"""Processes beside a supervisor end with it in whatever way it ends, also before they have imported anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from command_helpers import wait_until
+from executor_helpers import await_gone
+
+from orchestrator.core import parent_death
+from orchestrator.core.exit_codes import ExitCode
+
+REPOSITORY = Path(__file__).parents[2]
+HANGS = """
+import os, pathlib, time
+pathlib.Path(__file__).with_name(f"importing-{os.getpid()}").touch()
+time.sleep(600)
+"""
+"""A package whose import does not end."""
+SUPERVISOR = """
+import os, sys, time
+from pathlib import Path
+from orchestrator.core.paths import JobPaths
+from orchestrator.experiment.policy_process import ExportRequest, PlayRequest, PolicyProcess, StillsRequest
+from orchestrator.experiment.preflight import Child
+from orchestrator.experiment.side_process import SideProcess
+
+folder = Path(sys.argv[1])
+os.environ["PYTHONPATH"] = sys.argv[1]
+modules = ("orchestrator.track", "orchestrator.search.searcher", "orchestrator.search.sampler_child")
+beside = [SideProcess(arguments=[name, sys.argv[1]], run_dir=folder, log=folder / "process.log") for name in modules]
+for process in beside:
+    process.start()
+job = JobPaths(folder)
+requests = PlayRequest(), StillsRequest(), ExportRequest(to=folder / "policy.onnx")
+processes = [PolicyProcess(job, request, is_quiet=True) for request in requests]
+pids = [*(one._popen.pid for one in beside), *(one.pid for one in processes), (examination := Child())._popen.pid]
+print(*pids, flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_still_imports_ends_with_a_killed_supervisor(tmp_path: Path) -> None:
+    for package in ("numpy", "sqlite3"):
+        (tmp_path / f"{package}.py").write_text(HANGS)
+    command = [sys.executable, "-c", SUPERVISOR, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        pids = [int(pid) for pid in supervisor.stdout.readline().split()]
+        try:
+            for pid in pids:
+                wait_until((tmp_path / f"importing-{pid}").exists, f"process {pid} imports")
+        finally:
+            supervisor.kill()
+    try:
+        await_gone(pids)
+    finally:
+        for pid in pids:
+            if Path(f"/proc/{pid}").exists():
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_process_whose_parent_ended_before_it_could_ask_for_the_signal_ends_at_once() -> None:
+    command = parent_death.command_of_child("platform")
+    command[command.index(str(os.getpid()))] = "1"
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (ExitCode.ORPHANED, b"")
+
+
+def test_a_module_sees_its_own_arguments() -> None:
+    done = subprocess.run(
+        parent_death.command_of_child("json.tool", "--indent=0"), input=b"[]", capture_output=True, check=True
+    )
+    assert done.stdout == b"[]\n"
