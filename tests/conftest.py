@@ -76,6 +76,8 @@ TIERS = ("ray", "bench", "soak", "ranks", "slurm", "e2e", "process", "training",
 
 Tests of clusters mostly wait. So those of Slurm start behind others, which use the processors beside Ray's.
 """
+LONG = ("test_fuzz_readers.py", "test_learning_comparison.py", "test_report.py", "test_supervisor.py")
+"""Files that start first within the last of these folders, for the same reason."""
 TOGETHER = ("ray", "slurm", "bench", "gpu")
 """Folders whose tests share one worker of pytest-xdist: they share a cluster or a GPU, or measure on their own CPUs."""
 OWN_CLUSTERS = ("cluster_commands", "cluster_document", "cluster_network", "two_drivers")
@@ -148,7 +150,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         }
         config.hook.pytest_deselected(items=list(deselected))
         items[:] = [item for item in items if item not in deselected]
-    items.sort(key=lambda item: TIERS.index(_tier(item)) if _tier(item) in TIERS else 0)
+    items.sort(key=lambda item: (TIERS.index(_tier(item)) if _tier(item) in TIERS else 0, item.path.name not in LONG))
 
 
 def _tier(item: pytest.Item) -> str:
