@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import compileall
 import fcntl
+import gc
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,17 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
+# A training in the test's process has the bits of a worker's only if numpy's BLAS has as many threads as there: one.
+with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("OPENBLAS_NUM_THREADS", "1")
+    import numpy  # noqa: F401  # reads it now; processes that tests start do not inherit it
+
 import command_helpers as commands
 from command_helpers import Experiment
 from ray_helpers import ray_cluster, ray_nodes
 from slurm_helpers import _lasting_pilot, fake_slurm, slurm_cluster, slurm_pilots, slurm_scene, slurm_scenes
+
+from orchestrator.worker.runtime import startup
 
 # A script's background job has SIGINT ignored, `nohup` SIGHUP: the commands under test would respect that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -76,6 +84,8 @@ TIERS = ("ray", "bench", "soak", "ranks", "slurm", "e2e", "process", "training",
 
 Tests of clusters mostly wait. So those of Slurm start behind others, which use the processors beside Ray's.
 """
+LONG = ("test_fuzz_readers.py", "test_learning_comparison.py", "test_report.py", "test_supervisor.py")
+"""Files that start first within the last of these folders, for the same reason."""
 TOGETHER = ("ray", "slurm", "bench", "gpu")
 """Folders whose tests share one worker of pytest-xdist: they share a cluster or a GPU, or measure on their own CPUs."""
 OWN_CLUSTERS = ("cluster_commands", "cluster_document", "cluster_network", "two_drivers")
@@ -106,6 +116,21 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("full")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import what tests import as fast as a worker of ours does: every worker of pytest-xdist collects all of them.
+
+    What is imported stays, so the garbage collector would walk it in vain. It is not frozen: Hypothesis, where it is
+    imported later, looks for those who refer to a generator of random numbers.
+    """
+    gc.disable()
+    try:
+        with startup.without_unused_packages():
+            return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """What tests import keeps compiled files no longer: they write modules of one name and size in the same second."""
     sys.dont_write_bytecode = KEEPS_NO_BYTECODE
@@ -133,7 +158,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         }
         config.hook.pytest_deselected(items=list(deselected))
         items[:] = [item for item in items if item not in deselected]
-    items.sort(key=lambda item: TIERS.index(_tier(item)) if _tier(item) in TIERS else 0)
+    items.sort(key=lambda item: (TIERS.index(_tier(item)) if _tier(item) in TIERS else 0, item.path.name not in LONG))
 
 
 def _tier(item: pytest.Item) -> str:
@@ -164,7 +189,7 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
         if not (cwd / ".trained").exists():
             jobs = commands.write_experiment(
                 cwd,
-                {"name": "hopper", "xml": commands.HOPPER},
+                {"name": "hopper", "xml": commands.HOPPER, "eval_episodes": 1},
                 {"name": "balancer", "xml": commands.BALANCER, "task": "balance", "eval_episodes": 1},
             )
             done = commands.give("run", jobs, "--run-dir", "run", cwd=cwd)

@@ -53,9 +53,12 @@ def _cut(path: Path, limit_bytes: int) -> None:
         while target < limit_bytes and (content := os.pread(log, COPY_BYTES, source)):
             written = os.pwrite(log, content, target)
             source, target = source + written, target + written
-        before = os.fstat(log).st_size - (GAP_BYTES if dropped else 0)
-        os.pwrite(log, _gap(dropped + before - (target - GAP_BYTES)), HEAD_BYTES)
+        kept = target - GAP_BYTES + (GAP_BYTES if dropped else 0)
+        os.pwrite(log, _gap(dropped + os.fstat(log).st_size - kept), HEAD_BYTES)
+        # Nothing stands between the last look and the cut; the line, whose writing may take long, is corrected after.
+        before = os.fstat(log).st_size
         os.ftruncate(log, target)
+        os.pwrite(log, _gap(dropped + before - kept), HEAD_BYTES)
 
 
 def _gap(dropped: int) -> bytes:

@@ -130,8 +130,9 @@ def test_what_has_changed_is_refused_in_the_words_of_python(tmp_path: Path, monk
     assert len(list(tmp_path.glob("run.*"))) == 1
 
 
-def test_run_is_the_command_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, odd("good", "nothing"), odd("bad", "fail"))
+def test_run_is_the_command_and_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
+    jobs = write_experiment(tmp_path, odd("good", "nothing"), odd("bad", "nothing"))
     for _ in range(2):
         done = orchestrator.run(jobs, max_parallel=2)
         assert (done.exit_code, done.ok) == (1, False)
@@ -302,8 +303,8 @@ print(action.shape)
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> orchestrator.ExperimentResult:
-    """Result of a robot on a built-in task and of an environment of Gymnasium's, trained for 4 iterations."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run directory of a robot on a built-in task and of an environment of Gymnasium's."""
     folder = tmp_path_factory.mktemp("trained")
     jobs = write_experiment(
         folder,
@@ -315,11 +316,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> orchestrator.ExperimentRes
     )
     done = orchestrator.run(jobs, run_dir=folder / "run")
     assert done.ok
-    return done
-
-
-@pytest.fixture(scope="module")
-def trained(done: orchestrator.ExperimentResult) -> Path:
     return done.run_dir
 
 
@@ -344,11 +340,11 @@ def test_models_load_and_act_where_this_package_is_not_installed(trained: Path) 
     assert done.stdout == "(1,)\n", done.stderr
 
 
-def test_progress_and_timings_have_a_full_row_an_iteration(trained: Path) -> None:
-    for name in ("hopper-s0", "pendulum-s0"):
-        job = trained / "jobs" / name
+def test_progress_and_timings_have_a_full_row_an_iteration(finished_once: commands.Experiment) -> None:
+    for name in ("hopper-s0", "balancer-s0"):
+        job = finished_once.run_dir / "jobs" / name
         progress, timings = (read_rows(job / f"{table}.csv") for table in ("progress", "timings"))
-        assert len(progress) == len(timings) == 2048 // (256 * 2)
+        assert len(progress) == len(timings) == 512 // (64 * 2)
         assert [int(row["iteration"]) for row in timings] == list(range(1, len(timings) + 1))
         assert [row["env_steps"] for row in timings] == [row["time/total_timesteps"] for row in progress]
         optional = () if Path("/sys/fs/cgroup/cpu.stat").exists() else ("throttled_s",)
@@ -361,19 +357,20 @@ def test_progress_and_timings_have_a_full_row_an_iteration(trained: Path) -> Non
         assert total["env_s"] + total["policy_s"] <= total["rollout_s"]
         assert total["backward_s"] + total["optimizer_s"] <= total["train_s"]
         assert total["cpu_s"] > 0
-    row = json.loads((trained / "summary.json").read_text())[0]
+    row = json.loads((finished_once.run_dir / "summary.json").read_text())[0]
     for figure in ("queue_s", "import_s", "first_step_s", "checkpoint_s", "wall_s", "cpu_s", "env_steps_per_s"):
         assert row[figure] is not None, figure
 
 
-def test_measures_of_the_evaluation_are_in_results_and_summaries(done: orchestrator.ExperimentResult) -> None:
-    hopper, pendulum = done
+def test_measures_of_the_evaluation_are_in_results_and_summaries(finished: commands.Experiment) -> None:
+    done = orchestrator.run(finished.jobs, run_dir=finished.run_dir)
+    hopper, balancer = done
     assert hopper.job_dir is not None
     written = json.loads((hopper.job_dir / "eval.json").read_text())["deterministic"]["measures"]
     assert hopper.measures == {name: measure["mean"] for name, measure in written.items()}
     assert "distance_m" in hopper.measures
-    assert pendulum.measures == {}
-    assert (hopper.fitness(), pendulum.fitness()) == (hopper.eval_mean, pendulum.ep_rew_mean)
+    assert "distance_m" not in balancer.measures
+    assert (hopper.fitness(), balancer.fitness()) == (hopper.eval_mean, balancer.eval_mean)
     row = commands.summary(done.run_dir)["hopper-s0"]
     assert row["measures"] == hopper.measures
     cells, others = read_rows(done.run_dir / "summary.csv")

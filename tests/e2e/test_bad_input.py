@@ -124,7 +124,8 @@ def refused_jobs(tmp_path: Path, *jobs: Mapping[str, Any]) -> dict[str, str]:
     before = sorted(tmp_path.rglob("*"))
     with mock.patch.dict(os.environ, PYTHONDONTWRITEBYTECODE="1"):
         done = invoke("run", "jobs.toml", "--run-dir", "run", cwd=cwd)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert done.returncode == 2
+    assert all(" examining: " in line for line in done.stdout.splitlines()), "printed where it takes long"
     assert sorted(tmp_path.rglob("*")) == before
     *problems, count = done.stderr.splitlines()
     assert count.endswith("nothing was launched")
@@ -322,26 +323,43 @@ def test_a_ledger_is_not_rebuilt_from_what_cannot_be_read(finished: Experiment) 
 
 
 Misbehaving: TypeAlias = tuple[dict[str, dict[str, Any]], str]
+SECRET = "swordfish-4711"
 
 
 @pytest.fixture(scope="module")
-def misbehaving(tmp_path_factory: pytest.TempPathFactory) -> Misbehaving:
-    """Rows of an experiment in which every job but one misbehaves, and what ``status`` shows of it."""
+def misbehaved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of an experiment in which every job but one misbehaves.
+
+    Workers are forked, which takes less time; those that run out of memory and that crash are exec'ed.
+    """
     cwd = tmp_path_factory.mktemp("misbehaving")
     (cwd / "explodes.xml").write_text(EXPLODES)
     jobs = write_experiment(
         cwd,
-        odd("eats", "eat", resources={"memory": "500 MiB"}),
+        odd("eats", "eat", resources={"memory": "500 MiB", "start": "exec"}),
         odd("waits", "wait", resources={"timeout": 2}),
         *(odd(name, name) for name in ("nan", "fail", "leave", "vanish", "babble")),
         {"name": "explodes", "xml": "explodes.xml", "task_options": {"terminate_when_unhealthy": False}},
-        odd("segfault", "segfault", retry={"max_retries": 1}),
+        odd("segfault", "segfault", retry={"max_retries": 1}, resources={"start": "exec"}),
         odd("good", "nothing"),
         head='order = "as-listed"',
+        defaults=commands.FORKED,
     )
-    assert give("run", jobs, "--run-dir", "run", "--grace", "0.5", cwd=cwd).returncode == 1
-    rows = {row["name"]: row for row in commands.summary(cwd / "run").values()}
-    return rows, invoke("status", "run", cwd=cwd).stdout
+    assert give("run", jobs, "--run-dir", "run", "--grace", "0.5", cwd=cwd, WANDB_API_KEY=SECRET).returncode == 1
+    return cwd / "run"
+
+
+@pytest.fixture(scope="module")
+def misbehaving(misbehaved: Path) -> Misbehaving:
+    """Its rows, and what ``status`` shows of it."""
+    rows = {row["name"]: row for row in commands.summary(misbehaved).values()}
+    return rows, invoke("status", misbehaved, cwd=misbehaved).stdout
+
+
+def test_no_file_of_a_run_directory_has_a_secret_of_the_environment(misbehaved: Path) -> None:
+    for path in misbehaved.rglob("*"):
+        if path.is_file():
+            assert SECRET.encode() not in path.read_bytes(), path
 
 
 def test_a_job_that_behaves_succeeds_beside_the_others(misbehaving: Misbehaving) -> None:
@@ -356,13 +374,17 @@ def test_non_finite_numbers_fail_as_diverged(name: str, message: str, misbehavin
     assert row["attempts"] == 1, "it would diverge again"
 
 
-def test_errors_of_the_users_code_are_shown_with_their_place_and_not_retried(misbehaving: Misbehaving) -> None:
+def test_errors_of_the_users_code_are_shown_with_their_place_and_not_retried(
+    misbehaving: Misbehaving, misbehaved: Path
+) -> None:
     rows, status = misbehaving
     assert rows["fail"]["message"].startswith("ValueError: the knee fell off (")
     assert "odd.py:" in rows["fail"]["message"]
     assert rows["leave"]["message"].startswith("SystemExit: 3")
     assert f"fail-s0  {rows['fail']['message']}" in status.splitlines(), "the exception and its place, and nothing else"
     assert not any(part in status for part in ("Traceback", "^^^", "  File "))
+    log = (misbehaved / "jobs/fail-s0/attempts/0/worker.log").read_text()
+    assert rows["fail"]["traceback"].splitlines()[-1] in log, "the log has the traceback"
     assert "before the training was done" in rows["vanish"]["message"], "exit code 0 alone is no success"
     assert all(rows[name]["attempts"] == 1 for name in ("fail", "leave", "vanish"))
 

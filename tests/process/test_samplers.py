@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from orchestrator.core.errors import UsageError
 from orchestrator.jobfile.search_spec import ARCHIVE_SAMPLERS, WITHOUT_CHOICES, ArchiveAxis, Dimension, SearchSpec
 from orchestrator.search import shown_trials
-from orchestrator.search.cmaes_sampler import AsynchronousCma
 from orchestrator.search.history import Trial
 from orchestrator.search.samplers import Sampler, TrialOutcome, make
 from orchestrator.search.space import Space
@@ -96,6 +95,8 @@ def test_sampler_goes_on_as_if_it_had_not_been_pickled(name: str) -> None:
 
 def test_pickled_distribution_draws_the_same_places_to_the_last_bit() -> None:
     """Points of few digits would hide what is lost."""
+    from orchestrator.search.cmaes_sampler import AsynchronousCma  # takes longer to import than all else here
+
     space = Space(tuple(Dimension(key=f"d{number}") for number in range(20)))
     whole, pickled = AsynchronousCma(space, 3, {}), AsynchronousCma(space, 3, {})
     for number in range(100):

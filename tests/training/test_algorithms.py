@@ -20,6 +20,7 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
+from orchestrator.core.changing_numbers import progress_columns
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
@@ -93,6 +94,12 @@ def test_weights_statistics_and_tables_are_those_of_stock_learn(trained: JobPath
     assert all(last.values())
     assert int(last["time/total_timesteps"]) == record.env_steps == model.num_timesteps
     assert int(last["train/n_updates"]) == model._n_updates
+
+
+def test_conditions_of_a_curriculum_may_name_what_the_algorithm_logs(trained: JobPaths) -> None:
+    of_machine = {"time/fps", "time/time_elapsed", "time/iterations", "time/episodes"}
+    logged = {name for name, cell in helpers.rows(trained.progress_csv)[-1].items() if cell}
+    assert logged - of_machine == set(progress_columns(spec_of(trained).algo))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import worker_helpers as helpers
 from stable_baselines3.common.vec_env import VecNormalize
 
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import CONTRIB, WorkerSpec
@@ -46,6 +49,19 @@ def job(directory: Path, algo: str = "ppo", **changes: Any) -> tuple[WorkerSpec,
     return spec, helpers.job(directory, spec)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[WorkerSpec, JobPaths]]:
+    """Jobs that are trained to their ends, each once; not to be changed."""
+
+    @functools.cache
+    def once(algo: str, learner: str = "auto") -> tuple[WorkerSpec, JobPaths]:
+        spec, paths = job(tmp_path_factory.mktemp(algo) / "job", algo, learner=learner)
+        helpers.train_to_its_end(paths)
+        return spec, paths
+
+    return once
+
+
 def test_the_last_observations_are_what_the_episode_has_drawn() -> None:
     settings: Any = {"n_envs": 3, "seed": 7}
     options = {"max_episode_steps": 5}
@@ -68,22 +84,21 @@ def test_the_last_observations_are_what_the_episode_has_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algo", "changes"),
+    "which",
     [
-        ("ppo", {"learner": "fast"}),
-        ("ppo", {"learner": "sb3"}),
-        ("a2c", {}),
-        ("sac", {}),
-        ("td3", {}),
-        *(pytest.param(algo, {}, marks=pytest.mark.slow) for algo in CONTRIB),
+        ("ppo",),
+        ("ppo", "sb3"),
+        ("a2c",),
+        ("sac",),
+        ("td3",),
+        *(pytest.param((algo,), marks=pytest.mark.slow) for algo in CONTRIB),
     ],
     ids=["fast", "sb3", "a2c", "sac", "td3", *CONTRIB],
 )
 def test_the_actor_is_blind_to_them_after_training_and_the_critic_is_not(
-    tmp_path: Path, algo: str, changes: dict[str, Any]
+    which: tuple[str, ...], trained: Callable[..., tuple[WorkerSpec, JobPaths]]
 ) -> None:
-    _, paths = job(tmp_path / "job", algo, **changes)
-    helpers.train_to_its_end(paths)
+    _, paths = trained(*which)
     model, env = job_policy.load(paths.root, n_envs=4)
     observations = np.array(env.reset())
     others = observations.copy()
@@ -114,9 +129,10 @@ def test_a_new_actor_is_blind_before_any_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("algo", ["ppo", "sac"])
-def test_an_exported_actor_does_not_have_them(tmp_path: Path, algo: str) -> None:
-    spec, paths = job(tmp_path / "job", algo)
-    helpers.train_here(paths)
+def test_an_exported_actor_does_not_have_them(
+    tmp_path: Path, algo: str, trained: Callable[..., tuple[WorkerSpec, JobPaths]]
+) -> None:
+    spec, paths = trained(algo)
     policy = policy_of(dataclasses.replace(spec, n_envs=1), paths, None)
     _, env = job_policy.load(paths.root, n_envs=3)
     assert isinstance(env, VecNormalize)
@@ -135,9 +151,13 @@ def test_an_exported_actor_does_not_have_them(tmp_path: Path, algo: str) -> None
 
 
 @pytest.mark.parametrize("learner", ["fast", "sb3"])
-def test_a_resumed_training_has_the_same_weights(tmp_path: Path, learner: str) -> None:
-    (_, whole), (spec, parts) = (job(tmp_path / name, learner=learner) for name in ("whole", "parts"))
-    record = helpers.train_to_its_end(whole)
+def test_a_resumed_training_has_the_same_weights(
+    tmp_path: Path, learner: str, trained: Callable[..., tuple[WorkerSpec, JobPaths]]
+) -> None:
+    _, whole = trained("ppo", *["sb3"] * (learner == "sb3"))
+    record = ExitRecord.from_json(whole.attempt(0).exit.read_text())
+    assert record.learner == learner
+    spec, parts = job(tmp_path / "parts", learner=learner)
     parts.spec.write_text(dataclasses.replace(spec, pause_at=600).to_json())
     assert helpers.train_here(parts)[0].code == ExitCode.PAUSED
     parts.spec.write_text(spec.to_json())
@@ -153,7 +173,7 @@ def test_an_actor_that_starts_from_another_policy_is_blind_too(tmp_path: Path) -
     assert record.weights_sha256
 
 
-def initial(source: dict[str, Any], paths: JobPaths, algo: str) -> ExaminationAnswer:
+def initial(source: dict[str, Any], staged: Path, algo: str) -> ExaminationAnswer:
     """The examination of an asymmetric job that starts from ``source``."""
     own = {"algo": algo, "policy": "MlpPolicy", "normalize": True}
     net = {"policy_kwargs": helpers.algorithm(algo, task="forward").policy_kwargs}
@@ -162,15 +182,15 @@ def initial(source: dict[str, Any], paths: JobPaths, algo: str) -> ExaminationAn
     request = ExaminationRequest(
         xml=str(QUADRUPED), task="forward", randomize=RANDOMIZE, asymmetric=True, init={**own, **net, **source}
     )
-    staged = str(paths.root.parent / "staged")
-    return check(dataclasses.replace(request, stage_to=staged, simulate_s=0.01))
+    return check(dataclasses.replace(request, stage_to=str(staged), simulate_s=0.01))
 
 
 @pytest.mark.parametrize("algo", ["ppo", "sac"])
-def test_a_job_starts_from_a_policy_whose_critic_saw_the_same(tmp_path: Path, algo: str) -> None:
-    spec, first = job(tmp_path / "first", algo, eval_episodes=0)
-    helpers.train_to_its_end(first)
-    examined = initial({"path": str(first.root)}, first, algo)
+def test_a_job_starts_from_a_policy_whose_critic_saw_the_same(
+    tmp_path: Path, algo: str, trained: Callable[..., tuple[WorkerSpec, JobPaths]]
+) -> None:
+    spec, first = trained(algo)
+    examined = initial({"path": str(first.root)}, tmp_path / "staged", algo)
     assert examined.problem is None
     assert "exact copy" in str(examined.init)
     venv = env_factory.make(spec, first.root, n_envs=2, seed=0)
@@ -181,11 +201,10 @@ def test_a_job_starts_from_a_policy_whose_critic_saw_the_same(tmp_path: Path, al
 
 
 def test_a_source_that_is_still_to_be_trained_has_what_it_will_see(tmp_path: Path) -> None:
-    _, paths = job(tmp_path / "job")
     plain = ExaminationRequest(xml=str(QUADRUPED), task="forward", randomize=RANDOMIZE)
 
     def examined(request: ExaminationRequest, algo: str) -> ExaminationAnswer:
-        return initial({"source": {"job": "first", "request": dataclasses.asdict(request)}}, paths, algo)
+        return initial({"source": {"job": "first", "request": dataclasses.asdict(request)}}, tmp_path / "staged", algo)
 
     assert "exact copy" in str(examined(dataclasses.replace(plain, asymmetric=True), "sac").init)
     assert f"new: {', '.join(DRAWN)};" in str(examined(plain, "ppo").init)

@@ -210,10 +210,13 @@ def test_in_float32_an_update_is_stable_baselines3s_wherever_that_is_itself_exac
     ],
     ids=["ant", "half-cheetah", "hopper"],
 )
+@pytest.mark.parametrize(
+    "steps", [pytest.param(1024, marks=pytest.mark.slow), pytest.param(256, marks=pytest.mark.small)]
+)
 def test_with_the_usual_hyperparameters_an_update_is_stable_baselines3s_without_exception(
-    shape: dict[str, Any], net_arch: Any, activation_fn: type[nn.Module]
+    shape: dict[str, Any], net_arch: Any, activation_fn: type[nn.Module], steps: int
 ) -> None:
-    options = {"n_steps": 1024 // shape["n_envs"], "batch_size": 64, "n_epochs": 10}
+    options = {"n_steps": steps // shape["n_envs"], "batch_size": 64, "n_epochs": 10}
     policy_kwargs = {"net_arch": net_arch, "activation_fn": activation_fn}
     given = usual() | {"shape": shape, "policy_kwargs": policy_kwargs, "options": options}
     begun = built(PPO, given)

@@ -216,8 +216,9 @@ def test_trainings_without_stages_have_no_column(tmp_path: Path) -> None:
     assert STAGE not in helpers.rows(plain.progress_csv)[0]
 
 
-@pytest.mark.parametrize("algo", helpers.SMALL)
+@pytest.mark.parametrize("algo", ["ppo", "tqc"])
 def test_conditions_may_name_what_the_algorithm_logs(tmp_path: Path, algo: str) -> None:
+    """``test_algorithms.py`` says so of the others."""
     from orchestrator.core.changing_numbers import progress_columns
 
     given = spec(algo, "auto", advance=(), randomize={}, task_options={"max_episode_steps": 20}, total_timesteps=600)

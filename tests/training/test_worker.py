@@ -207,14 +207,13 @@ def test_no_compiler_is_loaded_and_no_thread_too_many(learner: str, tmp_path: Pa
 def test_python_error_is_told_with_the_users_own_line(tmp_path: Path) -> None:
     module(tmp_path, "STEPS = 3", after_step="raise KeyError('left knee')")
     paths = helpers.job(tmp_path / "job", own(tmp_path))
-    record, log = helpers.run(paths)
+    record, _ = helpers.train_here(paths)
     assert record.code == ExitCode.ERROR
     line = next(
         n for n, text in enumerate((tmp_path / "own_env.py").read_text().splitlines(), 1) if "left knee" in text
     )
     assert record.message == f"KeyError: 'left knee' ({tmp_path / 'own_env.py'}:{line})"
     assert "KeyError" in record.traceback
-    assert record.traceback.splitlines()[-1] in log
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from matplotlib.axes import Axes
 from report_helpers import Page, Trained, film_strip, make_run_dir
 from search_helpers import RUNGS, TOTAL, make_search_dir
 
@@ -103,7 +102,7 @@ def test_of_several_search_seeds_the_best_so_far_has_an_interval(
     )
     assert facts["seeds"][0]["improvements"] == facts["improvements"]
     bands: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(Axes, "fill_between", lambda *arguments, **_: bands.append(arguments[1:]))
+    monkeypatch.setattr("matplotlib.axes.Axes.fill_between", lambda *arguments, **_: bands.append(arguments[1:]))
     figures = {figure.name: figure for figure in document.figures()}
     figures["best-so-far-of-seeds"].draw()
     by_steps, by_time = bands

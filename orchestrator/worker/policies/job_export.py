@@ -20,7 +20,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.export import policy_files
 from orchestrator.worker.export.exported_policy import Controls, ExportedPolicy, ExportError, Metadata, Normalization
 from orchestrator.worker.rendering import trained_policy
-from orchestrator.worker.runtime import child_command
+from orchestrator.worker.runtime import child_command, startup
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
@@ -46,7 +46,8 @@ def export(options: argparse.Namespace) -> None:
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
     spec = dataclasses.replace(spec, device="cpu", n_envs=1)
     trained = trained_policy.read_checkpoint(paths, options.checkpoint)
-    import stable_baselines3  # noqa: F401  # before the user's folder is on the path: it may contain a random.py
+    with startup.without_garbage_collection(), startup.without_unused_packages():
+        import stable_baselines3  # noqa: F401  # before the user's folder is on the path: it may contain a random.py
 
     if spec.search_path is not None:
         sys.path.insert(0, spec.search_path)

@@ -20,7 +20,7 @@ from orchestrator.worker.export import policy_files
 from orchestrator.worker.rendering import live_view, offscreen, scenes, video_encoding
 from orchestrator.worker.rendering.scenes import Scene
 from orchestrator.worker.rendering.trained_policy import Policy, exported_policy, load_policy, read_checkpoint
-from orchestrator.worker.runtime import child_command
+from orchestrator.worker.runtime import child_command, startup
 
 DEFAULT_S = 10.0
 """Length of a video when neither ``--seconds`` nor ``--episodes`` is given."""
@@ -52,7 +52,8 @@ def play(options: argparse.Namespace) -> None:
     in_window = options.interactive and _has_display()
     if not in_window:
         offscreen.choose_gl()
-    import stable_baselines3  # noqa: F401  # before the user's folder is on the path: it may contain a random.py
+    with startup.without_garbage_collection(), startup.without_unused_packages():
+        import stable_baselines3  # noqa: F401  # before the user's folder is on the path: it may contain a random.py
 
     if spec.search_path is not None:
         sys.path.insert(0, spec.search_path)
