@@ -19,10 +19,6 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-# Trainings in the test's process have one thread, as workers have: the number decides bits. NumPy reads it when it is
-# imported.
-os.environ["OPENBLAS_NUM_THREADS"] = "1"
-
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 # A training in the test's process has the bits of a worker's only if numpy's BLAS has as many threads as there: one.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.procfs import PROC, process_stat, text_of
-from orchestrator.machine.doctor_checks import HOG_CORES
+from orchestrator.machine.cpu_load import BUSY
 
 ROUNDS = 150_000
 """About 15 milliseconds: long enough to be timed, and to be delayed by whatever else runs on the CPU."""
@@ -90,6 +90,6 @@ def disturbance(reference_s: float, times_s: Iterable[float], others_cores: floa
     slower = max(times_s) / reference_s - 1
     if slower > TOLERANCE:
         return f"the arithmetic kernel was {slower:.0%} slower than at the start of the benchmark"
-    if others_cores is not None and others_cores > HOG_CORES:
+    if others_cores is not None and others_cores > BUSY:
         return f"other processes used {others_cores:.1f} cores' worth of time on the same CPUs"
     return ""

@@ -32,6 +32,7 @@ def examine() -> tuple[Finding, ...]:
         *doctor_checks.quota(machine, throttled_s()),
         *doctor_checks.governor(machine, ROOT),
         *load,
+        *doctor_checks.holders(),
         *doctor_checks.memory(machine, available_memory_mib(), oom_kills()),
         *doctor_checks.swap(),
         *doctor_checks.disk(Path()),

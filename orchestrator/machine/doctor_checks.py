@@ -11,7 +11,6 @@ import math
 import os
 import platform
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,11 @@ from orchestrator.core.environment import BINDING_VARIABLES, THREAD_VARIABLES
 from orchestrator.core.job import GPU_PARTS
 from orchestrator.core.procfs import text_of
 from orchestrator.core.text import count, cpu_text, joined, rough_duration
-from orchestrator.machine import provenance
+from orchestrator.machine import cpu_holders, provenance
+from orchestrator.machine.cpu_holders import CpuHolders, holders_folder
+from orchestrator.machine.cpu_load import LoadSampler
 from orchestrator.machine.gpu import Gpu
+from orchestrator.machine.neighbours import program_name
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.slurm_allocation import SLURM_PROGRAMS, cores_of, memory_of, seconds_left, task_of
 from orchestrator.machine.thread_census import CensusError, CensusTimeoutError, Stage, census
@@ -33,9 +35,8 @@ Level: TypeAlias = Literal["ok", "note", "warning"]
 DEFAULT_JOB_MEMORY_MIB = 2048
 LITTLE_DISK_MIB = 2048
 MUCH_SWAP_MIB = 256
-SAMPLE_S = 0.3
-HOG_CORES = 0.2
-"""CPU seconds per second from which another process disturbs a benchmark."""
+MOST_RUNS = 8
+"""Of other runs, in a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def governor(machine: Machine, root: Path) -> Iterator[Finding]:
 
 
 def load(machine: Machine) -> Iterator[Finding]:
-    hogs = cpu_hogs()
+    hogs = LoadSampler().measure().processes
     average = f"load average {os.getloadavg()[0]:.2f} over the last minute"
     if not hogs and os.getloadavg()[0] > len(machine.cpus):
         text = f"no single process keeps a CPU busy, but many share {count(len(machine.cpus), 'CPU')}: {average}."
@@ -130,7 +131,7 @@ def load(machine: Machine) -> Iterator[Finding]:
         yield Finding("ok", "Other work", f"no other process keeps a CPU busy; {average}.")
         return
     total = sum(hog.cores for hog in hogs)
-    names = ", ".join(f"{hog.name} (pid {hog.pid}, user {hog.user}) {hog.cores:.1f} cores" for hog in hogs[:5])
+    names = ", ".join(f"{program_name(hog)} {hog.cores:.1f} cores" for hog in hogs[:5])
     cpus = count(len(machine.cpus), "CPU")
     text = (
         f"{count(len(hogs), 'other process uses', 'other processes use')} {total:.1f} of {cpus} now:"
@@ -141,42 +142,25 @@ def load(machine: Machine) -> Iterator[Finding]:
     yield Finding("warning", "Other work", text, cure)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuHog:
-    """A process that keeps CPUs busy."""
-
-    pid: int
-    name: str
-    user: str
-    """Or the number of the user, where there is no name."""
-    cores: float
-    """That it uses."""
-
-
-def cpu_hogs(sample_s: float = SAMPLE_S) -> list[CpuHog]:
-    """Other processes that keep CPUs busy, the busiest first. Takes ``sample_s``."""
-    import psutil
-
-    def used() -> dict[tuple[int, float], tuple[str, str, float]]:
-        return {
-            (process.pid, process.info["create_time"]): (
-                process.info["name"],
-                process.info["username"] or "unknown",
-                sum(process.info["cpu_times"][:2]),
-            )
-            for process in psutil.process_iter(["name", "username", "create_time", "cpu_times"])
-            if process.info["cpu_times"] and process.pid != os.getpid()
-        }
-
-    begin, before = time.monotonic(), used()
-    time.sleep(sample_s)
-    after, elapsed_s = used(), time.monotonic() - begin
-    hogs = [
-        CpuHog(pid=key[0], name=name, user=user, cores=(cpu_s - before[key][2]) / elapsed_s)
-        for key, (name, user, cpu_s) in after.items()
-        if key in before
-    ]
-    return sorted((hog for hog in hogs if hog.cores >= HOG_CORES), key=lambda hog: -hog.cores)
+def holders(folder: Path | None = None) -> Iterator[Finding]:
+    """:param folder: of the files in which runs say which CPUs they hold; None: the one that is used."""
+    folder = holders_folder() if folder is None else folder
+    if (problem := cpu_holders.problem(folder)) is not None:
+        text = (
+            f"runs on this machine cannot tell each other which CPUs they hold: {problem}. They see each other's load."
+        )
+        yield Finding(
+            "note", "Other runs", text, f"remove {folder}, or have its owner do so: the next run makes it anew"
+        )
+        return
+    others = CpuHolders(folder).others()
+    if not others:
+        yield Finding("ok", "Other runs", "none holds CPUs of this machine.")
+        return
+    held = "; ".join(f"{other.name} has {cpu_text(other.cpus)}" for other in others[:MOST_RUNS])
+    more = f"; {len(others) - MOST_RUNS} more" if len(others) > MOST_RUNS else ""
+    cure = "--max-parallel idle runs as many jobs at once as there are idle cores"
+    yield Finding("note", "Other runs", f"{held}{more}.", cure)
 
 
 def memory(machine: Machine, available_mib: int, kills: int | None) -> Iterator[Finding]:

@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
+import signal
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.core.procfs import process_stat
-from orchestrator.machine import doctor_checks, process_identity, thread_census, topology
+from orchestrator.machine import cpu_load, doctor_checks, process_identity, thread_census, topology
+from orchestrator.machine.cpu_load import LoadSampler
 from orchestrator.machine.gpu import detect_gpus
+from orchestrator.machine.neighbours import program_name
 from orchestrator.machine.process_identity import process_start, same_process
 from orchestrator.machine.thread_census import CensusError
 from orchestrator.machine.topology import detect
 
 
 def test_a_process_that_hogs_a_cpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_checks, "HOG_CORES", 0.02)  # other tests may crowd this machine
-    with subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE) as hog:
-        try:
-            assert hog.stdout is not None
-            hog.stdout.readline()
-            users = {found.pid: found.user for found in doctor_checks.cpu_hogs(0.2)}
-            assert users[hog.pid] == pwd.getpwuid(os.getuid()).pw_name
-        finally:
-            hog.kill()
+    monkeypatch.setattr(cpu_load, "STARVED", 0.0)  # other tests may crowd this machine
+    hog = f"{sys.executable} -c 'while True: pass' > /dev/null & echo $!"  # no child of this process
+    pid = int(subprocess.run(["sh", "-c", hog], check=True, capture_output=True, text=True).stdout)
+    try:
+        found = {process.pid: process for process in LoadSampler().measure().processes}
+        assert found[pid].uid == os.getuid()
+        assert program_name(found[pid]).endswith(f"(pid {pid})")
+        other_user = replace(found[pid], uid=65534)
+        assert program_name(other_user).endswith(f"(pid {pid}) of nobody")
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_imports_that_fail_are_told_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

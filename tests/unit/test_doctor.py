@@ -15,7 +15,9 @@ import pytest
 
 from orchestrator.core.text import cpu_text
 from orchestrator.machine import doctor_checks, slurm_allocation, topology
-from orchestrator.machine.doctor_checks import CpuHog, Finding
+from orchestrator.machine.cpu_holders import CpuHolders
+from orchestrator.machine.cpu_load import BusyProcess, CpuLoad
+from orchestrator.machine.doctor_checks import Finding
 from orchestrator.machine.gpu import Gpu
 from orchestrator.machine.slurm_allocation import SLURM_PROGRAMS
 from orchestrator.machine.thread_census import CensusTimeoutError, Stage
@@ -154,14 +156,27 @@ def test_only_a_governor_that_really_saves_power_is_a_warning(
 
 def test_hogs_leave_room_in_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     hogs = [
-        CpuHog(pid=7, name="blender", user="ada", cores=2.0),
-        CpuHog(pid=8, name="cc1plus", user="12345", cores=0.9),
+        BusyProcess(pid=pid, name=name, uid=uid, cores=cores, demand={}, is_worker=False)
+        for pid, name, uid, cores in ((7, "blender", 65534, 2.0), (8, "cc1plus", 12345, 0.9))
     ]
-    monkeypatch.setattr(doctor_checks, "cpu_hogs", lambda: hogs)
+    monkeypatch.setattr(doctor_checks.LoadSampler, "measure", lambda _: CpuLoad(processes=tuple(hogs)))
     (finding,) = doctor_checks.load(made(cores=4))
     assert finding.level == "warning"
-    assert "blender (pid 7, user ada) 2.0 cores, cc1plus (pid 8, user 12345) 0.9 cores" in finding.detail
+    assert "blender (pid 7) of nobody 2.0 cores, cc1plus (pid 8) of uid 12345 0.9 cores" in finding.detail
     assert "--max-parallel 1" in finding.cure
+
+
+def test_it_says_which_runs_hold_cpus_and_once_why_that_is_not_known(tmp_path: Path) -> None:
+    assert levels(doctor_checks.holders(tmp_path / "holders")) == ["ok"]
+    walkers = CpuHolders(tmp_path / "holders", experiment="walkers")
+    walkers.publish({0: 1, 1: 2})
+    (finding,) = doctor_checks.holders(tmp_path / "holders")
+    assert (finding.level, finding.detail) == ("note", "run walkers has CPUs 0 and 1.")
+    walkers.close()
+    (tmp_path / "file").write_text("")
+    (finding,) = doctor_checks.holders(tmp_path / "file")
+    assert finding.level == "note"
+    assert f"remove {tmp_path / 'file'}" in finding.cure
 
 
 def test_memory_too_small_for_all_lanes_is_a_warning() -> None:
