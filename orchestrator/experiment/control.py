@@ -303,7 +303,8 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
         return f"{run_dir}: asked its supervisor to {verb} {_these(chosen)}"
     with run_directory.claim(run_dir) as paths:
         if verb in ("cancel", "pause") and (running := _left_running(paths, chosen)):
-            left_batch_jobs.refuse_beside(paths, f"{_these(running)} cannot be {command.past} before a supervisor is")
+            deed = f"{_these(running)} cannot be {command.past}: nobody would end what trains"
+            left_batch_jobs.refuse_beside(paths, deed)
         moved = move_jobs(paths, chosen, verb)
     if ended := [job_id for job_id in chosen if job_id not in moved]:
         raise UsageError(f"{run_dir}: had ended already, and cannot be {command.past}: {_these(ended)}")

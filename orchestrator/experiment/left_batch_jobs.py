@@ -77,7 +77,7 @@ def how_to_go_on(paths: RunPaths, left: LeftPilots) -> str:
         takes_over = f"`run {run_dir}` takes over what runs"
     else:
         takes_over = f"the same call with run_dir={str(paths.root.absolute())!r} takes over what runs"
-    return f"{clause[0].upper()}{clause[1:]}: {takes_over}, `stop {run_dir}` ends it."
+    return f"{clause[0].upper()}{clause[1:]}: {takes_over}, `stop {run_dir}` ends them."
 
 
 def refuse_beside(paths: RunPaths, deed: str) -> None:

@@ -43,8 +43,8 @@ def explained(asked: RunOptions, taken: RunOptions) -> str:
     """A sentence that names the executor where the command does not, unless it is the local one."""
     if asked.executor is not None or taken.executor in (None, "local"):
         return ""
-    address = f" --ray-address {taken.ray_address}" if taken.ray_address else ""
-    return f"--executor {taken.executor}{address}, as in the run before; the option names another one"
+    address = f" and --ray-address={taken.ray_address}" if taken.ray_address else ""
+    return f"the jobs run with --executor={taken.executor}{address}, as in the run before"
 
 
 def _chosen(options: RunOptions, paths: RunPaths, left: LeftPilots | None) -> RunOptions:
@@ -69,9 +69,10 @@ def _chosen(options: RunOptions, paths: RunPaths, left: LeftPilots | None) -> Ru
 def _refuse_beside(left: LeftPilots, options: RunOptions, paths: RunPaths) -> None:
     run_dir, nobody = shlex.quote(str(paths.root)), f"{paths.root}: no supervisor is running, and {left}"
     if options.fresh:
-        advice = f"`stop --wait {run_dir}` ends that; then --fresh starts over"
+        advice = f"`stop --wait {run_dir}` ends them; then --fresh starts over"
         raise RunDirError(f"{nobody} in the run directory, so it cannot be renamed. {advice}")
     if options.executor not in (None, SLURM):
+        why = f"--executor={options.executor} would train the same jobs a second time"
         taken_over = "Without --executor, or with --executor=slurm, this command takes over what runs"
-        otherwise = f"`stop --wait {run_dir}` ends it, and then --executor={options.executor} resumes the jobs"
-        raise RunDirError(f"{nobody}; a second training beside them would be lost. {taken_over}. {otherwise}")
+        otherwise = f"`stop --wait {run_dir}` ends them; then --executor={options.executor} resumes the jobs"
+        raise RunDirError(f"{nobody}; {why}. {taken_over}. {otherwise}")
