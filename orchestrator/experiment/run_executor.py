@@ -73,6 +73,6 @@ def _refuse_beside(left: LeftPilots, options: RunOptions, paths: RunPaths) -> No
         raise RunDirError(f"{nobody} in the run directory, so it cannot be renamed. {advice}")
     if options.executor not in (None, SLURM):
         why = f"--executor={options.executor} would train the same jobs a second time"
-        taken_over = "Without --executor, or with --executor=slurm, this command takes over what runs"
+        taken_over = "Without --executor, or with --executor=slurm, the run takes them over"
         otherwise = f"`stop --wait {run_dir}` ends them; then --executor={options.executor} resumes the jobs"
         raise RunDirError(f"{nobody}; {why}. {taken_over}. {otherwise}")
