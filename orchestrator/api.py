@@ -58,9 +58,9 @@ def run(
     fresh: bool = False,
     on_change: OnChange = "refuse",
     skip_invalid: bool = False,
-    executor: str = "local",
-    ray_address: str = "local",
-    storage: str = "auto",
+    executor: str | None = None,
+    ray_address: str | None = None,
+    storage: str | None = None,
     until: str | None = None,
     show: bool = False,
     on_result: OnResult | None = None,
@@ -74,9 +74,12 @@ def run(
     :param fresh: start over, as with ``--fresh``; an existing run directory is renamed and kept.
     :param on_change: what to do with jobs that have run and are declared differently now, as with ``--on-change``.
     :param skip_invalid: train the valid robots if others are invalid, as with ``--skip-invalid``.
-    :param executor: what launches the jobs, as with ``--executor``: ``"local"``, ``"ray"`` or ``"slurm"``.
-    :param ray_address: Ray cluster to use, as with ``--ray-address``: ``"local"``, ``"auto"`` or ``"HOST:PORT"``.
-    :param storage: how other machines access the run directory, as with ``--storage``.
+    :param executor: what launches the jobs, as with ``--executor``: ``"local"``, ``"ray"`` or ``"slurm"``. The default
+        is the executor of the run before in ``run_dir``, and ``"local"`` for a new run directory.
+    :param ray_address: Ray cluster to use, as with ``--ray-address``: ``"local"``, ``"auto"`` or ``"HOST:PORT"``. The
+        default is that of the run before, or ``"local"``.
+    :param storage: how other machines access the run directory, as with ``--storage``; the default is that of the run
+        before, or ``"auto"``.
     :param until: time of day or duration by which everything has ended, as with ``--until``: ``"18:00"`` or ``"2h"``.
     :param show: print one line per event; in a Jupyter notebook, show a table that is updated in place.
     :param on_result: called with the result of every job as soon as it has ended, in the calling thread; at first with
@@ -118,10 +121,10 @@ def train(
     run_dir: StrPath | None = None,
     fresh: bool = False,
     on_change: OnChange = "refuse",
-    executor: str = "local",
-    ray_address: str = "local",
+    executor: str | None = None,
+    ray_address: str | None = None,
     slurm: Mapping[str, Any] | None = None,
-    storage: str = "auto",
+    storage: str | None = None,
     show: bool = False,
     on_result: OnResult | None = None,
     on_progress: OnProgress | None = None,

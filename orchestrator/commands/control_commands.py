@@ -142,7 +142,7 @@ def stop(
     now: Annotated[
         bool, Option("--now", help="Kill the workers at once; their jobs resume from their last checkpoints.")
     ] = False,
-    wait: Annotated[bool, Option("--wait", help="Return when the experiment has stopped.")] = False,
+    wait: Annotated[bool, Option("--wait", help="Return when the experiment and its batch jobs have ended.")] = False,
 ) -> None:
     """Stop an experiment so that it can be resumed, as Ctrl-C does; or cancel some of its jobs.
 

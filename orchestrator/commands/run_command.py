@@ -61,24 +61,33 @@ def run(
         ),
     ] = None,
     learner: Learner = None,
-    executor: Annotated[str, Option(help="What launches the jobs: local, ray or slurm.")] = "local",
+    executor: Annotated[
+        str | None,
+        Option(
+            help="What launches the jobs: local, ray or slurm. A run directory keeps its executor until another one is "
+            "named.",
+            show_default="as in the run before; local for a new run directory",
+        ),
+    ] = None,
     ray_address: Annotated[
-        str,
+        str | None,
         Option(
             metavar="local|auto|HOST:PORT",
             help="Ray cluster to use; this machine must be one of its nodes. auto: the cluster that this machine "
             "belongs to. local: start Ray on this machine alone.",
+            show_default="as in the run before, or local",
         ),
-    ] = "local",
+    ] = None,
     storage: Annotated[
-        str,
+        str | None,
         Option(
             metavar="auto|shared|stream|URI",
             help="How other machines access the run directory. shared: over a shared file system. stream: files are "
             "sent over the network and results are sent back. URI (s3://bucket/folder): like stream, with large files "
             "stored there. auto: shared where a node sees the run directory, otherwise stream.",
+            show_default="as in the run before, or auto",
         ),
-    ] = "auto",
+    ] = None,
     fresh: Annotated[
         bool, Option("--fresh", help="Start over; an existing run directory is renamed and kept.")
     ] = False,

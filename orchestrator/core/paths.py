@@ -175,6 +175,10 @@ class RunPaths:
     """Output of the process that tells trackers of the jobs, and of their packages."""
     tensorboard = Below("tensorboard")
     """TensorBoard's event files, a folder for each job."""
+    slurm = Below("slurm")
+    """Messages between the supervisor and its pilots, their script and their logs."""
+    slurm_session = Below("slurm/session.json")
+    """Which supervisor the pilots serve; missing where there was none with `--executor slurm`."""
     replaced = Below("replaced")
     """Job directories that ``--on-change=restart`` moved away."""
     summary_json = Below("summary.json")

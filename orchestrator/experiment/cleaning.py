@@ -18,7 +18,7 @@ from pathlib import Path
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import CHECKPOINT, DAMAGED, JobPaths, RunPaths
-from orchestrator.experiment import previews, run_directory
+from orchestrator.experiment import left_batch_jobs, previews, run_directory
 from orchestrator.ledger import JobRow
 
 _ASIDE = re.compile(rf".+{run_directory.TIME}")
@@ -59,10 +59,12 @@ class Cleaned:
 def clean(run_dir: Path, *, dry_run: bool) -> Cleaned:
     """Find what is not needed any more and, unless ``dry_run``, remove it.
 
-    :raises UsageError: not a run directory, held by a supervisor, or its ledger cannot be read.
+    :raises UsageError: not a run directory, held by a supervisor, batch jobs may still train it, or its ledger cannot
+        be read.
     """
     run_directory.existing(run_dir)
     with run_directory.claim(run_dir) as paths:
+        left_batch_jobs.refuse_beside(paths, "nothing is removed while jobs may still be trained")
         with run_directory.reading_ledger(paths) as ledger:
             rows = ledger.jobs()
         leftovers = [*_former(paths), *_replaced(paths)]

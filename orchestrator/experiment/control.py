@@ -15,7 +15,7 @@ from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, R
 from orchestrator.core.job_patterns import is_pattern, matching
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.experiment import done_by_owner, recovery, run_directory, run_end
+from orchestrator.experiment import done_by_owner, left_batch_jobs, recovery, run_directory, run_end
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger, Request, SummaryRow, live_facts, search_events, summary
 from orchestrator.ledger.live_facts import LiveFacts
@@ -181,10 +181,14 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
         return ask(run_dir, jobs, "cancel")
     paths = run_directory.existing(run_dir)
     if (holder := ready_holder(paths)) is None:
-        from orchestrator.executors.slurm.handover import end_left_pilots  # other commands do not need it
+        return f"{run_dir}: no supervisor is running; {left_batch_jobs.end(paths) or 'nothing to stop'}"
+    asked = _ask_to_stop(paths, holder, now=now)
+    ended = left_batch_jobs.end(paths) if left_batch_jobs.are_beside_supervisor(paths) else None
+    return asked if ended is None else f"{asked}; {ended}"
 
-        return f"{run_dir}: no supervisor is running; {end_left_pilots(paths.root / 'slurm') or 'nothing to stop'}"
-    request = Request(verb="stop", job_id=holder.key)
+
+def _ask_to_stop(paths: RunPaths, holder: LockHolder, *, now: bool) -> str:
+    run_dir, request = paths.root, Request(verb="stop", job_id=holder.key)
     if holder.is_elsewhere or not paths.ledger.exists():
         files = RequestFiles(paths.requests)
         if not now and request in files.take():
@@ -202,7 +206,7 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
         is_stopping = ledger.is_stopping(holder.key)
         ledger.add_requests([request] * (2 if now else 1))
     if not (paths.ledger.exists() and os.path.samestat(file, paths.ledger.stat())):
-        return stop(run_dir, jobs, now=now)  # `--fresh` or `--rebuild-ledger` has replaced it just now
+        return stop(run_dir, [], now=now)  # `--fresh` or `--rebuild-ledger` has replaced it just now
     if not (now or is_stopping):
         return f"{run_dir}: asked its supervisor ({holder}) to stop; workers save a checkpoint and exit"
     already = "was stopping already and " if is_stopping else ""
@@ -241,13 +245,14 @@ def refuse_if_only_videos(paths: RunPaths, holder: LockHolder) -> None:
 
 
 def wait_for_end(run_dir: Path) -> str:
-    """Return when the supervisor that runs now has ended, with a message."""
+    """Return when the supervisor that runs now and its batch jobs, if it has any, have ended, with a message."""
     paths = RunPaths(run_dir)  # perhaps it is removed by now: nothing was launched
     holder = now = run_directory.holder(paths)
     while now is not None and now == holder:
         time.sleep(FOLLOW_EVERY_S)
         now = run_directory.holder(paths)
-    return f"{run_dir}: its supervisor has ended"
+    have_ended = left_batch_jobs.wait_for_end(paths)
+    return f"{run_dir}: its supervisor has ended{', and so have its batch jobs' if have_ended else ''}"
 
 
 def set_max_parallel(run_dir: Path, jobs_at_once: int) -> str:
@@ -306,6 +311,13 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
     return f"{run_dir}: queued {_these(chosen)} again; run the same `run` command again to resume"
 
 
+def _left_running(paths: RunPaths, chosen: Sequence[str]) -> list[str]:
+    """Those of ``chosen`` that a supervisor has left RUNNING."""
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        rows = ledger.jobs(decoded=False)
+    return [row.job_id for row in rows if row.job_id in chosen and isinstance(row.state, Running)]
+
+
 def _standing(row: SummaryRow, verb: JobVerb) -> str:
     """The state of a job; the user resumes none that a search compares with others."""
     if verb == "resume" and row["cause"] == Cause.RUNG:
@@ -322,6 +334,9 @@ def _moved(run_dir: Path, chosen: Sequence[str], verb: JobVerb) -> list[str]:
 
     def claim_and_move() -> list[str]:
         with run_directory.claim(run_dir) as paths:
+            if verb in ("cancel", "pause") and (running := _left_running(paths, chosen)):
+                deed = f"{_these(running)} cannot be {COMMANDS[verb].past}: nobody would end what trains"
+                left_batch_jobs.refuse_beside(paths, deed)
             return move_jobs(paths, chosen, verb)
 
     if (owner := done_by_owner.owner_if_not_root(run_dir)) is not None:

@@ -12,7 +12,15 @@ from orchestrator.core.errors import ChangedError
 from orchestrator.core.job import Cancelled, Paused, Pending, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.temporary_folder import TemporaryFolder
-from orchestrator.experiment import extension, preflight, run_directory, run_plan, search_process, training_time
+from orchestrator.experiment import (
+    extension,
+    preflight,
+    run_directory,
+    run_executor,
+    run_plan,
+    search_process,
+    training_time,
+)
 from orchestrator.experiment.reconcile import OnChange, changed_jobs, refuse_at_rungs, requeued
 from orchestrator.experiment.run_plan import Plan, RunOptions
 from orchestrator.experiment.training_time import BegunSearch, SearchTime
@@ -62,7 +70,7 @@ def dry_run(
 
     :raises UsageError: where the run would be refused, except because of changed jobs and a supervisor that runs.
     """
-    stops = StopRequests()
+    options, stops = run_executor.of_unclaimed(options), StopRequests()
     with stops.installed(), TemporaryFolder() as staging:
         plan = run_plan.plan(experiment, options, Path(staging), stops=stops, watch=watch, warm=warm)
         plan.backend.close()

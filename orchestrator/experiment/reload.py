@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import fcntl
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -77,7 +78,7 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lam
             return f"{run_dir}: {experiment.source} declares no new jobs{left}"
         verdicts = _examine(experiment, new, paths, watch)
         if run_directory.holder(paths) != holder:
-            raise RunDirError(f"{run_dir}: its supervisor has ended; `run {experiment.source}` takes the new jobs")
+            raise RunDirError(f"{run_dir}: its supervisor has ended; {_again(experiment, paths)} takes the new jobs")
         control.refuse_if_only_videos(paths, holder)  # they began meanwhile
         additions.put_robots(paths, new, verdicts)
         with run_directory.opened_ledger(paths) as ledger:
@@ -90,8 +91,13 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lam
     what = count(len(new) - len(invalid), "new job")
     asked = f"asked its supervisor ({holder}) to train {what} ({names})"
     if run_directory.holder(paths) != holder:
-        asked = f"added {what} ({names}), but its supervisor has ended; `run {experiment.source}` trains them"
+        asked = f"added {what} ({names}), but its supervisor has ended; {_again(experiment, paths)} trains them"
     return f"{run_dir}: {asked}{failed}{left}"
+
+
+def _again(experiment: Experiment, paths: RunPaths) -> str:
+    """The command that runs the job file in this run directory, whose executor it takes."""
+    return f"`run {shlex.quote(experiment.source)} --run-dir {shlex.quote(str(paths.root))}`"
 
 
 def _declared(paths: RunPaths, job_file: Path | None) -> Experiment:

@@ -11,7 +11,7 @@ import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from pydantic import TypeAdapter
 
@@ -21,7 +21,7 @@ from orchestrator.core.job import Cancelled, Failed, Job, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.robot_hash import main_file, robot_hash
-from orchestrator.experiment import run_directory
+from orchestrator.experiment import left_batch_jobs, run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.jobfile import Experiment, Notify, Order, from_mapping
 from orchestrator.jobfile.slurm_rules import read_slurm
@@ -32,6 +32,9 @@ from orchestrator.jobfile.tracker_rules import read_trackers
 from orchestrator.jobfile.validation_errors import Problems
 from orchestrator.jobfile.value_types import MaxParallel
 from orchestrator.ledger import JobRow, search_events
+
+if TYPE_CHECKING:
+    from orchestrator.executors.slurm.left_pilots import LeftPilots
 
 
 def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
@@ -104,8 +107,13 @@ def is_settled(row: JobRow, paths: RunPaths) -> bool:
     return isinstance(row.state, Failed | Cancelled) and row.state != Cancelled(is_undeclared=True)
 
 
-def how(paths: RunPaths) -> str:
-    """A sentence saying what resumes an interrupted run."""
+def how(paths: RunPaths, left: LeftPilots | None = None) -> str:
+    """A sentence saying what resumes an interrupted run. Its executor is recorded, and need not be named.
+
+    :param left: batch jobs that may still train it.
+    """
+    if left is not None:
+        return left_batch_jobs.how_to_go_on(paths, left)
     if paths.experiment.exists():
         return f"`run {shlex.quote(str(paths.root))}` resumes it."
     return f"It was made by a Python program; the same call with run_dir={str(paths.root.absolute())!r} resumes it."

@@ -13,8 +13,9 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import FilePath
@@ -22,10 +23,13 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
-from orchestrator.experiment import run_directory
+from orchestrator.experiment import left_batch_jobs, run_directory
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import search_events, summary
 from orchestrator.machine import provenance
+
+if TYPE_CHECKING:
+    from orchestrator.executors.slurm.left_pilots import LeftPilots
 
 FINISHED = "finished"
 ORDER = ("running", "paused", "interrupted", "unreadable", FINISHED)
@@ -57,6 +61,8 @@ class ListedRun:
     """Number of jobs by state."""
     problem: str = ""
     """Why its jobs cannot be read."""
+    left: LeftPilots | None = None
+    """Batch jobs that may still train it although no supervisor runs; only :func:`listed` looks for them."""
 
 
 def folder() -> Path:
@@ -77,7 +83,10 @@ def note(run_dir: Path, name: str) -> None:
 
 def listed() -> list[ListedRun]:
     """Experiments on this machine: running ones first, otherwise the latest first. Entries without one are removed."""
-    return in_order(map(standing, entries()))
+    runs = list(map(standing, entries()))
+    unsupervised = [RunPaths(Path(run.entry.run_dir)) for run in runs if run.holder is None]
+    left = left_batch_jobs.of_all(unsupervised)
+    return in_order(replace(run, left=left.get(RunPaths(Path(run.entry.run_dir)))) for run in runs)
 
 
 def in_order(runs: Iterable[ListedRun]) -> list[ListedRun]:

@@ -41,11 +41,12 @@ class RunOptions:
     fresh: bool = False
     on_change: OnChange = "refuse"
     rebuild_ledger: bool = False
-    executor: str = "local"
-    ray_address: str = "local"
-    """``local``, ``auto`` or ``HOST:PORT``."""
-    storage: str = "auto"
-    """How files travel to other machines: ``auto``, ``shared``, ``stream`` or a URI."""
+    executor: str | None = None
+    """None: that of the run before in the run directory, which for a new one is ``local``."""
+    ray_address: str | None = None
+    """``local``, ``auto`` or ``HOST:PORT``. None: as in the run before if that was on Ray too, otherwise ``local``."""
+    storage: str | None = None
+    """How files travel to other machines: ``auto``, ``shared``, ``stream`` or a URI. None: likewise; or ``auto``."""
     grace_s: float = GRACE_S
     until: float | None = None
     """When everything has to have ended, in seconds since the epoch; None: no such time."""
@@ -98,7 +99,8 @@ def plan(
     :raises KeyboardInterrupt: when ``stops`` holds a request.
     :raises SpecError: with every job that cannot run here, unless ``experiment.skip_invalid`` is set.
     """
-    open_backend = opener(options.executor)
+    executor = options.executor or "local"
+    open_backend = opener(executor)
     examples = experiment.jobs_to_examine if experiment.search is not None else ()
     declared = [*experiment.jobs, *examples]
     machine = topology.detect(with_gpus=any(job.resources.gpus for job in declared))
@@ -110,8 +112,8 @@ def plan(
                 sees_neighbours=sees_neighbours,
                 run_dir=options.run_dir if options.run_dir in staging.parents else staging,
                 jobs=declared,
-                address=options.ray_address,
-                storage=options.storage,
+                address=options.ray_address or "local",
+                storage=options.storage or "auto",
                 name=experiment.directory_name,
                 final_run_dir=options.run_dir,
                 slurm=experiment.slurm,
@@ -155,7 +157,7 @@ def plan(
             *_by_robot(declared, lambda job: _not_trained(verdicts[job.job_id])),
         ],
         choices=_by_robot(jobs, lambda job: _choice(job, verdicts[job.job_id])),
-        restriction=_restriction(machine) if options.executor == "local" else "",
+        restriction=_restriction(machine) if executor == "local" else "",
     )
 
 

@@ -23,6 +23,7 @@ from orchestrator.experiment import (
     resume,
     run_directory,
     run_end,
+    run_executor,
     run_index,
     search_process,
     search_robots,
@@ -89,8 +90,8 @@ def run(
         )
         if experiment.notify.is_set:
             reporter = stack.enter_context(notifier)
-        aside = stack.enter_context(run_directory.put_aside(options.run_dir)) if options.fresh else None
-        paths = stack.enter_context(run_directory.claim(options.run_dir))
+        claimed = _claimed(options, stack)
+        options, paths = claimed.options, claimed.paths
         stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
         if options.is_listed:
             run_index.note(options.run_dir, experiment.name)
@@ -123,7 +124,7 @@ def run(
         )
         if experiment.text is not None:
             write_whole(paths.experiment, experiment.text)
-        _report_plan(run_plan, options, aside, reporter)
+        _report_plan(run_plan, claimed, reporter)
         searcher = SearchProcess(paths=paths, holder=holder, slots=backend.slots, reporter=reporter)
         tracker = stack.enter_context(
             TrackProcess(
@@ -243,10 +244,39 @@ def _report_changes(changed: Sequence[str], rows: Sequence[JobRow], reporter: Re
         reporter.event("warning", f"{text}. {consequence}.", changed=changed)
 
 
-def _report_plan(run_plan: Plan, options: RunOptions, aside: Path | None, reporter: Reporter) -> None:
-    """:param aside: where the earlier run directory is now, if there was one and it is not resumed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ClaimedDirectory:
+    paths: RunPaths
+    options: RunOptions
+    """With the executor of the run before, unless another one is named."""
+    aside: Path | None
+    """Where the earlier run directory is now, if there was one and it is not resumed."""
+    executor_reason: str
+    """Why the jobs run elsewhere, where the command does not say so; else empty."""
+
+
+def _claimed(options: RunOptions, stack: contextlib.ExitStack) -> _ClaimedDirectory:
+    """Lock the run directory until ``stack`` is closed. :raises UsageError: it cannot be used, or not with ``options``.
+
+    :raises DiskFullError: when the disk has no room for the first files.
+    """
+    if options.fresh:
+        taken = run_executor.of_unclaimed(options)  # before it is renamed: batch jobs may still write there
+        aside = stack.enter_context(run_directory.put_aside(options.run_dir))
+        paths = stack.enter_context(run_directory.claim(options.run_dir))
+    else:
+        aside, paths = None, stack.enter_context(run_directory.claim(options.run_dir))
+        taken = run_executor.of_claimed(options, paths)
+    reason = run_executor.explained(options, taken)
+    return _ClaimedDirectory(paths=paths, options=taken, aside=aside, executor_reason=reason)
+
+
+def _report_plan(run_plan: Plan, claimed: _ClaimedDirectory, reporter: Reporter) -> None:
+    options, aside = claimed.options, claimed.aside
     if aside is not None:
         reporter.event("fresh", f"starts over; the earlier run directory is now {aside}", aside=str(aside))
+    if claimed.executor_reason:
+        reporter.event("chosen", claimed.executor_reason, executor=options.executor)
     if options.until is not None:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(options.until))
         text = f"everything ends by {when} (--until): the jobs are asked to stop {options.grace_s:g} s before that"

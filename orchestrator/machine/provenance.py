@@ -200,7 +200,19 @@ def _sessions(paths: RunPaths) -> list[Any]:
 
 def declaration(paths: RunPaths) -> Mapping[str, Any]:
     """Job file and options from which the jobs of ``paths`` were made last; empty where that is not recorded."""
-    kinds = {"job_file": str, "overrides": dict}
+    return _latest(paths, {"job_file": str, "overrides": dict})
+
+
+def executor(paths: RunPaths) -> Mapping[str, Any]:
+    """Facts about the backend of the last session of ``paths``, with its name as ``executor``; empty if not recorded.
+
+    See :meth:`orchestrator.executors.base.Backend.facts`.
+    """
+    return _latest(paths, {"executor": str})
+
+
+def _latest(paths: RunPaths, kinds: Mapping[str, type]) -> Mapping[str, Any]:
+    """The last session that has recorded all keys of ``kinds``; empty where there is none."""
     for session in reversed(_sessions(paths)):
         if isinstance(session, dict) and all(isinstance(session.get(key), kind) for key, kind in kinds.items()):
             return session

@@ -129,6 +129,7 @@ def main(run_dir: str, max_parallel: str) -> int:
             run_dir=paths.root,
             max_parallel="idle" if max_parallel == "idle" else int(max_parallel) or None,
             is_listed=True,
+            executor="local",
             verdicts=resume.verdicts(rows),
         )
         session.run(experiment, options, PoolReporter(paths), is_awaiting_jobs=lambda: program.may_submit)

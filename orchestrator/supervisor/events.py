@@ -167,7 +167,7 @@ def report_end(
         facts.update(env_steps=record.env_steps, ep_rew_mean=record.ep_rew_mean, eval_mean=record.eval_mean)
     if isinstance(state, Failed):
         facts["reason"] = state.message
-    kind, text = _kind_and_text(attempt.job, outcome, state, record, now)
+    kind, text = _kind_and_text(attempt, outcome, state, record, now)
     if kind == "paused" and attempt.killed is not None:
         after_s, resumes_from = attempt.killed
         lost = max(0, (0 if attempt.progress is None else attempt.progress.env_steps) - resumes_from)
@@ -178,19 +178,21 @@ def report_end(
 
 
 def _kind_and_text(
-    job: Job, outcome: AttemptOutcome, state: State, record: ExitRecord | None, now: float
+    attempt: ActiveAttempt, outcome: AttemptOutcome, state: State, record: ExitRecord | None, now: float
 ) -> tuple[str, str]:
     match state:
         case Failed(message=message):
             return "failed", f"failed: {message}"
         case Pending() if outcome.cause is Cause.RUNG:
             return "promoted", f"{outcome.message}, and trains on"
+        case Pending(not_before=None) if outcome.cause is Cause.INTERRUPTED and attempt.end_reason is None:
+            return "retrying", f"handed back ({outcome.message}); resumes in another pilot"
         case Pending(not_before=None):
             return "paused", f"stopped ({outcome.message}); resumes with the next run"
         case Pending(failures=failures, not_before=not_before):
             wait_s = max(0.0, (not_before or 0.0) - now)
             is_counted = outcome.cause is not Cause.NODE_LOST
-            retry = f"retry {failures} of {job.max_retries}" if is_counted else "resumes"
+            retry = f"retry {failures} of {attempt.job.max_retries}" if is_counted else "resumes"
             return "retrying", f"{outcome.message}; {retry} in {wait_s:.0f} s"
         case Paused(at_rung=is_at_rung):
             return "paused", outcome.message if is_at_rung else "paused; `resume` queues it again"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
+from orchestrator.experiment import left_batch_jobs
 from orchestrator.experiment.run_index import FINISHED, ListedRun
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.screen import counted
@@ -24,13 +27,14 @@ def show(runs: Sequence[ListedRun], *, is_all: bool) -> None:
     if not shown:
         print(f"no experiment runs or can be resumed; {more}" if more else "no experiment was started here")
         return
-    below = [Text(f"{run.entry.run_dir}: {run.problem}", style="yellow") for run in shown if run.problem]
+    remarks = [(run, remark) for run in shown for remark in (run.problem, _left(run)) if remark]
+    below = [Text(f"{run.entry.run_dir}: {remark}", style="yellow") for run, remark in remarks]
     show_table(COLUMNS, shown, below=["", *below, more] if below or more else [])
 
 
 def chosen(runs: Sequence[ListedRun], *, is_all: bool) -> list[ListedRun]:
-    """Those that run or can be resumed, or all."""
-    return [run for run in runs if is_all or run.state != FINISHED]
+    """Those that run or can be resumed, or all. Where batch jobs are left, something may still run."""
+    return [run for run in runs if is_all or run.state != FINISHED or run.left is not None]
 
 
 def facts(run: ListedRun) -> dict[str, Any]:
@@ -45,7 +49,15 @@ def facts(run: ListedRun) -> dict[str, Any]:
         "since": None if holder is None else holder.since,
         "jobs": dict(run.jobs),
         "problem": run.problem or None,
+        "left_batch_jobs": None if run.left is None else {"name": run.left.name, "tasks": list(run.left.tasks)},
     }
+
+
+def _left(run: ListedRun) -> str:
+    """What may still train although no supervisor runs."""
+    if run.left is None:
+        return ""
+    return f"no supervisor is running. {left_batch_jobs.how_to_go_on(RunPaths(Path(run.entry.run_dir)), run.left)}"
 
 
 def _jobs(run: ListedRun) -> str:

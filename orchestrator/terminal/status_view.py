@@ -15,7 +15,7 @@ from rich.text import Text
 
 from orchestrator.core.job import Cause
 from orchestrator.core.text import count, listed
-from orchestrator.experiment import resume
+from orchestrator.experiment import left_batch_jobs, resume
 from orchestrator.experiment.control import Snapshot
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.summary import learner_summary
@@ -113,16 +113,19 @@ def _title(snapshot: Snapshot) -> str:
 
 
 def _status(snapshot: Snapshot, width: int) -> Group:
+    left = None if snapshot.holder is not None else left_batch_jobs.of(snapshot.paths)
+    how_to_go_on = [] if left is None else [Text(f"\n{resume.how(snapshot.paths, left)}", style="yellow")]
     if not snapshot.rows:
         first = ["The robots are examined before the first launch."] if snapshot.holder else []
-        return Group(_title(snapshot), *first, *([Text(snapshot.search)] if snapshot.search else []))
+        search = [Text(snapshot.search)] if snapshot.search else []
+        return Group(_title(snapshot), *first, *search, *how_to_go_on)
     jobs = screen.jobs_table(screen.of_rows(snapshot.rows, snapshot.live, snapshot.goals), width)
     above = (_title(snapshot), screen.totals(screen.of_snapshot(snapshot)), "")
     pending = [row for row in snapshot.rows if row["state"] == "PENDING"]
     is_left = snapshot.standing == "underway" or not all(row.get("waits_for") for row in pending)
-    is_interrupted = snapshot.holder is None and is_left
-    advice = [Text(f"\nInterrupted. {resume.how(snapshot.paths)}", style="yellow")] if is_interrupted else []
-    return Group(*above, jobs, *_remarks(snapshot.rows), *advice)
+    if snapshot.holder is None and is_left and left is None:
+        how_to_go_on = [Text(f"\nInterrupted. {resume.how(snapshot.paths)}", style="yellow")]
+    return Group(*above, jobs, *_remarks(snapshot.rows), *how_to_go_on)
 
 
 def _remarks(rows: Sequence[SummaryRow]) -> list[Text]:

@@ -17,7 +17,7 @@ from orchestrator.analysis.live_contention import LiveContention
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import resume, run_directory
+from orchestrator.experiment import left_batch_jobs, resume, run_directory
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_follower import Mark, RunFollower, RunLook, mark
 from orchestrator.ledger import AttemptRow, SummaryRow
@@ -132,6 +132,7 @@ class RunSource:
         shown_now = screen.of_snapshot(snapshot)
         is_left = any(row["state"] in ("PENDING", "RUNNING") for row in snapshot.rows)
         can_resume = look.condition in ("killed", "ended") and (is_left or snapshot.standing == "underway")
+        left = left_batch_jobs.by_files(self.paths) if look.condition in ("killed", "ended") else None
         return {
             **head,
             "supervisor": shown(str(snapshot.holder), LONGEST_TEXT) if snapshot.holder else None,
@@ -143,7 +144,7 @@ class RunSource:
             "busy": brief(shown_now.cores_busy),
             "waiting": shown(shown_now.waiting or "", LONGEST_TEXT),
             "standing": snapshot.standing,
-            "resume": shown(resume.how(self.paths), LONGEST_TEXT) if can_resume else "",
+            "resume": shown(resume.how(self.paths, left), LONGEST_TEXT) if can_resume or left else "",
         }
 
     # -- files of jobs

@@ -52,7 +52,7 @@ def test_an_experiment_in_two_pilots_has_the_same_weights_as_on_one_machine(
     assert {row["node"] for row in summary(tmp_path / "run").values()} == {"node-0", "node-1"}
     assert len(fake_slurm.calls("sbatch")) == 1
     assert "set up" in (tmp_path / "run/slurm/pilot-100_0.log").read_text()
-    wait_until(lambda: "RUNNING" not in fake_slurm.states().values(), "the end of the pilots")
+    assert set(fake_slurm.states().values()) == {"COMPLETED"}
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_a_killed_supervisor_finds_its_pilots_again_and_loses_nothing(tmp_path: 
         wait_until(lambda: list((tmp_path / "run/jobs/hopper-s0/checkpoints").glob("*.pt")), "a checkpoint")
         run.signal(signal.SIGKILL)
     pids = fake_slurm.pids()
-    with Run(*command, cwd=tmp_path) as run:
+    with Run("run", cwd=tmp_path) as run:
         run.until("launched")
         assert set(fake_slurm.pids()) == set(pids)
         assert run.end() == 0, run.stderr
@@ -81,8 +81,10 @@ def test_ctrl_c_leaves_nothing_queued_and_the_run_directory_resumes(tmp_path: Pa
         assert run.end() == 130
     assert set(fake_slurm.states().values()) == {"CANCELLED"}
     fake_slurm.remove("hold")
-    done = give("run", "run", "--executor", "slurm", cwd=tmp_path)
+    done = give("run", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "--executor=slurm, as in the run before" in done.stdout
+    assert summary(tmp_path / "run")["hopper-s0"]["node"] == "node-0"
     assert len(fake_slurm.pids()) == 0
 
 

@@ -2,11 +2,12 @@
 
 ``python -I -S fake_slurm.py sbatch|squeue|scancel|sacct …`` with its state in the folder ``$FAKE_SLURM``: a folder for
 each task, ``calls.log``, and files that a test puts there: ``hold`` (a reason: tasks wait in the queue while it
-exists), ``down`` (the controller does not answer), ``refuse`` (why sbatch refuses), ``hide`` (squeue shows nothing)
-and ``accounts`` (what sacct answers; without it there is no accounting).
+exists), ``down`` (the controller does not answer), ``refuse`` (why sbatch refuses), ``hide`` (squeue shows nothing),
+``linger`` (so often squeue is asked before the controller learns that processes have ended) and ``accounts`` (what
+sacct answers; without it there is no accounting).
 """
 
-# ruff: noqa: SIM115, PTH102, PTH104, PTH110, PTH112, PTH118, PTH123
+# ruff: noqa: SIM115, PTH102, PTH104, PTH108, PTH110, PTH112, PTH118, PTH123
 
 import os
 import signal
@@ -84,23 +85,36 @@ def run(path: str, task: str, options: dict[str, str]) -> None:
     write(str(child.pid), task, "pid")
     write("RUNNING", task, "state")
     code = child.wait()
+    while os.path.exists(os.path.join(ROOT, "linger")):
+        time.sleep(0.02)
     if read(task, "state") not in FINAL:
         write("COMPLETED" if code == 0 else "FAILED", task, "state")
 
 
 def squeue(arguments: list[str]) -> None:
-    name = next(value.split("=", 1)[1] for value in arguments if value.startswith("--name="))
+    options = dict(value[2:].split("=", 1) for value in arguments if "=" in value)
     for task in tasks():
-        if read(task, "name") == name and not os.path.exists(os.path.join(ROOT, "hide")):
+        if read(task, "name") in options["name"].split(",") and not os.path.exists(os.path.join(ROOT, "hide")):
             state = read(task, "state")
-            print(f"{task}|{state}|{read('hold') or 'None' if state == 'PENDING' else 'None'}")
+            reason = read("hold") or "None" if state == "PENDING" else "None"
+            columns = {"%i": task, "%T": state, "%r": reason, "%j": read(task, "name")}
+            print("|".join(columns[column] for column in options["format"].split("|")))
+    if left := int(read("linger") or 0):
+        write(str(left - 1), "linger")
+        if left == 1:
+            os.unlink(os.path.join(ROOT, "linger"))
 
 
 def scancel(arguments: list[str]) -> None:
     named = [value.split("=", 1)[1] for value in arguments if value.startswith("--name=")]
     for task in tasks():
         chosen = read(task, "name") in named or task in arguments or task.split("_")[0] in arguments
-        if chosen and read(task, "state") not in FINAL:
+        states = [value.split("=", 1)[1] for value in arguments if value.startswith("--state=")]
+        if (
+            chosen
+            and read(task, "state") not in (*FINAL, "COMPLETING")
+            and (not states or read(task, "state") in states)
+        ):
             write("CANCELLED", task, "state")
             if pid := read(task, "pid"):
                 try:

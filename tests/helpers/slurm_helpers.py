@@ -55,6 +55,13 @@ class FakeSlurm:
     def remove(self, name: str) -> None:
         (self.root / name).unlink()
 
+    def enter(self, task: str, name: str, state: str = "PENDING") -> None:
+        """Add a task, or change it, as if it had been submitted; no process belongs to it."""
+        folder = self.root / task
+        folder.mkdir(exist_ok=True)
+        (folder / "name").write_text(name)
+        (folder / "state").write_text(state)
+
     def calls(self, name: str) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
             lines = (line.split(" ", 1) for line in (self.root / "calls.log").read_text().splitlines())
@@ -75,6 +82,7 @@ class FakeSlurm:
 
     def end(self) -> None:
         """Kill every pilot that is left, and wait until it has ended."""
+        (self.root / "linger").unlink(missing_ok=True)
         for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

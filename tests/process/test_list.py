@@ -63,6 +63,7 @@ def test_states_and_counts_are_those_of_the_run_directories(tmp_path: Path) -> N
     assert rows["the broken"] | {"since": None} == {
         **{"run_dir": str(tmp_path / "broken"), "name": "the broken", "state": "interrupted", "problem": None},
         **{"pid": None, "host": None, "since": None, "jobs": {"PENDING": 1, "SUCCEEDED": 1}},
+        "left_batch_jobs": None,
     }
     everything = listed("--all", cwd=tmp_path)
     assert everything["the done"]["jobs"] == {"SUCCEEDED": 2, "FAILED": 1}

@@ -401,9 +401,24 @@ def test_the_end_leaves_nothing_queued_and_nothing_running(
     scene = scene_of(scenes, tmp_path, array=2)
     handle = scene.start("a", ASLEEP)
     until_heard(scene.executor, handle)
+    fake_slurm.put("linger", "2")
     scene.executor.close()
-    until(lambda: "RUNNING" not in fake_slurm.states().values())
+    assert set(fake_slurm.states().values()) == {"COMPLETED"}, "they end by themselves, with exit code 0"
     assert not list((tmp_path / "run" / "slurm").glob("first*"))
+
+
+def test_pilots_that_wait_or_do_not_end_are_cancelled_at_the_end(
+    scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_queue, "END_S", 0.5)
+    monkeypatch.setattr(pilot_registry, "CLOSE_S", 0.5)
+    scene = scene_of(scenes, tmp_path)
+    (stopped,) = fake_slurm.pids()
+    fake_slurm.enter("200_0", scene.pilots.queue.name)
+    os.kill(stopped, signal.SIGSTOP)
+    scene.executor.close()
+    os.kill(stopped, signal.SIGCONT)
+    assert fake_slurm.states() == {"100_0": "CANCELLED", "200_0": "CANCELLED"}
 
 
 def test_slurm_is_asked_at_most_once_in_ten_seconds(

@@ -230,6 +230,24 @@ def test_a_cluster_without_token_needs_the_option_insecure(without_token: tuple[
         assert f"{address}: this cluster has no authentication" in message
 
 
+def test_status_after_a_killed_raylet_names_it_at_once_and_says_what_to_do() -> None:
+    with helpers.machines(()) as (machine,):
+        address = f"127.0.0.1:{free_port()}"
+        machine.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2])
+        assert machine.record is not None
+        facts = json.loads(machine.record.read_text())
+        (raylet,) = [process["pid"] for process in facts["processes"] if process["name"] == "raylet"]
+        os.kill(raylet, signal.SIGKILL)
+        wait_until(lambda: raylet not in helpers.processes_with(facts["mark"]), "its end")
+        for message in (machine.refused("status"), machine.refused("status", "--address", address)):
+            assert f"raylet (process {raylet})" in message
+            assert "`cluster down` ends" in message
+        for where in (address, "auto"):
+            assert f"raylet (process {raylet})" in run_refused(machine, where)
+        machine.done("down")
+        assert "this machine is not a node of a cluster" in machine.refused("status")
+
+
 @pytest.mark.slow
 def test_down_ends_what_is_left_of_a_broken_node(without_token: tuple[Machine, Machine, str]) -> None:
     head, _, _ = without_token

@@ -70,6 +70,8 @@ def test_without_an_address_ray_is_started_here_and_ends_with_the_command(
         assert done.returncode == 0, done.stderr
         token = cluster_token.token_file({"XDG_CONFIG_HOME": its_own["XDG_CONFIG_HOME"]})
         assert stat.S_IMODE(token.stat().st_mode) == 0o600
+        (recorded,) = json.loads((tmp_path / "run/provenance.json").read_text())
+        assert (recorded["executor"], recorded["ray_address"], recorded["storage"]) == ("ray", "local", "auto")
         assert {json.loads(line)["event"] for line in done.stdout.splitlines()} >= {"launched", "succeeded", "ended"}
         wait_until(lambda: not commands.mentioning(Path(folder)), "the end of Ray's processes")
 

@@ -16,7 +16,7 @@ import pytest
 from cluster_helpers import cluster_home  # noqa: F401 - a fixture
 
 from orchestrator.core.errors import UsageError
-from orchestrator.executors.ray.cluster import address, cluster_token, node_settings, query, up
+from orchestrator.executors.ray.cluster import address, cluster_status, cluster_token, node_settings, query, up
 from orchestrator.executors.ray.cluster.cluster_status import (
     ClusterNode,
     RunningJob,
@@ -24,7 +24,9 @@ from orchestrator.executors.ray.cluster.cluster_status import (
     hot_spots,
     version_lines,
 )
+from orchestrator.executors.ray.cluster.node_state import LocalNode, NodeProcess, boot_id, save
 from orchestrator.executors.ray.cluster.query import HeadVersions
+from orchestrator.machine.process_identity import process_start
 from orchestrator.machine.topology import Cpu, Machine
 
 TOKEN = "0123456789abcdef" * 4
@@ -313,3 +315,30 @@ def test_status_from_the_report_of_the_cluster() -> None:
     assert last.jobs == (job("a-s0/0", 100.0, 0.5, cores=2, cpus=(0, 1)),)
     assert found.nodes[0].jobs == (job("a-s0/0", cores=2, cpus=(0, 1)),)
     assert len(found.hot_spots) == 1
+
+
+@pytest.mark.parametrize("where", [None, "10.0.0.1:6379", "10.0.0.1"])
+def test_status_names_the_process_of_the_node_here_that_has_ended_and_asks_nobody(
+    where: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = process_start(os.getpid())
+    assert start is not None
+    runs = NodeProcess(name="gcs_server", pid=os.getpid(), start=start)
+    ended = NodeProcess(name="raylet", pid=os.getpid(), start=start - 100.0)
+    save(
+        LocalNode(
+            role="head",
+            cluster="10.0.0.1:6379",
+            address="10.0.0.1",
+            insecure=False,
+            mark="0" * 32,
+            directory="/nowhere",
+            started="today",
+            boot=boot_id(),
+            processes=(runs, ended),
+        )
+    )
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(query, "facts", lambda _: pytest.fail("the cluster was asked"))
+    with pytest.raises(UsageError, match=rf"raylet \(process {os.getpid()}\).*has ended.*`cluster down`"):
+        cluster_status.status(where)

@@ -6,6 +6,7 @@ import cProfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from orchestrator.core.errors import SupervisorError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Failed, Pending, Running
 from orchestrator.core.messages import Progress
-from orchestrator.executors.base import Event, Handle, Launch
+from orchestrator.executors.base import Event, Exited, Handle, Launch
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.ledger import Ledger, summary
 from orchestrator.supervisor import retry_policy
@@ -182,6 +183,32 @@ def test_a_job_that_takes_its_node_along_every_time_is_given_up_at_last(tmp_path
     experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], behaviours({"k": Behaviour(returncode=None)}))
     assert experiment.run() == {"k": "FAILED"}
     assert len(experiment.fake.launches) == retry_policy.MOST_LOSSES + 2
+
+
+@dataclass(slots=True, kw_only=True)
+class HandingBackExecutor(FakeExecutor):
+    """Its pilots hand back what ends as interrupted."""
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        return [
+            replace(event, lost="the time limit of its pilot is near")
+            if isinstance(event, Exited) and event.returncode == ExitCode.INTERRUPTED
+            else event
+            for event in FakeExecutor.poll(self, timeout_s)
+        ]
+
+
+def test_what_a_pilot_hands_back_resumes_in_the_same_run_and_its_event_says_so(tmp_path: Path) -> None:
+    table = {"k": [Behaviour(returncode=ExitCode.INTERRUPTED), Behaviour()]}
+    fake = HandingBackExecutor(behave=behaviours(table))
+    experiment = Experiment(
+        tmp_path, [make_job("k")], executor=fake, now=fake.now, available_memory_mib=lambda: 1 << 20
+    )
+    assert experiment.run() == {"k": "SUCCEEDED"}
+    messages = experiment.reporter.messages()
+    assert "the time limit of its pilot is near" in messages
+    assert "resumes in another pilot" in messages
+    assert "next run" not in messages
 
 
 def test_others_run_while_one_waits_to_be_retried(tmp_path: Path) -> None:

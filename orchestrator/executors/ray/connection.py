@@ -22,7 +22,7 @@ from orchestrator.core.process_setup import STOP_SIGNALS
 from orchestrator.executors.process import package_path
 from orchestrator.executors.ray import internals
 from orchestrator.executors.ray.cluster import address, cluster_token, node_settings, query
-from orchestrator.executors.ray.cluster.node_state import address_in, local_cluster
+from orchestrator.executors.ray.cluster.node_state import address_in, local_cluster, refuse_broken
 from orchestrator.executors.ray.node_agent import NAMESPACE
 from orchestrator.machine.topology import MIB, Machine
 
@@ -112,9 +112,11 @@ def _find_cluster(ray_address: str) -> str:
     """The numeric address of a cluster that answers and accepts our token."""
     name = local_cluster() or os.environ.get("RAY_ADDRESS") if ray_address == AUTO else ray_address
     if not name:
+        refuse_broken(None)
         advice = "`cluster join HOST:PORT` makes it one"
         raise UsageError(f"--ray-address auto: this machine is not a node of a cluster; {advice}")
     host, port = address.parse(name)
+    refuse_broken(address.host_port(host, port))
     if (why := address.connect_error(host, port)) is not None:
         raise UsageError(f"--ray-address {ray_address}: no Ray cluster at {name} ({why}); `cluster up` starts one")
     cluster = address.host_port(host, port)

@@ -50,7 +50,7 @@ class RayBackend:
             self.local_slots = settings.local_slots(None)
             stack.callback(self.local_slots.close)
             self._stack = stack.pop_all()
-        self._address = settings.address
+        self._address, self._storage = settings.address, settings.storage
 
     def ready(self) -> list[str]:
         return [*self.nodes.assemble(), *self.slots.warnings()]
@@ -74,6 +74,7 @@ class RayBackend:
         return {
             "executor": "ray",
             "ray_address": self._address,
+            "storage": self._storage,
             "nodes": [
                 {
                     "name": node.name,

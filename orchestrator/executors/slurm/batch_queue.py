@@ -17,7 +17,7 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.text import count, last_line, listed
 from orchestrator.executors.slurm.batch_script import LOG, SCRIPT
-from orchestrator.executors.slurm.slurm_commands import CommandAnswer, SlurmCommand
+from orchestrator.executors.slurm.slurm_commands import PATIENCE_S, CommandAnswer, SlurmCommand
 
 ASK_EVERY_S, ASK_AT_EASE_S = 10.0, 60.0
 RETRY_S = 30.0
@@ -29,6 +29,10 @@ VISIBLE_S = 60.0
 REFUSED_RETRY_S = 300.0
 """The same while pilots work, and Slurm refuses further ones or these cannot start."""
 MOST_FAILED_STARTS = 3
+END_S = 30.0
+"""So long pilots that were asked to end may take, before they are cancelled."""
+END_ASK_S = 0.25
+"""After which Slurm is asked again whether they have ended, and then after twice as long each time."""
 SHOWN = 5
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 PRESENT = (*WAITING, "RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
@@ -125,16 +129,14 @@ class BatchQueue:
         return answer.returncode == 0
 
     def _ask(self) -> SlurmCommand:
-        options = ["--noheader", "--all", "--array", "--states=all", f"--user={_user()}", f"--name={self.name}"]
-        return SlurmCommand("squeue", *options, "--format=%i|%T|%r")
+        return queue_question(self.name, columns="%i|%T|%r")
 
     def _take_answer(self, began: float, answer: CommandAnswer) -> None:
         if answer.returncode:
             self._tell(f"squeue does not answer ({answer.problem}); pilots that run go on")
             return
         self.answer_began = began
-        rows = [line.strip().split("|", 2) for line in answer.output.splitlines()]
-        self._rows = {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+        self._rows = _rows(answer)
         completing = [task for task, (state, _) in self._rows.items() if state == "COMPLETING"]
         self._completing = {task: self._completing.get(task, began) for task in completing}
         over = {task for task, (state, _) in self._rows.items() if state not in (*PRESENT, "COMPLETING")}
@@ -264,15 +266,52 @@ class BatchQueue:
         self._cancellations, self._question, self._submission = [], None, None
 
     def close(self) -> str | None:
-        """End whatever has the name. Returns what is wrong, if Slurm does not obey."""
+        """Take out of the queue what waits there, and let what runs end by itself: Slurm then says COMPLETED.
+
+        What has not ended after :data:`END_S` is cancelled. Returns what is wrong, if Slurm does not obey.
+        """
         self.wait()
+        answer = cancel_named(self.name, only_waiting=True)
+        if answer.returncode == 0 and self._have_ended():
+            return None
         answer = cancel_named(self.name)
         return answer.problem if answer.returncode else None
 
+    def _have_ended(self) -> bool:
+        """Wait until nothing runs or waits. Returns False after :data:`END_S`, or where Slurm does not answer."""
+        deadline, pause_s = time.monotonic() + END_S, END_ASK_S
+        while (answer := self._ask().wait()).returncode == 0:
+            if not any(state in PRESENT for state, _ in _rows(answer).values()):
+                return True
+            if time.monotonic() > deadline:
+                break
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, ASK_EVERY_S)
+        return False
 
-def cancel_named(name: str) -> CommandAnswer:
-    """Cancel all batch jobs of this user that have the name."""
-    return SlurmCommand("scancel", f"--user={_user()}", f"--name={name}").wait()
+
+def _rows(answer: CommandAnswer) -> dict[str, tuple[str, str]]:
+    """Task → state and reason."""
+    rows = [line.strip().split("|", 2) for line in answer.output.splitlines()]
+    return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+
+
+def queue_question(*names: str, columns: str, patience_s: float = PATIENCE_S) -> SlurmCommand:
+    """Ask ``squeue`` for the batch jobs of this user that have one of ``names``; every task of an array has a line.
+
+    :param columns: its format.
+    """
+    options = ["--noheader", "--all", "--array", "--states=all", f"--user={_user()}", f"--name={','.join(names)}"]
+    return SlurmCommand("squeue", *options, f"--format={columns}", patience_s=patience_s)
+
+
+def cancel_named(name: str, *, only_waiting: bool = False) -> CommandAnswer:
+    """Cancel the batch jobs of this user that have the name.
+
+    :param only_waiting: those that have not started, rather than all of them.
+    """
+    states = ("--state=PENDING",) if only_waiting else ()
+    return SlurmCommand("scancel", f"--user={_user()}", f"--name={name}", *states).wait()
 
 
 def _user() -> str:

@@ -32,7 +32,7 @@ class SlurmBackend:
 
     def __init__(self, settings: BackendSettings) -> None:
         if missing := [program for program in SLURM_PROGRAMS if shutil.which(program) is None]:
-            advice = "run this command where they are, on a login node"
+            advice = "run this command where they are, on a login node, or name another --executor"
             raise UsageError(f"--executor slurm: {joined(missing)} not found; {advice}")
         if set(str(settings.final_run_dir.absolute())) & set("\n\\"):
             advice = "choose a run directory whose path has neither a line break nor a backslash"

@@ -72,15 +72,18 @@ class ClusterStatus:
 def status(where: str | None = None) -> ClusterStatus:
     """Status of the cluster at ``where`` (``HOST:PORT``); None: the one that this machine is a node of.
 
-    :raises UsageError: this machine is not a node of a cluster, or has no valid token.
+    :raises UsageError: this machine is not a node of a cluster, what makes it one has ended, or it has no valid token.
     :raises OrchestratorError: the cluster does not answer.
     """
     cluster_token.require_ray()
     cluster = where or node_state.local_cluster() or os.environ.get("RAY_ADDRESS")
+    if cluster:
+        cluster = address.host_port(*address.parse(cluster, address.DEFAULT_PORT))
+    node_state.refuse_broken(cluster)
     if not cluster:
         hint = "`cluster up` starts one, `cluster join HOST:PORT` joins one, --address HOST:PORT shows another one"
         raise UsageError(f"this machine is not a node of a cluster: {hint}")
-    return from_facts(query.facts(address.host_port(*address.parse(cluster, address.DEFAULT_PORT))))
+    return from_facts(query.facts(cluster))
 
 
 def from_facts(facts: Mapping[str, Any]) -> ClusterStatus:

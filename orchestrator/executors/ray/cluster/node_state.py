@@ -21,6 +21,7 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import decode
 from orchestrator.core.errors import UsageError
 from orchestrator.core.procfs import is_zombie, text_of
+from orchestrator.core.text import joined
 from orchestrator.executors.orphan_reaper import carriers
 from orchestrator.machine.process_identity import process_start, same_process
 
@@ -62,7 +63,18 @@ class LocalNode:
 
     def is_intact(self) -> bool:
         names = {process.name for process in self.processes if process.is_running()}
-        return self.boot == boot_id() and ({"raylet", "gcs_server"} if self.role == "head" else {"raylet"}) <= names
+        return self.boot == boot_id() and set(self.essential) <= names
+
+    @property
+    def essential(self) -> tuple[str, ...]:
+        """Names of the processes without which it is no node."""
+        return ("raylet", "gcs_server") if self.role == "head" else ("raylet",)
+
+    def ended_processes(self) -> tuple[NodeProcess, ...]:
+        """The recorded processes without which it is no node, as far as they have ended since the last boot."""
+        if self.boot != boot_id():
+            return ()
+        return tuple(one for one in self.processes if one.name in self.essential and not one.is_running())
 
     def __str__(self) -> str:
         return f"the head at {self.cluster}" if self.role == "head" else f"a node of the cluster at {self.cluster}"
@@ -145,3 +157,19 @@ def local_cluster() -> str | None:
     """``HOST:PORT`` of the cluster that this machine is a node of; None if no node was started here."""
     node = load()
     return node.cluster if node is not None and node.is_intact() else None
+
+
+def refuse_broken(cluster: str | None) -> None:
+    """Ray would wait for a minute where the processes have ended by which this machine asks the cluster.
+
+    :param cluster: ``HOST:PORT``; None: the one that this machine is a node of.
+    :raises UsageError: processes of the node here have ended; the message names them.
+    """
+    node = load()
+    if node is None or (cluster is not None and cluster != node.cluster) or not (ended := node.ended_processes()):
+        return
+    which = joined([f"{process.name} (process {process.pid})" for process in ended])
+    again = "`cluster up` starts a new one" if node.role == "head" else f"`cluster join {node.cluster}` joins it again"
+    have = "has" if len(ended) == 1 else "have"
+    text = f"{which} of {node} {have} ended, without which this machine can neither ask it nor take jobs"
+    raise UsageError(f"{node.cluster}: {text}. `cluster down` ends what is left of it here, then {again}")
