@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import json
 import os
-import pwd
 import secrets
 import stat
 import time
@@ -24,7 +23,7 @@ from typing import Any
 from orchestrator.core.environment import HOLDERS_VARIABLE
 from orchestrator.core.own_files import kept_from_forks
 from orchestrator.core.procfs import is_running
-from orchestrator.machine.user_directory import is_own, make_own
+from orchestrator.machine.users import is_own, make_own, user_name
 
 FOLDER = Path("/tmp/orchestrator-cpus")  # noqa: S108 - the same for all users; what is found in it is checked
 SHARED_MODE = 0o1777
@@ -119,7 +118,7 @@ class CpuHolders:
             self.close()
             return
         content = {
-            "user": _user_name(os.getuid()),
+            "user": user_name(os.getuid()),
             "experiment": self._experiment,
             "run_dir": self._run_dir,
             "pid": os.getpid(),
@@ -262,7 +261,7 @@ def _parsed(content: bytes, uid: int) -> Holder | None:
     try:
         values: Any = json.loads(content)
         return Holder(
-            user=_user_name(uid),
+            user=user_name(uid),
             experiment=str(values["experiment"])[:200],
             run_dir=str(values["run_dir"])[:1000],
             uid=uid,
@@ -279,10 +278,3 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError:
         return []
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"

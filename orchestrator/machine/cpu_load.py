@@ -94,6 +94,7 @@ class LoadSampler:
         self._earlier = self._scan()
         self._latest: _Scan | None = None
         self._measured = CpuLoad()
+        self._every_s = EVERY_S
         self._next = self._earlier.at + EVERY_S
 
     def tick(self) -> None:
@@ -103,14 +104,18 @@ class LoadSampler:
 
     def measure(self) -> CpuLoad:
         """The load over the time between the last two samples; waits for them where they are missing or too old."""
-        if self._latest is None or self._now() - self._latest.at > STALE_S:
-            if self._now() - self._earlier.at > STALE_S or self._latest is not None:
+        if self._latest is None or self._is_stale:
+            if self._is_stale:
                 self._sample()
             wait_s = self._last.at + LEAST_S - self._now()
             if wait_s > 0:
                 time.sleep(wait_s)
             self._sample()
         return self._measured
+
+    @property
+    def _is_stale(self) -> bool:
+        return self._now() - self._last.at > max(STALE_S, 2 * self._every_s)
 
     @property
     def _last(self) -> _Scan:
@@ -122,7 +127,8 @@ class LoadSampler:
         self._earlier, self._latest = self._last, scan
         self._measured = self._load(self._earlier, self._latest)
         took_s = time.monotonic() - begun
-        self._next = scan.at + max(EVERY_S, took_s / MOST_SHARE)
+        self._every_s = max(EVERY_S, took_s / MOST_SHARE)
+        self._next = scan.at + self._every_s
 
     def _scan(self) -> _Scan:
         own = os.times()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
 from orchestrator.machine.cpu_holders import CpuHolders, Holder, holders_folder
 from orchestrator.machine.cpu_load import BusyProcess, LoadSampler
 from orchestrator.machine.placement import Competitor, CpuUse
+from orchestrator.machine.users import user_name
 
 UNSEEN = "programs that this user cannot see"
 
@@ -87,11 +87,8 @@ class Neighbours:
 
 def program_name(process: BusyProcess) -> str:
     """For people: ``python3 (pid 77) of ann``."""
-    try:
-        user = pwd.getpwuid(process.uid).pw_name
-    except KeyError:
-        user = f"uid {process.uid}"
-    return f"{process.name} (pid {process.pid})" + ("" if process.uid == os.getuid() else f" of {user}")
+    whose = "" if process.uid == os.getuid() else f" of {user_name(process.uid)}"
+    return f"{process.name} (pid {process.pid}){whose}"
 
 
 def _run(holder: Holder) -> Competitor:

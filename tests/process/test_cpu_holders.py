@@ -20,7 +20,7 @@ from orchestrator.machine import cpu_holders, topology
 from orchestrator.machine.cpu_holders import CpuHolders
 from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.slots import MaxParallel, SlotPool
-from orchestrator.machine.user_directory import private_directory
+from orchestrator.machine.users import private_directory
 
 NOBODY = 65534
 

@@ -21,7 +21,7 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import decode
 from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.machine.process_identity import same_process
-from orchestrator.machine.user_directory import private_directory
+from orchestrator.machine.users import private_directory
 
 KILL_TIMEOUT_S = 5.0
 

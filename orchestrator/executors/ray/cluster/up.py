@@ -22,7 +22,7 @@ from orchestrator.executors.ray.cluster.down import end
 from orchestrator.executors.ray.cluster.node_settings import ResourceOffer
 from orchestrator.executors.ray.cluster.node_state import LocalNode
 from orchestrator.machine import topology
-from orchestrator.machine.user_directory import private_directory
+from orchestrator.machine.users import private_directory
 
 START_S = 120.0
 INHERITED = (cluster_token.TOKEN_VARIABLE, cluster_token.TOKEN_FILE_VARIABLE)

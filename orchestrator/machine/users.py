@@ -1,12 +1,23 @@
-"""A directory of this user alone, for small files that the programs of one machine share while they run."""
+"""Names of users, and a directory of this user alone for small files that programs of one machine share."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import pwd
 import stat
 import tempfile
 from pathlib import Path
+
+
+@functools.cache
+def user_name(uid: int) -> str:
+    """``uid 1234`` for one without a name."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def private_directory() -> Path | None:
