@@ -15,6 +15,10 @@ SELFTEST_VARIABLE = "ORCHESTRATOR_SELFTEST"
 NICE_VARIABLE = "ORCHESTRATOR_NICE"
 """The niceness that the worker's session is given: of its job, or of the supervisor where that is more; unset: 0."""
 
+START_VARIABLE = "ORCHESTRATOR_START"
+"""How the worker was started: :data:`FORKED`, or why it was exec'ed although it was to be forked; unset: exec'ed."""
+FORKED = "fork"
+
 GPU_SHARE_VARIABLE = "ORCHESTRATOR_GPU_SHARE"
 """The share of its GPU that the worker may use, such as 0.5; set only for a job that shares one."""
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import select
 import selectors
 import signal
 import subprocess
@@ -98,8 +97,13 @@ class LocalExecutor:
     _last_oom_kills: int | None = field(default=None, init=False)
     """Value at the last sample."""
 
+    never_forks = ""
+
     def __post_init__(self) -> None:
         self._template = WorkerTemplate(command=self.template_command, token=self._token)
+
+    def prepare_to_fork(self) -> bool:
+        return self._template.prepare(self.environment)
 
     def submit(self, launch: Launch) -> Handle:
         if not self._groups and time.monotonic() >= self._next_sample:
@@ -128,6 +132,9 @@ class LocalExecutor:
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         deadline = time.monotonic() + timeout_s
+        if not self._groups:
+            self._template.wait(timeout_s)
+            return []
         while True:
             remaining_s = max(0.0, deadline - time.monotonic())
             ended = self._wait_for_exits(remaining_s)
@@ -170,9 +177,6 @@ class LocalExecutor:
 
     def _wait_for_exits(self, timeout_s: float) -> list[tuple[RankGroup[WorkerProcess], WorkerProcess]]:
         """Ranks that have ended. Waits for the first one, but returns when progress is to be read."""
-        if not self._groups:
-            select.select([], [], [], timeout_s)
-            return []
         polled = [
             (group, worker) for group in self._groups.values() for worker in group.running if worker.pidfd is None
         ]
@@ -180,8 +184,6 @@ class LocalExecutor:
         return [key.data for key, _ in ready] + [rank for rank in polled if process.has_ended(rank[1].pid)]
 
     def _read_channels(self) -> list[Event]:
-        if not self._groups:
-            return []
         events: list[Event] = []
         for key, _ in self._channels.select(0):
             group, worker = key.data

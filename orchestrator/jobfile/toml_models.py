@@ -50,11 +50,12 @@ class ResourcesTable(TomlTable):
     min_free_disk: value_types.FreeDisk = key(
         1024, "Free disk space in the run directory below which the job is not launched; 0: no limit.", shown="1 GiB"
     )
-    start: Start | None = key(
-        None,
-        "How a worker starts: exec (a new Python process, the default) or fork (from a process that has imported its "
-        "packages already; the default in a search), which saves short jobs most of their start.",
-        "fork",
+    start: Start = key(
+        "auto",
+        "How a worker starts: exec (a new Python process), fork (from a process that has imported its packages "
+        "already), which saves short jobs most of their start, or auto: fork in a search, and where three or more jobs "
+        "are due that can be forked.",
+        "exec",
     )
 
 

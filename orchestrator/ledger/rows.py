@@ -132,6 +132,10 @@ class AttemptRow(TypedDict):
     cpu_s: float | None
     cause: str | None
     message: str | None
+    start: str | None
+    """``exec`` or ``fork``: how its worker was started."""
+    why_exec: str | None
+    """Why it was exec'ed, as far as its worker knows: although it was to be forked."""
 
 
 DECLARED: Mapping[str, tuple[type, ...]] = {
@@ -322,7 +326,9 @@ def attempt_of(row: sqlite3.Row) -> Attempt:
 
 
 def attempt_row(row: sqlite3.Row) -> AttemptRow:
-    values = {"cpus": parsed_json(row["cpus"]), "cpu_s": _record(row).get("cpu_s")}
+    record = _record(row)
+    values = {"cpus": parsed_json(row["cpus"]), "cpu_s": record.get("cpu_s"), "start": record.get("start")}
+    values["why_exec"] = record.get("why_exec") or None
     return cast(AttemptRow, checked(AttemptRow, _in_order(AttemptRow, row, values)))
 
 

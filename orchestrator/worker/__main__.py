@@ -1,8 +1,8 @@
 """``python -m orchestrator.worker JOB_DIR NUMBER`` runs attempt NUMBER of the job in JOB_DIR.
 
 The order matters: the process is tied to its supervisor and waits for its word before anything heavy is imported, so
-that it imports on its own CPUs, and thread counts are set before the libraries that read them are imported. However the attempt ends, ``exit.json`` and the exit code
-(:class:`orchestrator.core.exit_codes.ExitCode`) say how.
+that it imports on its own CPUs, and thread counts are set before the libraries that read them are imported. However the
+attempt ends, ``exit.json`` and the exit code (:class:`orchestrator.core.exit_codes.ExitCode`) say how.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.environment import RANK_VARIABLE, SEARCH_PATH_VARIABLE, worker_thread_settings
+from orchestrator.core.environment import (
+    RANK_VARIABLE,
+    SEARCH_PATH_VARIABLE,
+    START_VARIABLE,
+    worker_thread_settings,
+)
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
@@ -44,6 +49,7 @@ def main(arguments: list[str]) -> NoReturn:
     number = int(arguments[1])
     exit_path = paths.attempt(number).exit_of(int(os.environ.get(RANK_VARIABLE, "0")))
     facts = AttemptFacts(started=lifeline.process_start())
+    facts.note_start(os.environ.pop(START_VARIABLE, ""))
     try:
         exit_path.parent.mkdir(parents=True, exist_ok=True)
         run_attempt(paths, number, facts, channel)
