@@ -35,7 +35,7 @@ from orchestrator.core.job import Job, Resources
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.machine import topology
-from orchestrator.machine.cpu_locks import CpuLocks, shared_directory
+from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor.events import SilentReporter
 from orchestrator.supervisor.supervisor import Supervisor
@@ -201,7 +201,7 @@ def instant_jobs(repeats: int) -> list[Line]:
                 rows=ledger.jobs(),
                 ledger=ledger,
                 executor=LocalExecutor(worker_command=("/bin/true",)),
-                slots=SlotPool(here, locks=CpuLocks(shared_directory(), (cpu.index for cpu in here.cpus))),
+                slots=SlotPool(here, neighbours=Neighbours.of_this_machine(experiment="benchmark")),
                 reporter=SilentReporter(),
                 exit_record_expected=False,
             ).run()

@@ -34,6 +34,7 @@ from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, robot
 from orchestrator.jobfile.toml_models import Settings
 from orchestrator.jobfile.validation_errors import suggestion
 from orchestrator.ledger import SummaryRow
+from orchestrator.machine.slots import MaxParallel
 from orchestrator.results import ExperimentResult, Result, Results, result_of
 from orchestrator.supervisor.events import DetachableReporter, Reporter, SilentReporter
 from orchestrator.terminal.background_output import in_background
@@ -51,7 +52,7 @@ def run(
     jobs: StrPath,
     *,
     run_dir: StrPath | None = None,
-    max_parallel: int | None = None,
+    max_parallel: MaxParallel = None,
     overrides: Mapping[str, Any] | None = None,
     fresh: bool = False,
     on_change: OnChange = "refuse",
@@ -112,7 +113,7 @@ def train(
     task: str | None = None,
     total_timesteps: int | None = None,
     seeds: Sequence[int] = (0,),
-    max_parallel: int | None = None,
+    max_parallel: MaxParallel = None,
     run_dir: StrPath | None = None,
     fresh: bool = False,
     on_change: OnChange = "refuse",
@@ -232,11 +233,11 @@ def checked_on_change(on_change: OnChange) -> OnChange:
     return on_change
 
 
-def checked_lanes(max_parallel: int | None) -> int | None:
-    if max_parallel is None:
-        return None
+def checked_lanes(max_parallel: MaxParallel) -> MaxParallel:
+    if max_parallel is None or max_parallel == "idle":
+        return max_parallel
     if isinstance(max_parallel, bool) or not isinstance(max_parallel, Integral) or max_parallel < 1:
-        expected = "a whole number from 1 on, or None for as many as there are cores"
+        expected = 'a whole number from 1 on, "idle", or None for as many as there are cores'
         raise UsageError(f"max_parallel={max_parallel!r}: expected {expected}")
     return int(max_parallel)
 

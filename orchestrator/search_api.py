@@ -20,6 +20,7 @@ from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.jobfile.search_tables import SearchTable
 from orchestrator.jobfile.value_types import MENAGERIE, is_maker
+from orchestrator.machine.slots import MaxParallel
 from orchestrator.results import ExperimentResult, Result, result_of
 from orchestrator.search.history import Trial
 from orchestrator.search.trials import TrialReader
@@ -80,7 +81,7 @@ class Search:
         *,
         xml: str | os.PathLike[str],
         space: Mapping[str, Any],
-        max_parallel: int | None = None,
+        max_parallel: MaxParallel = None,
         run_dir: str | os.PathLike[str] | None = None,
         **settings: Any,
     ) -> None:

@@ -38,6 +38,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="state-of-tests-")
     atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
+# The CPUs that runs of tests hold are none of other runs' business, and the other way round.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["ORCHESTRATOR_CPU_HOLDERS"] = os.path.join(os.environ["XDG_STATE_HOME"], "cpu-holders")  # noqa: PTH118
+
 # Otherwise every `learn()` of stock Stable-Baselines3 in a test leaves a folder in the temporary directory.
 os.environ.setdefault("SB3_LOGDIR", tempfile.gettempdir())
 

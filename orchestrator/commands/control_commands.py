@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from orchestrator.experiment.policy_process import ExportRequest, PlayRequest
 
 WATCH_EVERY_S = 1.0
-MOST_JOBS = 1_000_000
 NAMES = "names, beginnings of names, or patterns in quotes such as 'cart-s1*'"
 
 app = typer.Typer()
@@ -211,7 +210,7 @@ def set_(
     if key != "max_parallel" or not equals:
         other = "the rest of a job file is for the next run" if equals else "the value is missing"
         raise UsageError(f"set: {setting}: expected max_parallel=N, such as max_parallel=8; {other}")
-    if not (value.isdecimal() and value.isascii() and 0 < int(value) < MOST_JOBS):
+    if not (value.isdecimal() and value.isascii() and 0 < int(value) < shared.MOST_JOBS):
         why = "a whole number from 1 on; `pause` and `stop` end jobs"
         raise UsageError(f"set: {setting}: {value or 'nothing'} is not {why}")
     shared.print_text(control.set_max_parallel(run_dir, int(value)))

@@ -6,12 +6,20 @@ import contextlib
 import shlex
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Argument, Option
 
-from orchestrator.commands.shared_options import AsJson, Learner, Settings, overrides, print_json, stoppable
+from orchestrator.commands.shared_options import (
+    MOST_JOBS,
+    AsJson,
+    Learner,
+    Settings,
+    overrides,
+    print_json,
+    stoppable,
+)
 from orchestrator.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,8 +52,13 @@ def run(
     ],
     run_dir: Annotated[Path | None, Option(help="Directory for all results.", show_default="runs/<name>")] = None,
     max_parallel: Annotated[
-        int | None,
-        Option(min=1, help="Largest number of jobs that run at once.", show_default="max_parallel in the job file"),
+        str | None,
+        Option(
+            metavar="N|auto|idle",
+            help="Largest number of jobs that run at once. auto: as many as there are cores. idle: as many as there "
+            "are cores that nobody else uses, counted anew as jobs end.",
+            show_default="max_parallel in the job file",
+        ),
     ] = None,
     learner: Learner = None,
     executor: Annotated[str, Option(help="What launches the jobs: local, ray or slurm.")] = "local",
@@ -150,7 +163,7 @@ def run(
             run_dir=run_dir or Path("runs") / experiment.directory_name,
             is_listed=True,
             verdicts=verdicts,
-            max_parallel=max_parallel,
+            max_parallel=None if max_parallel is None else _jobs_at_once(max_parallel),
             fresh=fresh,
             on_change=on_change.value,
             rebuild_ledger=rebuild_ledger,
@@ -174,6 +187,17 @@ def run(
                     plan_view.show(experiment, plan, options.run_dir)
             else:
                 raise typer.Exit(_run(experiment, options, warm, process, as_json=as_json))
+
+
+def _jobs_at_once(text: str) -> int | Literal["auto", "idle"]:
+    """:raises UsageError: it is neither."""
+    if text == "auto":
+        return "auto"
+    if text == "idle":
+        return "idle"
+    if text.isdecimal() and text.isascii() and 0 < int(text) < MOST_JOBS:
+        return int(text)
+    raise UsageError(f"run: --max-parallel {text}: expected a whole number from 1 on, auto or idle")
 
 
 def _refuse_robots(folder: Path) -> None:

@@ -15,6 +15,9 @@ from typer import Argument, Option
 
 from orchestrator.core.text import plain
 
+MOST_JOBS = 1_000_000
+"""At once."""
+
 RunDir = Annotated[Path, Argument(metavar="RUN_DIR", help="A run directory, such as runs/robots.")]
 FoundRunDir = Annotated[
     Path | None,

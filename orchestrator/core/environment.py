@@ -19,6 +19,9 @@ START_VARIABLE = "ORCHESTRATOR_START"
 """How the worker was started: :data:`FORKED`, or why it was exec'ed although it was to be forked; unset: exec'ed."""
 FORKED = "fork"
 
+HOLDERS_VARIABLE = "ORCHESTRATOR_CPU_HOLDERS"
+"""Folder in which experiments of all users say which CPUs they hold, in place of the fixed one: for tests."""
+
 GPU_SHARE_VARIABLE = "ORCHESTRATOR_GPU_SHARE"
 """The share of its GPU that the worker may use, such as 0.5; set only for a job that shares one."""
 

@@ -14,8 +14,8 @@ from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
 from orchestrator.core.messages import Progress
 from orchestrator.core.text import count
-from orchestrator.machine.cpu_locks import CpuLocks
-from orchestrator.machine.slots import RankSlot, SlotPool, Slots
+from orchestrator.machine.neighbours import Neighbours
+from orchestrator.machine.slots import MaxParallel, RankSlot, SlotPool, Slots
 from orchestrator.machine.topology import Machine
 
 if TYPE_CHECKING:
@@ -168,10 +168,10 @@ class BackendSettings:
     """What a backend is made from. Each uses what concerns it."""
 
     machine: Machine
-    max_parallel: int | None = None
+    max_parallel: MaxParallel = None
     """Jobs at once; None: as many as there is room for."""
-    locks_directory: Path | None = None
-    """Directory of the CPU locks; None for no locks."""
+    sees_neighbours: bool = False
+    """Whether others who use the CPUs of this machine are looked at, and are told which ones are held."""
     run_dir: Path = Path()
     jobs: Sequence[Job] = ()
     """All declared jobs."""
@@ -185,11 +185,18 @@ class BackendSettings:
     """As ``run_dir``, but also where nothing is to be launched, and ``run_dir`` is another folder."""
     slurm: SlurmSettings | None = None
 
-    def local_slots(self, max_parallel: int | None) -> SlotPool:
+    @property
+    def max_parallel_on_nodes(self) -> int | None:
+        """As :attr:`max_parallel`: idle cores are counted on this machine alone."""
+        return None if self.max_parallel == "idle" else self.max_parallel
+
+    def local_slots(self, max_parallel: MaxParallel) -> SlotPool:
         """Slots on this machine."""
-        return SlotPool(
-            self.machine, max_parallel, CpuLocks(self.locks_directory, (cpu.index for cpu in self.machine.cpus))
-        )
+        neighbours = None
+        if self.sees_neighbours:
+            run_dir = str(self.final_run_dir.absolute())
+            neighbours = Neighbours.of_this_machine(experiment=self.name, run_dir=run_dir)
+        return SlotPool(self.machine, max_parallel, neighbours)
 
 
 class Backend(Protocol):

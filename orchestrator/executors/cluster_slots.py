@@ -122,6 +122,9 @@ class ClusterSlots:
         self._max_parallel = max_parallel
         return self.lanes
 
+    def tick(self) -> None:
+        """Does nothing: the nodes look after their own CPUs."""
+
     def warnings(self) -> tuple[str, ...]:
         if self._max_parallel <= self._cores or self._max_parallel == sys.maxsize:
             return ()

@@ -9,7 +9,7 @@ from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.physics_advice import PhysicsAdvice
 from orchestrator.experiment import preflight
 from orchestrator.machine import topology
-from orchestrator.machine.cpu_locks import CpuLocks, shared_directory
+from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.slots import SlotPool
 
 WALL_PER_CPU_S = 10.0
@@ -28,7 +28,7 @@ def with_advice(
     :param time_limit_s: for all else than measuring.
     """
     machine = topology.detect()
-    pool = SlotPool(machine, 1, CpuLocks(shared_directory(), (cpu.index for cpu in machine.cpus)))
+    pool = SlotPool(machine, 1, Neighbours.of_this_machine(experiment="check --advise"))
     slot = pool.acquire(1)
     assert slot is not None, "an empty pool has room for one core"
     answers = [answer for _, answer in examined]

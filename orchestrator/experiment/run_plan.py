@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from orchestrator.core.errors import Problem, SpecError
 from orchestrator.core.job import Job
@@ -20,6 +21,7 @@ from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow
 from orchestrator.machine import topology
+from orchestrator.machine.slots import MaxParallel
 from orchestrator.machine.topology import Machine
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.stop_signals import StopRequests
@@ -34,7 +36,8 @@ class RunOptions:
     """The options of a run, as on the command line."""
 
     run_dir: Path
-    max_parallel: int | None = None
+    max_parallel: MaxParallel | Literal["auto"] = None
+    """None: as in the job file."""
     fresh: bool = False
     on_change: OnChange = "refuse"
     rebuild_ledger: bool = False
@@ -87,7 +90,7 @@ def plan(
     stops: StopRequests,
     watch: preflight.Watch = lambda *_: None,
     warm: preflight.Child | None = None,
-    locks_directory: Path | None = None,
+    sees_neighbours: bool = False,
 ) -> Plan:
     """Examine machines and robots without launching anything.
 
@@ -103,8 +106,8 @@ def plan(
         backend = open_backend(
             BackendSettings(
                 machine=machine,
-                max_parallel=options.max_parallel or experiment.max_parallel,
-                locks_directory=locks_directory,
+                max_parallel=_jobs_at_once(options, experiment),
+                sees_neighbours=sees_neighbours,
                 run_dir=options.run_dir if options.run_dir in staging.parents else staging,
                 jobs=declared,
                 address=options.ray_address,
@@ -212,6 +215,12 @@ def examined(job: Job, verdict: JobVerdict) -> Job:
     xml = job.spec.xml if verdict.xml is None else f"robot/{verdict.xml}"
     task, init_sha256 = verdict.task or job.spec.task, verdict.init_sha256 or job.spec.init_sha256
     return job.with_spec(xml=xml, task=task, init_sha256=init_sha256)
+
+
+def _jobs_at_once(options: RunOptions, experiment: Experiment) -> MaxParallel:
+    if options.max_parallel is None:
+        return experiment.max_parallel
+    return None if options.max_parallel == "auto" else options.max_parallel
 
 
 def _restriction(machine: Machine) -> str:

@@ -40,7 +40,6 @@ from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow, Ledger, Request, SummaryRow, live_facts
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.machine import imported_code, provenance
-from orchestrator.machine.cpu_locks import shared_directory
 from orchestrator.supervisor.events import DetachableReporter, Reporter
 from orchestrator.supervisor.stop_signals import StopRequests
 from orchestrator.supervisor.supervisor import Supervisor
@@ -104,10 +103,10 @@ def run(
             stops.request("requested by `stop`")
         request_files = RequestFiles(paths.requests)
         stops.is_asked = lambda: _is_stop_requested(request_files, ledger, holder)
-        staging, watch, locks = _emptied(paths.staging, stack), _ExaminationReport(reporter), shared_directory()
+        staging, watch = _emptied(paths.staging, stack), _ExaminationReport(reporter)
         experiment, options = search_process.resumed(experiment, options, ledger, paths)
         options = _known(options, ledger, experiment.jobs, paths, stops)
-        run_plan = plan(experiment, options, staging, stops=stops, watch=watch, warm=warm, locks_directory=locks)
+        run_plan = plan(experiment, options, staging, stops=stops, watch=watch, warm=warm, sees_neighbours=True)
         backend = stack.enter_context(contextlib.closing(run_plan.backend))
         search_process.refuse_another_robot(experiment, run_plan.verdicts, ledger, paths)
         ledger = ledger or _abandoned_with(stack, Ledger.create(paths.ledger))

@@ -63,7 +63,7 @@ class Experiment:
     """A job file, resolved into jobs."""
 
     name: str
-    max_parallel: int | None
+    max_parallel: int | Literal["idle"] | None
     """Largest number of jobs at once; None: as many as the machine has cores for."""
     order: Order
     """Order of launch; ``jobs`` are in the order of the file."""

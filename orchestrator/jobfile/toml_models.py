@@ -275,7 +275,10 @@ class JobFile(TomlTable):
 
     name: Name = Field(description="Name of the experiment; the run directory is runs/<name>.", examples=["robots"])
     max_parallel: value_types.MaxParallel = key(
-        "auto", 'Largest number of jobs at once: "auto" (as many as there are cores) or a number.'
+        "auto",
+        'Largest number of jobs at once: "auto" (as many as there are cores), a number, or "idle" (as many as there '
+        'are cores that nobody else uses, counted anew as jobs end; on a cluster the same as "auto").',
+        "idle",
     )
     order: Literal["longest-first", "as-listed"] = key("longest-first", "Order in which jobs are launched.")
     on_invalid: Literal["refuse", "skip"] = key(

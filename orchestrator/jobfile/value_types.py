@@ -372,4 +372,6 @@ Command = Annotated[
 ]
 Matrix = Annotated[dict[str, Any], Expected("a table of lists, each with a dotted key in quotes")]
 Options = Annotated[dict[Any, Any], Expected("a table"), AfterValidator(_options)]
-MaxParallel = Annotated[Literal["auto"] | Count, Expected(f'"auto" or a whole number from 1 to {MOST:_}')]
+MaxParallel = Annotated[
+    Literal["auto", "idle"] | Count, Expected(f'"auto", "idle" or a whole number from 1 to {MOST:_}')
+]

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
+import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from orchestrator.core.text import count
-from orchestrator.machine.cpu_locks import CpuLocks
+from orchestrator.machine import placement
 from orchestrator.machine.gpu import FreeGpus
-from orchestrator.machine.topology import Cpu, Machine
+from orchestrator.machine.neighbours import Neighbours
+from orchestrator.machine.placement import CpuUse
+from orchestrator.machine.topology import Machine
+
+MaxParallel: TypeAlias = int | Literal["idle"] | None
+"""Jobs at once: a number; as many as there are idle cores; None: as many as there are cores."""
+MOST_CHOICES = 3
+"""How often CPUs are chosen anew because another run has chosen the same at the same moment."""
+LONGEST_PAUSE_S = 0.003
+MOST_NAMES = 3
+"""Of those who use CPUs, in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +57,8 @@ class Slot:
     gpus: tuple[str, ...] = ()
     gpu_share: float = 1
     """Of each of ``gpus``."""
+    shares_with: tuple[str, ...] = ()
+    """Who else used ``cpus`` when they were chosen, for people."""
     rank_slots: tuple[RankSlot, ...] = ()
     """On several machines: in place of ``cpus`` and ``gpus``, which each machine chooses."""
 
@@ -68,6 +82,9 @@ class Slots(Protocol):
     def resize(self, max_parallel: int) -> int:
         """Change :attr:`lanes` to ``max_parallel``, or to what there is room for; returns it. Held slots stay held."""
 
+    def tick(self) -> None:
+        """Keep up with what happens on the machine. Called in every turn of the supervisor's loop."""
+
 
 class SlotPool:
     """The slots of one machine. Not thread-safe.
@@ -80,19 +97,22 @@ class SlotPool:
     def __init__(
         self,
         machine: Machine,
-        max_parallel: int | None = None,
-        locks: CpuLocks | None = None,
+        max_parallel: MaxParallel = None,
+        neighbours: Neighbours | None = None,
         *,
         waits_for_others: bool = False,
     ) -> None:
-        """:param max_parallel: jobs at once; None: the capacity of the machine.
-        :param locks: tells which CPUs other supervisors use; None: there are no others.
-        :param waits_for_others: CPUs of other supervisors are never shared, unless this pool's own jobs share CPUs too.
+        """:param max_parallel: jobs at once; None: the capacity of the machine; ``"idle"``: as many as there are idle
+            cores, but at least one, and at most that capacity.
+        :param neighbours: tells who else uses the CPUs; None: nobody does.
+        :param waits_for_others: CPUs of other runs of this user are never shared, unless this pool's own jobs share
+            CPUs too.
         """
         self._machine = machine
-        self._locks = locks or CpuLocks(directory=None)
-        self._asked = max_parallel
-        lanes = machine.capacity if max_parallel is None else max(1, max_parallel)
+        self._neighbours = neighbours or Neighbours()
+        self._asked = None if max_parallel == "idle" else max_parallel
+        self._takes_idle_only = max_parallel == "idle"
+        lanes = machine.capacity if self._asked is None else max(1, self._asked)
         self.lanes = min(lanes, machine.quota_cores or lanes)
         self._most = max(self.lanes, machine.capacity)
         self._users_per_cpu = math.ceil(self.lanes / len(machine.cpus))
@@ -113,36 +133,57 @@ class SlotPool:
     ) -> Slot | None:
         """A slot with ``cores`` CPUs and ``gpus`` GPUs (below 1: a share of one); None while there is none.
 
-        Memory and ranks are ignored. CPUs with the fewest users (other supervisors included) are preferred, then those
-        of idle cores. Several cores come from one NUMA node if that does not mean sharing, otherwise sorted by node.
+        Memory and ranks are ignored. CPUs that the fewest compete for are preferred (:func:`.placement.choose`).
 
-        :param in_use_elsewhere: CPUs that others use without a lock.
+        :param in_use_elsewhere: CPUs that others hold without saying so.
         """
         in_use = sum(len(slot.cpus) for slot in self._held.values())
         if len(self._held) >= self.lanes or (self._held and in_use + cores > self._budget):
             return None
-        with self._locks.choosing() as locked:
-            slot = self._slot(cores, gpus, locked.union(in_use_elsewhere))
-            if slot is not None and not self._locks.take(slot.cpus) and self._is_exclusive:
-                self._locks.give_back(slot.cpus)
-                return None
-        if slot is not None:
-            self._held[slot.index] = slot
-            self._gpus.change(slot.gpus, slot.gpu_share, -1)
-        return slot
+        for choice in range(1, MOST_CHOICES + 1):
+            with self._neighbours.turn():
+                use = self._neighbours.look(self._own(), in_use_elsewhere)
+                slot = self._choose(cores, gpus, use)
+                if slot is None:
+                    return None
+                self._hold(slot)
+            if choice == MOST_CHOICES or self._neighbours.jobs_of_runs(slot.cpus) <= use.jobs_of_runs(slot.cpus):
+                return slot
+            # A run of another user has chosen the same CPUs at the same moment.
+            self.release(slot)
+            time.sleep(random.uniform(0, LONGEST_PAUSE_S))  # two that give way must not go on in step
+        return None
 
-    def _slot(self, cores: int, gpus: float, elsewhere: frozenset[int]) -> Slot | None:
-        cpus = self._choose(cores, elsewhere)
+    def _hold(self, slot: Slot) -> None:
+        self._held[slot.index] = slot
+        self._gpus.change(slot.gpus, slot.gpu_share, -1)
+        self._publish()
+
+    def _publish(self) -> None:
+        self._neighbours.publish(self._own())
+
+    def _own(self) -> Counter[int]:
+        """CPU → the number of slots that have it."""
+        return Counter(cpu for slot in self._held.values() for cpu in slot.cpus)
+
+    def _choose(self, cores: int, gpus: float, use: CpuUse) -> Slot | None:
+        free = [cpu for cpu in self._machine.cpus if use.own.get(cpu.index, 0) < self._users_per_cpu]
+        if self._is_exclusive:
+            locked = {cpu for other in use.competitors if other.is_lock for cpu in other.demand}
+            free = [cpu for cpu in free if cpu.index not in locked]
+        cpus = placement.choose(cores, free, self._machine.cpus, use)
         if cpus is None or (names := self._gpus.find(gpus)) is None:
             return None
+        shares_with = use.names_on(cpus)
+        if self._takes_idle_only and self._held and shares_with:
+            return None
         index = next(index for index in range(self.lanes) if index not in self._held)
-        return Slot(index=index, cpus=cpus, gpus=names, gpu_share=min(gpus, 1))
+        return Slot(index=index, cpus=cpus, gpus=names, gpu_share=min(gpus, 1), shares_with=shares_with)
 
     def resume(self, cpus: tuple[int, ...]) -> Slot:
         """A slot with exactly these CPUs, for an attempt that already has them from an earlier pool."""
         slot = Slot(index=next(index for index in itertools.count() if index not in self._held), cpus=cpus)
-        self._held[slot.index] = slot
-        self._locks.take(cpus)
+        self._hold(slot)
         return slot
 
     def release(self, slot: Slot) -> None:
@@ -151,51 +192,20 @@ class SlotPool:
             raise ValueError(f"{slot} is not held")
         del self._held[slot.index]
         self._gpus.change(slot.gpus, slot.gpu_share, 1)
-        self._locks.give_back(set(slot.cpus) - {cpu for other in self._held.values() for cpu in other.cpus})
+        self._publish()
 
     def resize(self, max_parallel: int) -> int:
         """At most the capacity of the machine, or the number of lanes with which the pool was made if that is more."""
         self.lanes = max(1, min(max_parallel, self._most))
         return self.lanes
 
+    def tick(self) -> None:
+        """Keep up with what other programs do. To be called again and again."""
+        self._neighbours.tick()
+
     def close(self) -> None:
-        """Release the locks of all CPUs."""
-        self._locks.give_back(set(self._locks.held))
-
-    def _choose(self, cores: int, elsewhere: frozenset[int]) -> tuple[int, ...] | None:
-        users = Counter(cpu for slot in self._held.values() for cpu in slot.cpus)
-        free = [cpu for cpu in self._machine.cpus if users[cpu.index] < self._users_per_cpu]
-        if self._is_exclusive:
-            free = [cpu for cpu in free if cpu.index not in elsewhere]
-        users.update(elsewhere & {cpu.index for cpu in self._machine.cpus})
-        nodes = {cpu.numa_node for cpu in free} if cores > 1 else ()
-        choices = [self._greedy(cores, free, users)]
-        choices += (self._greedy(cores, [cpu for cpu in free if cpu.numa_node == node], users) for node in nodes)
-        best = min((choice for choice in choices if choice is not None), default=None)
-        return best[1] if best else None
-
-    def _greedy(
-        self, cores: int, free: Sequence[Cpu], users: Counter[int]
-    ) -> tuple[tuple[int, int, int], tuple[int, ...]] | None:
-        """The best ``cores`` CPUs of ``free`` and their cost: users shared with, nodes spanned, CPUs left over."""
-        if len(free) < cores:
-            return None
-        core_of = {cpu.index: cpu.core for cpu in self._machine.cpus}
-        core_users: Counter[int] = Counter()
-        for index, number in users.items():
-            core_users[core_of[index]] += number
-        chosen: list[Cpu] = []
-        shared = 0
-        for _ in range(cores):
-            # min() takes the first of equals, so that the machine's order of preference decides.
-            rest = (cpu for cpu in free if cpu not in chosen)
-            cpu = min(rest, key=lambda cpu: (users[cpu.index], core_users[cpu.core]))
-            shared += core_users[cpu.core]
-            core_users[cpu.core] += 1
-            chosen.append(cpu)
-        cost = shared, len({cpu.numa_node for cpu in chosen}), len(free) - cores
-        # CPUs of one node are adjacent, because ranks take theirs in this order.
-        return cost, tuple(cpu.index for cpu in sorted(chosen, key=lambda cpu: cpu.numa_node))
+        """Tell other runs that this one holds no CPUs any more."""
+        self._neighbours.close()
 
     def warnings(self) -> tuple[str, ...]:
         """What is wrong with the number of jobs at once."""
@@ -218,14 +228,19 @@ class SlotPool:
                 f"max_parallel = {asked}, but the {cpus} usable CPUs are {physical} physical cores: jobs on SMT"
                 f" siblings of one core slow each other. max_parallel = {capacity} gives each a core of its own."
             )
-        with self._locks.choosing() as elsewhere:
-            free = cpus - len(elsewhere)
-        if free < self.lanes <= cpus:
-            text = f"other experiments of yours use {len(elsewhere)} of {count(cpus, 'usable CPU')} now: "
-            if self.lanes == 1:
-                text += "a job will share its core with them until they end."
-            else:
-                text += f"some of up to {self.lanes} jobs at once will share a core with them."
-                text += f" --max-parallel {max(free, 1)} avoids most of this."
-            texts.append(text)
+        use = self._neighbours.look({})
+        taken = {cpu.index for cpu in self._machine.cpus} & use.competition().keys()
+        free = cpus - len(taken)
+        if free < self.lanes <= cpus and not self._takes_idle_only:
+            texts.append(_taken_text(use.names_on(taken), len(taken), cpus, self.lanes))
         return tuple(texts)
+
+
+def _taken_text(names: Sequence[str], taken: int, cpus: int, lanes: int) -> str:
+    """What is said where some of up to ``lanes`` jobs will share their cores."""
+    who = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+    text = f"{taken} of {count(cpus, 'usable CPU')} {'is' if taken == 1 else 'are'} in use now, by {who}: "
+    if lanes == 1:
+        return text + "a job will share its core until one is idle, and has a part of its time."
+    consequence = f"some of up to {lanes} jobs at once will share a core, and have a part of its time."
+    return text + consequence + " --max-parallel idle runs as many at once as there are idle cores."

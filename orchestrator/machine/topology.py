@@ -94,7 +94,7 @@ def cpu_model() -> str:
 
 def online_cpus(root: Path = ROOT) -> list[int]:
     """Every CPU that is online, whether this process may use it or not; empty when the kernel does not report it."""
-    return _cpu_list(text_of(root / "sys/devices/system/cpu/online"))
+    return cpu_list(text_of(root / "sys/devices/system/cpu/online"))
 
 
 def restrictions(machine: Machine, online: Sequence[int], niceness: int) -> list[str]:
@@ -110,7 +110,7 @@ def restrictions(machine: Machine, online: Sequence[int], niceness: int) -> list
     ]
 
 
-def _cpu_list(text: str | None) -> list[int]:
+def cpu_list(text: str | None) -> list[int]:
     """``"0-3,8\\n"`` → ``[0, 1, 2, 3, 8]``, the kernel's list format."""
     numbers: list[int] = []
     for part in (text or "").strip().split(","):
@@ -124,14 +124,14 @@ def _cpus(root: Path, allowed: Sequence[int]) -> list[Cpu]:
     nodes = {
         index: int(directory.name.removeprefix("node"))
         for directory in (root / "sys/devices/system/node").glob("node[0-9]*")
-        for index in _cpu_list(text_of(directory / "cpulist"))
+        for index in cpu_list(text_of(directory / "cpulist"))
     }
     cores: dict[int, tuple[int, int]] = {}
     """CPU → its core and package. All siblings are entered at once, which halves the number of files to read."""
     for index in allowed:
         if index not in cores:
             topology = root / f"sys/devices/system/cpu/cpu{index}/topology"
-            siblings = _cpu_list(text_of(topology / "thread_siblings_list")) or [index]
+            siblings = cpu_list(text_of(topology / "thread_siblings_list")) or [index]
             package = (text_of(topology / "physical_package_id") or "0").strip()
             # Some virtual machines and ARM kernels give package -1: "unknown".
             place = min(siblings), int(package) if package.isdecimal() else 0

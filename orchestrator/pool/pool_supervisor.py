@@ -127,7 +127,7 @@ def main(run_dir: str, max_parallel: str) -> int:
         )
         options = RunOptions(
             run_dir=paths.root,
-            max_parallel=int(max_parallel) or None,
+            max_parallel="idle" if max_parallel == "idle" else int(max_parallel) or None,
             is_listed=True,
             verdicts=resume.verdicts(rows),
         )

@@ -14,6 +14,7 @@ from orchestrator.core import errors
 from orchestrator.core.errors import OrchestratorError, SpecError, SupervisorError, UsageError
 from orchestrator.core.text import last_line
 from orchestrator.executors.process import end_group, package_path, working_directory
+from orchestrator.machine.slots import MaxParallel
 from orchestrator.pool.pool_supervisor import NO_MORE, PoolReport
 
 LOOK_EVERY_S = 0.1
@@ -26,7 +27,7 @@ class SupervisorProcess:
     :raises UsageError: the run directory cannot be used.
     """
 
-    def __init__(self, run_dir: Path, max_parallel: int | None, folder: Path) -> None:
+    def __init__(self, run_dir: Path, max_parallel: MaxParallel, folder: Path) -> None:
         self._run_dir = run_dir
         self._popen = subprocess.Popen(
             [*COMMAND, str(run_dir), str(max_parallel or 0)],

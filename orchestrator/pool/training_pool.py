@@ -27,6 +27,7 @@ from orchestrator.experiment import preflight
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, Spec, robot_arguments
 from orchestrator.machine import topology
+from orchestrator.machine.slots import MaxParallel
 from orchestrator.pool.pool_jobs import PoolJobs, PoolStopped, Submission, TrainingFuture
 from orchestrator.pool.supervisor_process import SupervisorProcess
 from orchestrator.results import Result
@@ -63,7 +64,7 @@ class TrainingPool:
     """
 
     def __init__(
-        self, max_parallel: int | None = None, run_dir: str | os.PathLike[str] | None = None, **defaults: Any
+        self, max_parallel: MaxParallel = None, run_dir: str | os.PathLike[str] | None = None, **defaults: Any
     ) -> None:
         api.refuse_unknown("TrainingPool", defaults, ["max_parallel", "run_dir"])
         max_parallel = api.checked_lanes(max_parallel)
@@ -93,7 +94,7 @@ class TrainingPool:
         jobs = PoolJobs(
             paths=RunPaths(self.run_dir),
             holder=self._supervisor.holder,
-            lanes=max_parallel or topology.detect().capacity,
+            lanes=max_parallel if isinstance(max_parallel, int) else topology.detect().capacity,
             is_stopping=lambda: self._is_stopping or self._supervisor.has_ended,
             children=[child],
         )

@@ -14,6 +14,9 @@ from orchestrator.core.text import count
 from orchestrator.supervisor.active_attempts import ActiveAttempt, cpus_by_rank
 from orchestrator.supervisor.remaining_time import NOTHING_ENDED, EndedWork
 
+MOST_OTHERS = 2
+"""Of those who share the CPUs of a job, in a message."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskShortage:
@@ -108,7 +111,21 @@ def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -
         share = attempt.job.resources.gpu_share
         text += f" with GPU {', '.join(gpus)}{f' (share {share:g})' if share < 1 else ''}"
     text += f", attempt {number + 1}" if number else ""
-    reporter.event("launched", text, job_id=job_id, number=number, pid=pid, node=node, cpus=cpus, ranks=ranks)
+    others = attempt.slot.shares_with
+    if others:
+        text += f", which {' and '.join(others[:MOST_OTHERS])} use{'s' if len(others) == 1 else ''}, too: it has a part"
+        text += " of the time there, and trains more slowly"
+    reporter.event(
+        "launched",
+        text,
+        job_id=job_id,
+        number=number,
+        pid=pid,
+        node=node,
+        cpus=cpus,
+        ranks=ranks,
+        shares_with=others,
+    )
 
 
 def report_warning(reporter: Reporter, attempt: ActiveAttempt, warning: str | None) -> None:

@@ -149,6 +149,7 @@ class Supervisor:
             self._unhandled.popleft()
         self._termination.enforce_limits()
         self._jobs.take_policies()
+        self.slots.tick()
         if self._may_launch:
             self._launch_waiting()
         self._recorder.end_turn(self.now(), self._view)

@@ -26,8 +26,8 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.machine import provenance
 from orchestrator.machine import topology as machines
-from orchestrator.machine.cpu_locks import CpuLocks, shared_directory
 from orchestrator.machine.gpu import FreeGpus
+from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
 from orchestrator.supervisor.stop_signals import StopRequests
@@ -110,7 +110,6 @@ class _Verification:
     stops: StopRequests
     tell: Callable[[str], None]
     machine: Machine = field(init=False)
-    locks: CpuLocks = field(init=False)
     lanes: int = field(init=False)
     warnings: dict[str, None] = field(default_factory=dict, init=False)
     evidence: dict[str, Evidence] = field(init=False)
@@ -119,7 +118,6 @@ class _Verification:
         jobs = [case.job for case in self.cases]
         self.evidence = {job.job_id: Evidence(is_foreign=job.spec.task is None) for job in jobs}
         self.machine = machines.detect(with_gpus=any(job.resources.gpus for job in jobs))
-        self.locks = CpuLocks(shared_directory(), (cpu.index for cpu in self.machine.cpus))
         self.lanes = max(2, self.machine.capacity)
         if self.machine.capacity < 2:  # there must be a neighbour: two trainings share the one core
             self.machine = dataclasses.replace(self.machine, quota=None)
@@ -214,13 +212,16 @@ class _Verification:
 
     def _slots(self, lanes: int) -> SlotPool:
         cpus = len(self.machine.cpus)
-        with self.locks.choosing() as elsewhere:
-            if elsewhere:
-                text = "slow-downs are unreliable, weights must nevertheless be equal"
-                self._warn(f"other experiments of this user hold {len(elsewhere)} of {cpus} CPUs: {text}")
+        neighbours = Neighbours.of_this_machine(experiment="verify")
+        usable = {cpu.index for cpu in self.machine.cpus}
+        use = neighbours.look({})
+        if taken := usable & use.competition().keys():
+            text = "slow-downs are unreliable, weights must nevertheless be equal"
+            who = ", ".join(use.names_on(taken)[:3])
+            self._warn(f"{len(taken)} of {cpus} CPUs are in use by others ({who}): {text}")
         if lanes > cpus:
             self._warn(f"only {cpus} CPU is usable: {lanes} trainings share it and slow each other down")
-        return SlotPool(self.machine, lanes, self.locks)
+        return SlotPool(self.machine, lanes, neighbours)
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:

@@ -1,7 +1,7 @@
 """``python -m orchestrator.worker JOB_DIR NUMBER`` runs attempt NUMBER of the job in JOB_DIR.
 
 The order matters: the process is tied to its supervisor and waits for its word before anything heavy is imported, so
-that it imports on its own CPUs, and thread counts are set before the libraries that read them are imported. However the
+that it imports on its own CPUs. Thread counts are set before the libraries that read them are imported. However the
 attempt ends, ``exit.json`` and the exit code (:class:`orchestrator.core.exit_codes.ExitCode`) say how.
 """
 

@@ -22,7 +22,7 @@ from orchestrator.executors.ray.head_liveness import FENCE_AFTER_S, HeadLiveness
 from orchestrator.executors.ray.scratch_directory import Holder, Order, ScratchDirectory, write_order
 from orchestrator.executors.ray.transport import Transport
 from orchestrator.machine import topology
-from orchestrator.machine.cpu_locks import CpuLocks, shared_directory
+from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.provenance import Versions, installed_versions
 from orchestrator.machine.slots import Slot, SlotPool
 
@@ -72,9 +72,9 @@ class NodeAgent:
         """
         self._driver_directory = driver_directory
         self._machine = topology.detect()
-        locks = CpuLocks(shared_directory(), (cpu.index for cpu in self._machine.cpus))
+        neighbours = Neighbours.of_this_machine(experiment=driver_directory.identity)
         # Ray decides how many attempts run at once; the agents of all drivers decide on which CPUs.
-        self._slots = SlotPool(replace(self._machine, quota=None), cpus, locks, waits_for_others=True)
+        self._slots = SlotPool(replace(self._machine, quota=None), cpus, neighbours, waits_for_others=True)
         self._held: dict[str, CpuHold] = {}
         self._progress: dict[str, Progress] = {}
         self._storage_problem = transport.problem()

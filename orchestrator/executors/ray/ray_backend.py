@@ -41,7 +41,7 @@ class RayBackend:
                     code.read(folder, names)
             except CodeCopyError as error:
                 raise UsageError(f"{error}, and run the same command again") from error
-            self.slots = ClusterSlots(settings.max_parallel)
+            self.slots = ClusterSlots(settings.max_parallel_on_nodes)
             registry = NodeRegistry(connected, driver_directory, transport)
             self.nodes = stack.enter_context(contextlib.closing(CompatibleNodes(registry, self.slots, transport)))
             self.executor = RayExecutor(nodes=self.nodes, code=code.code)

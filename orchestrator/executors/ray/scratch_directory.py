@@ -20,8 +20,8 @@ from typing import IO, Literal, TypeAlias
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import decode
 from orchestrator.executors.ray.driver_directory import DriverDirectory
-from orchestrator.machine.cpu_locks import shared_directory
 from orchestrator.machine.process_identity import same_process
+from orchestrator.machine.user_directory import private_directory
 
 KILL_TIMEOUT_S = 5.0
 
@@ -86,7 +86,7 @@ class ScratchDirectory:
 
     @classmethod
     def create(cls, session: str, node_id: str) -> ScratchDirectory:
-        parent = shared_directory()
+        parent = private_directory()
         sessions = Path(tempfile.mkdtemp(prefix="orchestrator-ray-")) if parent is None else parent / "ray"
         scratch = cls(sessions / session / node_id[:16])
         scratch.root.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Event, Exited, Handle, Placed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
 from orchestrator.executors.slurm.pilot_messages import LaunchOrder, spec_digest
-from orchestrator.machine.cpu_locks import CpuLocks, shared_directory
+from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.slots import Slot, SlotPool
 from orchestrator.machine.topology import Machine
 
@@ -36,9 +36,9 @@ class PilotAttempts:
     """:param cores: number of CPUs for jobs; if they are more than the machine has, each is shared."""
 
     def __init__(self, machine: Machine, cores: int, node: str) -> None:
-        locks = CpuLocks(shared_directory(), (cpu.index for cpu in machine.cpus))
+        neighbours = Neighbours.of_this_machine(experiment=node)
         self._cpus, self._node = len(machine.cpus), node
-        self._slots = SlotPool(replace(machine, quota=None), cores, locks)
+        self._slots = SlotPool(replace(machine, quota=None), cores, neighbours)
         self._executor = LocalExecutor()
         self._waiting: dict[Handle, tuple[LaunchOrder, float | None]] = {}
         """With the time until which its files are awaited; None: they are there, and it waits for CPUs, or for what

@@ -40,7 +40,7 @@ class SlurmBackend:
         self._shown_folder = settings.final_run_dir.absolute() / "slurm"
         name = job_name(settings.name, settings.final_run_dir.absolute())
         self._queue = BatchQueue(name=name, folder=self._folder, pilots=self._settings.array, script=self._script)
-        self.slots = PilotSlots(settings.max_parallel)
+        self.slots = PilotSlots(settings.max_parallel_on_nodes)
         cores = self._settings.cpus_per_task or 1
         self.slots.expected_cores = self._settings.array * cores
         self._pilots = PilotRegistry(

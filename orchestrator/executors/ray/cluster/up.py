@@ -22,7 +22,7 @@ from orchestrator.executors.ray.cluster.down import end
 from orchestrator.executors.ray.cluster.node_settings import ResourceOffer
 from orchestrator.executors.ray.cluster.node_state import LocalNode
 from orchestrator.machine import topology
-from orchestrator.machine.cpu_locks import shared_directory
+from orchestrator.machine.user_directory import private_directory
 
 START_S = 120.0
 INHERITED = (cluster_token.TOKEN_VARIABLE, cluster_token.TOKEN_FILE_VARIABLE)
@@ -181,7 +181,7 @@ def _start_error(what: str, directory: Path, *patterns: str) -> OrchestratorErro
 
 def _create_directory(mark: str) -> Path:
     """A directory accessible to its owner only: what Ray creates in it is accessible to everyone."""
-    parent = shared_directory()
+    parent = private_directory()
     if parent is None:
         why = "the directory for temporary files has no place that other users cannot write to"
         raise UsageError(f"{why}; set TMPDIR to a directory of your own")

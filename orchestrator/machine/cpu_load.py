@@ -1,0 +1,310 @@
+"""Who keeps which CPUs busy now: other programs, as far as this process sees them, and what it sees no owner of.
+
+:class:`LoadSampler` looks at ``/proc/stat`` and at ``/proc/PID/stat`` of every process (``proc(5)``) twice, some time
+apart. Where other users' processes are hidden (``hidepid``, a container), their time is in ``/proc/stat`` alone, and
+known for each CPU. Where that has no rows either, nobody is seen.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.core.procfs import PROC, text_of
+from orchestrator.machine.topology import cpu_list
+
+EVERY_S = 2.0
+"""How often :meth:`LoadSampler.tick` samples. What it finds is the mean over this time."""
+MOST_SHARE = 0.005
+"""Sampling takes at most this share of the time: on a machine with many processes, it is done less often."""
+LEAST_S = 0.2
+"""The shortest time to measure over: the kernel counts in hundredths of a second."""
+STALE_S = 6.0
+"""An older sample says too little about now."""
+BUSY = 0.2
+"""CPU seconds per second from which a process counts, and from which time without an owner does."""
+STARVED = 0.02
+"""The same for a process that was found runnable each time: it gets so little because others compete with it."""
+KERNEL_THREAD = 0x00200000
+"""``PF_KTHREAD``, among the flags of a process."""
+WORKER = b"orchestrator.worker"
+"""In the command of every training, on whose CPUs its holder says that they are held."""
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusyProcess:
+    """A program, not of this process, that keeps CPUs busy."""
+
+    pid: int
+    name: str
+    uid: int
+    cores: float
+    """CPU seconds per second that it has had."""
+    demand: Mapping[int, float]
+    """CPU → how many of its threads want to run there."""
+    is_worker: bool
+    """Whether it is a training, or belongs to one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuLoad:
+    """The load of other programs."""
+
+    processes: tuple[BusyProcess, ...] = ()
+    """The busiest first."""
+    unexplained: Mapping[int, float] = field(default_factory=dict)
+    """CPU → share of its time that no visible process had; only where it matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    parent: int
+    ticks: int
+    is_runnable: bool
+    n_threads: int
+    start_ticks: int
+    cpu: int
+    """On which it ran last."""
+    gives_way: bool
+    """Whether it gets only time that nobody else wants (``SCHED_IDLE``)."""
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    at: float
+    busy_ticks: Mapping[int, int]
+    """Of each CPU, since the boot."""
+    processes: Mapping[int, _Process]
+    reaped_s: float
+    """CPU time of the children of this process that it has waited for."""
+
+
+class LoadSampler:
+    """Measures the load of other programs: not of this process, its descendants, and kernel threads."""
+
+    def __init__(self, proc: Path = PROC, now: Callable[[], float] = time.monotonic) -> None:
+        self._proc = proc
+        self._now = now
+        self._earlier = self._scan()
+        self._latest: _Scan | None = None
+        self._measured = CpuLoad()
+        self._next = self._earlier.at + EVERY_S
+
+    def tick(self) -> None:
+        """Sample, if it is time to. To be called again and again."""
+        if self._now() >= self._next:
+            self._sample()
+
+    def measure(self) -> CpuLoad:
+        """The load over the time between the last two samples; waits for them where they are missing or too old."""
+        if self._latest is None or self._now() - self._latest.at > STALE_S:
+            if self._now() - self._earlier.at > STALE_S or self._latest is not None:
+                self._sample()
+            wait_s = self._last.at + LEAST_S - self._now()
+            if wait_s > 0:
+                time.sleep(wait_s)
+            self._sample()
+        return self._measured
+
+    @property
+    def _last(self) -> _Scan:
+        return self._latest or self._earlier
+
+    def _sample(self) -> None:
+        begun = time.monotonic()
+        scan = self._scan()
+        self._earlier, self._latest = self._last, scan
+        self._measured = self._load(self._earlier, self._latest)
+        took_s = time.monotonic() - begun
+        self._next = scan.at + max(EVERY_S, took_s / MOST_SHARE)
+
+    def _scan(self) -> _Scan:
+        own = os.times()
+        return _Scan(
+            at=self._now(),
+            busy_ticks=_busy_ticks(self._proc),
+            processes=_processes(self._proc),
+            reaped_s=own.children_user + own.children_system,
+        )
+
+    def _load(self, before: _Scan, after: _Scan) -> CpuLoad:
+        elapsed_s = max(after.at - before.at, 1e-3)
+        shares = {pid: _ticks_between(before, after, pid) / TICKS_PER_S / elapsed_s for pid in after.processes}
+        own = _family(os.getpid(), after.processes)
+        busy = [
+            self._busy_process(pid, share, before, after)
+            for pid, share in shares.items()
+            if pid not in own and self._matters(pid, share, before, after)
+        ]
+        own_reaped = (after.reaped_s - before.reaped_s) / elapsed_s
+        return CpuLoad(
+            processes=tuple(sorted(busy, key=lambda process: -process.cores)),
+            unexplained=_unexplained(before, after, shares, elapsed_s, own_reaped),
+        )
+
+    @staticmethod
+    def _matters(pid: int, share: float, before: _Scan, after: _Scan) -> bool:
+        if after.processes[pid].gives_way:
+            return False
+        return share >= BUSY or (share >= STARVED and _wants_a_cpu(pid, before, after))
+
+    def _busy_process(self, pid: int, share: float, before: _Scan, after: _Scan) -> BusyProcess:
+        process = after.processes[pid]
+        # One that shares its CPU gets a part of it, and would take all.
+        wanted = max(share, 1.0) if _wants_a_cpu(pid, before, after) else share
+        n_cpus = len(after.busy_ticks)
+        demand = self._demand_of_threads(pid, n_cpus) if process.n_threads > 1 else {}
+        return BusyProcess(
+            pid=pid,
+            name=process.name,
+            uid=_owner(self._proc / str(pid)),
+            cores=share,
+            demand=demand or _spread(wanted, _allowed_cpus(self._proc / str(pid)), process.cpu, n_cpus),
+            is_worker=_is_worker(pid, after.processes, self._proc),
+        )
+
+    def _demand_of_threads(self, pid: int, n_cpus: int) -> dict[int, float]:
+        """By the threads of a process that are runnable at this moment."""
+        demand: dict[int, float] = defaultdict(float)
+        try:
+            threads = os.listdir(self._proc / str(pid) / "task")
+        except OSError:  # it has ended
+            return {}
+        for thread in threads:
+            folder = self._proc / str(pid) / "task" / thread
+            found = _process(folder)
+            if found is not None and found.is_runnable:
+                for cpu, weight in _spread(1.0, _allowed_cpus(folder), found.cpu, n_cpus).items():
+                    demand[cpu] += weight
+        return demand
+
+
+def _spread(demand: float, allowed: Sequence[int], last: int, n_cpus: int) -> dict[int, float]:
+    """``demand`` on the CPUs that a thread is bound to; where it ran last if it may run anywhere."""
+    if 0 < len(allowed) < n_cpus:
+        return dict.fromkeys(allowed, demand / len(allowed))
+    return {last: demand}
+
+
+def _unexplained(
+    before: _Scan, after: _Scan, shares: Mapping[int, float], elapsed_s: float, own_reaped: float
+) -> dict[int, float]:
+    """Busy time that no visible process had, by CPU; empty where there is little of it altogether."""
+    busy = {
+        cpu: (ticks - before.busy_ticks[cpu]) / TICKS_PER_S / elapsed_s
+        for cpu, ticks in after.busy_ticks.items()
+        if cpu in before.busy_ticks
+    }
+    if sum(busy.values()) - sum(shares.values()) - own_reaped < BUSY:
+        return {}
+    for pid, share in shares.items():
+        cpu = after.processes[pid].cpu
+        if cpu in busy:
+            busy[cpu] -= share
+    return {cpu: min(share, 1.0) for cpu, share in busy.items() if share >= BUSY}
+
+
+def _ticks_between(before: _Scan, after: _Scan, pid: int) -> int:
+    now, earlier = after.processes[pid], before.processes.get(pid)
+    is_same = earlier is not None and earlier.start_ticks == now.start_ticks
+    return now.ticks - (earlier.ticks if earlier is not None and is_same else 0)
+
+
+def _wants_a_cpu(pid: int, before: _Scan, after: _Scan) -> bool:
+    """Whether the process was found runnable both times, so that it probably is all the time."""
+    earlier = before.processes.get(pid)
+    return after.processes[pid].is_runnable and earlier is not None and earlier.is_runnable
+
+
+def _family(pid: int, processes: Mapping[int, _Process]) -> set[int]:
+    """``pid`` and its descendants."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for child, process in processes.items():
+        children[process.parent].append(child)
+    family = [pid]
+    for member in family:  # grows during the loop
+        family += children[member]
+    return set(family)
+
+
+def _is_worker(pid: int, processes: Mapping[int, _Process], proc: Path) -> bool:
+    """Whether the process, or one that it descends from, is a training."""
+    while pid > 1:
+        try:
+            if WORKER in (proc / str(pid) / "cmdline").read_bytes():
+                return True
+        except OSError:  # it has ended, or is hidden
+            return False
+        parent = processes.get(pid)
+        pid = 0 if parent is None else parent.parent
+    return False
+
+
+def _busy_ticks(proc: Path) -> dict[int, int]:
+    """CPU → clock ticks since the boot in which it was not idle; empty where the kernel does not say."""
+    busy = {}
+    for line in (text_of(proc / "stat") or "").splitlines():
+        name, *values = line.split()
+        if name.startswith("cpu") and name[3:].isdecimal() and len(values) >= 7:
+            user, nice, system, _idle, _iowait, interrupts, soft_interrupts = map(int, values[:7])
+            busy[int(name[3:])] = user + nice + system + interrupts + soft_interrupts
+    return busy
+
+
+def _processes(proc: Path) -> dict[int, _Process]:
+    try:
+        names = os.listdir(proc)
+    except OSError:
+        return {}
+    found = {int(name): _process(proc / name) for name in names if name.isdecimal()}
+    return {pid: process for pid, process in found.items() if process is not None}
+
+
+def _process(folder: Path) -> _Process | None:
+    """None for one that has ended, for a kernel thread, and where it cannot be read."""
+    try:
+        descriptor = os.open(folder / "stat", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        content = os.read(descriptor, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    head, _, tail = content.rpartition(b")")
+    fields = tail.split()
+    if len(fields) < 39 or int(fields[6]) & KERNEL_THREAD:
+        return None
+    return _Process(
+        parent=int(fields[1]),
+        ticks=int(fields[11]) + int(fields[12]),
+        is_runnable=fields[0] == b"R",
+        n_threads=int(fields[17]),
+        start_ticks=int(fields[19]),
+        cpu=int(fields[36]),
+        gives_way=int(fields[38]) == os.SCHED_IDLE,
+        name=head.partition(b"(")[2].decode(errors="replace"),
+    )
+
+
+def _allowed_cpus(folder: Path) -> Sequence[int]:
+    """Empty where the kernel does not say."""
+    for line in (text_of(folder / "status") or "").splitlines():
+        name, _, value = line.partition(":")
+        if name == "Cpus_allowed_list":
+            return cpu_list(value)
+    return ()
+
+
+def _owner(folder: Path) -> int:
+    try:
+        return folder.stat().st_uid
+    except OSError:
+        return -1

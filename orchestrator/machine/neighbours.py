@@ -1,0 +1,99 @@
+"""Who else uses the CPUs of this machine: other runs, by what they say, and other programs, by what they do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+
+from orchestrator.machine.cpu_holders import CpuHolders, Holder, holders_folder
+from orchestrator.machine.cpu_load import BusyProcess, LoadSampler
+from orchestrator.machine.placement import Competitor, CpuUse
+
+UNSEEN = "programs that this user cannot see"
+
+
+class Neighbours:
+    """Other users of the CPUs, for one pool of slots, which tells them what it holds."""
+
+    def __init__(self, holders: CpuHolders | None = None, load: LoadSampler | None = None) -> None:
+        """:param holders: None: neither sees other runs nor is seen by them.
+        :param load: None: other programs are not looked at.
+        """
+        self._holders = CpuHolders(None) if holders is None else holders
+        self._load = load
+        self.publish = self._holders.publish
+        """Tells other runs which CPUs this one holds."""
+
+    @classmethod
+    def of_this_machine(cls, *, experiment: str = "", run_dir: str = "") -> Neighbours:
+        """Everybody who can be seen here.
+
+        :param experiment: for others, the name of what holds the CPUs.
+        """
+        return cls(CpuHolders(holders_folder(), experiment=experiment, run_dir=run_dir), LoadSampler())
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """No other run of this user chooses CPUs during the block."""
+        with self._holders.turn():
+            yield
+
+    def look(self, own: Mapping[int, int], in_use_elsewhere: Collection[int] = ()) -> CpuUse:
+        """Who uses which CPUs now.
+
+        :param own: CPU → the number of own jobs there.
+        :param in_use_elsewhere: CPUs that others hold without saying so.
+        """
+        runs = self._holders.others()
+        competitors = [_run(run) for run in runs]
+        held_by_runs = {cpu for run in runs for cpu in run.cpus}
+        if unsaid := set(in_use_elsewhere) - held_by_runs:
+            competitors.append(Competitor(name="other jobs", demand=dict.fromkeys(unsaid, 1.0), is_lock=True))
+        held = {*own, *unsaid, *held_by_runs}
+        if self._load is not None:
+            competitors += self._programs(held)
+        return CpuUse(own=own, competitors=competitors)
+
+    def jobs_of_runs(self, cpus: Iterable[int]) -> float:
+        """How many jobs other runs have on ``cpus`` now."""
+        return CpuUse(competitors=[_run(run) for run in self._holders.others()]).jobs_of_runs(cpus)
+
+    def tick(self) -> None:
+        """Measure the load of other programs, when it is time to. To be called again and again."""
+        if self._load is not None:
+            self._load.tick()
+        self._holders.keep()
+
+    def close(self) -> None:
+        """Hold no CPUs any more."""
+        self._holders.close()
+
+    def _programs(self, held: Set[int]) -> list[Competitor]:
+        assert self._load is not None
+        load = self._load.measure()
+        competitors = [
+            Competitor(name=program_name(process), demand=process.demand)
+            for process in load.processes
+            # Of a training, the holder of its CPUs speaks.
+            if not (process.is_worker and process.demand.keys() <= held)
+        ]
+        unexplained = {cpu: share for cpu, share in load.unexplained.items() if cpu not in held}
+        if unexplained:
+            competitors.append(Competitor(name=UNSEEN, demand=unexplained))
+        return competitors
+
+
+def program_name(process: BusyProcess) -> str:
+    """For people: ``python3 (pid 77) of ann``."""
+    try:
+        user = pwd.getpwuid(process.uid).pw_name
+    except KeyError:
+        user = f"uid {process.uid}"
+    return f"{process.name} (pid {process.pid})" + ("" if process.uid == os.getuid() else f" of {user}")
+
+
+def _run(holder: Holder) -> Competitor:
+    demand = {cpu: float(number) for cpu, number in holder.cpus.items()}
+    return Competitor(name=holder.name, demand=demand, is_run=True, is_lock=holder.uid == os.getuid())
