@@ -123,7 +123,7 @@ class _AttemptSlot(NamedTuple):
 
 
 def _attempts(paths: RunPaths) -> list[_AttemptSlot]:
-    """All attempts; without a ledger the last one of each job."""
+    """All attempts, by the CPUs that they had; without a ledger the last one of each job."""
     if not paths.ledger.exists():
         rows = run_reader.read_json(paths.summary_json)
         found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
@@ -131,10 +131,20 @@ def _attempts(paths: RunPaths) -> list[_AttemptSlot]:
         return [_attempt(row, row["attempts"] - 1, row.get("robot_hash")) for row in begun]
     with run_directory.reading_ledger(paths) as ledger:
         hashes = {row["job_id"]: row["robot_hash"] for row in ledger.summary()}
-        return [_attempt(row, row["number"], hashes.get(row["job_id"])) for row in ledger.attempts()]
+        return [slot for row in ledger.attempts() for slot in _spans(row, hashes.get(row["job_id"]))]
 
 
-def _attempt(row: AttemptRow | SummaryRow, number: int, robot_hash: str | None) -> _AttemptSlot:
+def _spans(row: AttemptRow, robot_hash: str | None) -> list[_AttemptSlot]:
+    """An attempt on its CPUs; each of them on its own where it was moved."""
+    spans = row["cpu_spans"]
+    ends = [*(span["since"] for span in spans[1:]), row["ended_at"]]
+    return [
+        _AttemptSlot(row["job_id"], row["number"], robot_hash, span["cpus"], span["since"], end)
+        for span, end in zip(spans, ends, strict=True)
+    ]
+
+
+def _attempt(row: SummaryRow, number: int, robot_hash: str | None) -> _AttemptSlot:
     return _AttemptSlot(row["job_id"], number, robot_hash, row["cpus"], row["started_at"], row["ended_at"])
 
 

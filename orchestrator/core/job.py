@@ -52,6 +52,8 @@ class Resources:
     min_free_disk_mib: int = 0
     """Free space of the run directory's file system below which the job is not launched."""
     start: Start = "auto"
+    move: bool = True
+    """Whether it may be moved to other CPUs while it runs."""
 
     @property
     def all_cores(self) -> int:
@@ -71,8 +73,8 @@ class Resources:
         return min(self.gpus, 1)
 
     def for_measurement(self) -> Resources:
-        """The same, for a job that is compared with others: no niceness, no wait for disk space, and no fork."""
-        return replace(self, nice=0, min_free_disk_mib=0, start="exec")
+        """The same, for a job that is compared with others: no niceness, no wait for disk space, no fork, no move."""
+        return replace(self, nice=0, min_free_disk_mib=0, start="exec", move=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

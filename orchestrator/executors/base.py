@@ -5,7 +5,7 @@ One conformance suite (``tests/process/test_executors.py``) runs over every exec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -15,7 +15,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.messages import Progress
 from orchestrator.core.text import count
 from orchestrator.machine.neighbours import Neighbours
-from orchestrator.machine.slots import MaxParallel, RankSlot, SlotPool, Slots
+from orchestrator.machine.slots import CpuReservation, MaxParallel, RankSlot, Slot, SlotPool, Slots
 from orchestrator.machine.topology import Machine
 
 if TYPE_CHECKING:
@@ -98,10 +98,13 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Resident memory of all ranks and their descendants."""
+    """Resident memory of all ranks and their descendants, and how long they waited for CPUs."""
 
     handle: Handle
     rss_mib: float
+    wait_shares: tuple[float, ...] = ()
+    """By rank: seconds per second, since the sample before, that a process of it was runnable and waited for a CPU; of
+    several processes that one which waited most. Empty where that is not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,30 @@ class BackendSettings:
         return SlotPool(self.machine, max_parallel, neighbours)
 
 
+class CpuMoves(Protocol):
+    """Moves attempts of this machine to other CPUs while they run."""
+
+    def reserve_idle(self, slot: Slot, contended: Collection[int]) -> CpuReservation | None:
+        """Idle CPUs in place of those of ``contended`` that others use; None where there is none of those or of these.
+
+        Other runs see them as held from now on.
+
+        :param contended: CPUs of ``slot`` on which the attempt waits.
+        """
+
+    def is_still_idle(self, reservation: CpuReservation) -> bool:
+        """Whether nobody else has come to use the reserved CPUs, and others still use those to be left."""
+
+    def move(self, handle: Handle, reservation: CpuReservation) -> Slot | None:
+        """Move all threads of an attempt and of its descendants; None where it has ended, or all stay where they are.
+
+        The reservation is over: the slot that is returned has the new CPUs, or the earlier one keeps its own.
+        """
+
+    def give_up(self, reservation: CpuReservation) -> None:
+        """Reserve the CPUs no longer."""
+
+
 class Backend(Protocol):
     """An executor with its slots. It is made before the robots are examined, and made ready afterwards.
 
@@ -214,6 +241,10 @@ class Backend(Protocol):
     @property
     def local_slots(self) -> SlotPool:
         """Slots on this machine, for work after the training."""
+
+    @property
+    def cpu_moves(self) -> CpuMoves | None:
+        """None where attempts stay on the CPUs that they were given."""
 
     def ready(self) -> list[str]:
         """Wait until it can be used. Returns warnings for the user. :raises UsageError: it cannot be used."""

@@ -92,6 +92,7 @@ class LocalExecutor:
     _reaper: OrphanReaper | None = field(default=None, init=False)
     _template: WorkerTemplate = field(init=False)
     _next_sample: float = field(default=0.0, init=False)
+    _last_sample: float = field(default=0.0, init=False)
     _oom_kills: int | None = field(default=None, init=False)
     """Value at the sample before the last, plus those that explain an exit: an exit may be reaped after a sample."""
     _last_oom_kills: int | None = field(default=None, init=False)
@@ -160,6 +161,18 @@ class LocalExecutor:
     def checkpoint(self, handle: Handle) -> None:
         if (group := self._groups.get(handle)) is not None:
             group.request_checkpoint()
+
+    def move(self, handle: Handle, to: Mapping[int, int]) -> bool:
+        """Let all processes of an attempt run on other CPUs. Returns whether it still runs.
+
+        :param to: CPU → the one to use in its place.
+        """
+        group = self._groups.get(handle)
+        if group is None:
+            return False
+        for worker in group.running:
+            process.move(worker.pid, to)
+        return True
 
     def close(self) -> None:
         for group in self._groups.values():
@@ -230,6 +243,8 @@ class LocalExecutor:
         now = time.monotonic()
         if now < self._next_sample or not self._groups:
             return []
+        elapsed_s = now - self._last_sample
+        self._last_sample = now
         self._next_sample = now + SAMPLE_EVERY_S
         if self._oom_kills is not None and self._last_oom_kills is not None:
             self._oom_kills = max(self._oom_kills, self._last_oom_kills)
@@ -238,7 +253,11 @@ class LocalExecutor:
         workers = [worker for group in self._groups.values() for worker in group.running]
         log_limit.limit({worker.log: worker.log_bytes for worker in workers})
         return [
-            Sampled(group.handle, sum(process.resident_mib(worker.pid) for worker in group.running))
+            Sampled(
+                group.handle,
+                sum(process.resident_mib(worker.pid) for worker in group.running),
+                tuple(worker.longest_wait_ns() / 1e9 / elapsed_s for worker in group.running),
+            )
             for group in self._groups.values()
         ]
 

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
 from orchestrator.core.text import count
-from orchestrator.executors.base import BackendSettings, resource_problem
+from orchestrator.executors.base import BackendSettings, Handle, resource_problem
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.machine import topology
+from orchestrator.machine.slots import CpuReservation, Slot, SlotPool
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCpuMoves:
+    """See :class:`orchestrator.executors.base.CpuMoves`."""
+
+    slots: SlotPool
+    executor: LocalExecutor
+
+    def reserve_idle(self, slot: Slot, contended: Collection[int]) -> CpuReservation | None:
+        return self.slots.reserve_idle(slot, contended)
+
+    def is_still_idle(self, reservation: CpuReservation) -> bool:
+        return self.slots.is_still_idle(reservation)
+
+    def move(self, handle: Handle, reservation: CpuReservation) -> Slot | None:
+        if not self.executor.move(handle, reservation.to):
+            self.give_up(reservation)
+            return None
+        return self.slots.move(reservation)
+
+    def give_up(self, reservation: CpuReservation) -> None:
+        self.slots.give_up(reservation)
 
 
 class LocalBackend:
@@ -20,6 +45,7 @@ class LocalBackend:
         self._machine = settings.machine
         self.slots = self.local_slots = settings.local_slots(settings.max_parallel)
         self.executor = LocalExecutor()
+        self.cpu_moves = LocalCpuMoves(self.slots, self.executor)
 
     def ready(self) -> list[str]:
         return list(self.slots.warnings())

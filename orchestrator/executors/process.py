@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias
 
@@ -28,6 +28,8 @@ MIB = 2**20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 CHUNK = 1 << 16
+MOST_PASSES = 50
+"""Over the threads of a process that is moved, while it starts new ones."""
 MAX_CHUNKS = 16
 """Most chunks read at a time, so that a worker that floods its channel does not delay the others."""
 GO = b"\n"
@@ -69,6 +71,8 @@ class WorkerProcess:
     log_bytes: int
     """Limit on ``log``."""
     partial: bytes = b""
+    waited_ns: dict[int, int] = field(default_factory=dict)
+    """Pid of each of its processes → how long that has waited for a CPU so far."""
 
     @property
     def pid(self) -> int:
@@ -87,6 +91,12 @@ class WorkerProcess:
         """Kill the whole process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+
+    def longest_wait_ns(self) -> int:
+        """How long the process of it that waited most for a CPU has waited since the last call."""
+        before = self.waited_ns
+        self.waited_ns = {pid: waited for pid in with_descendants(self.pid) if (waited := _waited_ns(pid)) is not None}
+        return max((waited - before[pid] for pid, waited in self.waited_ns.items() if pid in before), default=0)
 
     def read(self) -> tuple[list[Progress], bool]:
         """New progress, and whether the channel is still open. Other lines, of descendants with it, are ignored."""
@@ -295,6 +305,40 @@ def with_descendants(pid: int) -> list[int]:
         except OSError:  # it has ended, or the kernel does not list children
             continue
     return pids
+
+
+def move(pid: int, to: Mapping[int, int]) -> None:
+    """Let every thread of ``pid`` and its descendants run on other CPUs.
+
+    What they start meanwhile inherits the earlier ones, so that it is repeated until nobody new is found.
+
+    :param to: CPU → the one to use in its place; others stay.
+    """
+    moved: set[int] = set()
+    for _ in range(MOST_PASSES):
+        found = {thread for member in with_descendants(pid) for thread in _threads(member)}
+        if found <= moved:
+            return
+        for thread in found - moved:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                allowed = os.sched_getaffinity(thread)
+                os.sched_setaffinity(thread, {to.get(cpu, cpu) for cpu in allowed})
+        moved |= found
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(thread) for thread in os.listdir(f"/proc/{pid}/task")]
+    except OSError:  # it has ended
+        return []
+
+
+def _waited_ns(pid: int) -> int | None:
+    """Nanoseconds that the main thread was runnable and waited; None where it has ended or the kernel does not say."""
+    try:
+        return int(_content(f"/proc/{pid}/schedstat").split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def _rss_bytes(pid: int) -> int:

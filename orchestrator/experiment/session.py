@@ -139,6 +139,7 @@ def run(
             until=options.until,
             holder=holder,
             available_memory_mib=backend.available_memory_mib,
+            cpu_moves=backend.cpu_moves,
             is_awaiting_jobs=_awaits_jobs(tracker, searcher, is_awaiting_jobs),
         )
         backend.report_to(DetachableReporter(reporter).event)

@@ -293,6 +293,7 @@ def _jobs(
         nice=table["nice"],
         min_free_disk_mib=table["min_free_disk"],
         start=table["start"],
+        move=table["move"],
     )
     every = merged["checkpoint_every"]
     jobs = []

@@ -50,6 +50,11 @@ class ResourcesTable(TomlTable):
     min_free_disk: value_types.FreeDisk = key(
         1024, "Free disk space in the run directory below which the job is not launched; 0: no limit.", shown="1 GiB"
     )
+    move: bool = key(
+        True,
+        "Whether a worker that waits for its CPU, because others use it, is moved to an idle one; its weights stay equal.",
+        False,
+    )
     start: Start = key(
         "auto",
         "How a worker starts: exec (a new Python process), fork (from a process that has imported its packages "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -19,7 +20,7 @@ from orchestrator.core.decoding import decode
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import TERMINAL, Attempt, AttemptOutcome, Cause, Job, Pending, Resources, Running, State
-from orchestrator.ledger import database_file, rows
+from orchestrator.ledger import cpu_spans, database_file, rows
 from orchestrator.ledger.database_file import bound, decoding, translated
 from orchestrator.ledger.requests import Request, RequestFiles, Verb
 from orchestrator.ledger.rows import AttemptRow, JobRow, SummaryRow
@@ -231,6 +232,12 @@ class Ledger:
             rows.attempt_values(attempt),
         )
 
+    def move_attempt(self, job_id: str, number: int, before: Sequence[int], after: Sequence[int], *, at: float) -> None:
+        """The attempt left the CPUs ``before`` for ``after``. :param at: seconds since the epoch."""
+        self._keep(cpu_spans.SCHEMA, ())
+        self._keep(cpu_spans.ADD, cpu_spans.move_values(job_id, number, before, at))
+        self._keep(cpu_spans.MOVED, (json.dumps(list(after)), job_id, number))
+
     def end_attempt(
         self,
         job_id: str,
@@ -393,4 +400,7 @@ class Ledger:
         condition, values = ("", ()) if job_id is None else ("WHERE d.job_id = ?", (job_id,))
         with translated(self.path), decoding(self.path):
             sql = f"SELECT a.* FROM attempts a JOIN declared d USING (job_id) {condition} {rows.IN_ORDER}, a.number"  # noqa: S608
-            return [rows.attempt_row(row) for row in self._execute(sql, values)]
+            found = self._execute(sql, values).fetchall()
+            has_moves = self._execute(cpu_spans.EXISTS).fetchone()[0]
+            moves = cpu_spans.by_attempt(self._execute(cpu_spans.SELECT).fetchall() if has_moves else [])
+            return [rows.attempt_row(row, moves.get((row["job_id"], row["number"]), [])) for row in found]

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -29,6 +29,8 @@ from orchestrator.core.job import (
 )
 from orchestrator.core.text import listed, shortened
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.ledger import cpu_spans
+from orchestrator.ledger.cpu_spans import CpuSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,9 @@ class AttemptRow(TypedDict):
     number: int
     node: str | None
     cpus: list[int]
+    """Where it ran last."""
+    cpu_spans: list[CpuSpan]
+    """Where it ran, and since when."""
     queue_s: float
     started_at: float
     ended_at: float | None
@@ -325,11 +330,18 @@ def attempt_of(row: sqlite3.Row) -> Attempt:
     return from_values(Attempt, {**values, "cpus": parsed_json(row["cpus"]), "gpus": parsed_json(row["gpus"])})
 
 
-def attempt_row(row: sqlite3.Row) -> AttemptRow:
+def attempt_row(row: sqlite3.Row, moves: Sequence[tuple[float, list[int]]]) -> AttemptRow:
     record = _record(row)
-    values = {"cpus": parsed_json(row["cpus"]), "cpu_s": record.get("cpu_s"), "start": record.get("start")}
-    values["why_exec"] = record.get("why_exec") or None
-    return cast(AttemptRow, checked(AttemptRow, _in_order(AttemptRow, row, values)))
+    values = {
+        "cpus": parsed_json(row["cpus"]),
+        "cpu_spans": [],
+        "cpu_s": record.get("cpu_s"),
+        "start": record.get("start"),
+        "why_exec": record.get("why_exec") or None,
+    }
+    attempt = cast(AttemptRow, checked(AttemptRow, _in_order(AttemptRow, row, values)))
+    attempt["cpu_spans"] = cpu_spans.spans(attempt["started_at"], attempt["cpus"], moves)
+    return attempt
 
 
 def summary_row(row: sqlite3.Row, varied: Iterable[str]) -> SummaryRow:

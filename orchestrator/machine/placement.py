@@ -12,6 +12,10 @@ STEP = 0.5
 """Competition is counted in halves: smaller differences say nothing, and must not outweigh the order of preference."""
 
 
+ONE = round(1 / STEP)
+"""Steps of one job, or of one thread that always wants to run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Competitor:
     """Who uses CPUs that this process may use: a run, or a program."""
@@ -45,8 +49,12 @@ class CpuUse:
         """As :meth:`competition`, own jobs included."""
         total = self.competition()
         for cpu, number in self.own.items():
-            total[cpu] += round(number / STEP)
+            total[cpu] += number * ONE
         return total
+
+    def is_shared(self, cpu: int) -> bool:
+        """Whether somebody competes for ``cpu`` with a job of this process that has it."""
+        return self.total()[cpu] > ONE
 
     def jobs_of_runs(self, cpus: Iterable[int]) -> float:
         """How many jobs other runs have on ``cpus``."""
@@ -102,7 +110,7 @@ def _least_competition(cores: int, free: Sequence[Cpu], machine: Sequence[Cpu], 
         # min() takes the first of equals, so that the order of preference decides.
         cpu = min(rest, key=lambda cpu: (total.get(cpu.index, 0), on_core[cpu.core]))
         competition += on_core[cpu.core]
-        on_core[cpu.core] += round(1 / STEP)
+        on_core[cpu.core] += ONE
         chosen.append(cpu)
     # CPUs of one node are adjacent, because ranks take theirs in this order.
     by_node = sorted(chosen, key=lambda cpu: cpu.numa_node)

@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
@@ -16,7 +16,7 @@ from orchestrator.machine import placement
 from orchestrator.machine.gpu import FreeGpus
 from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.placement import CpuUse
-from orchestrator.machine.topology import Machine
+from orchestrator.machine.topology import Cpu, Machine
 
 MaxParallel: TypeAlias = int | Literal["idle"] | None
 """Jobs at once: a number; as many as there are idle cores; None: as many as there are cores."""
@@ -61,6 +61,22 @@ class Slot:
     """Who else used ``cpus`` when they were chosen, for people."""
     rank_slots: tuple[RankSlot, ...] = ()
     """On several machines: in place of ``cpus`` and ``gpus``, which each machine chooses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuReservation:
+    """Idle CPUs that are held for a slot beside its own, until its attempt has moved there."""
+
+    slot: Slot
+    to: Mapping[int, int]
+    """CPU of the slot to be left → the one in its place."""
+    because_of: tuple[str, ...]
+    """Who uses the CPUs to be left, for people."""
+
+    @property
+    def moved(self) -> Slot:
+        """The slot with the new CPUs, in the order of the earlier ones: each rank has its own."""
+        return replace(self.slot, cpus=tuple(self.to.get(cpu, cpu) for cpu in self.slot.cpus), shares_with=())
 
 
 class Slots(Protocol):
@@ -120,6 +136,8 @@ class SlotPool:
         self._budget = max(machine.capacity, self.lanes)
         """Maximum number of CPUs in use over all slots; a larger job runs alone."""
         self._held: dict[int, Slot] = {}
+        self._reserved: dict[int, CpuReservation] = {}
+        """By the index of their slot."""
         self._gpus = FreeGpus(gpu.index for gpu in machine.gpus)
 
     def acquire(
@@ -163,8 +181,10 @@ class SlotPool:
         self._neighbours.publish(self._own())
 
     def _own(self) -> Counter[int]:
-        """CPU → the number of slots that have it."""
-        return Counter(cpu for slot in self._held.values() for cpu in slot.cpus)
+        """CPU → the number of slots that have it, or for which it is reserved."""
+        own = Counter(cpu for slot in self._held.values() for cpu in slot.cpus)
+        own.update(cpu for reservation in self._reserved.values() for cpu in reservation.to.values())
+        return own
 
     def _choose(self, cores: int, gpus: float, use: CpuUse) -> Slot | None:
         free = [cpu for cpu in self._machine.cpus if use.own.get(cpu.index, 0) < self._users_per_cpu]
@@ -191,6 +211,7 @@ class SlotPool:
         if self._held.get(slot.index) != slot:
             raise ValueError(f"{slot} is not held")
         del self._held[slot.index]
+        self._reserved.pop(slot.index, None)
         self._gpus.change(slot.gpus, slot.gpu_share, 1)
         self._publish()
 
@@ -198,6 +219,46 @@ class SlotPool:
         """At most the capacity of the machine, or the number of lanes with which the pool was made if that is more."""
         self.lanes = max(1, min(max_parallel, self._most))
         return self.lanes
+
+    def reserve_idle(self, slot: Slot, contended: Collection[int]) -> CpuReservation | None:
+        """See :class:`orchestrator.executors.base.CpuMoves`, also for the next three."""
+        if self._held.get(slot.index) != slot or slot.index in self._reserved:
+            return None
+        with self._neighbours.turn():
+            use = self._neighbours.look(self._own())
+            left = [cpu for cpu in dict.fromkeys(slot.cpus) if cpu in contended and use.is_shared(cpu)]
+            chosen = placement.choose(len(left), self._idle(use), self._machine.cpus, use) if left else None
+            if chosen is None:
+                return None
+            to = dict(zip(left, chosen, strict=True))
+            reservation = CpuReservation(slot=slot, to=to, because_of=use.names_on(left))
+            self._reserved[slot.index] = reservation
+            self._publish()
+        return reservation
+
+    def _idle(self, use: CpuUse) -> list[Cpu]:
+        """CPUs of cores on which nothing runs."""
+        total = use.total()
+        busy_cores = {cpu.core for cpu in self._machine.cpus if total[cpu.index]}
+        return [cpu for cpu in self._machine.cpus if cpu.core not in busy_cores]
+
+    def is_still_idle(self, reservation: CpuReservation) -> bool:
+        use = self._neighbours.look(self._own())
+        return all(use.is_shared(cpu) for cpu in reservation.to) and not any(
+            use.is_shared(cpu) for cpu in reservation.to.values()
+        )
+
+    def move(self, reservation: CpuReservation) -> Slot:
+        """The slot has the reserved CPUs from now on, in place of those that it leaves."""
+        del self._reserved[reservation.slot.index]
+        slot = reservation.moved
+        self._held[slot.index] = slot
+        self._publish()
+        return slot
+
+    def give_up(self, reservation: CpuReservation) -> None:
+        self._reserved.pop(reservation.slot.index, None)
+        self._publish()
 
     def tick(self) -> None:
         """Keep up with what other programs do. To be called again and again."""

@@ -100,17 +100,22 @@ def schedule(attempts: Sequence[ReportedAttempt], use: Mapping[str, float | None
     begin = min(attempt["started_at"] for attempt in attempts)
     span_s = max(attempt["until"] for attempt in attempts) - begin
     unit_s, unit = drawing.time_unit(span_s)
-    bars = [
-        drawing.Bar(
-            name=attempt["job_id"],
-            begin_s=attempt["started_at"] - begin,
-            end_s=attempt["until"] - begin,
-            colour=OUTCOME_COLOURS[attempt_outcome(attempt)],
-            cpus=attempt["cpus"],
-            node=attempt["node"] or "",
-        )
-        for attempt in attempts
-    ]
+    bars: list[drawing.Bar] = []
+    shares: list[float] = []
+    for attempt in attempts:
+        spans = attempt["cpu_spans"]
+        ends = [*(span["since"] for span in spans[1:]), attempt["until"]]
+        for span, end in zip(spans, ends, strict=True):
+            bar = drawing.Bar(
+                name=attempt["job_id"],
+                begin_s=span["since"] - begin,
+                end_s=end - begin,
+                colour=OUTCOME_COLOURS[attempt_outcome(attempt)],
+                cpus=span["cpus"],
+                node=attempt["node"] or "",
+            )
+            bars.append(bar)
+            shares.append(cpu_share(attempt, use))
     lanes = drawing.lanes(bars)
     upper_in = min(0.3, max(0.02, 4.5 / len(lanes))) * len(lanes)
     use_in, below, between, above, left, right = 0.9, 0.42, 0.42, 0.3, 0.55, 0.1
@@ -120,7 +125,7 @@ def schedule(attempts: Sequence[ReportedAttempt], use: Mapping[str, float | None
     lower = drawing.axes_at(drawn, left, below, width, use_in)
     drawing.gantt(upper, lanes, span_s=span_s, unit_s=unit_s)
     upper.set_xticklabels([])
-    moments, busy = _busy(bars, [cpu_share(attempt, use) for attempt in attempts], span_s / TIME_RESOLUTION)
+    moments, busy = _busy(bars, shares, span_s / TIME_RESOLUTION)
     times = [moment / unit_s for moment in moments]
     lower.step(times, busy, where="post", color=SERIES[0])
     lower.fill_between(times, busy, step="post", color=SERIES[0], alpha=0.2)

@@ -173,6 +173,9 @@ class ActiveAttempts:
         if rss_mib > attempt.job.resources.all_memory_mib:
             self.check_at(attempt, now)
 
+    def moved(self, attempt: ActiveAttempt, slot: Slot) -> None:
+        attempt.slot = slot
+
     def ask_to_end(self, attempt: ActiveAttempt, reason: AttemptOutcome, now: float, deadline: float) -> float:
         """Note why ``attempt`` is to exit, and until when it may; returns the earliest of its deadlines."""
         attempt.asked_at = now if attempt.asked_at is None else attempt.asked_at

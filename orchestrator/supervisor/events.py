@@ -12,6 +12,7 @@ from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job,
 from orchestrator.core.messages import Progress
 from orchestrator.core.text import count
 from orchestrator.supervisor.active_attempts import ActiveAttempt, cpus_by_rank
+from orchestrator.supervisor.cpu_mover import Move
 from orchestrator.supervisor.remaining_time import NOTHING_ENDED, EndedWork
 
 MOST_OTHERS = 2
@@ -125,6 +126,18 @@ def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -
         cpus=cpus,
         ranks=ranks,
         shares_with=others,
+    )
+
+
+def report_move(reporter: Reporter, move: Move) -> None:
+    job_id, ranks = move.attempt.job.job_id, move.attempt.job.resources.ranks
+    before, after = (cpus_by_rank(slot.cpus, ranks) for slot in (move.before, move.after))
+    others = " and ".join(move.because_of[:MOST_OTHERS]) or "another job of this run"
+    use = "uses" if len(move.because_of) < 2 else "use"
+    text = f"{job_id} moved from CPU {before} to CPU {after}: {others} {use} CPUs that it had"
+    text += f", and it waited {move.wait_share:.0%} of the time"
+    reporter.event(
+        "moved", text, job_id=job_id, before=move.before.cpus, cpus=move.after.cpus, because_of=move.because_of
     )
 
 

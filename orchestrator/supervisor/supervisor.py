@@ -20,12 +20,13 @@ from orchestrator.core.errors import ClusterLostError, DiskFullError, Supervisor
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import TERMINAL, AttemptOutcome, Cause, Job, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.executors.base import Event, Executor, Exited, Placed, Progressed, Sampled
+from orchestrator.executors.base import CpuMoves, Event, Executor, Exited, Placed, Progressed, Sampled
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine.slots import Slots
 from orchestrator.machine.topology import available_memory_mib
 from orchestrator.supervisor import events, job_directory, retry_policy
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
+from orchestrator.supervisor.cpu_mover import CpuMover
 from orchestrator.supervisor.events import DetachableReporter, Reporter, View
 from orchestrator.supervisor.job_table import JobTable
 from orchestrator.supervisor.launcher import Launched, Launcher, LaunchFailed, demand
@@ -64,6 +65,8 @@ class Supervisor:
     """Whether a worker that succeeds writes ``exit.json``; False for other programs in its place."""
     holder: str = ""
     """Names this supervisor in requests to stop; see :attr:`~orchestrator.experiment.run_directory.LockHolder.key`."""
+    cpu_moves: CpuMoves | None = None
+    """Moves attempts whose CPUs others have come to use; None: they stay where they are."""
     is_awaiting_jobs: Callable[[], bool] = lambda: False
     """Whether another process, such as that of a search, may still add jobs; asked when none is left."""
     now: Callable[[], float] = time.monotonic
@@ -82,6 +85,7 @@ class Supervisor:
     _termination: Termination = field(init=False)
     _launcher: Launcher = field(init=False)
     _requests: RequestHandler = field(init=False)
+    _mover: CpuMover | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.reporter = DetachableReporter(self.reporter)
@@ -107,6 +111,9 @@ class Supervisor:
             termination=self._termination,
             holder=self.holder,
         )
+        self._mover = None
+        if self.cpu_moves is not None:
+            self._mover = CpuMover(moves=self.cpu_moves, active=self._active, now=self.now)
         self._launcher = Launcher(
             jobs=self._jobs, active=self._active, executor=self.executor, slots=self.slots, robots=robots, now=self.now
         )
@@ -149,7 +156,7 @@ class Supervisor:
             self._unhandled.popleft()
         self._termination.enforce_limits()
         self._jobs.take_policies()
-        self.slots.tick()
+        self._move_attempts()
         if self._may_launch:
             self._launch_waiting()
         self._recorder.end_turn(self.now(), self._view)
@@ -235,6 +242,8 @@ class Supervisor:
                 self._recorder.progressed(attempt)
             case Sampled(rss_mib=rss_mib):
                 self._active.sampled(attempt, rss_mib, self.now())
+                if self._mover is not None:
+                    self._mover.sampled(attempt, event)
             case Exited():
                 self._exited(attempt, event)
 
@@ -275,6 +284,8 @@ class Supervisor:
         # First, because it may raise: what follows ends the attempt as a whole.
         self._recorder.ended(attempt, returncode, outcome, record, wall_s=now - attempt.started)
         self._active.remove(attempt)
+        if self._mover is not None:
+            self._mover.forget(attempt)
         self.slots.release(attempt.slot)
         if attempt.progress is not None:
             self._jobs.reached(job.job_id, attempt.progress.env_steps)
@@ -343,6 +354,15 @@ class Supervisor:
             self._waits_for_node = True
             text = f"{job.job_id} waits for a node with room for {demand(job)}, as do all jobs that need as much"
             self.reporter.event("waiting", text, job_id=job.job_id)
+
+    def _move_attempts(self) -> None:
+        self.slots.tick()
+        if self._mover is None or self._termination.stage:
+            return
+        for move in self._mover.tick():
+            handle = move.attempt.handle
+            self.ledger.move_attempt(handle.job_id, handle.number, move.before.cpus, move.after.cpus, at=time.time())
+            events.report_move(self.reporter, move)
 
     # -- the end
 

@@ -27,6 +27,8 @@ class RayBackend:
     :raises UsageError: Ray is missing, the cluster cannot be used, or the user's code cannot be copied.
     """
 
+    cpu_moves = None
+
     def __init__(self, settings: BackendSettings) -> None:
         run_dir, jobs = settings.run_dir.absolute(), settings.jobs
         self._stack = contextlib.ExitStack()

@@ -28,6 +28,8 @@ class SlurmBackend:
     :raises UsageError: Slurm's commands are missing, or sbatch cannot take the run directory's name.
     """
 
+    cpu_moves = None
+
     def __init__(self, settings: BackendSettings) -> None:
         if missing := [program for program in SLURM_PROGRAMS if shutil.which(program) is None]:
             advice = "run this command where they are, on a login node"

@@ -1,0 +1,129 @@
+"""Moves attempts away from CPUs that others have come to use, to idle ones. The weights that they learn are the same.
+
+An attempt that waits for its CPU more than it should, in several samples in a row, has idle CPUs reserved, which other
+runs see. It is moved there if they are still idle some time later: of two runs that want the same, neither gets it at
+once, and they do not follow each other around.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from orchestrator.core.messages import HIGH_RUN_DELAY_SHARE
+from orchestrator.executors.base import CpuMoves, Handle, Sampled
+from orchestrator.machine.slots import CpuReservation, Slot
+from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
+
+SAMPLES = 2
+"""So many samples in a row have to be high."""
+LOOK_AGAIN_S = 2.5
+"""Between reservation and move: longer than the load of other programs is measured over."""
+REST_S = 30.0
+"""After a move, an attempt stays where it is for this time; twice as long after each further one."""
+LONGEST_REST_S = 1800.0
+RETRY_S = (1.0, 6.0)
+"""After a move that was given up, a random time in this range: two runs must not go on in step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """An attempt has moved."""
+
+    attempt: ActiveAttempt
+    before: Slot
+    after: Slot
+    because_of: tuple[str, ...]
+    """Who uses the CPUs that it has left, for people."""
+    wait_share: float
+    """Share of the time that it waited there."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watched:
+    """What is known of an attempt that may be moved."""
+
+    high_samples: int = 0
+    wait_shares: tuple[float, ...] = ()
+    rests_until: float = 0.0
+    moves: int = 0
+    reservation: CpuReservation | None = None
+    look_again_at: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class CpuMover:
+    """Decides which attempts move, and when."""
+
+    moves: CpuMoves
+    active: ActiveAttempts
+    now: Callable[[], float]
+    _watched: dict[Handle, _Watched] = field(default_factory=dict, init=False)
+
+    def sampled(self, attempt: ActiveAttempt, sample: Sampled) -> None:
+        """Take in how long the ranks of an attempt have waited for their CPUs."""
+        if not attempt.job.resources.move:
+            return
+        watched = self._watched.setdefault(attempt.handle, _Watched())
+        watched.wait_shares = sample.wait_shares
+        is_high = max(sample.wait_shares, default=0.0) > HIGH_RUN_DELAY_SHARE
+        watched.high_samples = watched.high_samples + 1 if is_high else 0
+
+    def forget(self, attempt: ActiveAttempt) -> None:
+        """The attempt has ended, and its slot has been released."""
+        self._watched.pop(attempt.handle, None)
+
+    def tick(self) -> list[Move]:
+        """Reserve CPUs for the attempts that wait, and move those whose reserved CPUs are still idle."""
+        made = []
+        for attempt in self.active:
+            watched = self._watched.get(attempt.handle)
+            if watched is None or attempt.end_reason is not None:
+                continue
+            if watched.reservation is None:
+                self._reserve(attempt, watched)
+            elif self.now() >= watched.look_again_at:
+                move = self._settle(attempt, watched, watched.reservation)
+                made += [] if move is None else [move]
+        return made
+
+    def _reserve(self, attempt: ActiveAttempt, watched: _Watched) -> None:
+        if watched.high_samples < SAMPLES or self.now() < watched.rests_until:
+            return
+        watched.reservation = self.moves.reserve_idle(attempt.slot, _contended(attempt, watched.wait_shares))
+        if watched.reservation is None:
+            watched.high_samples = 0  # asked again after further samples
+        else:
+            watched.look_again_at = self.now() + LOOK_AGAIN_S
+
+    def _settle(self, attempt: ActiveAttempt, watched: _Watched, reservation: CpuReservation) -> Move | None:
+        watched.reservation = None
+        if watched.high_samples == 0 or not self.moves.is_still_idle(reservation):
+            self.moves.give_up(reservation)
+            watched.rests_until = self.now() + random.uniform(*RETRY_S)
+            return None
+        wait_share = max(watched.wait_shares)
+        watched.high_samples = 0
+        watched.rests_until = self.now() + min(REST_S * 2**watched.moves, LONGEST_REST_S)
+        watched.moves += 1
+        before = attempt.slot
+        after = self.moves.move(attempt.handle, reservation)
+        if after is None:
+            return None
+        self.active.moved(attempt, after)
+        return Move(
+            attempt=attempt, before=before, after=after, because_of=reservation.because_of, wait_share=wait_share
+        )
+
+
+def _contended(attempt: ActiveAttempt, wait_shares: tuple[float, ...]) -> set[int]:
+    """The CPUs of the ranks that wait."""
+    cpus = attempt.slot.cpus
+    each = len(cpus) // max(1, len(wait_shares))
+    return {
+        cpu
+        for rank, share in enumerate(wait_shares)
+        if share > HIGH_RUN_DELAY_SHARE
+        for cpu in cpus[rank * each : (rank + 1) * each]
+    }

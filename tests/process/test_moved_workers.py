@@ -1,0 +1,112 @@
+"""A worker that is moved to other CPUs, with all that it has started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_helpers import HOPPER, Run, write_experiment
+from executor_helpers import ASLEEP, family, local, make_launch, make_rank_group, until_heard
+
+from orchestrator.executors.process import with_descendants
+from orchestrator.machine import topology
+
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+
+SPAWNER = """
+import os, sys, threading, time
+assert os.read(int(os.environ["ORCHESTRATOR_CHANNEL"]), 1)
+def spawn():
+    while True:
+        time.sleep(0.0005)
+        if threading.active_count() < 40:
+            threading.Thread(target=time.sleep, args=[0.02]).start()
+        if os.fork() == 0:
+            time.sleep(0.02)
+            os._exit(0)
+        for _ in range(9):
+            try:
+                os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+for _ in range(3):
+    threading.Thread(target=spawn).start()
+from orchestrator.core.messages import Progress
+os.write(int(os.environ["ORCHESTRATOR_CHANNEL"]), Progress(phase="starting").to_line())
+time.sleep(600)
+"""
+"""A worker that starts threads and processes without an end."""
+
+
+def allowed(pid: int) -> set[frozenset[int]]:
+    """The sets of CPUs that threads of ``pid`` and of its descendants may use."""
+    found = set()
+    for member in with_descendants(pid):
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{member}/task"):
+                with contextlib.suppress(ProcessLookupError):
+                    found.add(frozenset(os.sched_getaffinity(int(thread))))
+    return found
+
+
+def test_every_descendant_and_rank_is_moved(tmp_path: Path) -> None:
+    first, second, *_ = sorted(os.sched_getaffinity(0))
+    launch = make_rank_group(tmp_path, "a", family(0), family(1, ASLEEP[-1:]), cpus=(first, second))
+    with local() as executor:
+        handle = executor.submit(launch)
+        until_heard(executor, handle)
+        workers = executor._groups[handle].running
+        while not (tmp_path / "a/daemon-1").exists():
+            executor.poll(0.05)
+        assert [allowed(worker.pid) for worker in workers] == [{frozenset({first})}, {frozenset({second})}]
+        assert executor.move(handle, {first: second, second: first})
+        assert [allowed(worker.pid) for worker in workers] == [{frozenset({second})}, {frozenset({first})}]
+
+
+def test_what_is_started_meanwhile_is_moved_too(tmp_path: Path) -> None:
+    first, second, *_ = sorted(os.sched_getaffinity(0))
+    launch = make_launch(tmp_path, "a", cpus=(first,))
+    with local(worker_command=(sys.executable, "-c", SPAWNER)) as executor:
+        handle = executor.submit(launch)
+        until_heard(executor, handle)
+        (worker,) = executor._groups[handle].running
+        assert allowed(worker.pid) == {frozenset({first})}
+        assert executor.move(handle, {first: second})
+        assert allowed(worker.pid) == {frozenset({second})}
+
+
+def test_an_attempt_that_is_over_is_not_moved(tmp_path: Path) -> None:
+    with local() as executor:
+        handle = executor.submit(make_launch(tmp_path, "a", [("exit", 0)]))
+        while executor._groups:
+            executor.poll(0.05)
+        assert not executor.move(handle, {0: 1})
+
+
+@contextlib.contextmanager
+def hog(cpu: int) -> Iterator[int]:
+    """A program bound to a CPU."""
+    command = ["taskset", "-c", str(cpu), sys.executable, "-c", "while True: pass"]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(topology.detect().capacity < 2, reason="needs two cores")
+def test_a_training_leaves_a_core_that_a_program_comes_to_use(tmp_path: Path) -> None:
+    """It ends with the weights of one that was not moved. Where the whole machine is busy, there is nowhere to go."""
+    settings = {"xml": HOPPER, "total_timesteps": 400_000, "eval_episodes": 0}
+    write_experiment(tmp_path, {"name": "a", **settings})
+    hogs = contextlib.ExitStack()
+    with hogs, Run("jobs.toml", "--max-parallel", "1", cwd=tmp_path) as run:
+        (cpu,) = run.until("launched")["cpus"]
+        hogs.enter_context(hog(cpu))
+        moved = run.until("moved")
+        assert moved["before"] == [cpu] != moved["cpus"]
+        assert run.end() == 0
