@@ -58,7 +58,7 @@ class Forecast:
             )
         if self.makespans_s:
             what = f"makespan of the whole job file, scaled down, {count(len(self.makespans_s), 'time')}"
-            parts.append(f"  {what}: about {duration(math.fsum(self.makespans_s))} (--no-strong leaves it out)")
+            parts.append(f"  {what}: up to {duration(math.fsum(self.makespans_s))} (--no-strong leaves it out)")
         if self.why_no_makespan:
             parts.append(f"  the makespan of the whole job file is not measured: {self.why_no_makespan}")
         return [f"Takes about {duration(self.whole_s)}:", *parts]

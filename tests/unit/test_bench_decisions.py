@@ -236,7 +236,7 @@ def test_what_a_benchmark_does_is_told_with_the_time_of_each_part() -> None:
         "  calibration, one process alone: about 0:12",
         "  3 measurements of 8 s, with start and warm-up: about 0:42",
         "  at most 1 of them again if they are disturbed: up to 0:14 more",
-        "  makespan of the whole job file, scaled down, 3 times: about 4:00 (--no-strong leaves it out)",
+        "  makespan of the whole job file, scaled down, 3 times: up to 4:00 (--no-strong leaves it out)",
     ]
     done = forecast.Forecast(cells_s=(), seconds=8.0, calibration_s=0.0, retakes=0, why_no_makespan="--no-strong")
     assert done.lines() == ["Takes about 0:00:", "  the makespan of the whole job file is not measured: --no-strong"]
