@@ -22,6 +22,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core import users_code
 from orchestrator.core.errors import OrchestratorError, RunInterrupted, UsageError
 from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.temporary_folder import TemporaryFolder
@@ -200,7 +201,8 @@ def train(
             experiment = dataclasses.replace(experiment, unnamed={one.file: one for one in robots if one.label})
         if on_result is not None:
             for result in results.values():
-                on_result(result)
+                with users_code.in_this_process():
+                    on_result(result)
         if experiment is not None:
             to_result = functools.partial(_result_of_robot, RunPaths(root), {robot.name: robot for robot in robots})
             indices = {robot.name: robot.index for robot in robots}

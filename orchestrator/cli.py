@@ -8,7 +8,9 @@ from __future__ import annotations
 import inspect
 import io
 import os
+import re
 import sys
+from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import typer
@@ -31,6 +33,7 @@ from orchestrator.core.text import count
 
 PROGRAM = "orchestrator"
 DISTRIBUTION = "mujoco-orchestrator"
+_EMPTY_OPTION = re.compile(r"--[\w-]+=")
 COMMANDS = (
     *(authoring_commands, run_command, control_commands),
     *(search_commands, track_commands, experiment_commands, web_commands, inspection_commands, measurement_commands),
@@ -78,6 +81,17 @@ def _fail(message: str, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """An empty path would be the current directory, and an empty name of a job the beginning of every name.
+
+    :raises UsageError: there is one.
+    """
+    for number, argument in enumerate(arguments, 1):
+        if not argument or _EMPTY_OPTION.fullmatch(argument):
+            named = f"{argument} has no value" if argument else f"argument {number} is empty"
+            raise UsageError(f"{named}; expected a value. Perhaps a variable of the shell in its place is not set")
+
+
 def main() -> None:
     """Entry point of the program: every :class:`OrchestratorError` becomes its message and its exit code."""
     os.umask(os.umask(0o077) | 0o002)  # the user's own umask, but nothing is ever writable by everybody
@@ -85,6 +99,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a name that the terminal cannot show is no reason to fail
     try:
+        _refuse_empty(sys.argv[1:])
         app(prog_name=PROGRAM)
     except SpecError as error:
         _fail(f"{error}\n{count(len(error.problems), 'problem')}; nothing was launched", 2)

@@ -17,7 +17,7 @@ from typing import Literal
 from orchestrator.analysis import job_metrics
 from orchestrator.analysis.job_metrics import ExperimentMetrics, JobMetrics
 from orchestrator.core.messages import HIGH_RUN_DELAY_SHARE
-from orchestrator.core.text import count, cpu_text
+from orchestrator.core.text import count, cpu_text, listed
 
 THROTTLED = 0.02
 """Share of its wall time that a throttled job is kept off the CPU."""
@@ -27,6 +27,9 @@ SLOW = 1.5
 """A slow job takes so many times the seconds per env_step of the others."""
 FEWEST_PEERS = 2
 """Other jobs of the same work that are needed to call one slow."""
+
+MOST_NAMES = 3
+"""Of other programs, in a finding."""
 
 RAISE_QUOTA = "raise the quota (docker --cpus, Kubernetes limits.cpu, systemd CPUQuota=)"
 
@@ -173,25 +176,30 @@ def _overlap(job: JobMetrics, other: JobMetrics) -> bool:
 
 
 def _hogs(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[ContentionFinding]:
-    """Other programs on the CPUs of a slot."""
-    slots: dict[frozenset[int], list[JobMetrics]] = {}
-    for job in _waiting(jobs, explained):
-        slots.setdefault(job.cpus, []).append(job)
-    for cpus, delayed in sorted(slots.items(), key=lambda item: sorted(item[0])):
-        elsewhere = [share for job in jobs if not job.cpus & cpus and (share := job.share(job.run_delay_s)) is not None]
-        waited = median(job.delay_share for job in delayed)
-        evidence = f"{count(len(delayed), 'job')} there waited {waited:.0%} of the time for a CPU"
-        if elsewhere:
-            more = "as well: the whole machine is busy" if median(elsewhere) > waited / 2 else "only"
-            evidence += f"; jobs on other CPUs {median(elsewhere):.0%} {more}"
-        yield _finding(
-            "hog",
-            delayed,
-            what=f"another program ran on {cpu_text(cpus) if cpus else 'its CPUs'}",
-            evidence=evidence,
-            cure=f"`ps -eLo psr,pcpu,pid,user,comm --sort=-pcpu | awk '$1 == {min(cpus, default=0)}'` shows which; end"
-            " it, move it with taskset, or leave it the core: start this program with taskset, or lower --max-parallel",
-        )
+    """Other runs and other programs on the CPUs of jobs: one finding, however many there are."""
+    delayed = _waiting(jobs, explained)
+    if not delayed:
+        return
+    cpus = frozenset(cpu for job in delayed for cpu in job.cpus)
+    names = list(dict.fromkeys(name for job in delayed for name in job.competitors))
+    who = listed(names, MOST_NAMES) if names else "another program"
+    where = cpu_text(cpus) if cpus else "their CPUs"
+    waited = median(job.delay_share for job in delayed)
+    elsewhere = [share for job in jobs if not job.cpus & cpus and (share := job.share(job.run_delay_s)) is not None]
+    evidence = f"{count(len(delayed), 'job')} there waited {waited:.0%} of the time for a CPU"
+    if elsewhere:
+        evidence += f"; jobs on other CPUs {median(elsewhere):.0%} only"
+    elif len(cpus) > 1:
+        evidence += "; there were no jobs on other CPUs: the whole machine is busy"
+    yield ContentionFinding(
+        kind="hog",
+        job_ids=tuple(job.job_id for job in delayed),
+        what=f"{who} used {where}, which {count(len(delayed), 'job')} of this run had",
+        evidence=evidence,
+        cure=f"`ps -eLo psr,pcpu,pid,user,comm --sort=-pcpu | awk '$1 == {min(cpus, default=0)}'` shows who is there"
+        " now; end it, move it with taskset, or leave it the core: --max-parallel idle runs as many jobs at once as"
+        " there are idle cores",
+    )
 
 
 def _slow(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[ContentionFinding]:

@@ -33,6 +33,8 @@ class JobMetrics:
     job_id: str
     cpus: frozenset[int]
     """CPUs of its slot; empty when they are not known or when its attempts had different ones."""
+    competitors: tuple[str, ...] = ()
+    """Other runs and programs that were seen to use these CPUs, for people."""
     fewest_cpus: int | None = None
     """The smallest number of CPUs of its slot that it was allowed, at the end of an iteration or of an attempt."""
     spans: Sequence[tuple[float, float]]
@@ -120,6 +122,7 @@ class _AttemptSlot(NamedTuple):
     cpus: Sequence[int] | None
     started_at: float | None
     ended_at: float | None
+    competitors: Sequence[str] = ()
 
 
 def _attempts(paths: RunPaths) -> list[_AttemptSlot]:
@@ -139,7 +142,7 @@ def _spans(row: AttemptRow, robot_hash: str | None) -> list[_AttemptSlot]:
     spans = row["cpu_spans"]
     ends = [*(span["since"] for span in spans[1:]), row["ended_at"]]
     return [
-        _AttemptSlot(row["job_id"], row["number"], robot_hash, span["cpus"], span["since"], end)
+        _AttemptSlot(row["job_id"], row["number"], robot_hash, span["cpus"], span["since"], end, row["competitors"])
         for span, end in zip(spans, ends, strict=True)
     ]
 
@@ -164,6 +167,7 @@ def _metrics(job: JobPaths, attempts: Sequence[_AttemptSlot]) -> JobMetrics:
         job_id=job.root.name,
         cpus=cpus,
         ranks=ranks,
+        competitors=tuple(dict.fromkeys(name for attempt in attempts for name in attempt.competitors)),
         fewest_cpus=_extreme(min, [*(row.n_cpus for row in counted), *allowed]),
         spans=[(one.started_at, one.ended_at or math.inf) for one in attempts if one.started_at is not None],
         threads=_count(spec.get("threads")),

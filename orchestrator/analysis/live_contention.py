@@ -22,6 +22,8 @@ class LiveContention:
 
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
+        self._competitors: dict[str, tuple[str, ...]] = {}
+        """By ``job_id``."""
         self._shares: dict[str, tuple[float, float]] = {}
         """CPU seconds and seconds of waiting for a CPU per second, by ``job_id``."""
         self._holder = ""
@@ -33,6 +35,7 @@ class LiveContention:
         if live is not None and live.holder != self._holder:
             self._holder, self._limits = live.holder, job_metrics.of_jobs([], self._paths)
         jobs = live.jobs if live else {}
+        self._competitors = {job_id: job.competitors for job_id, job in jobs.items()}
         self._shares = {
             row["job_id"]: self._mean(row["job_id"], job.cpu_share, job.run_delay_share)
             for row in rows
@@ -47,7 +50,11 @@ class LiveContention:
         return before_cpu + NEWEST * (cpu - before_cpu), before_delay + NEWEST * (delay - before_delay)
 
     def find(self, rows: Sequence[SummaryRow]) -> list[ContentionFinding]:
-        metrics = [_metrics(row, self._shares) for row in rows if row["job_id"] in self._shares]
+        metrics = [
+            replace(_metrics(row, self._shares), competitors=self._competitors.get(row["job_id"], ()))
+            for row in rows
+            if row["job_id"] in self._shares
+        ]
         return contention.diagnose(replace(self._limits, jobs=metrics)) if metrics else []
 
 

@@ -35,7 +35,8 @@ def best(
 ) -> None:
     """Show the best trials of a search: value, point and jobs. Of several objectives, that is the Pareto front.
 
-    Without a search, jobs are compared by eval_mean; those that differ in their seed alone are one trial.
+    Without a search, jobs are compared by eval_mean; those that differ in their seed alone are one trial. The exit code
+    is 1 where all have ended and none has finished.
     """
     from orchestrator.search import ranking
     from orchestrator.terminal import best_view
@@ -44,10 +45,12 @@ def best(
     job_file = None if to is None else found.copy(to)
     if as_json:
         print_json(found.facts())
-        return
-    best_view.show(found)
-    if job_file is not None:
-        print_text(f"\nCopied to {to}. `orchestrator run {job_file}` trains what was copied again.")
+    else:
+        best_view.show(found)
+        if job_file is not None:
+            print_text(f"\nCopied to {to}. `orchestrator run {job_file}` trains what was copied again.")
+    if found.is_over and not found.shown:
+        raise typer.Exit(1)
 
 
 @group.command()

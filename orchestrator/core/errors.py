@@ -61,6 +61,10 @@ class LedgerError(UsageError):
     """The ledger is damaged or of another version. It is never overwritten."""
 
 
+class LedgerDamagedError(LedgerError):
+    """A row of the ledger cannot be read, or contradicts others; reading it again is no use."""
+
+
 class LedgerBusyError(LedgerError):
     """Another process has the ledger locked: it can be used when that process is done."""
 

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import enum
 import errno
+import signal
 
 CANNOT_RENDER = 3
 """Exit code of a child process that should draw, where nothing can be drawn."""
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+"""Signals that end a process from outside. The others come from a fault in it, and would come again."""
+
+
+def is_killed_from_outside(returncode: int) -> bool:
+    return -returncode in KILLS
+
+
+def how_it_ended(returncode: int) -> str:
+    """``exit code 3``; of a process that a signal has ended: which, and who may have sent it."""
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    text = f"signal {-returncode} ({signal.strsignal(-returncode)})"
+    if is_killed_from_outside(returncode):
+        text += ", which the kernel sends when memory runs out (`journalctl -k` says so), or another process has sent"
+    return text
 
 
 class ExitCode(enum.IntEnum):

@@ -8,6 +8,7 @@ import functools
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,22 +17,52 @@ from orchestrator.core.environment import SELFTEST_VARIABLE
 PREFIX = "orchestrator-temporary-"
 
 
-class TemporaryFolder(tempfile.TemporaryDirectory[str]):
-    """Locked by this process for as long as it is there: an unlocked one belongs to nobody."""
+class TemporaryFolder:
+    """A new folder, removed at the end of its ``with`` block, with this object, or with the process that made it.
+
+    A process that was forked from that one does not remove it, however it ends: the folder is still in use.
+    It is locked for as long as it is there: an unlocked one belongs to nobody.
+    """
 
     def __init__(self) -> None:
         sweep()
-        super().__init__(os.environ.get(SELFTEST_VARIABLE), PREFIX, ignore_cleanup_errors=True)
-        self._lock: int | None = _locked(Path(self.name))
+        self.name = tempfile.mkdtemp(os.environ.get(SELFTEST_VARIABLE), PREFIX)
+        """Its absolute path."""
+        lock = _locked(Path(self.name))
+        self._removal = weakref.finalize(self, _remove_own, Path(self.name), lock, os.getpid())
 
-    def cleanup(self) -> None:
-        super().cleanup()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+    def __enter__(self) -> str:
+        return self.name
 
     def __exit__(self, *_: object) -> None:
         self.cleanup()
+
+    def cleanup(self) -> None:
+        """Remove it, if this process has made it. May be called again."""
+        self._removal()
+
+
+def _remove_own(folder: Path, lock: int, owner: int) -> None:
+    """:param owner: the process that has made it."""
+    if os.getpid() == owner:
+        _remove(folder)
+    os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        _make_writable(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_writable(folder: Path) -> None:
+    """For its owner, so that what lies in it can be removed: a copied folder may be read-only."""
+    for where, inner, _ in os.walk(folder):
+        for path in (Path(where, name) for name in inner):
+            if not path.is_symlink():
+                with contextlib.suppress(OSError):  # it belongs to somebody else
+                    path.chmod(0o700)
 
 
 def _locked(folder: Path) -> int:
@@ -50,7 +81,7 @@ def _locked(folder: Path) -> int:
 def sweep() -> None:
     """Remove what killed processes of this user left behind; once in a process."""
     for folder in abandoned():
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
 
 
 def abandoned() -> Iterator[Path]:

@@ -205,6 +205,9 @@ class BackendSettings:
 class CpuMoves(Protocol):
     """Moves attempts of this machine to other CPUs while they run."""
 
+    def competitors_on(self, cpus: Collection[int]) -> tuple[str, ...]:
+        """Who else uses ``cpus``, for people."""
+
     def reserve_idle(self, slot: Slot, contended: Collection[int]) -> CpuReservation | None:
         """Idle CPUs in place of those of ``contended`` that others use; None where there is none of those or of these.
 

@@ -22,6 +22,9 @@ class LocalCpuMoves:
     slots: SlotPool
     executor: LocalExecutor
 
+    def competitors_on(self, cpus: Collection[int]) -> tuple[str, ...]:
+        return self.slots.competitors_on(cpus)
+
     def reserve_idle(self, slot: Slot, contended: Collection[int]) -> CpuReservation | None:
         return self.slots.reserve_idle(slot, contended)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.core import users_code
 from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.messages import Progress
@@ -117,7 +118,8 @@ class CallbackReporter:
         if self.error is not None:
             return
         try:
-            function(value)
+            with users_code.in_this_process():
+                function(value)
         except BaseException as error:  # whatever it is, workers save a checkpoint first
             self.error = error
             if self._request_stop is not None:

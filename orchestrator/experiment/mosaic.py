@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import count, listed
 from orchestrator.experiment import control, drawing_processes
 from orchestrator.experiment.drawing_processes import Drawing
@@ -75,7 +75,7 @@ def make(run_dir: Path, request: PlayRequest, *, as_gif: bool, report: Callable[
     if len(chosen) > MOST_ROBOTS:
         report(f"{count(len(chosen), 'robot')}: the {MOST_ROBOTS} with the highest returns are shown")
         chosen = sorted(chosen, key=lambda row: -_rank(row))[:MOST_ROBOTS]
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryFolder() as folder:
         drawings = [
             RobotDrawing(snapshot.paths.job(row["job_id"]), replace(request, output=Path(folder) / row["job_id"]))
             for row in chosen

@@ -30,6 +30,8 @@ class PolicyFetcher:
         """Jobs whose policies are to be fetched, by id; the child examines the first."""
         self._ready: set[str] = set()
         """Jobs whose policies were fetched in this session."""
+        self._repeated: set[str] = set()
+        """Jobs whose policies are examined once more, as the child that examined them may have been ended by others."""
         self._child: preflight.Child | None = None
         self._is_asked = False
 
@@ -93,6 +95,11 @@ class PolicyFetcher:
             self._is_asked = True
         assert self._child is not None
         answer = self._child.answer(readable=bool(select.select([self._child], [], [], 0)[0]))
+        if isinstance(answer, str) and self._child.may_be_blameless and job.job_id not in self._repeated:
+            self._repeated.add(job.job_id)
+            self._end_child()
+            shutil.rmtree(staging, ignore_errors=True)
+            return None
         if isinstance(answer, str) or (answer is not None and answer.process_exits):
             self._end_child()
         if isinstance(answer, ExaminationAnswer):

@@ -15,6 +15,7 @@ from typing import IO, ClassVar
 
 from orchestrator.core.environment import CHANNEL_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.exit_codes import how_it_ended
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.robot_hash import altered_since_training
@@ -165,4 +166,5 @@ class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
         with self._errors:
             self._errors.seek(0)
             text = self._errors.read().decode(errors="replace")
-        return code, f"ended with signal {-code}" if code < 0 else last_line(text, f"ended with exit code {code}")
+        ended = f"ended with {how_it_ended(code)}"
+        return code, ended if code < 0 else last_line(text, ended)

@@ -11,7 +11,6 @@ import dataclasses
 import math
 import os
 import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from orchestrator.core.errors import DiskFullError, Problem
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, how_it_ended, is_killed_from_outside
 from orchestrator.core.job import Job
 from orchestrator.core.messages import INIT_SUFFIX, ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
@@ -42,6 +41,8 @@ SIMULATE_S, LEAST_SIMULATE_S, ALL_SIMULATE_S = 0.25, 0.005, 30.0
 MEMORY_SHARE = 0.8
 """Share of the free memory that all children together may use."""
 LEAST_MEMORY_MIB = 1024
+AGAIN = "; so did a second examination, in a process of its own"
+"""Added to what is said of a robot whose examination was killed twice."""
 CHECK_EVERY_S = 0.1
 OF_INIT = ("algo", "policy", "policy_kwargs", "normalize")
 """Fields of a spec that decide whether a policy can be the start of its training."""
@@ -232,14 +233,15 @@ def ask(
 ) -> list[ExaminationAnswer]:
     """The answers in the order of the requests, from a few children side by side.
 
-    A request that ends a child which has answered others is repeated in a new one: those may be the cause.
+    A request that ends a child which has answered others is repeated in a new one: those may be the cause. So is one
+    whose child is killed from outside, then while no other child is busy: memory may have run out.
 
     :param time_limit_s: for each request.
     """
     lanes = min(at_once, math.ceil(len(requests) / ROBOTS_A_CHILD))
     memory_mib = max(LEAST_MEMORY_MIB, int(available_memory_mib() * MEMORY_SHARE / max(1, lanes)))
     answers: dict[int, ExaminationAnswer] = {}
-    waiting, repeated = deque(range(len(requests))), set[int]()
+    waiting, repeated, killed = deque(range(len(requests))), set[int](), set[int]()
     with contextlib.ExitStack() as children:
 
         def opened(child: Child) -> Child:
@@ -251,7 +253,7 @@ def ask(
             kept.clear()
         busy: dict[Child, int] = {}
         while len(answers) < len(requests):
-            while waiting and len(busy) < lanes:
+            while waiting and len(busy) < (lanes if killed.isdisjoint((waiting[0], *busy.values())) else 1):
                 index = waiting.popleft()
                 request = dataclasses.replace(requests[index], memory_mib=memory_mib)
                 suitable = [] if index in repeated else [child for child in idle if child.suits(request)]
@@ -270,12 +272,15 @@ def ask(
                     answers[index] = answer
                     if not answer.process_exits:
                         idle.append(child)
-                elif child.answered and not child.hung and index not in repeated:
+                elif child.may_be_blameless and index not in repeated:
                     repeated.add(index)
                     waiting.appendleft(index)
+                    if child.was_killed:
+                        killed.add(index)
                 else:
+                    problem = f"{answer}{AGAIN}" if index in killed and child.was_killed else answer
                     robot = requests[index].robot
-                    answers[index] = ExaminationAnswer(problem=answer if robot is None else f"{robot}: {answer}")
+                    answers[index] = ExaminationAnswer(problem=problem if robot is None else f"{robot}: {problem}")
             watch(len(answers), len(requests))
         if kept is not None:
             kept[:] = idle
@@ -291,6 +296,8 @@ class Child:
     def __init__(self) -> None:
         self.answered = 0
         self.hung = False
+        self.was_killed = False
+        """Whether it has ended by a signal from outside."""
         self._deadline = self._limit_s = math.inf
         self._search_path: str | None = None
         self._text = b""
@@ -313,6 +320,11 @@ class Child:
                 with contextlib.suppress(BrokenPipeError):
                     file.close()
         self._folder.cleanup()
+
+    @property
+    def may_be_blameless(self) -> bool:
+        """Whether something else than the request that it has not answered may have ended it."""
+        return self.was_killed or (self.answered > 0 and not self.hung)
 
     def fileno(self) -> int:
         assert self._popen.stdout is not None
@@ -351,7 +363,7 @@ class Child:
 
     def _why_it_ended(self) -> str:
         returncode = end_group(self._popen)
+        self.was_killed = is_killed_from_outside(returncode)
         self._err.seek(0)
-        how = f"signal {-returncode} ({signal.strsignal(-returncode)})" if returncode < 0 else f"exit code {returncode}"
         last = last_line(self._err.read()[-2000:].decode(errors="replace"), "")
-        return f"examining it ended with {how}" + (f": {last}" if last else "")
+        return f"examining it ended with {how_it_ended(returncode)}" + (f": {last}" if last else "")

@@ -57,14 +57,14 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lam
     control.refuse_if_only_videos(paths, holder)
     experiment = _declared(paths, job_file)
     with _alone(paths, holder), disk_full_explained(paths.root, "call `reload` again"):
-        content = Path(experiment.source).read_bytes()
+        assert experiment.text is not None, "it was read from a file"
         with run_directory.reading_ledger(paths) as ledger:
             is_search = search_events.standing(ledger) != "none"
             rows = {} if is_search else {row.job_id: row for row in ledger.jobs()}
         if is_search:
             if not (differences := search_process.take_over(experiment, paths)):
                 return f"{run_dir}: {experiment.source} declares the same search"
-            write_whole(paths.experiment, content)
+            write_whole(paths.experiment, experiment.text)
             return f"{run_dir}: the search goes on with {'; '.join(differences)} (now, or with the next `run`)"
         _refuse_changes(paths, experiment, rows)
         new = [job for job in experiment.jobs if job.job_id not in rows]
@@ -83,7 +83,7 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lam
         with run_directory.opened_ledger(paths) as ledger:
             additions.enter(ledger, new, verdicts)
             ledger.add_requests([Request(verb="reload", job_id=holder.key)])  # both, or none
-        write_whole(paths.experiment, content)
+        write_whole(paths.experiment, experiment.text)
     invalid = [job.job_id for job in new if verdicts[job.job_id].problem is not None]
     failed = f"; invalid and not trained: {listed(invalid, SHOWN)} (`status` tells why)" if invalid else ""
     names = listed([job.job_id for job in new if job.job_id not in invalid], SHOWN) or "none"

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from orchestrator.core import own_files
 from orchestrator.core.atomic_files import no_follow, remove_partial_files
 from orchestrator.core.decoding import decode
 from orchestrator.core.errors import RunDirError, disk_full_explained
@@ -254,6 +255,7 @@ def _locked(paths: RunPaths) -> Iterator[None]:
         with _errors_explained(paths.root):
             lock = open(paths.lock, "a+b", buffering=0, opener=no_follow)  # noqa: SIM115 - pathlib has no opener
             file = stack.enter_context(lock)
+            stack.enter_context(own_files.kept_from_forks(file.fileno()))
             if not (_try_lock(file) and _is_still(file, paths.lock)):
                 file.seek(0)
                 this = _read_holder(file.read(LARGEST_LOCK_BYTES) or b"")

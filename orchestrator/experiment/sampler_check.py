@@ -9,6 +9,7 @@ from pathlib import Path
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import Problem
+from orchestrator.core.exit_codes import is_killed_from_outside
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.experiment.side_process import SideProcess
@@ -34,13 +35,10 @@ def examine(
         process = SideProcess(
             arguments=["orchestrator.search.sampler_child", folder], run_dir=paths.root, log=paths.search_log
         )
-        deadline = time.monotonic() + time_limit_s
         try:
-            process.start()
-            while process.is_alive and time.monotonic() < deadline:
-                turn()
-                time.sleep(LOOK_EVERY_S)
-            has_hung = process.is_alive
+            has_hung = not _has_ended(process, time_limit_s, turn)
+            if not has_hung and is_killed_from_outside(process.exit_code or 0):  # that may not be the sampler's doing
+                has_hung = not _has_ended(process, time_limit_s, turn)
             if not has_hung and process.exit_code == 0:
                 return None
             last = process.why_it_ended()
@@ -52,3 +50,13 @@ def examine(
     elif why == last:  # it has ended the process
         why = f'the sampler "{experiment.search.sampler}" cannot be made: {last}'
     return Problem(where="search.sampler", message=why)
+
+
+def _has_ended(process: SideProcess, time_limit_s: float, turn: Callable[[], object]) -> bool:
+    """Start it; returns whether it has ended within the limit."""
+    deadline = time.monotonic() + time_limit_s
+    process.start()
+    while process.is_alive and time.monotonic() < deadline:
+        turn()
+        time.sleep(LOOK_EVERY_S)
+    return not process.is_alive

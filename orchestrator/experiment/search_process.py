@@ -1,6 +1,6 @@
 """The searcher of a run: a child process that makes the jobs of a search, and how a run that has one is prepared.
 
-The supervisor knows no more of it than whether it runs; everything else goes through the ledger
+The supervisor knows no more of it than whether it works; everything else goes through the ledger
 (:mod:`orchestrator.search.searcher`).
 """
 
@@ -20,9 +20,10 @@ from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import ChangedError, LedgerError
 from orchestrator.core.job import Cause, State, move
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import count, listed
+from orchestrator.core.text import count, listed, rough_duration
 from orchestrator.experiment import control, resume, run_directory, run_end, search_robots
 from orchestrator.experiment.control import Snapshot
+from orchestrator.experiment.liveness import Liveness
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.experiment.side_process import SideProcess
@@ -36,6 +37,12 @@ from orchestrator.supervisor.supervisor import Supervisor
 MOST_STARTS = 5
 STEADY_S = 600.0
 """A searcher that has worked for so long is started again, however often that was done before."""
+CALL_S = 300.0
+"""Longest time that a sampler may take for one call: the searcher itself sees to that, while a thread of it can run."""
+SILENT_S = CALL_S + 30.0
+"""A searcher without a sign of life for so long hangs: it has not even ended a call that took too long."""
+STOPPED_S = 30.0
+"""So long somebody may have stopped it with SIGSTOP before it counts as hanging."""
 ENDED, WAITS_FOR_USER, CANNOT_GO_ON = 10, 3, 2
 """Exit codes of a searcher: the search is over; what is left is jobs that the user has paused; something has to be
 corrected first."""
@@ -55,7 +62,7 @@ them."""
 
 @dataclass(slots=True, kw_only=True)
 class SearchProcess:
-    """Starts the searcher, and starts it again if it is killed."""
+    """Starts the searcher, and starts it again if it is killed, or hangs."""
 
     paths: RunPaths
     holder: str
@@ -69,6 +76,10 @@ class SearchProcess:
     _is_needed: bool = field(default=False, init=False)
     _is_search: bool = field(default=False, init=False)
     _process: SideProcess = field(init=False)
+    _starts: int = field(default=0, init=False)
+    """Since it was declared, or had worked for :data:`STEADY_S`."""
+    _why_killed: str = field(default="", init=False)
+    """How the searcher that runs has hung, so that it was killed; it may take a while to end."""
     _told_lanes: int = field(default=0, init=False)
     """The number of jobs at once that the searcher knows."""
     _declared_at: int = field(default=0, init=False)
@@ -78,39 +89,69 @@ class SearchProcess:
         arguments = ["orchestrator.search.searcher", str(self.paths.root.absolute()), self.holder]
         self._process = SideProcess(arguments=arguments, run_dir=self.paths.root, log=self.paths.search_log)
 
-    def is_running(self) -> bool:
-        """Whether it may still add jobs, or let paused ones go on. To be called often."""
-        is_redeclared = self._process.starts > 0 and self._declared_at != _written_at(self.paths)
+    @property
+    def may_add_jobs(self) -> bool:
+        """Whether it may still add jobs, or let paused ones go on."""
         has_ended = self.has_finished or self._waits_for_user or bool(self.problem)
-        if not self._is_needed or (has_ended and not is_redeclared):
-            return False
-        if self._process.is_alive and not is_redeclared:
-            self._tell_lanes()
-            return True
-        code = self._process.end()  # with whatever its sampler has started
-        if is_redeclared:
-            code, self._process.starts, self.problem = None, 0, ""
-            self.paths.search_stopped.unlink(missing_ok=True)
-            self.reporter.event("reloaded", "the search goes on as it is declared now, taken over by `reload`")
-        self.has_finished, self._waits_for_user = code == ENDED, code == WAITS_FOR_USER
-        if code in (ENDED, WAITS_FOR_USER):
-            return False
-        is_steady = self._process.ran_s > STEADY_S
-        is_hopeless = self._process.starts == MOST_STARTS and not is_steady
+        return self._is_needed and (self._is_redeclared or not has_ended)
+
+    @property
+    def _is_redeclared(self) -> bool:
+        return self._process.starts > 0 and self._declared_at != _written_at(self.paths)
+
+    def look_after(self) -> None:
+        """Start it, and start it again if it was killed, hangs, or is declared anew. To be called often."""
+        if not self.may_add_jobs:
+            return
+        if self._is_redeclared:
+            self._begin_anew()
+        elif self._process.is_alive:
+            self._watch()
+        elif self._process.starts == 0:
+            self._start()
+        else:
+            self._act_on_end()
+
+    def _begin_anew(self) -> None:
+        """Start it with a declaration that has replaced the one that it has read."""
+        self._process.end()
+        self.has_finished, self._waits_for_user, self.problem, self._starts = False, False, "", 0
+        self.paths.search_stopped.unlink(missing_ok=True)
+        self.reporter.event("reloaded", "the search goes on as it is declared now, taken over by `reload`")
+        self._start()
+
+    def _start(self) -> None:
+        self._told_lanes, self._declared_at, self._why_killed = self.slots.lanes, _written_at(self.paths), ""
+        self._starts += 1
         try:
-            if code is not None and (code in (CANNOT_GO_ON, -signal.SIGPROF) or is_hopeless):
-                self._stop(self._why(code), f". The jobs that it has made are trained. {AGAIN}")
-                return False
-            if code is not None:
-                text = f"the process of the search has ended ({self._why(code)}); it is started again"
-                self.reporter.event("warning", text)
-            self._told_lanes, self._declared_at = self.slots.lanes, _written_at(self.paths)
-            self._process.starts *= not is_steady
             self._process.start(str(self._told_lanes))
         except OSError as error:  # the jobs are trained without it
             self._stop(f"its process could not be started: {error}")
-            return False
-        return True
+
+    def _watch(self) -> None:
+        """Kill it if it hangs; otherwise tell it how many jobs run at once."""
+        self._process.watch()
+        if not self._why_killed:
+            self._why_killed = _why_it_hangs(self._process.liveness)
+            if self._why_killed:
+                self._process.kill()
+            else:
+                self._tell_lanes()
+
+    def _act_on_end(self) -> None:
+        code = self._process.end()  # with whatever its sampler has started
+        self.has_finished, self._waits_for_user = code == ENDED, code == WAITS_FOR_USER
+        if self.has_finished or self._waits_for_user:
+            return
+        assert code is not None
+        why = self._why_killed or self._why(code)
+        if self._process.ran_s > STEADY_S:
+            self._starts = 0
+        if code in (CANNOT_GO_ON, -signal.SIGPROF) or self._starts == MOST_STARTS:
+            self._stop(why, f". The jobs that it has made are trained. {AGAIN}")
+        else:
+            self.reporter.event("warning", f"the process of the search has ended ({why}); it is started again")
+            self._start()
 
     def _stop(self, problem: str, advice: str = "") -> None:
         """Report the ``problem``, and keep it for whoever asks later."""
@@ -121,9 +162,9 @@ class SearchProcess:
 
     def _tell_lanes(self) -> None:
         if self.slots.lanes != self._told_lanes:
-            self._told_lanes = self.slots.lanes
-            with contextlib.suppress(BrokenPipeError):  # it has just ended
-                self._process.tell(f"{self._told_lanes}\n".encode())
+            with contextlib.suppress(OSError):  # it has just ended, or reads nothing at the moment
+                self._process.tell(f"{self.slots.lanes}\n".encode())
+                self._told_lanes = self.slots.lanes
 
     def _why(self, code: int) -> str:
         if code == -signal.SIGPROF:
@@ -132,10 +173,13 @@ class SearchProcess:
 
     def exit_code(self, states: Mapping[str, State], supervisor: Supervisor) -> int:
         """Of the command. Failed and paused trials are part of a search: it has succeeded when it has ended, and one
-        trial has a value.
+        trial has a value. A search that has stopped with a problem has failed, also where trials wait at rungs.
         """
         is_incomplete = self._is_needed and not self.has_finished
-        if is_incomplete and (supervisor.is_stopping or any(state.name == "PAUSED" for state in states.values())):
+        goes_on_when_resumed = supervisor.is_stopping or any(state.name == "PAUSED" for state in states.values())
+        if self.problem:
+            goes_on_when_resumed = supervisor.interrupted  # other than with the same problem
+        if is_incomplete and goes_on_when_resumed:
             return 130
         if not self._is_search:
             return 1 if is_incomplete else exit_code(states, interrupted=supervisor.interrupted)
@@ -157,6 +201,15 @@ class SearchProcess:
             yield
         finally:
             self._process.end()
+
+
+def _why_it_hangs(liveness: Liveness) -> str:
+    """Empty if it does not."""
+    if liveness.stopped_s > STOPPED_S:
+        return f"it was stopped for {rough_duration(liveness.stopped_s)}, as by SIGSTOP, and was killed"
+    if liveness.silent_s > SILENT_S:
+        return f"it has shown no sign of life for {rough_duration(liveness.silent_s)}, and was killed"
+    return ""
 
 
 def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Experiment, RunOptions]:

@@ -140,7 +140,8 @@ def run(
             holder=holder,
             available_memory_mib=backend.available_memory_mib,
             cpu_moves=backend.cpu_moves,
-            is_awaiting_jobs=_awaits_jobs(tracker, searcher, is_awaiting_jobs),
+            is_awaiting_jobs=lambda: searcher.may_add_jobs or is_awaiting_jobs(),
+            look_after_others=_caretaker(tracker, searcher),
         )
         backend.report_to(DetachableReporter(reporter).event)
         changed = provenance.record(
@@ -188,14 +189,12 @@ def _supervised(
     return states
 
 
-def _awaits_jobs(tracker: TrackProcess, searcher: SearchProcess, others: Callable[[], bool]) -> Callable[[], bool]:
-    """Looks after both processes, and says whether somebody may still add jobs."""
-
-    def awaits_jobs() -> bool:
+def _caretaker(tracker: TrackProcess, searcher: SearchProcess) -> Callable[[], None]:
+    def look_after() -> None:
         tracker.look_after()
-        return searcher.is_running() or others()
+        searcher.look_after()
 
-    return awaits_jobs
+    return look_after
 
 
 def _after_training(

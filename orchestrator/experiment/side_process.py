@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,19 +13,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.core import procfs
+from orchestrator.core.exit_codes import how_it_ended
 from orchestrator.core.regular_files import open_regular
 from orchestrator.core.text import last_line
 from orchestrator.executors.process import child_environment, end_group, has_ended, working_directory
+from orchestrator.experiment.liveness import Liveness
 
 LOG_BYTES = 4_000
 """So much of the end of its log is read to say why it has ended."""
+BEATS_READ = 4_096
+"""Signs of life that are read at once."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SideProcess:
     """A child process in a session of its own, with its output added to a log. It may be started again.
 
-    Its standard input ends when this process does, in whatever way, and it has to end then.
+    Its standard input is a socket. It ends when this process does, in whatever way, and the child has to end then. What
+    the child writes into it are signs of life, for :attr:`liveness`.
     """
 
     arguments: Sequence[str]
@@ -31,7 +39,11 @@ class SideProcess:
     run_dir: Path
     log: Path
     starts: int = field(default=0, init=False)
+    liveness: Liveness = field(init=False)
+    """Of the process that was started last, as of the last :meth:`watch`."""
     _popen: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _channel: socket.socket | None = field(default=None, init=False)
+    """The other end of its standard input."""
     _started_at: float = field(default=0.0, init=False)
     _log_begin: int = field(default=0, init=False)
     """Size of the log when it was started."""
@@ -42,16 +54,20 @@ class SideProcess:
         self.end()
         self.log.parent.mkdir(exist_ok=True)
         with self.log.open("ab") as output:
+            self._channel, standard_input = socket.socketpair()
+            self._channel.setblocking(False)
             self._log_begin, self._started_at = output.tell(), time.monotonic()
-            self._popen = subprocess.Popen(
-                [sys.executable, "-m", *self.arguments, *more],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                cwd=working_directory(self.run_dir),
-                env=child_environment(),
-                start_new_session=True,
-            )
+            self.liveness = Liveness(looked_at=self._started_at)
+            with standard_input:
+                self._popen = subprocess.Popen(
+                    [sys.executable, "-m", *self.arguments, *more],
+                    stdin=standard_input.fileno(),
+                    stdout=output,
+                    stderr=output,
+                    cwd=working_directory(self.run_dir),
+                    env=child_environment(),
+                    start_new_session=True,
+                )
 
     @property
     def is_alive(self) -> bool:
@@ -68,24 +84,39 @@ class SideProcess:
         return time.monotonic() - self._started_at
 
     def tell(self, message: bytes) -> None:
-        """Write to its standard input. :raises OSError: it has ended."""
+        """Write to its standard input. :raises OSError: it has ended, or has read nothing for long."""
+        assert self._channel is not None
+        self._channel.sendall(message)
+
+    def watch(self) -> None:
+        """Take in its signs of life. To be called often while it :attr:`is_alive`."""
         assert self._popen is not None
-        assert self._popen.stdin is not None
-        os.write(self._popen.stdin.fileno(), message)
+        assert self._channel is not None
+        has_beaten = False
+        with contextlib.suppress(OSError):  # there is none, or it has just ended
+            has_beaten = bool(self._channel.recv(BEATS_READ))
+        stat = None if has_beaten else procfs.process_stat(self._popen.pid)
+        is_stopped = stat is not None and stat.state == "T"
+        self.liveness.look(time.monotonic(), has_beaten=has_beaten, is_stopped=is_stopped)
+
+    def kill(self) -> None:
+        """Kill it, and whatever it has started, and return at once: it may hang where no signal reaches it."""
+        if self._popen is not None and self._popen.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
 
     def why_it_ended(self) -> str:
-        """The last line that it has printed since it was started, or else its exit code."""
+        """The last line that it has printed since it was started, or else its exit code or signal."""
         output = b""
         with contextlib.suppress(OSError), open_regular(self.log) as file:
             file.seek(max(self._log_begin, os.fstat(file.fileno()).st_size - LOG_BYTES))
             output = file.read(LOG_BYTES)
-        return last_line(output.decode(errors="replace"), f"its process ended with exit code {self.exit_code}")
+        code = self.exit_code
+        how = "exit code None" if code is None else how_it_ended(code)
+        return last_line(output.decode(errors="replace"), f"its process ended with {how}")
 
     def end(self) -> int | None:
         """Kill it, if it still runs, and whatever it has started. Returns its exit code; None: it was never started."""
-        if self._popen is None:
-            return None
-        assert self._popen.stdin is not None
-        with contextlib.suppress(OSError):  # it ended before it read what was written
-            self._popen.stdin.close()
-        return end_group(self._popen)
+        if self._channel is not None:
+            self._channel.close()
+        return None if self._popen is None else end_group(self._popen)

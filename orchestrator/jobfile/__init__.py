@@ -24,6 +24,7 @@ from typing import Any, Literal, TypeAlias
 from orchestrator.core.errors import Problem, SpecError, UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
+from orchestrator.core.regular_files import read_up_to
 from orchestrator.jobfile.expand import TrialTemplate, expand
 from orchestrator.jobfile.job_names import safe_name
 from orchestrator.jobfile.json_schema import json_schema
@@ -38,6 +39,8 @@ from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
 
 __all__ = ["Experiment", "Notify", "Order", "from_mapping", "json_schema", "load", "parse_override", "safe_name"]
 
+LARGEST_BYTES = 64 << 20
+"""Of a job file. A larger one is a mistake, such as a device that has no end."""
 Order: TypeAlias = Literal["longest-first", "as-listed"]
 NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
 
@@ -184,7 +187,10 @@ def load(path: Path, *, overrides: Mapping[str, Any] = NO_OVERRIDES, skip_invali
     """
     source, text = str(path), ""
     try:
-        content = path.read_bytes()  # once: it may be a pipe
+        with path.open("rb") as file:
+            content = read_up_to(file, LARGEST_BYTES + 1)  # once: it may be a pipe
+        if len(content) > LARGEST_BYTES:
+            raise ValueError(f"it has more than {LARGEST_BYTES >> 20} MiB")
         text = content.decode("utf-8-sig")  # some editors write a byte order mark, which TOML does not allow
         data = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:

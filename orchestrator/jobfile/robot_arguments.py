@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import glob
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import UsageError, disk_full_explained
 from orchestrator.core.paths import absolute
 from orchestrator.core.text import plain, storable
 from orchestrator.jobfile.job_names import is_showable
 from orchestrator.jobfile.robot_globs import file_fault, matching_paths
 
+EXPECTED = "expected a path, a pattern, a folder, MJCF text or a mujoco.MjSpec"
 LONGEST_NAME = 40
 UNNAMED = ("", "MuJoCo Model")
 """Names of a model that has none; the second is what MuJoCo writes then."""
@@ -80,29 +83,55 @@ class RobotArgument:
 
 
 def robot_arguments(
-    given: RobotLike | Sequence[RobotLike], folder: Callable[[], Path], *, caller: str = "train"
+    given: RobotLike | Sequence[RobotLike],
+    folder: Callable[[], Path],
+    *,
+    caller: str = "train",
+    argument: str | None = None,
 ) -> list[RobotArgument]:
     """The robots of ``given``, patterns and folders replaced by their files.
 
     :param folder: makes a folder for robots that are not files yet; called only if there is such a one.
     :param caller: the function that they are arguments of, for messages.
-    :raises UsageError: a pattern or folder without files, or something that is no robot.
+    :param argument: name of that argument, where it is a single robot.
+    :raises UsageError: a pattern or folder without files, something that is no robot, or a file that cannot be read.
+    :raises DiskFullError: the temporary folder has no room for robots that are not files yet.
     """
     robots: list[RobotArgument] = []
     several = given if isinstance(given, Iterable) and not isinstance(given, str | os.PathLike | Spec) else [given]
     for position, item in enumerate(several):
-        if isinstance(item, str) and item.lstrip("\ufeff \t\r\n").startswith("<"):
-            robots.append(_from_text(item, len(robots), position, folder()))
-        elif isinstance(item, str | os.PathLike):
-            robots += [
-                _from_file(file, len(robots) + number, position) for number, file in enumerate(_files(item, caller))
-            ]
-        elif isinstance(item, Spec):
-            robots.append(_from_spec(item, len(robots), position, folder(), caller))
-        else:
-            expected = "expected a path, a pattern, a folder, MJCF text or a mujoco.MjSpec"
-            raise UsageError(f"{caller}: {_label(position)} is of type {type(item).__name__}; {expected}")
+        what = f"{caller}: {argument or _label(position)}"
+        if not isinstance(item, str | os.PathLike | Spec):
+            raise UsageError(f"{what} is of type {type(item).__name__}; {EXPECTED}")
+        if isinstance(item, str) and not item.strip():
+            raise UsageError(f"{what} is empty; {EXPECTED}")
+        with _files_explained(what):
+            robots += _robots_of(item, len(robots), position, folder, caller)
     return robots
+
+
+def _robots_of(
+    item: RobotLike, first: int, position: int, folder: Callable[[], Path], caller: str
+) -> list[RobotArgument]:
+    """:param first: number of the first of them."""
+    if isinstance(item, str) and item.lstrip("\ufeff \t\r\n").startswith("<"):
+        return [_from_text(item, first, position, folder())]
+    if isinstance(item, str | os.PathLike):
+        return [_from_file(file, number, position) for number, file in enumerate(_files(item, caller), first)]
+    return [_from_spec(item, first, position, folder(), caller)]
+
+
+@contextlib.contextmanager
+def _files_explained(what: str) -> Iterator[None]:
+    """:raises UsageError: a file cannot be read, or not be written to the temporary folder.
+
+    :raises DiskFullError: that folder has no room.
+    """
+    try:
+        with disk_full_explained(Path(tempfile.gettempdir()), "make the same call again"):
+            yield
+    except OSError as error:
+        raise UsageError(f"{what}: {plain(str(error.filename or ''))}: {error.strerror or error}") from error
 
 
 def _files(item: str | os.PathLike[str], caller: str) -> Iterator[Path]:

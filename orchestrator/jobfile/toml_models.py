@@ -52,7 +52,7 @@ class ResourcesTable(TomlTable):
     )
     move: bool = key(
         True,
-        "Whether a worker that waits for its CPU, because others use it, is moved to an idle one; its weights stay equal.",
+        "Whether a worker that waits for its CPU, because others use it, is moved to an idle one. Weights stay equal.",
         False,
     )
     start: Start = key(

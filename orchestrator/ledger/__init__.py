@@ -20,7 +20,8 @@ from orchestrator.core.decoding import decode
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import TERMINAL, Attempt, AttemptOutcome, Cause, Job, Pending, Resources, Running, State
-from orchestrator.ledger import cpu_spans, database_file, rows
+from orchestrator.ledger import cpu_history, database_file, rows
+from orchestrator.ledger.cpu_history import CpuHistory
 from orchestrator.ledger.database_file import bound, decoding, translated
 from orchestrator.ledger.requests import Request, RequestFiles, Verb
 from orchestrator.ledger.rows import AttemptRow, JobRow, SummaryRow
@@ -234,9 +235,19 @@ class Ledger:
 
     def move_attempt(self, job_id: str, number: int, before: Sequence[int], after: Sequence[int], *, at: float) -> None:
         """The attempt left the CPUs ``before`` for ``after``. :param at: seconds since the epoch."""
-        self._keep(cpu_spans.SCHEMA, ())
-        self._keep(cpu_spans.ADD, cpu_spans.move_values(job_id, number, before, at))
-        self._keep(cpu_spans.MOVED, (json.dumps(list(after)), job_id, number))
+        self._keep_cpu_history()
+        self._keep(cpu_history.ADD_MOVE, (job_id, number, at, json.dumps(list(before))))
+        self._keep(cpu_history.MOVED, (json.dumps(list(after)), job_id, number))
+
+    def note_competitors(self, job_id: str, number: int, names: Iterable[str]) -> None:
+        """Others used the CPUs of an attempt. :param names: who, for people; those that are known are ignored."""
+        self._keep_cpu_history()
+        for name in names:
+            self._keep(cpu_history.ADD_COMPETITOR, (job_id, number, name))
+
+    def _keep_cpu_history(self) -> None:
+        for table in cpu_history.TABLES:
+            self._keep(table, ())
 
     def end_attempt(
         self,
@@ -401,6 +412,11 @@ class Ledger:
         with translated(self.path), decoding(self.path):
             sql = f"SELECT a.* FROM attempts a JOIN declared d USING (job_id) {condition} {rows.IN_ORDER}, a.number"  # noqa: S608
             found = self._execute(sql, values).fetchall()
-            has_moves = self._execute(cpu_spans.EXISTS).fetchone()[0]
-            moves = cpu_spans.by_attempt(self._execute(cpu_spans.SELECT).fetchall() if has_moves else [])
-            return [rows.attempt_row(row, moves.get((row["job_id"], row["number"]), [])) for row in found]
+            histories = self._cpu_histories()
+            return [rows.attempt_row(row, histories.get((row["job_id"], row["number"]))) for row in found]
+
+    def _cpu_histories(self) -> Mapping[tuple[str, int], CpuHistory]:
+        if not self._execute(cpu_history.EXISTS).fetchone()[0]:
+            return {}
+        moves = self._execute(cpu_history.MOVES).fetchall()
+        return cpu_history.by_attempt(moves, self._execute(cpu_history.COMPETITORS).fetchall())

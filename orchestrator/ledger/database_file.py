@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import DiskFullError, LedgerBusyError, LedgerError
+from orchestrator.core.errors import DiskFullError, LedgerBusyError, LedgerDamagedError, LedgerError
 from orchestrator.core.text import storable
 
 APPLICATION_ID = 0x4F524348  # "ORCH"
@@ -126,7 +126,8 @@ def decoding(path: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        raise LedgerError(f"{path}: the ledger is damaged (a row cannot be read: {error!r}); {ADVICE}") from error
+        text = f"{path}: the ledger is damaged (a row cannot be read: {error!r}); {ADVICE}"
+        raise LedgerDamagedError(text) from error
 
 
 def bound(values: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any] | Mapping[str, Any]:

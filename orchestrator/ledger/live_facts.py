@@ -24,6 +24,8 @@ class LiveJob:
     run_delay_share: float | None
     stage: int | None = None
     """Of its curriculum, from 1; None: it has none."""
+    competitors: tuple[str, ...] = ()
+    """Who else uses its CPUs, or has used them, for people."""
     silent_s: float | None = None
     """For how long it has reported nothing."""
 

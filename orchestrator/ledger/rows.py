@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -29,8 +29,7 @@ from orchestrator.core.job import (
 )
 from orchestrator.core.text import listed, shortened
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.ledger import cpu_spans
-from orchestrator.ledger.cpu_spans import CpuSpan
+from orchestrator.ledger.cpu_history import CpuHistory, CpuSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +129,8 @@ class AttemptRow(TypedDict):
     """Where it ran last."""
     cpu_spans: list[CpuSpan]
     """Where it ran, and since when."""
+    competitors: list[str]
+    """Who else used these CPUs, for people."""
     queue_s: float
     started_at: float
     ended_at: float | None
@@ -330,17 +331,20 @@ def attempt_of(row: sqlite3.Row) -> Attempt:
     return from_values(Attempt, {**values, "cpus": parsed_json(row["cpus"]), "gpus": parsed_json(row["gpus"])})
 
 
-def attempt_row(row: sqlite3.Row, moves: Sequence[tuple[float, list[int]]]) -> AttemptRow:
+def attempt_row(row: sqlite3.Row, history: CpuHistory | None = None) -> AttemptRow:
     record = _record(row)
     values = {
         "cpus": parsed_json(row["cpus"]),
         "cpu_spans": [],
+        "competitors": [],
         "cpu_s": record.get("cpu_s"),
         "start": record.get("start"),
         "why_exec": record.get("why_exec") or None,
     }
     attempt = cast(AttemptRow, checked(AttemptRow, _in_order(AttemptRow, row, values)))
-    attempt["cpu_spans"] = cpu_spans.spans(attempt["started_at"], attempt["cpus"], moves)
+    history = history or CpuHistory()
+    attempt["cpu_spans"] = history.spans(attempt["started_at"], attempt["cpus"])
+    attempt["competitors"] = history.competitors
     return attempt
 
 

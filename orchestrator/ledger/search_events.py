@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from orchestrator.core.decoding import parsed_json
-from orchestrator.core.errors import LedgerError
+from orchestrator.core.errors import LedgerDamagedError, LedgerError
 from orchestrator.core.job import Cause
 from orchestrator.ledger import NOTES, Ledger
-from orchestrator.ledger.database_file import decoding, translated
+from orchestrator.ledger.search_contents import WITHOUT_TRIAL, problem_of
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS search (
@@ -26,6 +26,10 @@ CREATE TABLE IF NOT EXISTS search (
 
 WITHDRAWN = "is_withdrawn"
 PAUSE_AT = "CAST(json_extract(spec, '$.pause_at') AS INTEGER)"
+DAMAGE_ADVICE = (
+    "The search cannot go on: `run --fresh` starts over and keeps what is here under another name; another --run-dir"
+    " leaves it as it is"
+)
 MOST_MARKS = 500
 """Values of one statement; SQLite limits their number."""
 
@@ -36,6 +40,8 @@ ended, with its values. ``retried``: it had failed, and is trained again. ``told
 of it. ``ended``: the search is over."""
 
 KINDS = get_args(Kind)
+LATEST = 1e11
+"""No event happens later; seconds since the epoch."""
 
 Standing: TypeAlias = Literal["none", "underway", "over"]
 """Of the search of a run directory: none, one that may still make jobs or promote them, or one that has come to its end
@@ -63,7 +69,7 @@ def standing(ledger: Ledger) -> Standing:
         return "none"
     last = "SELECT kind, content FROM search WHERE kind IN ('began', 'ended') ORDER BY id DESC LIMIT 1"
     for kind, content in ledger.select(last):
-        return "underway" if kind == "began" else "none" if WITHDRAWN in content else "over"
+        return "underway" if kind == "began" else "none" if WITHDRAWN in str(content) else "over"
     return "none"
 
 
@@ -95,14 +101,37 @@ def pauses(ledger: Ledger) -> dict[str, int | None]:
 def events(ledger: Ledger, *, after: int = 0) -> list[SearchEvent]:
     """The events with an id above ``after``, in their order; none where no search has begun.
 
-    :raises LedgerError: a row cannot be read.
+    :raises LedgerDamagedError: a row cannot be read.
     """
     if not is_search(ledger):
         return []
-    with translated(ledger.path), decoding(ledger.path):
-        found = ledger.select("SELECT id, at, kind, trial, content FROM search WHERE id > ? ORDER BY id", (after,))
-        contents = parsed_json(f"[{','.join(row['content'] for row in found)}]")
-        return [_event(ledger.path, row, content) for row, content in zip(found, contents, strict=True)]
+    found = ledger.select("SELECT id, at, kind, trial, content FROM search WHERE id > ? ORDER BY id", (after,))
+    contents = _contents(ledger.path, found)
+    return [_event(ledger.path, row, content) for row, content in zip(found, contents, strict=True)]
+
+
+def _contents(path: Path, rows: Sequence[Any]) -> Sequence[Any]:
+    """What the texts of the rows hold."""
+    try:
+        contents = parsed_json(f"[{','.join(row['content'] for row in rows)}]")  # much faster than one by one
+        if len(contents) == len(rows):
+            return contents  # type: ignore[no-any-return]
+    except (ValueError, TypeError):
+        pass
+    return [_content(path, row) for row in rows]
+
+
+def _content(path: Path, row: Any) -> Any:
+    try:
+        return parsed_json(row["content"])
+    except (ValueError, TypeError) as error:
+        raise damaged(path, row["id"], row["kind"], str(error)) from error
+
+
+def damaged(path: Path, event_id: int, kind: str, why: str) -> LedgerDamagedError:
+    """The error that says what is wrong with one event."""
+    where = f"{path}: the ledger is damaged: row {event_id} of its table search ({kind!s:.20})"
+    return LedgerDamagedError(f"{where}: {why}. Jobs and their results are as they were. {DAMAGE_ADVICE}")
 
 
 class Figures(NamedTuple):
@@ -156,7 +185,7 @@ def spent(ledger: Ledger) -> Spent | None:
     """None where no search has begun."""
     if not is_search(ledger):
         return None
-    repeats = "json_extract(content, '$.reevaluates') IS NOT NULL"
+    repeats = f"{_in_content('reevaluates')} IS NOT NULL"
     trials, repeated = ledger.select(
         f"SELECT count(*), coalesce(sum({repeats}), 0) FROM search WHERE kind = 'asked'"  # noqa: S608
     )[0]
@@ -177,8 +206,13 @@ def requested(ledger: Ledger, verb: Literal["retry", "cancel"]) -> set[str]:
 
 def has_value(ledger: Ledger) -> bool:
     """Whether a trial of the search has come to its end with a value for each objective."""
-    sql = "SELECT id FROM search WHERE kind = 'over' AND json_extract(content, '$.values') IS NOT NULL LIMIT 1"
+    sql = f"SELECT id FROM search WHERE kind = 'over' AND {_in_content('values')} IS NOT NULL LIMIT 1"  # noqa: S608
     return bool(ledger.select(sql))
+
+
+def _in_content(key: str) -> str:
+    """SQL for a value of the content of an event; NULL where that is damaged."""
+    return f"CASE WHEN json_valid(content) THEN json_extract(content, '$.{key}') END"
 
 
 def version(ledger: Ledger) -> int:
@@ -189,7 +223,11 @@ def version(ledger: Ledger) -> int:
 def _event(path: Path, row: Any, content: Any) -> SearchEvent:
     if row["kind"] not in KINDS:
         raise LedgerError(f"{path}: the search of a newer program ({row['kind']}); use the program that made it")
-    return SearchEvent(kind=row["kind"], trial=row["trial"], content=content, at=row["at"], id=row["id"])
+    is_moment = isinstance(row["at"], float) and 0.0 <= row["at"] < LATEST
+    if problem := problem_of(row["kind"], row["trial"], content) or ("" if is_moment else "at: expected a time"):
+        raise damaged(path, row["id"], row["kind"], problem)
+    trial = None if row["kind"] in WITHOUT_TRIAL else row["trial"]
+    return SearchEvent(kind=row["kind"], trial=trial, content=content, at=row["at"], id=row["id"])
 
 
 def add(ledger: Ledger, new: Iterable[SearchEvent]) -> None:

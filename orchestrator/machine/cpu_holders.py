@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.environment import HOLDERS_VARIABLE
+from orchestrator.core.own_files import kept_from_forks
 from orchestrator.core.procfs import is_running
 from orchestrator.machine.user_directory import is_own, make_own
 
@@ -86,7 +87,8 @@ class CpuHolders:
         self._folder = None if folder is None or problem(folder) is not None else folder
         self._experiment, self._run_dir = experiment, run_dir
         self._path: Path | None = None
-        self._lock: int | None = None
+        self._locked = contextlib.ExitStack()
+        """Closes the locked file, which forked processes do not have: their lock would outlive this process."""
         self._touch_at = 0.0
 
     @contextlib.contextmanager
@@ -139,9 +141,7 @@ class CpuHolders:
             with contextlib.suppress(OSError):
                 self._path.unlink()
             self._path = None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._locked.close()
 
     def _replace(self, content: bytes) -> None:
         """A new file in place of the earlier one: readers find either, whole and locked."""
@@ -158,10 +158,11 @@ class CpuHolders:
         except BaseException:
             os.close(descriptor)
             raise
-        earlier, self._lock, self._path = self._lock, descriptor, path
+        earlier, self._locked, self._path = self._locked, contextlib.ExitStack(), path
+        self._locked.callback(os.close, descriptor)
+        self._locked.enter_context(kept_from_forks(descriptor))
         self._touch_at = time.monotonic() + TOUCH_S
-        if earlier is not None:
-            os.close(earlier)
+        earlier.close()
 
     def _of_user(self, directory: Path, uid: int) -> list[Holder]:
         paths = [Path(entry.path) for entry in _entries(directory) if entry.name[0].isdecimal()]

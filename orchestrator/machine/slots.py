@@ -220,8 +220,11 @@ class SlotPool:
         self.lanes = max(1, min(max_parallel, self._most))
         return self.lanes
 
+    def competitors_on(self, cpus: Collection[int]) -> tuple[str, ...]:
+        """See :class:`orchestrator.executors.base.CpuMoves`, also for what follows."""
+        return self._neighbours.look(self._own()).names_on(cpus)
+
     def reserve_idle(self, slot: Slot, contended: Collection[int]) -> CpuReservation | None:
-        """See :class:`orchestrator.executors.base.CpuMoves`, also for the next three."""
         if self._held.get(slot.index) != slot or slot.index in self._reserved:
             return None
         with self._neighbours.turn():

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import logging
 import shutil
 import threading
 from collections import deque
@@ -15,7 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
+from orchestrator.core import users_code
 from orchestrator.core.errors import ChangedError, LedgerBusyError, UsageError, disk_full_explained
 from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import RunPaths
@@ -26,10 +30,17 @@ from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.ledger import JobRow, Ledger, Request, Verb, search_events
 from orchestrator.results import Result, result_of
 
+LOGGER = logging.getLogger("concurrent.futures")
+"""Where the standard library reports what a callback raises."""
 CPU_SHARE = 4
 """One in so many lanes examines robots: the jobs that run have the others."""
 AGAIN: Mapping[str, Verb] = {"PAUSED": "resume", "CANCELLED": "retry"}
 """Requests that queue a job again which was not finished, by the name of its state."""
+
+
+DoneCallback: TypeAlias = Callable[[Future[Result]], object]
+OnExit: TypeAlias = Callable[[DoneCallback, BaseException], bool]
+"""Called with a function of the program's that has raised what is no Exception; returns whether that was all."""
 
 
 class PoolStopped(Exception):
@@ -42,9 +53,10 @@ class TrainingFuture(Future[Result]):
     In contrast to the futures there, one that runs can be cancelled.
     """
 
-    def __init__(self, on_cancel: Callable[[], None]) -> None:
+    def __init__(self, on_cancel: Callable[[], None], on_exit: OnExit) -> None:
         super().__init__()
-        self._on_cancel, self._lock, self._is_cancelling = on_cancel, threading.Lock(), False
+        self._on_cancel, self._on_exit = on_cancel, on_exit
+        self._lock, self._is_cancelling = threading.Lock(), False
         self.is_training = False
         """Whether a worker trains it now; :meth:`running` is that, too."""
 
@@ -55,12 +67,27 @@ class TrainingFuture(Future[Result]):
         """Cancel the job, or end its worker. Returns False if it has ended already."""
         with self._lock:
             is_first, self._is_cancelling = not self._is_cancelling, True
-        if not super().cancel():
-            return False
-        if is_first:
-            self.set_running_or_notify_cancel()  # those that wait for it learn of it
-            self._on_cancel()
-        return True
+        try:
+            return super().cancel()
+        finally:  # also where a function of the program's has raised
+            if is_first and self.cancelled():
+                self.set_running_or_notify_cancel()  # those that wait for it learn of it
+                self._on_cancel()
+
+    def add_done_callback(self, fn: DoneCallback) -> None:
+        """As in the standard library. A SystemExit in ``fn`` ends the pool, where its thread has called ``fn``."""
+        super().add_done_callback(functools.partial(self._call, fn))
+
+    def _call(self, function: DoneCallback, _: Future[Result]) -> None:
+        try:
+            with users_code.in_this_process():
+                function(self)
+        except Exception:  # concurrent.futures logs it
+            raise
+        except BaseException as error:
+            if not self._on_exit(function, error):
+                raise
+            LOGGER.critical("exception calling callback for %r", self, exc_info=error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

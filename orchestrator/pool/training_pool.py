@@ -21,14 +21,15 @@ from typing import Any, Self
 from orchestrator import api
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError, RunInterrupted, SupervisorError, UsageError
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
 from orchestrator.core.temporary_folder import TemporaryFolder
-from orchestrator.core.text import count, plain
+from orchestrator.core.text import count, plain, shortened
 from orchestrator.experiment import preflight
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, Spec, robot_arguments
 from orchestrator.machine import topology
 from orchestrator.machine.slots import MaxParallel
-from orchestrator.pool.pool_jobs import PoolJobs, PoolStopped, Submission, TrainingFuture
+from orchestrator.pool.pool_jobs import DoneCallback, PoolJobs, PoolStopped, Submission, TrainingFuture
 from orchestrator.pool.supervisor_process import SupervisorProcess
 from orchestrator.results import Result
 
@@ -84,6 +85,9 @@ class TrainingPool:
         self._any_cancelled = self._is_closing = self._is_stopping = False
         self._failure: OrchestratorError | None = None
         """Why the pool has ended before it was closed."""
+        self._callback_failure: OrchestratorError | None = None
+        """Why it has to end, where that is a function that the program has given to a future."""
+        self._process = os.getpid()
         with contextlib.ExitStack() as undo, api.python_messages():
             self._folder = TemporaryFolder()
             undo.push(self._folder)
@@ -115,9 +119,14 @@ class TrainingPool:
         :param settings: keys of a job in a job file, which override those of the pool; also ``name``, the name of the
             job, which otherwise is made of the robot's name and its content.
         :raises UsageError: a setting is invalid, or ``init`` has no policy.
-        :raises RuntimeError: the pool is closed.
+        :raises RuntimeError: the pool is closed, or belongs to the process that this one was forked from.
         :raises OrchestratorError: the pool has ended; the message says why.
         """
+        if self._is_of_another_process:
+            raise RuntimeError(
+                f"the TrainingPool belongs to process {self._process}, from which this one was forked; submit robots "
+                "there, or make a new pool here, with another run_dir"
+            )
         if not isinstance(xml, str | os.PathLike | Spec):
             expected = "expected a path, MJCF text or a mujoco.MjSpec"
             raise UsageError(f"TrainingPool.submit: xml is of type {type(xml).__name__}; {expected}")
@@ -132,11 +141,11 @@ class TrainingPool:
         if init is not None:
             settings["init"] = api.init_argument(init)
         with api.python_messages():
-            robots = robot_arguments(xml, folder, caller="TrainingPool.submit")
+            robots = robot_arguments(xml, folder, caller="TrainingPool.submit", argument="xml")
             if len(robots) != 1:
                 raise UsageError(f"TrainingPool.submit: {count(len(robots), 'robot')}; submit them one by one")
             robot = dataclasses.replace(robots[0], label=robots[0].label and "xml")
-            future = TrainingFuture(self._cancelled)
+            future = TrainingFuture(self._cancelled, self._ended_by)
             if robot.fault:
                 result = Result(ok=False, error=robot.fault, xml=robot.xml, seed=seed, state="FAILED")
                 future.set_result(result)
@@ -165,9 +174,13 @@ class TrainingPool:
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more robots, and end when those that were submitted are trained.
 
+        In a process that was forked from that of the pool, nothing happens, nor does it at the end of the block.
+
         :param wait: whether to return only then.
         :param cancel_futures: whether to cancel the futures of robots that wait for their training.
         """
+        if self._is_of_another_process:
+            return
         with self._changed:
             self._is_closing = True
             unfinished = list(self._unfinished)
@@ -184,6 +197,8 @@ class TrainingPool:
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
+        if self._is_of_another_process:
+            return
         if error is None:
             try:
                 self.shutdown()
@@ -195,6 +210,11 @@ class TrainingPool:
         if isinstance(error, KeyboardInterrupt):
             raise RunInterrupted(self.run_dir, f"the pool has stopped. {advice}") from None
         error.add_note(f"The pool has stopped. {advice}")
+
+    @property
+    def _is_of_another_process(self) -> bool:
+        """Its thread and its supervisor are not ours then, and a lock may be held by a thread that is not here."""
+        return os.getpid() != self._process
 
     def _stop(self) -> None:
         """Cancel all futures, and return when every worker has exited; Ctrl-C meanwhile kills them."""
@@ -231,9 +251,9 @@ class TrainingPool:
         digest = hashlib.sha256(json.dumps([self._defaults, settings], sort_keys=True, default=str).encode())
         files = sorted(robot.file.parent.rglob("*")) if robot.label else [robot.file]
         for file in files:
-            with contextlib.suppress(OSError):  # the examination says so
+            with contextlib.suppress(OSError, ValueError):  # the examination says so
                 where = str(file.relative_to(robot.file.parent) if robot.label else file)
-                digest.update(where.encode(errors="surrogateescape") + b"\0" + file.read_bytes())
+                digest.update(where.encode(errors="surrogateescape") + b"\0" + read_regular(file))
         return f"{robot.name.partition('-')[2]}-{digest.hexdigest()[:NAME_DIGITS]}"
 
     # -- the thread
@@ -246,6 +266,7 @@ class TrainingPool:
                 failure = self._act(jobs)
                 self._supervisor.end(stops=lambda: self._is_stopping)
                 jobs.look()
+                self._raise_callback_failure()
         except OrchestratorError as error:
             failure = failure or error
         except BaseException as error:
@@ -261,8 +282,12 @@ class TrainingPool:
         self._folder.cleanup()
 
     def _act(self, jobs: PoolJobs) -> OrchestratorError | None:
-        """Returns why the pool has ended, if it was neither closed nor stopped."""
+        """Returns why the pool has ended, if it was neither closed nor stopped.
+
+        :raises OrchestratorError: a function of the program's ends it.
+        """
         while not self._is_stopping:
+            self._raise_callback_failure()
             with self._changed:
                 new, self._new = self._new, []
                 self._any_cancelled = False
@@ -279,7 +304,24 @@ class TrainingPool:
                     self._changed.wait(LOOK_EVERY_S)
         return None
 
+    def _raise_callback_failure(self) -> None:
+        if self._callback_failure is not None:
+            raise self._callback_failure
+
+    def _ended_by(self, function: DoneCallback, error: BaseException) -> bool:
+        """Let the pool end, where ``function`` has raised ``error`` in its thread; the others are the program's."""
+        if threading.current_thread() is not self._thread:
+            return False
+        advice = "let it raise an Exception, which is logged, or end the program elsewhere"
+        again = f"A new pool with run_dir={str(self.run_dir)!r} resumes it when the same robots are submitted again."
+        what = f"{_named(function)}, a function given to add_done_callback, has raised {error!r}"
+        self._callback_failure = UsageError(f"the pool has stopped: {what}; {advice}. {again}")
+        self._callback_failure.__cause__ = error
+        return True
+
     def _cancelled(self) -> None:
+        if self._is_of_another_process:
+            return
         with self._changed:
             self._any_cancelled = True
             self._changed.notify_all()
@@ -287,3 +329,9 @@ class TrainingPool:
     def _finished(self, future: Future[Result]) -> None:
         with self._changed:
             self._unfinished.discard(future)
+
+
+def _named(function: DoneCallback) -> str:
+    """``module.function``; of a function without a name what Python shows of it."""
+    name = getattr(function, "__qualname__", None)
+    return shortened(repr(function)) if name is None else f"{getattr(function, '__module__', None)}.{name}"

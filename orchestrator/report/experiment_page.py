@@ -101,7 +101,7 @@ def _headlines(totals: Totals) -> list[Headline]:
 
 def _findings(findings: Sequence[ContentionFinding], jobs: Sequence[ReportedJob]) -> Section:
     if not findings and not any((job["timings"]["iterations"] or 0) > 1 for job in jobs):
-        early = "There are no findings yet: no job has finished a second iteration (the first one warms up)."
+        early = "There are no findings: no job has finished a second iteration (the first one warms up)."
         return _text("Findings", early)
     if not findings:
         none = "No lost time was found: no contention for cores, no throttling, no surplus threads."
@@ -133,7 +133,7 @@ def _chosen(robots: Sequence[ReportedRobot]) -> tuple[list[ReportedRobot], str]:
 def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, ReportedJob]) -> Section:
     trained = [robot for robot in robots if any(jobs[job_id]["curve"] for job_id in robot["jobs"])]
     if not trained:
-        return _text("Learning curves", "No job has finished an episode yet.")
+        return _text("Learning curves", "No job has finished an episode.")
     shown, which = _chosen(trained)
     seeds = "Each robot was trained with a single seed, so there is no interval."
     if any(len(robot["seeds"]) > 1 for robot in shown):

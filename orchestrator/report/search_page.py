@@ -102,7 +102,7 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
             "that were trained from nothing."
         )
     if not facts["best"]:
-        return Section(title="Search", parts=[Text(sentences=[*sentences, "No trial has finished yet."])])
+        return Section(title="Search", parts=[Text(sentences=[*sentences, "No trial has finished."])])
     known = _by_number(facts)
     rows = [known[trial] for trial in (facts["front"] or facts["best"])[:MOST_REPORTED]]
     what = "The trials of the Pareto front" if facts["front"] else "The best trials"

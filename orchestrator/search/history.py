@@ -6,9 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from orchestrator.jobfile.search_spec import Direction
+from orchestrator.jobfile.search_spec import Direction, SearchSpec
+from orchestrator.ledger import search_events
+from orchestrator.ledger.search_contents import WITHOUT_TRIAL
 from orchestrator.ledger.search_events import SearchEvent
 
 
@@ -47,10 +50,16 @@ class Trial:
         return not self.is_over and len(self.reached) > self.goal
 
 
+class InconsistentEventError(ValueError):
+    """An event contradicts those before it, or the declaration of its search."""
+
+
 @dataclass(slots=True, kw_only=True)
 class History:
     """The trials of a search, each a fold of its events."""
 
+    search: SearchSpec | None = None
+    """As it was declared, which events have to fit; None: that is not asked."""
     trials: list[Trial] = field(default_factory=list)
     training: dict[int, Trial] = field(default_factory=dict)
     """By number: those that train, or wait for a slot."""
@@ -74,7 +83,17 @@ class History:
     last_id: int = 0
     _at: float = 0.0
 
+    def take_in(self, events: Iterable[SearchEvent], ledger: Path) -> None:
+        """:raises LedgerDamagedError: one contradicts those before it; these are taken in."""
+        for event in events:
+            try:
+                self.apply(event)
+            except InconsistentEventError as error:
+                raise search_events.damaged(ledger, event.id, event.kind, str(error)) from error
+
     def apply(self, event: SearchEvent) -> None:
+        """:raises InconsistentEventError: it contradicts those before it, and has no effect."""
+        self._check(event)
         self.last_id = event.id
         if event.kind == "began":
             self.lanes, self.is_over = self.lanes or event.content["lanes"], False
@@ -85,14 +104,51 @@ class History:
         if event.kind == "ended":
             self.is_over = True
         elif event.kind == "asked":
-            trial = Trial(number=len(self.trials), index=len(self.asked), **event.content)
-            self.trials.append(trial)
-            self._sort_in(trial)
-            if trial.reevaluates is None:
-                self.asked.append(trial)
-                self.untold[trial.number] = trial
+            self._begin(event.content)
         elif event.trial is not None:
             self._change(self.trials[event.trial], event)
+
+    def _check(self, event: SearchEvent) -> None:
+        content = event.content
+        if event.kind in WITHOUT_TRIAL:
+            self._refuse_unknown(content.get("parent"))
+            self._refuse_unknown(content.get("reevaluates"))
+        else:
+            assert event.trial is not None
+            self._refuse_unknown(event.trial)
+            self._check_result(self.trials[event.trial], event)
+        if self.search is not None and event.kind == "asked" and content["jobs"]:
+            _check_point(content["point"], self.search)
+        if self.search is not None and event.kind in ("over", "told"):
+            for key, expected in (("values", self.search.objectives), ("measures", self.search.measures)):
+                if content[key] is not None and len(content[key]) != len(expected):
+                    raise InconsistentEventError(f"{key}: expected {len(expected)} of them, not {len(content[key])}")
+
+    def _refuse_unknown(self, trial: int | None) -> None:
+        if trial is not None and not 0 <= trial < len(self.trials):
+            raise InconsistentEventError(f"there is no trial {trial} before it")
+
+    def _check_result(self, trial: Trial, event: SearchEvent) -> None:
+        is_result = event.kind == "reached" or (event.kind == "over" and event.content["values"] is not None)
+        if is_result and not trial.jobs:
+            raise InconsistentEventError(f"trial {trial.number} has no jobs that could have come to that")
+        if event.kind == "reached" and trial.is_over:
+            raise InconsistentEventError(f"trial {trial.number} is over before it")
+
+    def _begin(self, content: Mapping[str, Any]) -> None:
+        trial = Trial(
+            number=len(self.trials),
+            index=len(self.asked),
+            point=content["point"],
+            jobs=content["jobs"],
+            parent=content.get("parent"),
+            reevaluates=content.get("reevaluates"),
+        )
+        self.trials.append(trial)
+        self._sort_in(trial)
+        if trial.reevaluates is None:
+            self.asked.append(trial)
+            self.untold[trial.number] = trial
 
     def _change(self, trial: Trial, event: SearchEvent) -> None:
         content = event.content
@@ -129,6 +185,16 @@ class History:
             (self.waiting if trial.is_waiting else self.training)[trial.number] = trial
         elif trial.values is None:
             self.failed[trial.number] = trial
+
+
+def _check_point(point: Mapping[str, Any], search: SearchSpec) -> None:
+    """:raises InconsistentEventError: it is none of the space."""
+    for dimension in search.space:
+        try:
+            dimension.unit(point[dimension.key])
+        except (KeyError, ValueError) as error:
+            why = "missing" if isinstance(error, KeyError) else error
+            raise InconsistentEventError(f"point: {dimension.key}: {why}") from error
 
 
 def commonest(whys: Sequence[str]) -> tuple[int, int]:

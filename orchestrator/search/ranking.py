@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import LedgerDamagedError, UsageError
+from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.jobfile import safe_name
@@ -38,6 +39,8 @@ class Ranking:
     repeated: Mapping[int, Trial]
     """By the number of a trial: the one that has trained its point again, from nothing and with other seeds."""
     is_search: bool
+    is_over: bool
+    """Whether nothing more is trained: the search has come to its end, or every job to its own."""
 
     @property
     def remark(self) -> str:
@@ -77,6 +80,8 @@ class Ranking:
         with run_directory.reading_ledger(self.paths) as ledger:
             rows = [ledger.job_row(job_id) for job_id in ids]
         jobs = {row.job_id: row.job for row in rows if row is not None}
+        if missing := [job_id for job_id in ids if job_id not in jobs]:
+            raise LedgerDamagedError(f"{self.paths.ledger}: has no job {missing[0]}, so nothing was copied")
         name = f"{safe_name(self.paths.root.absolute().name)}-best"
         about = [f"Trial {trial.number}: {self._described(trial)}" for trial in self.shown]
         return copied_trials.copy(self.paths, self.shown, jobs, about, target, name)
@@ -98,8 +103,11 @@ def read(run_dir: Path, number: int) -> Ranking:
         if reader is not None and is_search:
             reader.update(ledger)
             found, objectives, directions = reader.asked, reader.objectives, reader.directions
+            is_over = reader.history.is_over
         else:
-            found = trials.of_plain_jobs(ledger.summary())
+            rows = ledger.summary()
+            found = trials.of_plain_jobs(rows)
+            is_over = bool(rows) and all(row["state"] in TERMINAL for row in rows)
             objectives, directions = (trials.OF_PLAIN_JOBS,), ("maximize",)
     return Ranking(
         paths=paths,
@@ -110,4 +118,5 @@ def read(run_dir: Path, number: int) -> Ranking:
         trials=len(found),
         repeated={} if reader is None else reader.repeated,
         is_search=is_search,
+        is_over=is_over,
     )

@@ -22,7 +22,14 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import LedgerBusyError, LedgerError, OrchestratorError, SpecError, UsageError
+from orchestrator.core.errors import (
+    LedgerBusyError,
+    LedgerDamagedError,
+    LedgerError,
+    OrchestratorError,
+    SpecError,
+    UsageError,
+)
 from orchestrator.core.job import TERMINAL, Cause, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import shortened
@@ -74,9 +81,10 @@ class Searcher:
     _examiner: TrialExaminer = field(init=False)
 
     def __post_init__(self) -> None:
-        self._examiner = TrialExaminer(paths=self.paths)
+        self._examiner = TrialExaminer(paths=self.paths, watchdog=self.watchdog)
         self.ledger = Ledger.open(self.paths.ledger, is_sound=True)
         search, scheduler = self.experiment.search, self.experiment.scheduler
+        self.history.search = search
         if scheduler is not None and scheduler.kind != "none":
             self._rungs = scheduler.rungs(max(job.spec.total_timesteps for job in self.experiment.jobs_to_examine))
             self._scheduler = _scheduler(scheduler, search, self._rungs)
@@ -88,6 +96,7 @@ class Searcher:
         if self._proposals is not None and events:
             self._proposals.restore(events[-1].id)
         for event in events:
+            self.watchdog.begin_step()
             self._apply(event)
             if self._proposals is not None:
                 self._proposals.replay(event, self.history)
@@ -105,6 +114,7 @@ class Searcher:
         with contextlib.closing(self._examiner):
             seen, is_done = (0, 0), False
             while not (self.history.is_over or (is_done and self._waits_for_user())):
+                self.watchdog.begin_step()
                 try:
                     now = search_events.version(self.ledger), self.watchdog.lanes
                     if now != seen or not is_done:
@@ -326,6 +336,7 @@ class Searcher:
         events = list(events)
 
         def change(ledger: Ledger) -> None:
+            self.watchdog.begin_step()  # once more, where another process has kept the ledger locked
             enter(ledger)
             search_events.add(ledger, events)
             ledger.add_requests(requests)
@@ -341,13 +352,16 @@ class Searcher:
                 self._proposals.tell(event, self.history)
 
     def _apply(self, event: SearchEvent) -> None:
-        self.history.apply(event)
+        self.history.take_in([event], self.ledger.path)
         self._has_news = True
         if self._scheduler is None or event.trial is None:
             return
         trial = self.history.trials[event.trial]
         if trial.reevaluates is not None:
             return
+        if len(trial.reached) > len(self._rungs):
+            why = f"trial {trial.number} has reached {len(trial.reached)} rungs of {len(self._rungs)}"
+            raise search_events.damaged(self.ledger.path, event.id, event.kind, why)
         if event.kind == "promoted":
             self._scheduler.promoted(trial.index, trial.goal if trial.goal < len(self._rungs) else None)
         elif event.kind == "reached":
@@ -379,7 +393,8 @@ def main(run_dir: str, holder: str, lanes: str) -> int:
         return ENDED if searcher.history.is_over else WAITS_FOR_USER
     except OrchestratorError as error:
         tell(str(error))
-        return CANNOT_GO_ON if isinstance(error, UsageError) and not isinstance(error, LedgerError) else 1
+        may_pass = isinstance(error, LedgerError) and not isinstance(error, LedgerDamagedError)
+        return CANNOT_GO_ON if isinstance(error, UsageError) and not may_pass else 1
     finally:
         with contextlib.suppress(OSError):
             shutil.rmtree(paths.searching)

@@ -14,6 +14,7 @@ from orchestrator.core.urdf_settings import is_urdf
 from orchestrator.experiment import additions, preflight, search_process, search_robots
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.search.history import Trial
+from orchestrator.search.watchdog import Watchdog
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class TrialExaminer:
     """Its processes go on from trial to trial, until :meth:`close`."""
 
     paths: RunPaths
+    watchdog: Watchdog
     _robots: Collection[str] = field(init=False)
     """What the robot may contain, if it is a file; empty if that is not known."""
     _children: list[preflight.Child] = field(default_factory=list, init=False)
@@ -49,7 +51,9 @@ class TrialExaminer:
         return jobs, self._verdicts(jobs), None
 
     def _verdicts(self, jobs: Sequence[Job]) -> dict[str, JobVerdict]:
-        verdicts = additions.examine(self.paths, jobs, self._children)
+        # An examination has limits of its own, for each robot.
+        step = self.watchdog.begin_step
+        verdicts = additions.examine(self.paths, jobs, self._children, watch=lambda *_: step())
         for job in jobs:
             content, source = verdicts[job.job_id].source_hash, job.xml_source
             is_same_file = source is not None and not is_urdf(str(source))  # the space may vary what is added to a URDF

@@ -57,18 +57,22 @@ class TrialReader:
             top = check(content, problems).top
             table = top.get("search")
             search = None if table is None else read_search(table, 1, problems)
-            return cls(paths=paths, search=search, scheduler=read_scheduler(top, problems))
+            scheduler = read_scheduler(top, problems)
+            return cls(paths=paths, search=search, scheduler=scheduler, history=History(search=search))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LedgerError(f"{paths.search_declared}: cannot be read ({error!r})") from error
 
     def update(self, ledger: Ledger) -> Sequence[SearchEvent]:
-        """Take in what the ledger has of the search beyond what is known. Returns that."""
+        """Take in what the ledger has of the search beyond what is known. Returns that.
+
+        :raises LedgerDamagedError: some of it cannot be read, or contradicts what is known; another reader is needed
+            then.
+        """
         events = search_events.events(ledger, after=self.history.last_id)
         known = len(self.history.trials)
-        for event in events:
-            self.history.apply(event)
+        self.history.take_in(events, ledger.path)
         is_begun_again = any(event.kind == "began" for event in events)  # perhaps with another budget
         if is_begun_again and (declared := TrialReader.of(self.paths)) is not None:
             self.search = declared.search
@@ -84,7 +88,7 @@ class TrialReader:
     def _end(self, trial: Trial) -> None:
         """Count ``trial``, which is over."""
         if trial.values is not None:
-            self._done_steps += sum(self.totals[job_id] for job_id in trial.jobs)
+            self._done_steps += self._total(trial)
         else:
             self._failing.append(trial)
         if trial.reevaluates is not None:
@@ -97,6 +101,10 @@ class TrialReader:
             self._front = [*kept, (mine, trial.index, trial)]
             if len(self.directions) == 1:
                 self._front = [min(self._front)]
+
+    def _total(self, trial: Trial) -> int:
+        """``total_timesteps`` of its jobs, as far as the ledger still has them."""
+        return sum(self.totals.get(job_id, 0) for job_id in trial.jobs)
 
     def _count_failing(self, ledger: Ledger) -> None:
         """Count what other seeds of failed trials have trained until they were cancelled."""
@@ -167,7 +175,7 @@ class TrialReader:
         None before one of them is there.
         """
         waiting = self.waiting
-        of_waiting = sum(self.totals[job_id] for trial in waiting for job_id in trial.jobs)
+        of_waiting = sum(map(self._total, waiting))
         left, whole = of_waiting - sum(trial.env_steps for trial in waiting), of_waiting + self._done_steps
         return left / whole if whole else None
 

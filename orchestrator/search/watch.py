@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import LedgerBusyError, LedgerError, OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import count, duration, joined
@@ -43,15 +43,20 @@ class SearchWatch:
     def look(self) -> str:
         """Read on. Returns a message if there is a new best trial since the last look; otherwise nothing.
 
+        If the ledger, or the declaration of the search, is damaged, :attr:`line` says so.
+
         :raises OrchestratorError: the ledger cannot be read now.
         """
         is_first = self._reader is None
-        if self._reader is None and (reader := TrialReader.of(self.paths)) is not None:
-            self._reader = reader
-        if self._reader is None or not self.paths.ledger.exists():
+        try:
+            has_changed = self._read()
+        except LedgerBusyError:
+            raise
+        except LedgerError as error:
+            self._reader, self.line = None, f"search: {error}"
             return ""
-        with run_directory.opened_ledger(self.paths, read_only=True, is_sound=not is_first) as ledger:
-            has_changed = bool(self._reader.update(ledger))
+        if self._reader is None:
+            return ""
         before = self._best
         if has_changed or not self.line:
             front = self._reader.front
@@ -60,6 +65,16 @@ class SearchWatch:
         is_new = self._best is not None and (before is None or before.number != self._best.number)
         is_new = is_new and len(self._reader.objectives) == 1
         return _news(self._reader, self._best) if self._best is not None and is_new and not is_first else ""
+
+    def _read(self) -> bool:
+        """Returns whether there was something new."""
+        if self._reader is None:
+            self._reader = TrialReader.of(self.paths)
+        if self._reader is None or not self.paths.ledger.exists():
+            return False
+        is_sound = self._reader.history.last_id > 0
+        with run_directory.opened_ledger(self.paths, read_only=True, is_sound=is_sound) as ledger:
+            return bool(self._reader.update(ledger))
 
 
 class WatchReporter:

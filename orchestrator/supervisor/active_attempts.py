@@ -21,6 +21,8 @@ from orchestrator.machine.slots import Slot
 from orchestrator.supervisor import retry_policy
 
 LARGEST = 1e12
+MOST_COMPETITORS = 8
+"""So many are remembered of an attempt."""
 MILLI = 1000
 """Rates are summed as whole thousandths: unlike floats, these add up to zero when every attempt is removed again."""
 
@@ -58,6 +60,8 @@ class ActiveAttempt:
     is_placed: bool = True
     """Whether it runs on its node. Until then no time limit applies."""
     node: str | None = None
+    competitors: tuple[str, ...] = ()
+    """Who else uses its CPUs, or has used them, for people."""
     check_at: float = math.inf
 
     @property
@@ -175,6 +179,13 @@ class ActiveAttempts:
 
     def moved(self, attempt: ActiveAttempt, slot: Slot) -> None:
         attempt.slot = slot
+
+    def joined(self, attempt: ActiveAttempt, names: Sequence[str]) -> tuple[str, ...]:
+        """Others use the CPUs of ``attempt``. Returns those that were not known."""
+        room = MOST_COMPETITORS - len(attempt.competitors)
+        new = tuple(name for name in names if name not in attempt.competitors)[:room]
+        attempt.competitors += new
+        return new
 
     def ask_to_end(self, attempt: ActiveAttempt, reason: AttemptOutcome, now: float, deadline: float) -> float:
         """Note why ``attempt`` is to exit, and until when it may; returns the earliest of its deadlines."""

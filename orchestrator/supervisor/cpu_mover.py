@@ -23,6 +23,7 @@ LOOK_AGAIN_S = 2.5
 REST_S = 30.0
 """After a move, an attempt stays where it is for this time; twice as long after each further one."""
 LONGEST_REST_S = 1800.0
+NAME_EVERY_S = 10.0
 RETRY_S = (1.0, 6.0)
 """After a move that was given up, a random time in this range: two runs must not go on in step."""
 
@@ -50,6 +51,8 @@ class _Watched:
     moves: int = 0
     reservation: CpuReservation | None = None
     look_again_at: float = 0.0
+    name_at: float = 0.0
+    """When it is looked again who uses its CPUs."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,12 +66,22 @@ class CpuMover:
 
     def sampled(self, attempt: ActiveAttempt, sample: Sampled) -> None:
         """Take in how long the ranks of an attempt have waited for their CPUs."""
-        if not attempt.job.resources.move:
-            return
         watched = self._watched.setdefault(attempt.handle, _Watched())
         watched.wait_shares = sample.wait_shares
         is_high = max(sample.wait_shares, default=0.0) > HIGH_RUN_DELAY_SHARE
         watched.high_samples = watched.high_samples + 1 if is_high else 0
+
+    def contended(self) -> list[tuple[ActiveAttempt, tuple[str, ...]]]:
+        """Attempts that wait for their CPUs, and who else uses these; each is looked at once in a while."""
+        found = []
+        for attempt in self.active:
+            watched = self._watched.get(attempt.handle)
+            if watched is None or watched.high_samples < SAMPLES or self.now() < watched.name_at:
+                continue
+            watched.name_at = self.now() + NAME_EVERY_S
+            if names := self.moves.competitors_on(attempt.slot.cpus):
+                found.append((attempt, names))
+        return found
 
     def forget(self, attempt: ActiveAttempt) -> None:
         """The attempt has ended, and its slot has been released."""
@@ -89,11 +102,11 @@ class CpuMover:
         return made
 
     def _reserve(self, attempt: ActiveAttempt, watched: _Watched) -> None:
-        if watched.high_samples < SAMPLES or self.now() < watched.rests_until:
+        if not attempt.job.resources.move or self.now() < watched.rests_until or watched.high_samples < SAMPLES:
             return
         watched.reservation = self.moves.reserve_idle(attempt.slot, _contended(attempt, watched.wait_shares))
         if watched.reservation is None:
-            watched.high_samples = 0  # asked again after further samples
+            watched.rests_until = self.now() + random.uniform(*RETRY_S)
         else:
             watched.look_again_at = self.now() + LOOK_AGAIN_S
 

@@ -214,6 +214,7 @@ class Recorder:
 def _live(attempt: ActiveAttempt, now: float) -> LiveJob:
     progress = attempt.progress
     return LiveJob(
+        competitors=attempt.competitors,
         phase=attempt.phase,
         cpu_share=None if progress is None else progress.cpu_share,
         run_delay_share=None if progress is None else progress.run_delay_share,

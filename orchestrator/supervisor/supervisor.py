@@ -69,6 +69,9 @@ class Supervisor:
     """Moves attempts whose CPUs others have come to use; None: they stay where they are."""
     is_awaiting_jobs: Callable[[], bool] = lambda: False
     """Whether another process, such as that of a search, may still add jobs; asked when none is left."""
+    look_after_others: Callable[[], None] = lambda: None
+    """Starts the processes beside this one, such as that of a search, and starts them again; called on every turn until
+    a stop is requested."""
     now: Callable[[], float] = time.monotonic
     available_memory_mib: Callable[[], int] = available_memory_mib
 
@@ -149,6 +152,8 @@ class Supervisor:
         return self._jobs.states
 
     def _turn(self) -> None:
+        if not self.is_stopping:
+            self.look_after_others()
         self._unhandled.extend(self.executor.poll(self._poll_timeout_s()))
         self._requests.handle()  # before exits are judged: an exit that a stop has caused is no failure
         while self._unhandled:
@@ -195,7 +200,7 @@ class Supervisor:
         return bool(self._jobs.queue or self.policies.is_busy) and not self._termination.stage
 
     def _is_work_left(self) -> bool:
-        awaits_jobs = not self.is_stopping and self.is_awaiting_jobs()
+        awaits_jobs = not self.is_stopping and self.is_awaiting_jobs()  # before requests, which may have its last jobs
         if self._active or self._may_launch:
             return True
         # A retry that came at the last moment, or jobs that were added until now.
@@ -347,6 +352,11 @@ class Supervisor:
         row = attempt.launched_now()
         self._jobs.launched(row)
         self.ledger.start_attempt(row, queue_s=queue_s)
+        self._note_competitors(attempt, attempt.slot.shares_with)
+
+    def _note_competitors(self, attempt: ActiveAttempt, names: Sequence[str]) -> None:
+        if new := self._active.joined(attempt, names):
+            self.ledger.note_competitors(attempt.handle.job_id, attempt.handle.number, new)
 
     def _report_waiting(self, job: Job) -> None:
         """Once, when nothing runs and a node that may still join is needed."""
@@ -359,6 +369,8 @@ class Supervisor:
         self.slots.tick()
         if self._mover is None or self._termination.stage:
             return
+        for attempt, names in self._mover.contended():
+            self._note_competitors(attempt, names)
         for move in self._mover.tick():
             handle = move.attempt.handle
             self.ledger.move_attempt(handle.job_id, handle.number, move.before.cpus, move.after.cpus, at=time.time())

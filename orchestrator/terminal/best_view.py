@@ -20,7 +20,8 @@ def show(ranking: Ranking) -> None:
     total = f"{count(ranking.trials, what)} of {ranking.paths.root}"
     if not ranking.shown:
         missing = "with an evaluation" if not ranking.is_search else ""
-        print(" ".join(f"None of the {total} has finished {missing}".split()) + " yet.")
+        so_far = "" if ranking.is_over else "yet"
+        print(" ".join(f"None of the {total} has finished {missing} {so_far}".split()) + ".")
         return
     below = ["", ranking.remark] if ranking.remark else []
     show_table(_columns(ranking), ranking.shown, above=[_title(ranking, total), ""], below=below)

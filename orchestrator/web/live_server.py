@@ -13,6 +13,7 @@ from orchestrator.core import secret_files
 from orchestrator.core.errors import UsageError
 from orchestrator.web.access import AccessRules, is_loopback, own_names
 from orchestrator.web.pages import LivePages
+from orchestrator.web.request_timeout import TimedProtocol
 
 TOKEN_FILE = "serve-token"  # noqa: S105 - the name of a file, not a secret
 MOST_CONNECTIONS = 200
@@ -62,7 +63,7 @@ def listening(root: Path | None, *, host: str, port: int, may_control: bool) -> 
         log_level="critical",
         access_log=False,
         lifespan="off",
-        http="h11",
+        http=TimedProtocol,
         loop="asyncio",
         ws="none",
         proxy_headers=False,

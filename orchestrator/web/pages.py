@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import open_below
@@ -175,7 +176,7 @@ class LivePages:
         if run_dir is None or not self._may_control:
             return _missing()
         try:
-            asked = json.loads(await _body(request))
+            asked = parsed_json(await _body(request))
             verb, jobs = asked["verb"], asked.get("jobs", [])
             if not (isinstance(jobs, list) and all(isinstance(job, str) for job in jobs)):
                 raise TypeError(jobs)

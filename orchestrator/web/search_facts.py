@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import LedgerDamagedError, OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.ledger import Ledger
 from orchestrator.report.number_format import json_value
@@ -29,7 +29,10 @@ class SearchFactsReader:
         self._reader: TrialReader | None = None
 
     def read(self) -> dict[str, Any] | None:
-        """What there is now; None where there is no search, or it cannot be read just now."""
+        """What there is now; None where there is no search, or it cannot be read just now.
+
+        Of a search that is damaged there is a line that says so.
+        """
         try:
             self._reader = self._reader or TrialReader.of(self._paths)
             if self._reader is None:
@@ -40,6 +43,9 @@ class SearchFactsReader:
             finally:
                 ledger.abandon()
             return facts(self._reader)
+        except LedgerDamagedError as error:
+            self._reader = None
+            return damaged_facts(error)
         except (OrchestratorError, OSError):
             return None
 
@@ -60,6 +66,12 @@ def facts(reader: TrialReader) -> dict[str, Any]:
         "rungs": [_rung(reader, asked, place, steps) for place, steps in enumerate(reader.rungs)],
         "history": _history(reader, asked),
     }
+
+
+def damaged_facts(error: LedgerDamagedError) -> dict[str, Any]:
+    """As :func:`facts`, of a search that cannot be read."""
+    nothing: Mapping[str, Any] = {"objectives": [], "directions": [], "best": [], "rungs": [], "history": []}
+    return {"line": f"search: {error}", "is_front": False, "is_over": False, "states": {}, **nothing}
 
 
 def _trial(trial: Trial) -> dict[str, Any]:

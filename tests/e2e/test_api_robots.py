@@ -15,6 +15,7 @@ import pytest
 from command_helpers import BALANCER, HOPPER, REPOSITORY
 
 import orchestrator
+from orchestrator.core.errors import DiskFullError
 from orchestrator.core.job import Job
 from orchestrator.experiment import preflight
 from orchestrator.jobfile.robot_arguments import robot_arguments
@@ -131,3 +132,10 @@ def test_patterns_and_folders_are_their_files(here: Path) -> None:
     for given, fragment in (("empty", "no \\*.xml in this folder"), (["b/*.mjcf"], "no file matches the pattern")):
         with pytest.raises(orchestrator.UsageError, match=fragment):
             names(given)
+
+
+def test_a_folder_for_robots_that_is_gone_or_full_is_named(tmp_path: Path, small_disk: Path) -> None:
+    with pytest.raises(orchestrator.UsageError, match=f"^train: xmls.0.: {tmp_path}/gone/.*: No such file or dir"):
+        robot_arguments("<mujoco/>", lambda: tmp_path / "gone")
+    with pytest.raises(DiskFullError, match="no space left on the disk"):
+        robot_arguments(f"<mujoco>{(4 << 20) * ' '}</mujoco>", lambda: small_disk)

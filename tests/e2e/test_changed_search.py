@@ -18,6 +18,7 @@ from orchestrator.core.errors import ChangedError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.jobfile import load
 from orchestrator.search.trial_examiner import TrialExaminer
+from orchestrator.search.watchdog import Watchdog
 
 SEARCH = f"""name = "search"
 max_parallel = 2
@@ -101,7 +102,10 @@ def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Pa
     shown = invoke("run", jobs, "--run-dir", "run", "--dry-run", cwd=tmp_path)
     assert "this run would be refused: run: the search that has begun here is declared differently" in shown.stdout
     refusal = pytest.raises(UsageError, match=f"robot: the contents of {robot} changed since the search began")
-    with contextlib.closing(TrialExaminer(paths=paths)) as examiner, refusal:  # as if it were edited meanwhile
+    with (
+        contextlib.closing(TrialExaminer(paths=paths, watchdog=Watchdog())) as examiner,
+        refusal,
+    ):  # as if it were edited meanwhile
         examiner.examine(load(jobs).jobs_to_examine)
 
     before = weights(run_dir)

@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 import pytest
@@ -24,7 +24,7 @@ from command_helpers import (
     write_experiment,
 )
 
-from orchestrator.core.messages import ExaminationRequest
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.experiment import preflight
 from orchestrator.experiment.robot_check import FIGURES
 
@@ -240,6 +240,88 @@ def test_a_crash_is_attributed_to_the_robot_that_was_examined(tmp_path: Path) ->
     assert str(answers[3].problem).startswith("examining it ended with signal 6 (Aborted)")
     assert counts == sorted(counts)
     assert counts[-1] == (5, 5)
+
+
+KILLED_AT_FIRST = """
+import os
+def make(params, folder):
+    with open({log!r}, "a") as log:
+        log.write(".")
+    if os.path.getsize({log!r}) <= params["kills"]:
+        os.kill(os.getpid(), {signal})
+    return {robot!r}
+"""
+
+
+@pytest.mark.parametrize(("kills", "number"), [(1, signal.SIGKILL), (2, signal.SIGTERM)])
+def test_a_robot_is_blamed_only_if_the_process_that_examines_it_is_killed_twice(
+    kills: int, number: int, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    (tmp_path / "maker.py").write_text(KILLED_AT_FIRST.format(log=str(log), signal=int(number), robot=str(HOPPER)))
+    made = ExaminationRequest(
+        robot_maker="maker:make", params={"kills": kills}, task="forward", search_path=str(tmp_path)
+    )
+    (answer,) = preflight.ask([made], at_once=1)
+    assert log.read_text() == ".."
+    if kills == 1:
+        assert answer.problem is None
+    else:
+        assert all(part in str(answer.problem) for part in ("maker:make", f"signal {int(number)} ", "memory", "second"))
+
+
+def test_a_child_that_is_killed_before_it_is_asked_blames_no_robot() -> None:
+    """As the kernel does when the thread ends that has started it: a pool may be made in such a one."""
+    warm = preflight.Child()
+    child = psutil.Process(warm._popen.pid)
+    child.kill()
+    wait_until(lambda: child.status() == psutil.STATUS_ZOMBIE, "the end of the child")
+    (answer,) = preflight.ask([ExaminationRequest(xml=str(HOPPER), task="forward")], at_once=1, warm=warm)
+    assert answer.problem is None
+
+
+class KilledOnce:
+    """In place of an examining process: that of ``b`` is killed at first; notes who is asked beside whom."""
+
+    asked: list[tuple[str, ...]]
+    busy: list[str]
+    nothing: IO[bytes]
+    answered, hung = 0, False
+
+    def __init__(self) -> None:
+        self.was_killed = self.may_be_blameless = False
+
+    def __enter__(self) -> KilledOnce:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def fileno(self) -> int:
+        return self.nothing.fileno()
+
+    def suits(self, _: ExaminationRequest) -> bool:
+        return True
+
+    def ask(self, request: ExaminationRequest, time_limit_s: float) -> None:
+        self.robot = str(request.xml)
+        self.busy.append(self.robot)
+        self.asked.append(tuple(self.busy))
+
+    def answer(self, *, readable: bool) -> ExaminationAnswer | str:
+        self.busy.remove(self.robot)
+        self.was_killed = self.may_be_blameless = self.robot == "b" and ("b",) not in self.asked
+        return "it was killed" if self.was_killed else ExaminationAnswer()
+
+
+def test_what_was_examined_when_memory_ran_out_is_examined_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    KilledOnce.asked, KilledOnce.busy = [], []
+    monkeypatch.setattr(preflight, "Child", KilledOnce)
+    monkeypatch.setattr(preflight, "ROBOTS_A_CHILD", 1)
+    with Path(os.devnull).open("rb") as KilledOnce.nothing:
+        answers = preflight.ask([ExaminationRequest(xml=name) for name in "abcde"], at_once=2)
+    assert [answer.problem for answer in answers] == [None] * 5
+    assert KilledOnce.asked == [("a",), ("a", "b"), ("b",), ("c",), ("c", "d"), ("e",)]
 
 
 def test_no_child_stays_once_all_is_answered() -> None:

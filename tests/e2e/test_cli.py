@@ -104,6 +104,15 @@ def test_schema_command_prints_the_schema(tmp_path: Path) -> None:
         (("set", "nowhere", "max_parallel"), "expected max_parallel=N"),
         (("set", "nowhere", "order=as-listed"), "expected max_parallel=N"),
         (("set", "nowhere", "max_parallel=0"), "a whole number from 1"),
+        *(
+            ((*given,), f"{what}; expected a value")
+            for given, what in (
+                (("clean", ""), "argument 2 is empty"),
+                (("stop", "run", ""), "argument 3 is empty"),
+                (("run", "jobs.toml", "--run-dir", ""), "argument 4 is empty"),
+                (("run", "jobs.toml", "--run-dir="), "--run-dir= has no value"),
+            )
+        ),
     ],
     ids=" ".join,
 )

@@ -199,8 +199,10 @@ def test_a_checkpoint_that_training_removes_after_it_was_chosen_still_plays(fini
         assert chosen is not None
         assert (chosen.content, chosen.label) == (content, "384")
     shutil.rmtree(job.checkpoints)
+    os.mkfifo(finished.cwd / "pipe.pt")
     for asked, why in (
         ("latest", "hopper-s0 has no checkpoint; .*none so far"),
+        (str(finished.cwd / "pipe.pt"), "pipe.pt: is not a regular file; expected a file, latest or"),
         ("gone.pt", "checkpoint gone.pt: no such file; expected a file, latest or the env_steps"),
     ):
         with pytest.raises(trained_policy.PolicyError, match=why):

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import time
 from collections import Counter
@@ -284,6 +285,44 @@ def test_killed_twenty_times_an_asynchronous_search_loses_and_doubles_no_trial(t
     assert {row["state"] for row in trained.values()} == {"SUCCEEDED", "PAUSED"}
     ended = {job_id: row["weights_sha256"] for job_id, row in trained.items() if row["state"] == "SUCCEEDED"}
     assert ended == {job_id: whole[job_id] for job_id in ended}
+
+
+NO_IDEA = """
+class Own:
+    def __init__(self, space, seed, directions):
+        self.space = space
+
+    def ask(self, number):
+        if number == 4:
+            raise ValueError("no idea")
+        return self.space.decode([0.2 * number, 0.5])
+
+    def tell(self, number, point, outcome):
+        pass
+"""
+
+
+@pytest.mark.slow
+def test_a_search_that_stops_with_a_problem_while_trials_wait_at_rungs_has_failed(tmp_path: Path) -> None:
+    """A script that repeats what ends with 130 would repeat it without end."""
+    jobs, run_dir = search_file(tmp_path, RUNGS.replace('"random"', '"own:Own"')), tmp_path / "run"
+    (tmp_path / "own.py").write_text(NO_IDEA)
+    for _ in range(2):
+        done = commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "ValueError: no idea" in " ".join(done.stdout.split())
+        assert "PAUSED" in {row["state"] for row in commands.summary(run_dir).values()}
+        assert commands.invoke("status", "run", "--exit-code", cwd=tmp_path).returncode == 1
+    with contextlib.closing(sqlite3.connect(RunPaths(run_dir).ledger)) as connection:
+        connection.execute("UPDATE search SET trial = 99 WHERE kind = 'reached'")
+        connection.commit()
+    done = commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    shown = " ".join((done.stdout + done.stderr).split())
+    assert "the search has stopped" in shown
+    assert "there is no trial 99" in shown
+    assert "it is started again" not in shown, "reading it again would be no use"
+    assert "Traceback" not in shown
 
 
 @pytest.mark.slow

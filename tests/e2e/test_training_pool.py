@@ -204,6 +204,103 @@ pool.submit({str(HOPPER)!r}, name="one").result()
     assert commands.summary(here / "run")["one-s0"]["state"] == "PENDING"
 
 
+FORKING = """
+import contextlib, os, sys
+import orchestrator
+from orchestrator.core.errors import Problem
+from orchestrator.experiment import preflight
+from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.pool import supervisor_process
+
+
+def examine(jobs, **_):
+    lost = Problem(where="jobs[0]", message="no such file")
+    return {{job.job_id: JobVerdict(problem=None if job.xml_source.exists() else lost) for job in jobs}}
+
+
+def end_in_a_child(*_):
+    child = os.fork()
+    if child == 0:
+        sys.exit(7)
+    print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+preflight.examine, preflight.Child = examine, contextlib.nullcontext
+supervisor_process.COMMAND = (sys.executable, "-c", {supervise!r})
+body = open({hopper!r}).read()
+pool = orchestrator.TrainingPool(max_parallel=1, run_dir="run", **{exec!r})
+with pool:
+    first, second = (pool.submit(body, name=name) for name in ("first", "second"))
+    end_in_a_child()
+    child = os.fork()
+    if child == 0:
+        try:
+            pool.submit(body)
+        except RuntimeError as error:
+            pool.shutdown()
+            sys.exit(str(os.getppid()) not in str(error))
+    print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    first.add_done_callback(end_in_a_child)
+    open("go-first-s0", "w").close()
+    print(first.result().error)
+    third = pool.submit(body, name="third")
+    for name in ("second", "third"):
+        open(f"go-{{name}}-s0", "w").close()
+    print(second.result().error, third.result().error)
+"""
+
+
+def test_processes_that_the_program_forks_leave_the_pool_to_it_however_they_end(here: Path) -> None:
+    program = FORKING.format(hopper=str(HOPPER), supervise=STUBS + SUPERVISE, exec=EXEC)
+    done = commands.finish([sys.executable, "-c", program], cwd=here)
+    assert sorted(done.stdout.splitlines()) == ["None", "None None", "child 0", "child 7", "child 7"], done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.usefixtures("stubs")
+def test_a_callback_that_exits_ends_the_pool_which_names_it(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    called: list[str] = []
+
+    def leaves(future: futures.Future[orchestrator.Result]) -> None:
+        called.append(future.result().job_id or "")
+        sys.exit(3)
+
+    with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        first, twin, waiting = (pool.submit(HOPPER, name=name) for name in ("first", "first", "waiting"))
+        first.add_done_callback(leaves)
+        (here / "go-first-s0").touch()
+        assert first.result(commands.PATIENCE_S).ok
+        assert twin.result(commands.PATIENCE_S).ok, "a job that has ended has its results"
+        expected = r"leaves.*add_done_callback.*SystemExit\(3\)"
+        with pytest.raises(orchestrator.UsageError, match=expected) as caught:
+            waiting.result(commands.PATIENCE_S)
+        assert f"run_dir='{here}/run'" in str(caught.value)
+        pool.shutdown()
+        with pytest.raises(orchestrator.UsageError, match=expected):
+            pool.submit(HOPPER, name="later")
+        with pytest.raises(SystemExit):  # in the thread of the program, which it ends
+            twin.add_done_callback(leaves)
+    assert called == ["first-s0"] * 2
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], SystemExit)
+
+
+def test_what_is_no_file_is_no_robot_and_nothing_waits_for_it(here: Path) -> None:
+    os.mkfifo(here / "pipe.xml")
+    (here / "zero.xml").symlink_to("/dev/zero")
+    with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        submitted = [pool.submit(here / name) for name in ("pipe.xml", "zero.xml")]
+        for future, name in zip(submitted, ("pipe.xml", "zero.xml"), strict=True):
+            result = future.result(commands.PATIENCE_S)
+            assert (result.ok, result.error) == (False, f"{here / name}: is not a regular file")
+        for empty in ("", " "):
+            with pytest.raises(orchestrator.UsageError, match="xml is empty; expected a path"):
+                pool.submit(empty)
+            with pytest.raises(orchestrator.UsageError, match=r"xmls\[1\] is empty; expected a path"):
+                orchestrator.train([HOPPER, empty])
+
+
 def instant_bodies(here: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
     """Bodies whose trainings succeed at once."""
     (here / "instant.py").write_text(INSTANT)

@@ -56,14 +56,15 @@ class Served:
             connection.close()
 
     def post(self, path: str, content: Any, **headers: str | None) -> tuple[int, dict[str, Any]]:
-        """A POST as our page makes it, but for ``headers``."""
+        """A POST as our page makes it, but for ``headers``. :param content: the body, or what is sent as JSON."""
         own = {
             "authorization": f"Bearer {self.token}",
             "content_type": "application/json",
             "origin": f"http://127.0.0.1:{self.port}",
             "sec_fetch_site": "same-origin",
         }
-        status, _, body = self.request(path, method="POST", body=json.dumps(content).encode(), **(own | headers))
+        sent = content if isinstance(content, bytes) else json.dumps(content).encode()
+        status, _, body = self.request(path, method="POST", body=sent, **(own | headers))
         return status, json.loads(body) if body.startswith(b"{") else {"problem": body.decode()}
 
     def json(self, path: str) -> Any:

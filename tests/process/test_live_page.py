@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
-from command_helpers import invoke, wait_until
+from command_helpers import PATIENCE_S, invoke, wait_until
 from live_page_helpers import KERNEL_BYTES, Served, Viewer, report, running, serving, stuck_viewer
 from report_helpers import Trained, make_run_dir
 from search_helpers import make_search_dir
@@ -27,6 +27,7 @@ from orchestrator.analysis import run_reader
 from orchestrator.core.job import Cancelled
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import control, run_directory
+from orchestrator.web import live_server, request_timeout
 from orchestrator.web.pages import ASSETS
 from orchestrator.web.run_source import RunSource
 
@@ -364,6 +365,61 @@ def test_logs_and_directories_behind_links_out_of_the_run_directory_are_not_give
         assert server.request("/api/this/jobs/j2-s0/preview.png")[2] == PREVIEW
 
 
+HALF = {
+    "nothing": b"",
+    "half a request line": b"GET / HT",
+    "half a header": b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ",
+    "half a body": b"POST /api/this/control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
+    "half of a second request": b"GET /assets/icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT",
+    "a stream, but for its body": b"GET /api/this/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", HALF.values(), ids=HALF)
+def test_a_connection_that_does_not_come_to_the_end_of_its_request_is_closed(
+    sent: bytes, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_timeout, "REQUEST_S", 0.5)
+    with socket.create_connection((served.host, served.port), timeout=PATIENCE_S) as client:
+        client.sendall(sent)
+        read_to_the_end(client)
+
+
+def read_to_the_end(client: socket.socket) -> None:
+    with contextlib.suppress(ConnectionResetError):
+        while client.recv(1 << 16):
+            continue
+
+
+def test_requests_that_never_end_do_not_lock_others_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_server, "MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(request_timeout, "REQUEST_S", 0.5)
+    with running(tmp_path / "run") as (paths, ledger), serving(paths.root) as server, Viewer(server.port) as viewer:
+        viewer.next()
+        with contextlib.ExitStack() as stack:
+            address = server.host, server.port
+            clients = [stack.enter_context(socket.create_connection(address, PATIENCE_S)) for _ in range(8)]
+            for client in clients:
+                client.sendall(HALF["half a header"])
+            for client in clients:
+                read_to_the_end(client)
+            assert server.request("/")[0] == 200
+        ledger.set_progress([("j0-s0", 300, 7.5, 100.0, "fast")])
+        ledger.commit()
+        viewer.until(lambda one: one.job("j0-s0")["steps"] == 300)
+
+
+def test_a_client_that_does_not_take_its_response_is_given_up(ended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_timeout, "REQUEST_S", 0.5)
+    with serving(ended) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BYTES)
+        client.connect((server.host, server.port))
+        client.sendall(3 * b"GET /assets/overview.js HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        connections = server.server.server_state.connections
+        wait_until(lambda: len(connections) == 1, "a connection")
+        wait_until(lambda: not connections, "its end")
+
+
 FORGED: dict[str, dict[str, str | None]] = {
     "no token": {"authorization": None},
     "a wrong token": {"authorization": "Bearer 0123456789abcdef0123456789abcdef"},
@@ -398,7 +454,11 @@ def test_with_control_the_requests_are_those_of_the_commands(tmp_path: Path, hom
         assert requests[2][0] == "stop"
         status, answer = server.post("/api/this/control", {"verb": "retry", "jobs": ["j0-s0"]})
         assert (status, "RUNNING" in answer["problem"]) == (409, True)
-        for wrong in ({"verb": "pause"}, {"verb": "rm", "jobs": ["j0-s0"]}, {"verb": "pause", "jobs": ["j*"]}, [], {}):
+        nested = 100_000 * b"["
+        for wrong in (
+            *({"verb": "pause"}, {"verb": "rm", "jobs": ["j0-s0"]}, {"verb": "pause", "jobs": ["j*"]}, [], {}),
+            *(nested, b'{"verb": "stop", "jobs": ' + nested, b"\xff", b""),
+        ):
             assert server.post("/api/this/control", wrong)[0] == 400
         assert server.request("/api/this/control?verb=stop", authorization=f"Bearer {server.token}")[0] == 405
         assert ledger.take_requests() == []

@@ -148,10 +148,12 @@ def test_a_searcher_that_had_worked_for_long_is_started_again_without_end(
     paths, reporter = RunPaths(tmp_path), RecordingReporter()
     searcher = SearchProcess(paths=paths, holder="me", slots=slots, reporter=reporter)
     searcher._process, searcher._is_needed = SideProcess(arguments=SILENT, run_dir=tmp_path, log=paths.search_log), True
-    starts = 0
-    while searcher.is_running() and starts <= search_process.MOST_STARTS:
-        starts += 1
+    searcher.look_after()
+    starts = 1
+    while searcher.may_add_jobs and starts <= search_process.MOST_STARTS:
         has_ended(searcher._process)
+        searcher.look_after()
+        starts += searcher.may_add_jobs
     assert starts == search_process.MOST_STARTS + (steady_s < 0)
     assert bool(searcher.problem) is paths.search_stopped.exists() is (steady_s > 0)
     searcher._process.end()

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import command_helpers as commands
 import pytest
 from command_helpers import wait_until
+from supervisor_helpers import RecordingReporter
 from trial_helpers import Told, search_run
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.process import end_group
-from orchestrator.experiment import resume, sampler_check
-from orchestrator.experiment.search_process import CANNOT_GO_ON, ENDED
+from orchestrator.experiment import resume, sampler_check, search_process
+from orchestrator.experiment.search_process import CANNOT_GO_ON, ENDED, SearchProcess
 from orchestrator.ledger import Ledger, search_events
 
 OWN = """
@@ -57,7 +62,7 @@ def own_search(folder: Path, deed: str, code: str) -> RunPaths:
             for rest in (
                 ("own:Gone", "", "AttributeError: module 'own' has no attribute 'Gone'"),
                 ("own:Own", "raise ValueError('two\\nlines')", "cannot be made: ValueError: two lines"),
-                ("own:Own", "os.kill(os.getpid(), 11)", "cannot be made: its process ended with exit code -11"),
+                ("own:Own", "os.kill(os.getpid(), 11)", "cannot be made: its process ended with signal 11"),
                 ("own:Own", "watchdog.LIMIT_S = 600; time.sleep(600)", 'the sampler "own:Own" was not made within 2 s'),
             )
         ),
@@ -69,10 +74,25 @@ def test_a_sampler_that_cannot_be_made_is_a_problem_before_anything_is_launched(
     declared = own_search(tmp_path, "constructor", code).search_declared
     declared.write_text(declared.read_text().replace("own:Own", sampler))
     experiment = resume.declared_search(RunPaths(declared.parents[1]))
-    problem = sampler_check.examine(experiment, time_limit_s=2.0)
+    time_limit_s = 2.0 if "within 2 s" in message else commands.PATIENCE_S
+    problem = sampler_check.examine(experiment, time_limit_s=time_limit_s)
     assert problem is not None
     assert problem.where == "search.sampler"
     assert message in problem.message
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_sampler_whose_process_is_killed_is_made_once_more(kills: int, tmp_path: Path) -> None:
+    code = f"open({str(tmp_path / 'made')!r}, 'a').write('.'); "
+    code += f"os.path.getsize({str(tmp_path / 'made')!r}) > {kills} or os.kill(os.getpid(), 9)"
+    declared = own_search(tmp_path, "constructor", code).search_declared
+    experiment = resume.declared_search(RunPaths(declared.parents[1]))
+    problem = sampler_check.examine(experiment, time_limit_s=commands.PATIENCE_S)
+    assert (tmp_path / "made").read_text() == ".."
+    if kills == 1:
+        assert problem is None
+    else:
+        assert "cannot be made: its process ended with signal 9 (Killed), which the kernel sends" in str(problem)
 
 
 @pytest.mark.slow
@@ -137,6 +157,16 @@ def test_a_sampler_that_hangs_or_fails_is_named_in_the_last_line(
     assert message in last
 
 
+def test_a_searcher_without_progress_ends_also_where_its_sampler_is_not_the_cause(tmp_path: Path) -> None:
+    paths = own_search(tmp_path, "constructor", "sys.modules['__main__'].Searcher._turn = lambda _: time.sleep(600)")
+    with searcher(paths) as process:
+        assert process.wait(commands.PATIENCE_S) == 1, "it is started again"
+    log = paths.search_log.read_text()
+    assert "in _turn" not in log.splitlines()[-1]
+    assert "it has made no progress for 1 s" in log.splitlines()[-1]
+    assert "in <lambda>" in log, "where it hung"
+
+
 @pytest.mark.slow
 def test_compiled_code_that_lets_no_thread_run_is_ended_by_the_kernel(tmp_path: Path) -> None:
     code = "watchdog.LIMIT_S = 2; time.sleep(1); re.match('(a+)+$', 60 * 'a' + 'b')"
@@ -165,3 +195,89 @@ def test_what_a_sampler_has_started_ends_with_the_supervisor(tmp_path: Path) -> 
         assert process.wait(commands.PATIENCE_S) == -signal.SIGKILL
     child = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
     wait_until(lambda: not child.exists() or child.read_text().split()[2] == "Z", "the end of the child")
+
+
+@contextlib.contextmanager
+def looked_after(paths: RunPaths) -> Iterator[SearchProcess]:
+    """A searcher as a supervisor has it beside itself."""
+    slots: Any = SimpleNamespace(lanes=2)
+    process = SearchProcess(paths=paths, holder="1:1.0:none", slots=slots, reporter=RecordingReporter())
+    with process.declared(resume.declared_search(paths), {}):
+        yield process
+
+
+def wait_for(process: SearchProcess, condition: Callable[[], object], what: str) -> None:
+    """Look after it until that."""
+
+    def holds() -> object:
+        process.look_after()
+        return condition()
+
+    wait_until(holds, what)
+
+
+def waiting_search(folder: Path) -> RunPaths:
+    """Its sampler computes in every call of `ask` until there is a file ``go``; its pid is in the file ``pid``."""
+    pid, go = str(folder / "pid"), str(folder / "go")
+    code = f"""
+watchdog.LIMIT_S = 600
+with open({pid!r}, "w") as file:
+    file.write(f"{{os.getpid()}}.")
+while not os.path.exists({go!r}):
+    pass
+"""
+    return own_search(folder, "ask", code)
+
+
+def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_process, "STOPPED_S", 0.5)
+    paths, pid = waiting_search(tmp_path), tmp_path / "pid"
+
+    def asking() -> str:
+        """The process whose sampler is being asked."""
+        text = pid.read_text() if pid.exists() else ""
+        return text.removesuffix(".") if text.endswith(".") else ""
+
+    with looked_after(paths) as process:
+        wait_for(process, asking, "a call of the sampler")
+        stopped = asking()
+        os.kill(int(stopped), signal.SIGSTOP)
+        wait_for(process, lambda: asking() not in ("", stopped), "another searcher")
+        (tmp_path / "go").touch()
+        wait_for(process, lambda: not process.may_add_jobs, "the end of the search")
+        assert process.has_finished
+        assert "SIGSTOP" in process.reporter.messages()  # type: ignore[attr-defined]
+    ledger = Ledger.open(paths.ledger)
+    kinds = [event.kind for event in search_events.events(ledger)]
+    ledger.close()
+    assert [kinds.count(kind) for kind in ("told", "ended")] == [2, 1]
+
+
+def test_a_searcher_in_which_nothing_can_run_is_killed_and_after_some_starts_the_search_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_process, "SILENT_S", 2.0)
+    monkeypatch.setattr(search_process, "MOST_STARTS", 2)
+    paths = own_search(tmp_path, "tell", "import ctypes; ctypes.PyDLL(None).sleep(600)")
+    with looked_after(paths) as process:
+        wait_for(process, lambda: not process.may_add_jobs, "the end of the search")
+        assert "no sign of life" in process.problem
+        assert process._process.starts == 2
+
+
+def test_a_long_call_of_a_sampler_shows_signs_of_life(tmp_path: Path) -> None:
+    with looked_after(waiting_search(tmp_path)) as process:
+        wait_for(process, (tmp_path / "pid").exists, "a call of the sampler")
+        silent_s = [process._process.liveness.silent_s]
+
+        def beats() -> int:
+            silent_s.append(process._process.liveness.silent_s)
+            return sum(now < before for before, now in itertools.pairwise(silent_s))
+
+        wait_for(process, lambda: beats() >= 3, "signs of life")
+        (tmp_path / "go").touch()
+        wait_for(process, lambda: not process.may_add_jobs, "the end of the search")
+        assert process.has_finished
+        assert process._process.starts == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -263,7 +264,14 @@ def test_the_example_of_the_document_runs_with_numpy_alone(tmp_path: Path) -> No
     np.testing.assert_allclose(np.load(elsewhere / "actions.npy"), actions, rtol=0, atol=1e-6)
 
 
-# -- what cannot be exported
+# -- what cannot be exported, or read again
+
+
+@pytest.mark.parametrize("suffix", policy_files.READABLE)
+def test_a_pipe_is_no_exported_policy_and_is_not_waited_for(suffix: str, tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / f"pipe{suffix}")
+    with pytest.raises(ExportError, match=r"cannot be read: .*is not a regular file"):
+        policy_files.read(pipe)
 
 
 def test_what_cannot_be_exported_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import command_helpers as commands
 import pytest
 from command_helpers import HOPPER
+from report_helpers import Trained, make_run_dir
 from trial_helpers import Told, point_of, search_run
 
 from orchestrator.core.job import Job, Succeeded
@@ -39,6 +40,27 @@ def test_the_best_trials_are_shown_first_without_those_that_wait_or_failed(tmp_p
     assert first["env_steps"] == 2000
     shown = commands.invoke("best", paths.root, cwd=tmp_path).stdout
     assert "equal env_steps" not in shown
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_search_in_which_no_trial_has_finished_says_so_and_fails_once_it_is_over(
+    tmp_path: Path, is_over: bool
+) -> None:
+    paths = search_run(tmp_path / "run", [Told(why="no legs"), Told(reached=[9.0])], is_over=is_over)
+    shown = commands.invoke("best", paths.root, cwd=tmp_path)
+    assert ("None of the 2 trials" in shown.stdout, "yet" in shown.stdout) == (True, not is_over)
+    as_json = commands.invoke("best", paths.root, "--json", cwd=tmp_path)
+    assert json.loads(as_json.stdout) == []
+    assert [shown.returncode, as_json.returncode] == [int(is_over)] * 2
+
+
+@pytest.mark.parametrize("state", ["FAILED", "PENDING"])
+def test_without_a_search_none_has_an_evaluation_once_all_jobs_have_ended(tmp_path: Path, state: str) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(state=state)])
+    shown = commands.invoke("best", paths.root, cwd=tmp_path)
+    is_over = state == "FAILED"
+    assert ("None of the 1 job" in shown.stdout, "yet" in shown.stdout) == (True, not is_over)
+    assert shown.returncode == int(is_over)
 
 
 def test_to_minimise_the_smallest_is_the_best(tmp_path: Path) -> None:

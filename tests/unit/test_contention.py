@@ -97,15 +97,24 @@ class TestDiagnosis:
         delayed = [job(f"r{n}", cpu_s=25.0, run_delay_s=24.0, spans=[(n, n + 1.0)]) for n in range(2)]
         (one,) = diagnose(experiment(*delayed, job("free", cpus=frozenset({1}))))
         assert (one.kind, one.job_ids) == ("hog", ("r0", "r1"))
-        assert "CPU 0 (and 1 more job)" in one.what
+        assert one.what == "another program used CPU 0, which 2 jobs of this run had"
         assert one.evidence == "2 jobs there waited 48% of the time for a CPU; jobs on other CPUs 0% only"
         assert "awk '$1 == 0'" in one.cure
 
-    def test_a_busy_machine_is_told_from_a_hog_on_one_core(self) -> None:
+    def test_a_busy_machine_is_one_finding(self) -> None:
         jobs = [job(f"j{cpu}", cpus=frozenset({cpu}), cpu_s=25.0, run_delay_s=24.0) for cpu in (0, 1)]
-        found = diagnose(experiment(*jobs))
-        assert kinds(found) == ["hog", "hog"]
-        assert all("the whole machine is busy" in one.evidence for one in found)
+        (one,) = diagnose(experiment(*jobs))
+        assert (one.kind, one.job_ids) == ("hog", ("j0", "j1"))
+        assert "the whole machine is busy" in one.evidence
+
+    def test_who_was_there_is_named(self) -> None:
+        seen = {"j0": ("run b", "cc1 (pid 7) of ann"), "j1": ("run b",)}
+        jobs = [
+            job(name, cpus=frozenset({cpu}), cpu_s=25.0, run_delay_s=24.0, competitors=names)
+            for cpu, (name, names) in enumerate(seen.items())
+        ]
+        (one,) = diagnose(experiment(*jobs))
+        assert one.what == "run b, cc1 (pid 7) of ann used CPUs 0 and 1, which 2 jobs of this run had"
 
     def test_jobs_of_ours_that_share_a_core_are_no_hogs(self) -> None:
         jobs = [job(f"j{n}", cpu_s=25.0, run_delay_s=24.0, spans=[(n, 50.0)]) for n in range(2)]

@@ -522,6 +522,11 @@ def test_a_file_that_is_no_toml_is_refused_with_its_line(
     assert message in found.message
 
 
+def test_a_job_file_without_an_end_is_not_read_to_it() -> None:
+    with pytest.raises(SpecError, match=r"/dev/zero: is not a job file: it has more than 64 MiB"):
+        load(Path("/dev/zero"))
+
+
 def test_a_byte_order_mark_and_windows_lines_are_accepted(write: Callable[..., Path]) -> None:
     path = write(b"\xef\xbb\xbf" + EXAMPLE.replace("\n", "\r\n").encode())
     assert len(load(path).jobs) == 13

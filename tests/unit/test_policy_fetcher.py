@@ -18,6 +18,7 @@ from orchestrator.experiment import preflight
 from orchestrator.experiment.policy_fetcher import PolicyFetcher
 
 READY = ExaminationAnswer(init_sha256="ab")
+KILLED = "examining it ended with signal 9"
 
 
 @pytest.fixture
@@ -32,6 +33,8 @@ def child_of(answers: list[ExaminationAnswer | str | None], log: list[Any]) -> t
     """A child that gives ``answers`` one after the other, and notes what it is asked and when it is ended."""
 
     class StandIn:
+        may_be_blameless = False
+
         def __init__(self) -> None:
             log.append("begun")
             self.file = Path("/dev/null").open("rb")  # noqa: SIM115 - closed on exit
@@ -52,7 +55,9 @@ def child_of(answers: list[ExaminationAnswer | str | None], log: list[Any]) -> t
             Path(str(request.stage_to)).mkdir()
 
         def answer(self, *, readable: bool) -> ExaminationAnswer | str | None:
-            return answers.pop(0)
+            answer = answers.pop(0)
+            self.may_be_blameless = answer == KILLED
+            return answer
 
     return StandIn
 
@@ -112,6 +117,20 @@ def test_whatever_goes_wrong_is_a_problem_of_one_job(answer: ExaminationAnswer |
     assert (fetched.sha256, fetched.problem) == (None, f"cannot start from job a-s0: {why}")
     assert log[-1] == "ended"
     assert fetcher.needs(job()), "another attempt may succeed"
+
+
+def test_a_policy_whose_child_was_killed_is_examined_once_more_by_another(fetch: Fetch) -> None:
+    fetcher, log = fetch(KILLED, READY)
+    fetcher.request(job())
+    found = [*fetcher.take(), *fetcher.take()]
+    assert [one.sha256 for one in found] == ["ab"]
+    assert [entry for entry in log if isinstance(entry, str)] == ["begun", "ended"] * 2
+
+    fetcher, _ = fetch(KILLED, KILLED)
+    fetcher.request(job())
+    assert fetcher.take() == ()
+    (fetched,) = fetcher.take()
+    assert KILLED in fetched.problem
 
 
 def test_a_child_that_cannot_be_started_is_a_problem_of_one_job(

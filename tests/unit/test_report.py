@@ -153,8 +153,8 @@ def test_run_without_a_finished_iteration_has_a_report(tmp_path: Path, state: st
     make_run_dir(tmp_path / "run", [Trained(state=state, iterations=0)])
     report.make(tmp_path / "run")
     page = Page(tmp_path / "run/report/index.html")
-    assert "No job has finished an episode yet" in page.text
-    assert "no findings yet" in page.text  # rather than that nothing took time
+    assert "No job has finished an episode." in page.text
+    assert "There are no findings:" in page.text  # rather than that nothing took time
 
 
 def test_robots_under_examination_have_a_report(tmp_path: Path) -> None:

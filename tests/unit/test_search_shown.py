@@ -199,13 +199,34 @@ def test_a_search_whose_jobs_succeed_without_a_value_has_failed_and_says_what_to
     assert search_process.exit_code_of(control.status(paths.root)) == 1
 
     supervisor: Any = SimpleNamespace(ledger=ledger, is_stopping=False)
-    process: Any = SimpleNamespace(_is_search=True, _is_needed=True, has_finished=True)
+    process: Any = SimpleNamespace(_is_search=True, _is_needed=True, has_finished=True, problem="")
     states = {row.job_id: row.state for row in ledger.jobs()}
     assert SearchProcess.exit_code(process, states, supervisor) == 1
     add(paths, over(0, 2.0))
     assert SearchProcess.exit_code(process, states, supervisor) == 0
     assert "No trial" not in line_of(paths)
     ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("problem", "is_stopping", "is_interrupted", "code"),
+    [
+        ("", False, False, 130),  # the user has paused all that is left
+        ("", True, False, 130),
+        ("", True, True, 130),
+        ("the sampler has no idea", False, False, 1),
+        ("the sampler has no idea", True, False, 1),
+        ("the sampler has no idea", True, True, 130),  # jobs are left that a stop has interrupted
+    ],
+)
+@pytest.mark.parametrize("is_search", [True, False])
+def test_a_search_that_has_stopped_with_a_problem_has_failed_also_while_trials_wait_at_rungs(
+    is_search: bool, problem: str, is_stopping: bool, is_interrupted: bool, code: int
+) -> None:
+    process: Any = SimpleNamespace(_is_search=is_search, _is_needed=True, has_finished=False, problem=problem)
+    supervisor: Any = SimpleNamespace(is_stopping=is_stopping, interrupted=is_interrupted)
+    states = {"a": Succeeded(), "b": Paused(at_rung=True)}
+    assert SearchProcess.exit_code(process, states, supervisor) == code
 
 
 def set_failed(paths: RunPaths, trials: Sequence[Told]) -> None:

@@ -460,3 +460,31 @@ def calls_for_100_ends(root: Path, count: int, kind: str) -> int:
     experiment.run()
     profile.disable()
     return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_processes_beside_it_are_looked_after_on_every_turn_and_waited_for(tmp_path: Path) -> None:
+    looks: list[int] = []
+    experiment = Experiment(
+        tmp_path,
+        [],
+        look_after_others=lambda: looks.append(len(looks)),
+        is_awaiting_jobs=lambda: len(looks) < 3,
+    )
+    assert experiment.run() == {}
+    assert looks == [0, 1, 2]
+
+
+def test_processes_beside_it_are_not_started_again_once_a_stop_is_requested(tmp_path: Path) -> None:
+    looks: list[bool] = []
+    experiment = Experiment(
+        tmp_path,
+        [make_job("a")],
+        lambda launch: Behaviour(after_s=10.0),
+        look_after_others=lambda: looks.append(experiment.supervisor.is_stopping),
+    )
+    experiment.reporter.each_turn = once(
+        lambda view: view.elapsed_s > 5, lambda: experiment.supervisor.request_stop("enough")
+    )
+    experiment.run()
+    assert looks
+    assert not any(looks)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from orchestrator.core.regular_files import open_regular
 from orchestrator.core.text import shortened
 from orchestrator.worker.export.exported_policy import ExportedPolicy, ExportError, Floats
 
@@ -57,6 +58,7 @@ def read(path: Path) -> Act:
     """:raises ExportError: it is no exported policy, or a package that it needs is not installed."""
     check_name(path, READABLE)
     try:
+        open_regular(path).close()
         return _reader(path.suffix)(path)
     except ExportError:
         raise

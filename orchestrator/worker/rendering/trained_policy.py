@@ -12,6 +12,7 @@ import numpy as np
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import JobPaths
+from orchestrator.core.regular_files import open_regular
 from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
 from orchestrator.worker.runtime import failures
 
@@ -83,11 +84,12 @@ def read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
     else:
         path = Path(asked)
     try:
-        return Checkpoint(path, path.read_bytes())
-    except (FileNotFoundError, IsADirectoryError):
-        raise PolicyError(
-            f"checkpoint {asked}: no such file; expected a file, {LATEST} or the env_steps of one of: {existing}"
-        ) from None
+        with open_regular(path) as file:
+            return Checkpoint(path, file.read())
+    except OSError as error:
+        why = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
+        expected = f"expected a file, {LATEST} or the env_steps of one of: {existing}"
+        raise PolicyError(f"checkpoint {asked}: {why}; {expected}") from None
 
 
 def load_policy(

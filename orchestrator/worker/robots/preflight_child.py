@@ -20,6 +20,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 import mujoco
 import numpy as np
 
+from orchestrator.core import users_code
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.urdf_settings import SUFFIX, is_urdf
@@ -383,11 +384,9 @@ def main() -> NoReturn:
     os.dup2(2, 1)
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # as in a worker
     recent = RecentRobot()  # its files are in the folder that the process that asks removes
-    own = os.getpid()
     for line in sys.stdin.buffer:
-        answer = check(ExaminationRequest.from_line(line), recent)
-        if os.getpid() != own:  # a child that the user's code has forked, and that has come back from it
-            os._exit(1)
+        with users_code.in_this_process():
+            answer = check(ExaminationRequest.from_line(line), recent)
         answers.write(answer.to_line())
         answers.flush()
         if answer.process_exits:
