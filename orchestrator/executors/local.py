@@ -98,10 +98,13 @@ class LocalExecutor:
     _last_oom_kills: int | None = field(default=None, init=False)
     """Value at the last sample."""
 
-    never_forks = ""
-
     def __post_init__(self) -> None:
         self._template = WorkerTemplate(command=self.template_command, token=self._token)
+
+    @property
+    def never_forks(self) -> str:
+        is_other = tuple(self.worker_command) != WORKER_COMMAND and tuple(self.template_command) == TEMPLATE_COMMAND
+        return "another program is started in place of the worker" if is_other else ""
 
     def prepare_to_fork(self) -> bool:
         return self._template.prepare(self.environment)

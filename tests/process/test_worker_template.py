@@ -221,6 +221,12 @@ def test_launches_wait_for_imports_of_the_template_while_the_executor_answers(tm
     assert is_forked(tmp_path, "a")
 
 
+def test_another_program_in_place_of_the_worker_is_never_forked() -> None:
+    for settings, forks in (({}, False), ({"template_command": puppet_template()}, True)):
+        with local(**settings) as executor:
+            assert bool(executor.never_forks) != forks
+
+
 def test_launches_do_not_wait_for_a_template_that_cannot_import_or_takes_too_long(tmp_path: Path) -> None:
     with local(template_command=puppet_template("import no_such_module")) as executor:
         until = time.monotonic() + DEADLINE_S
