@@ -91,6 +91,11 @@ class Streams:
     def now(self) -> float:
         return self.time_s
 
+    never_forks = "its trainings are simulated"
+
+    def prepare_to_fork(self) -> bool:
+        return True
+
     def submit(self, launch: Launch) -> Handle:
         handle = Handle(launch.job_id, launch.number)
         self._attempts.append((handle, Receiver(launch.job_dir), iter(self.batches)))

@@ -1,6 +1,6 @@
 """What a search costs beside the trainings themselves, and what it finds for its env_steps, printed as one table.
 
-    python -m benchmarks.search [--repeats 5] [--only start,asynchronous,derl,…] [--jobs 200] [--bodies 100]
+    python -m benchmarks.search [--repeats 5] [--only start,tiny,asynchronous,…] [--jobs 200] [--load 4] [--bodies 100]
 
 A and B of a ratio are measured interleaved in the same run, now A first and now B, and given as medians with their
 range. Run it on an otherwise idle machine.
@@ -9,12 +9,17 @@ range. Run it on an otherwise idle machine.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
+import os
 import random
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import orchestrator
@@ -25,27 +30,30 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.machine import topology
 
 SHORT_ENV_STEPS = 20_480
+TINY_N_ENVS, TINY_N_STEPS = 2, 32
 LEAST_ENV_STEPS, MOST_TO_LEAST = 10_240, 8.0
 GENERATION = 8
 SIMULATED_CORES = (2, 4, 8)
 PPO = {"n_steps": 256, "batch_size": 256}
 
 
-def short_jobs(folder: Path, count: int, start: str) -> Path:
+def short_jobs(
+    folder: Path, count: int, start: str, *, env_steps: int = SHORT_ENV_STEPS, n_envs: int = 8, n_steps: int = 256
+) -> Path:
     """A job file of ``count`` short trainings of one robot, which differ in their seed."""
     path = folder / "short.toml"
     path.write_text(
         f"""name = "short"
 [defaults]
-total_timesteps = {SHORT_ENV_STEPS}
-n_envs = 8
+total_timesteps = {env_steps}
+n_envs = {n_envs}
 eval_episodes = 0
 checkpoint_every = 1_000_000_000
 seeds = {list(range(count))}
 resources = {{ start = "{start}" }}
 [defaults.ppo]
-n_steps = 256
-batch_size = 256
+n_steps = {n_steps}
+batch_size = {min(256, n_envs * n_steps)}
 [[jobs]]
 name = "runner"
 xml = {json.dumps(str(ROOT / "mjcf/runner.xml"))}
@@ -54,37 +62,85 @@ xml = {json.dumps(str(ROOT / "mjcf/runner.xml"))}
     return path
 
 
-def start(repeats: int, *, jobs: int) -> list[Line]:
-    """Makespan of many short jobs whose workers are forked, against the same with workers that are exec'ed."""
-    ratios, makespans, differences = [], list[dict[str, float]](), 0
-    for number in range(repeats):
-        seconds: dict[str, float] = {}
-        weights: dict[str, list[str]] = {}
-        for how in both_ways(number, "exec", "fork"):
-            with tempfile.TemporaryDirectory() as name:
-                path = short_jobs(Path(name), jobs, how)
-                begun = time.perf_counter()
-                run = orchestrator.run(path, run_dir=Path(name) / "run")
-                seconds[how] = time.perf_counter() - begun
-                assert run.ok
-                weights[how] = [weights_of(result.job_dir) for result in run.results]
-        ratios.append(seconds["fork"] / seconds["exec"])
-        makespans.append(seconds)
-        differences += sum(one != other for one, other in zip(weights["exec"], weights["fork"], strict=True))
-    cores = topology.detect().capacity
-    what = f"{jobs} jobs of {SHORT_ENV_STEPS:,} env_steps of runner on {cores} cores"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortRun:
+    """One run of :func:`short_jobs`."""
+
+    makespan_s: float
+    cpu_s: float
+    """Of the supervisor and of all workers."""
+    weights: Sequence[str]
+
+
+def measured_run(count: int, how: str, **settings: int) -> ShortRun:
+    with tempfile.TemporaryDirectory() as name:
+        path = short_jobs(Path(name), count, how, **settings)
+        before, begun = sum(os.times()[:4]), time.perf_counter()
+        run = orchestrator.run(path, run_dir=Path(name) / "run")
+        makespan_s, cpu_s = time.perf_counter() - begun, sum(os.times()[:4]) - before
+        assert run.ok
+        weights = [weights_of(result.job_dir) for result in run.results]
+    return ShortRun(makespan_s=makespan_s, cpu_s=cpu_s, weights=weights)
+
+
+def start_lines(what: str, runs: Sequence[Mapping[str, ShortRun]], forked: str, most: float) -> list[Line]:
+    """:param runs: of each repeat, that with ``exec`` and that with ``forked``.
+    :param most: the target of the ratio.
+    """
+    differences = sum(
+        one != other for run in runs for one, other in zip(run["exec"].weights, run[forked].weights, strict=True)
+    )
+    ratios = [run[forked].makespan_s / run["exec"].makespan_s for run in runs]
     return [
-        at_most(f"{what}: makespan forked / exec'ed", ratios, 0.75),
-        at_most(f"{what}: makespan in seconds, forked", [seconds["fork"] for seconds in makespans]),
-        at_most(f"{what}: makespan in seconds, exec'ed", [seconds["exec"] for seconds in makespans]),
+        at_most(f"{what}: makespan {forked} / exec", ratios, most),
+        at_most(f"{what}: CPU seconds {forked} / exec", [run[forked].cpu_s / run["exec"].cpu_s for run in runs]),
+        at_most(f"{what}: makespan in seconds, {forked}", [run[forked].makespan_s for run in runs]),
+        at_most(f"{what}: makespan in seconds, exec", [run["exec"].makespan_s for run in runs]),
         Line(
             what=f"{what}: jobs whose weights differ between the two",
-            measured=f"{differences} of {jobs * repeats}",
+            measured=f"{differences} of {sum(len(run['exec'].weights) for run in runs)}",
             target="0",
             good=differences == 0,
             values=[differences],
         ),
     ]
+
+
+def start(repeats: int, *, jobs: int) -> list[Line]:
+    """Makespan of many short jobs whose workers are forked, against the same with workers that are exec'ed."""
+    runs = [{how: measured_run(jobs, how) for how in both_ways(number, "exec", "fork")} for number in range(repeats)]
+    what = f"{jobs} jobs of {SHORT_ENV_STEPS:,} env_steps of runner on {topology.detect().capacity} cores"
+    return start_lines(what, runs, "fork", 0.75)
+
+
+def tiny(repeats: int, *, jobs: int, load: int) -> list[Line]:
+    """The same for jobs of a single iteration, by ``resources.start = "auto"``, idle and beside busy loops."""
+    settings = {"env_steps": TINY_N_ENVS * TINY_N_STEPS, "n_envs": TINY_N_ENVS, "n_steps": TINY_N_STEPS}
+    runs: dict[int, list[dict[str, ShortRun]]] = {0: [], load: []}
+    for number in range(repeats):
+        for loops in both_ways(number, *runs):
+            with busy_loops(loops):
+                hows = both_ways(number, "exec", "auto")
+                runs[loops].append({how: measured_run(jobs, how, **settings) for how in hows})
+    lines = []
+    for loops, of_load in runs.items():
+        beside = f"beside {loops} busy loops" if loops else "idle"
+        what = f"{jobs} jobs of {settings['env_steps']} env_steps of runner on {topology.detect().capacity} cores"
+        lines += start_lines(f"{what}, {beside}", of_load, "auto", 1.0)
+    return lines
+
+
+@contextlib.contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """``count`` processes that always want a CPU, in a session each, as programs of other users are."""
+    command = [sys.executable, "-I", "-S", "-c", "while True: pass"]
+    loops = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def asynchronous(repeats: int, *, bodies: int) -> list[Line]:
@@ -152,12 +208,16 @@ def weights_of(job_dir: Path | None) -> str:
 
 def main() -> None:
     options = argparse.ArgumentParser(add_help=False)
-    options.add_argument("--jobs", type=int, default=200, metavar="N", help="jobs of the part start (default: 200)")
+    options.add_argument(
+        "--jobs", type=int, default=200, metavar="N", help="jobs of the parts start and tiny (default: 200)"
+    )
+    options.add_argument("--load", type=int, default=4, metavar="N", help="busy loops of the part tiny (default: 4)")
     options.add_argument("--bodies", type=int, default=100, metavar="N", help="of the part asynchronous (default: 100)")
     options.add_argument("--figures", type=Path, metavar="DIR", help="also write figures of what was learned to DIR")
     chosen, _ = options.parse_known_args()
     parts: dict[str, Callable[[int], list[Line]]] = {
         "start": functools.partial(start, jobs=chosen.jobs),
+        "tiny": functools.partial(tiny, jobs=chosen.jobs, load=chosen.load),
         "asynchronous": functools.partial(asynchronous, bodies=chosen.bodies),
         "derl": derl,
         "asha": search_learning.asha,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from orchestrator.bench import plan, rank_benchmark, strong_scaling, tune, weak_scaling, workload
+from orchestrator.bench import forecast, plan, rank_benchmark, strong_scaling, tune, weak_scaling, workload
 from orchestrator.bench.baselines import BASELINES
-from orchestrator.bench.measurement import MeasurementLog
+from orchestrator.bench.forecast import Forecast
+from orchestrator.bench.measurement import Measurement, MeasurementLog
 from orchestrator.bench.plan import BenchOptions
 from orchestrator.bench.runner import Setup, set_up
 from orchestrator.bench.workload import Work
@@ -56,13 +58,44 @@ def _scaling(experiment: Experiment, options: BenchOptions, paths: RunPaths, wor
     about = {name: BASELINES[name].about for name in options.baselines}
     new = plan.document(experiment, work, machine, options, about, levels, remarks)
     log = MeasurementLog(paths.bench / "cells.jsonl")
+    fit = [level for level in levels if plan.has_slots(machine, level, 1)]
+    makespans_s: tuple[float, ...] = ()
+    if options.strong_seconds:
+        makespans_s = forecast.makespans_s(
+            strong_scaling.missing_levels(paths, fit),
+            jobs=len(experiment.jobs),
+            work_s=options.strong_seconds,
+            capacity=machine.capacity,
+        )
+    begun = plan.begin(paths.bench / "plan.json", new)
+    missing = log.missing(weak_scaling.planned_measurements(begun, unfit), options.retakes)
+    for line in _forecast(begun, missing, options, makespans_s).lines():
+        setup.tell(line)
     document, failed = weak_scaling.run(
         new, paths.bench / "plan.json", log, work, setup, without_pinned=unfit, retakes=options.retakes
     )
     if options.strong_seconds:
-        fit = [level for level in levels if plan.has_slots(machine, level, 1)]
         failed += strong_scaling.run(experiment, options, paths, fit, setup, document["calibration"]["throughput"])
     return failed
+
+
+def _forecast(
+    document: Mapping[str, Any], missing: Sequence[Measurement], options: BenchOptions, makespans_s: tuple[float, ...]
+) -> Forecast:
+    """What this call is about to do.
+
+    :param missing: the measurements that it is to take; a benchmark that is continued has the others.
+    """
+    room = {"cores": document["work"]["cores"], "capacity": document["machine"]["capacity"]}
+    is_calibrated = document["calibration"] is not None
+    return Forecast(
+        cells_s=tuple(forecast.cell_s(one.level, seconds=options.seconds, **room) for one in missing),
+        seconds=options.seconds,
+        calibration_s=0.0 if is_calibrated else forecast.cell_s(1, seconds=options.seconds, **room),
+        retakes=forecast.most_retakes(len(missing)) if options.retakes else 0,
+        makespans_s=makespans_s,
+        why_no_makespan="" if options.ranks is not None else options.why_no_strong,
+    )
 
 
 def _over_ranks(experiment: Experiment, options: BenchOptions, paths: RunPaths, work: Work, setup: Setup) -> int:
@@ -71,10 +104,16 @@ def _over_ranks(experiment: Experiment, options: BenchOptions, paths: RunPaths, 
     numbers, remarks = rank_benchmark.fitting(ranks, work, setup.machine)
     for remark in remarks:
         setup.tell(remark)
+    path, log = paths.bench / "ranks.json", MeasurementLog(paths.bench / "ranks.jsonl")
+    new = rank_benchmark.plan_of(experiment, work, setup.machine, options, numbers, remarks)
+    begun = plan.begin(path, new)
+    missing = log.missing(weak_scaling.planned_measurements(begun, ()), options.retakes)
+    for line in _forecast(begun, missing, options, ()).lines():
+        setup.tell(line)
     return weak_scaling.run(
-        rank_benchmark.plan_of(experiment, work, setup.machine, options, numbers, remarks),
-        paths.bench / "ranks.json",
-        MeasurementLog(paths.bench / "ranks.jsonl"),
+        new,
+        path,
+        log,
         work,
         setup,
         started_as=rank_benchmark.started_as,

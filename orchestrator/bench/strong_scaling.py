@@ -25,6 +25,7 @@ from orchestrator.executors.process import end_group
 from orchestrator.jobfile import Experiment
 
 FORMAT = 1
+FILE = "strong.json"
 LEAST_ITERATIONS = 3
 POLL_INTERVAL_S = 0.5
 
@@ -64,7 +65,7 @@ def run(
     :param rate: env_steps/s of one process, which converts ``strong_seconds`` to env_steps.
     :raises UsageError: ``strong.json`` was measured with other jobs, or the experiment cannot be run.
     """
-    path = paths.bench / "strong.json"
+    path = paths.bench / FILE
     on_cpus = [job for job in experiment.jobs if not job.resources.gpus]
     jobs, part = scaled(on_cpus, options.strong_seconds * rate)
     fingerprints = {job.job_id: job.spec.fingerprint() for job in experiment.jobs}
@@ -98,6 +99,16 @@ def run(
         but = f", but not all jobs were completed: {', '.join(lost)}" if lost else ""
         setup.tell(f"Strong scaling, {level} at once: {duration(entry['makespan_s'])}{but}")
     return sum(bool(incomplete(entries[str(level)], job_ids)) for level in levels)
+
+
+def missing_levels(paths: RunPaths, levels: Sequence[int]) -> list[int]:
+    """Those that :func:`run` would measure; all of them where earlier measurements cannot be read."""
+    try:
+        document = json.loads((paths.bench / FILE).read_text(encoding="utf-8"))
+        entries, job_ids = document["levels"], document["total_timesteps"]
+        return [level for level in levels if incomplete(entries.get(str(level)), job_ids)]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return list(levels)
 
 
 def incomplete(entry: Mapping[str, Any] | None, job_ids: Iterable[str]) -> list[str]:

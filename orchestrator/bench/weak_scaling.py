@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.bench import drift, plan
+from orchestrator.bench import drift, forecast, plan
 from orchestrator.bench.measurement import Measurement, MeasurementLog, describe, with_disturbance
 from orchestrator.bench.runner import Setup, measure
 from orchestrator.bench.workload import Work
 from orchestrator.core.errors import UsageError
-from orchestrator.core.text import duration
+from orchestrator.core.text import count, duration
 
 TIME_LIMIT_FACTOR = 4.0
 """Time limit of a measurement, in durations of the calibration; longer where processes share cores."""
@@ -76,8 +76,7 @@ def run(
     document = plan.begin(path, new)
     plan.write(path, document)
     document = _calibrated(path, document, work, setup)
-    every = [Measurement(baseline=name, level=level, repeat=repeat) for name, level, repeat in document["order"]]
-    planned = [one for one in every if one.baseline != "pinned" or one.level not in without_pinned]
+    planned = planned_measurements(document, without_pinned)
     cell_s, tell = document["calibration"]["cell_s"], setup.tell
     queue = deque(log.missing(planned, retakes))
     if len(queue) < len(planned):
@@ -85,6 +84,7 @@ def run(
     if queue:
         tell(f"{len(queue)} measurements to take, about {duration(cell_s * len(queue))} if none is slow.")
     done, begun = 0, time.monotonic()
+    retakes_left, given_up = forecast.most_retakes(len(queue)), set[Measurement]()
     while queue:
         measurement = queue.popleft()
         started, its_work = started_as(measurement, work)
@@ -99,13 +99,26 @@ def run(
         )
         record = {**record, **measurement.key()}
         is_disturbed = record["status"] != "failed" and bool(record["disturbance"])
-        again = is_disturbed and log.disturbed()[measurement] < retakes
+        is_worth_it = is_disturbed and log.disturbed()[measurement] < retakes
+        again = is_worth_it and retakes_left > 0
         record = with_disturbance(record, again=again)
         log.append(record)
         if again:
             queue.append(measurement)
+            retakes_left -= 1
+        elif is_worth_it:
+            given_up.add(measurement)
         done += 1
         each_s = (time.monotonic() - begun) / done
         remaining = f", about {duration(each_s * len(queue))} remaining" if queue else ""
         tell(f"[{done}/{done + len(queue)}] {measurement}: {describe(record)}{remaining}")
-    return document, len(log.missing(planned, retakes))
+    if given_up:
+        text = f"{count(len(given_up), 'disturbed measurement')} not taken again, as too many were disturbed"
+        tell(f"{text}. The same command takes them again; a machine without other load needs no retakes.")
+    return document, len(set(log.missing(planned, retakes)) - given_up)
+
+
+def planned_measurements(document: Mapping[str, Any], without_pinned: Collection[int]) -> list[Measurement]:
+    """Those of a plan, in order. :param without_pinned: levels at which the baseline "pinned" is left out."""
+    every = [Measurement(baseline=name, level=level, repeat=repeat) for name, level, repeat in document["order"]]
+    return [one for one in every if one.baseline != "pinned" or one.level not in without_pinned]

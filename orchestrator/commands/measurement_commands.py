@@ -14,6 +14,7 @@ from orchestrator.commands.shared_options import AsJson, Learner, RunDir, Settin
 from orchestrator.core.errors import UsageError
 
 app = typer.Typer()
+STRONG_SECONDS = 120.0
 
 
 @app.command()
@@ -80,11 +81,22 @@ def bench(
     set_: Settings = None,
     seed: Annotated[int, Option(min=0, help="Seed of the order of the measurements.")] = 0,
     retakes: Annotated[int, Option(min=0, help="How often a measurement that was disturbed is repeated at most.")] = 2,
-    strong: Annotated[bool, Option(help="Also measure the makespan of the whole job file.")] = True,
+    strong: Annotated[
+        bool | None,
+        Option(
+            "--strong/--no-strong",
+            help="Also measure the makespan of the whole job file.",
+            show_default="unless --levels or --arms are given without --strong-seconds",
+        ),
+    ] = None,
     strong_seconds: Annotated[
-        float,
-        Option(min=1.0, help="For the makespan the job file is scaled down to this work, in seconds on one core."),
-    ] = 120.0,
+        float | None,
+        Option(
+            min=1.0,
+            help="For the makespan the job file is scaled down to this work, in seconds on one core.",
+            show_default=f"{STRONG_SECONDS:g}",
+        ),
+    ] = None,
     tune: Annotated[
         bool,
         Option(
@@ -106,6 +118,12 @@ def bench(
 
     if tune and ranks is not None:
         raise UsageError("--tune and --ranks are separate measurements; give only one of them")
+    is_part = levels != "auto" or arms is not None
+    why_no_strong = ""
+    if strong is False:
+        why_no_strong = "--no-strong"
+    elif strong is None and strong_seconds is None and is_part:
+        why_no_strong = f"{'--levels' if levels != 'auto' else '--arms'} asks for a part; --strong measures it, too"
     experiment = load(jobs, overrides=shared.overrides(set_, learner))
     for warning in experiment.warnings:
         shared.print_progress(f"warning: {warning}")
@@ -118,7 +136,8 @@ def bench(
         seed=seed,
         job=job,
         retakes=retakes,
-        strong_seconds=strong_seconds if strong else 0.0,
+        strong_seconds=0.0 if why_no_strong else strong_seconds or STRONG_SECONDS,
+        why_no_strong=why_no_strong,
         tune=tune,
         ranks=ranks,
     )

@@ -15,6 +15,10 @@ SELFTEST_VARIABLE = "ORCHESTRATOR_SELFTEST"
 NICE_VARIABLE = "ORCHESTRATOR_NICE"
 """The niceness that the worker's session is given: of its job, or of the supervisor where that is more; unset: 0."""
 
+START_VARIABLE = "ORCHESTRATOR_START"
+"""How the worker was started: :data:`FORKED`, or why it was exec'ed although it was to be forked; unset: exec'ed."""
+FORKED = "fork"
+
 HOLDERS_VARIABLE = "ORCHESTRATOR_CPU_HOLDERS"
 """Folder in which experiments of all users say which CPUs they hold, in place of the fixed one: for tests."""
 

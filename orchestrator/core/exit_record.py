@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from orchestrator.core.decoding import decode
 from orchestrator.core.regular_files import read_regular
@@ -17,7 +18,7 @@ LARGEST_BYTES = 1 << 20
 """A larger ``exit.json`` is not read: no worker writes one."""
 MOST_MEASURES, LONGEST_NAME = 50, 100
 """Measures that are kept of an evaluation, and characters of the name of each."""
-_TEXTS = ("message", "traceback", "learner_reason", "unsaveable")
+_TEXTS = ("message", "traceback", "learner_reason", "unsaveable", "why_exec")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +59,10 @@ class ExitRecord:
     """Episodes that ended because physics diverged, where that does not end the job."""
     advanced_at: Sequence[int] | None = None
     """env_steps at which the stages of its curriculum after the first began; None: it has none."""
+    start: Literal["exec", "fork"] | None = None
+    """How the process was started; None: by a version that does not say."""
+    why_exec: str = ""
+    """Why it was exec'ed although it was to be forked."""
     cpus: Sequence[int] | None = None
     """CPUs that the worker was allowed at its end; a job may have moved itself. None where that is unknown."""
 

@@ -25,8 +25,9 @@ from orchestrator.core.decoding import Positive
 from orchestrator.core.errors import IllegalTransition
 from orchestrator.core.worker_spec import WorkerSpec
 
-Start: TypeAlias = Literal["exec", "fork"]
-"""How a worker starts: as a new Python process, or forked from one that has imported its packages already."""
+Start: TypeAlias = Literal["auto", "exec", "fork"]
+"""How a worker starts: as a new Python process, forked from one that has imported its packages already, or whichever
+of these is faster (:func:`orchestrator.supervisor.start_choice.choose`)."""
 
 GPU_PARTS = 10_000
 """Shares of a GPU are multiples of 1/10,000, as in Ray."""
@@ -50,7 +51,7 @@ class Resources:
     """Niceness of each rank; 0: that of whoever launches it, which is never lowered."""
     min_free_disk_mib: int = 0
     """Free space of the run directory's file system below which the job is not launched."""
-    start: Start = "exec"
+    start: Start = "auto"
     move: bool = True
     """Whether it may be moved to other CPUs while it runs."""
 
@@ -109,7 +110,7 @@ class Job:
 
     @property
     def why_exec(self) -> str | None:
-        """Why its worker is exec'ed even with ``start = "fork"``; None where it can be forked."""
+        """Why its worker is exec'ed whatever ``resources.start`` is; None where it can be forked."""
         spec, resources = self.spec, self.resources
         is_users = spec.search_path is not None or spec.env is not None or spec.entry_point is not None
         reasons = (

@@ -56,7 +56,7 @@ class Launch:
     fork: bool = False
     """Whether the worker is forked from the template process, where that is possible, instead of exec'ed."""
     why_exec: str = ""
-    """Why it is exec'ed although the job is to be forked."""
+    """Why it is exec'ed although the user wants the job to be forked."""
 
     def cpus_of(self, rank: int) -> tuple[int, ...]:
         each = len(self.cpus) // self.ranks
@@ -132,6 +132,17 @@ class Executor(Protocol):
 
     The ranks of an attempt end together: when one fails, the others are killed at once.
     """
+
+    @property
+    def never_forks(self) -> str:
+        """Why it execs every worker; empty where workers can be forked."""
+
+    def prepare_to_fork(self) -> bool:
+        """Begin, or go on, to prepare what workers are forked from. Returns at once.
+
+        Returns False while launches with ``fork`` should wait, since they would be exec'ed now. :meth:`poll` returns
+        when they need not wait any more.
+        """
 
     def submit(self, launch: Launch) -> Handle:
         """Start the attempt. :raises OSError: it could not be started, and no rank of it is left."""

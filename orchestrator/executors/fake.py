@@ -67,6 +67,11 @@ class FakeExecutor:
     _alive: dict[Handle, _Attempt] = field(default_factory=dict)
     _ticket: Iterator[int] = field(default_factory=itertools.count)
 
+    never_forks = ""
+
+    def prepare_to_fork(self) -> bool:
+        return True
+
     def now(self) -> float:
         return self.time_s
 

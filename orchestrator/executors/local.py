@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import select
 import selectors
 import signal
 import subprocess
@@ -102,6 +101,14 @@ class LocalExecutor:
     def __post_init__(self) -> None:
         self._template = WorkerTemplate(command=self.template_command, token=self._token)
 
+    @property
+    def never_forks(self) -> str:
+        is_other = tuple(self.worker_command) != WORKER_COMMAND and tuple(self.template_command) == TEMPLATE_COMMAND
+        return "another program is started in place of the worker" if is_other else ""
+
+    def prepare_to_fork(self) -> bool:
+        return self._template.prepare(self.environment)
+
     def submit(self, launch: Launch) -> Handle:
         if not self._groups and time.monotonic() >= self._next_sample:
             self._template.take_kills()  # they are in the number that follows
@@ -129,6 +136,9 @@ class LocalExecutor:
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         deadline = time.monotonic() + timeout_s
+        if not self._groups:
+            self._template.wait(timeout_s)
+            return []
         while True:
             remaining_s = max(0.0, deadline - time.monotonic())
             ended = self._wait_for_exits(remaining_s)
@@ -183,9 +193,6 @@ class LocalExecutor:
 
     def _wait_for_exits(self, timeout_s: float) -> list[tuple[RankGroup[WorkerProcess], WorkerProcess]]:
         """Ranks that have ended. Waits for the first one, but returns when progress is to be read."""
-        if not self._groups:
-            select.select([], [], [], timeout_s)
-            return []
         polled = [
             (group, worker) for group in self._groups.values() for worker in group.running if worker.pidfd is None
         ]
@@ -193,8 +200,6 @@ class LocalExecutor:
         return [key.data for key, _ in ready] + [rank for rank in polled if process.has_ended(rank[1].pid)]
 
     def _read_channels(self) -> list[Event]:
-        if not self._groups:
-            return []
         events: list[Event] = []
         for key, _ in self._channels.select(0):
             group, worker = key.data

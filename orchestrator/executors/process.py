@@ -157,6 +157,7 @@ def start(
             if started:
                 log.write(f"worker: started by exec, and not by fork: {started}\n".encode(errors="backslashreplace"))
                 log.flush()
+            added = {**added, environment.START_VARIABLE: started or None}
             started = _exec(command, launch, rank, log, token=token, added=added)
     popen, channel = started
     try:

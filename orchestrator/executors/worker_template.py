@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -28,8 +29,11 @@ from orchestrator.executors.process import ForkedProcess, Started
 TEMPLATE_COMMAND = (sys.executable, "-m", "orchestrator.worker.template")
 TOKEN_BYTES = 512
 """Length of the template's token, in whose place a forked worker writes its own."""
-IMPORT_PATIENCE_S = 2.0
-"""How long launches wait for a template that imports its packages; after that, workers are exec'ed until it has."""
+IMPORT_PATIENCE_S = 60.0
+"""How long launches wait for a template that imports its packages; after that, workers are exec'ed until it has.
+
+They wait because an exec'ed worker would make the same imports, which take at least as long beside those of the
+template. The limit is for imports that hang."""
 FORK_PATIENCE_S = 2.0
 """A template that does not fork a worker within this time is replaced: a fork takes some 8 ms of an idle core."""
 KILL_PATIENCE_S = 2.0
@@ -37,6 +41,8 @@ KILL_PATIENCE_S = 2.0
 MOST_FAILURES = 3
 """After so many failures in a row, or hangs altogether, no further template is started."""
 CHUNK = 1 << 16
+ANY_LAUNCH = Launch(job_id="", number=0, job_dir=Path("/"), cpus=(), gpus=(), threads=1)
+"""What the template is started for; each worker's own environment is part of its order."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,10 +70,23 @@ class WorkerTemplate:
     _refused: str | None = field(default=None, init=False)
     """Why no template is started any more."""
 
+    def prepare(self, added: Mapping[str, str | None]) -> bool:
+        """Start a template where there is none. Returns at once whether :meth:`fork` would not wait for its imports.
+
+        :param added: variables set in its environment; None removes one.
+        """
+        self._look_for(process.worker_environment(ANY_LAUNCH, 0, channel=None, token=self.token, added=added))
+        return self._is_ready or self._refused is not None or time.monotonic() >= self._wait_until
+
+    def wait(self, timeout_s: float) -> None:
+        """Until the template has imported its packages, or has ended; where none imports, for the whole time."""
+        awaited = [] if self._control is None or self._is_ready else [self._control]
+        select.select(awaited, [], [], timeout_s)
+
     def fork(self, launch: Launch, log: IO[bytes], *, token: str, added: Mapping[str, str | None]) -> Started | str:
         """Fork a worker, which then waits for a byte on its channel. Returns why it has to be exec'ed, if it has to.
 
-        The first one waits until the template has imported its packages, unless that takes long.
+        Where :meth:`prepare` was not called before, it waits until the template has imported its packages.
         """
         variables = process.worker_environment(launch, 0, channel=None, token=token, added=added)
         if (why := self._why_not(variables)) is not None:
@@ -125,28 +144,42 @@ class WorkerTemplate:
         self._is_ready = False
 
     def _why_not(self, variables: Mapping[str, str]) -> str | None:
-        """Why no worker can be forked now; starts a template where there is none."""
-        if self._popen is None and self._refused is None:
-            self._start(variables)
+        """Why no worker can be forked now; starts a template where there is none, and waits for its imports."""
+        self._look_for(variables)
         if self._control is not None and not self._is_ready:
-            self._control.settimeout(max(0.0, self._wait_until - time.monotonic()))
-            try:
-                line = self._control.recv(CHUNK)
-            except (BlockingIOError, TimeoutError):
-                return "the template process is still importing its packages"
-            except ConnectionResetError:
-                line = b""
-            if line:
-                self._refused = ForkAnswer.from_line(line).problem
-                self._is_ready = self._refused is None
-                self._control.settimeout(FORK_PATIENCE_S)
-            else:
-                self._lost()
-            if self._refused is not None:
-                self.close()
+            self.wait(max(0.0, self._wait_until - time.monotonic()))
+            self._look_for(variables)
         if self._refused is not None:
             return f"the template process: {self._refused}"
-        return None if self._is_ready else "the template process has ended"
+        if self._is_ready:
+            return None
+        is_lost = self._control is None
+        return "the template process has ended" if is_lost else "the template process is still importing its packages"
+
+    def _look_for(self, variables: Mapping[str, str]) -> None:
+        """Start a template where there is none, and take note of its answer if it has imported its packages."""
+        if self._popen is None:
+            if self._refused is None:
+                self._start(variables)
+            return
+        assert self._control is not None
+        if self._is_ready:
+            return
+        self._control.setblocking(False)
+        try:
+            line = self._control.recv(CHUNK)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            line = b""
+        if not line:
+            self._lost()
+            return
+        self._refused = ForkAnswer.from_line(line).problem
+        self._is_ready = self._refused is None
+        self._control.settimeout(FORK_PATIENCE_S)
+        if self._refused is not None:
+            self.close()
 
     def _start(self, variables: Mapping[str, str]) -> None:
         mark = "template".ljust(TOKEN_BYTES - len(self.token) - 1, "-")

@@ -134,7 +134,7 @@ def progress_of(view: View, indices: Mapping[str, int]) -> ExperimentProgress:
         counts={state: number for state, number in view.counts.items() if number},
         running=tuple(_progress_of(attempt, indices) for attempt in view.active),
         env_steps_per_s=speed,
-        remaining_s=view.steps_to_go / speed if speed else None,
+        remaining_s=view.remaining_s,
     )
 
 

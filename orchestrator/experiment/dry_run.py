@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -27,7 +27,8 @@ from orchestrator.experiment.training_time import BegunSearch, SearchTime
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow, search_events
 from orchestrator.ledger.search_events import Spent
-from orchestrator.supervisor import free_disk, job_directory
+from orchestrator.supervisor import free_disk, job_directory, start_choice
+from orchestrator.supervisor.start_choice import StartChoice
 from orchestrator.supervisor.stop_signals import StopRequests
 
 Action: TypeAlias = Literal["start", "resume", "restart", "extend", "refuse", "none"]
@@ -46,6 +47,10 @@ class Prospect:
     changes: Sequence[str] = ()
     """What is declared differently now."""
 
+    @property
+    def is_launched(self) -> bool:
+        return self.action in ("start", "resume", "restart", "extend")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
@@ -61,6 +66,8 @@ class DryRun:
     """Why a run would be refused as another search, or another comparison at rungs, has begun; empty otherwise."""
     search_time: SearchTime | None = None
     """Of a search, from its start or from what it has done so far; None where there is none."""
+    starts: Mapping[str, StartChoice] = field(default_factory=dict)
+    """``job_id`` → how its worker would be started, of every job that would be launched."""
 
 
 def dry_run(
@@ -116,7 +123,16 @@ def dry_run(
         holder=holder,
         refusal=refusal,
         search_time=_search_time(experiment, plan, begun),
+        starts=_starts(plan, prospects),
     )
+
+
+def _starts(plan: Plan, prospects: Mapping[str, Prospect]) -> dict[str, StartChoice]:
+    """As the run would choose where no job waits for another."""
+    launched = [job for job in plan.jobs if prospects[job.job_id].is_launched]
+    due = sum(map(start_choice.is_forkable, launched))
+    never_forks = plan.backend.executor.never_forks
+    return {job.job_id: start_choice.choose(job, due=due, never_forks=never_forks) for job in launched}
 
 
 def _begun(rows: Collection[JobRow], spent: Spent | None) -> BegunSearch | None:

@@ -110,7 +110,8 @@ class TrialTemplate:
         if problems:
             return ()
         merged = merged if seeds is None else {**merged, "seeds": seeds}
-        merged["resources"] = {**merged["resources"], "start": merged["resources"]["start"] or "fork"}
+        if merged["resources"]["start"] == "auto":  # trials come one by one, and more are to come
+            merged["resources"] = {**merged["resources"], "start": "fork"}
         robot = replace(self.robot, name=f"{_name_of(self.robot, merged)}-{name}")
         jobs = _jobs(merged, (), robot, where=self.settings.where, base=self.base, names=JobNames(), problems=problems)
         return tuple(replace(job, point=dict(point)) for job in jobs)
@@ -291,7 +292,7 @@ def _jobs(
         log_mib=table["log"],
         nice=table["nice"],
         min_free_disk_mib=table["min_free_disk"],
-        start=table["start"] or "exec",
+        start=table["start"],
         move=table["move"],
     )
     every = merged["checkpoint_every"]

@@ -55,11 +55,12 @@ class ResourcesTable(TomlTable):
         "Whether a worker that waits for its CPU, because others use it, is moved to an idle one. Weights stay equal.",
         False,
     )
-    start: Start | None = key(
-        None,
-        "How a worker starts: exec (a new Python process, the default) or fork (from a process that has imported its "
-        "packages already; the default in a search), which saves short jobs most of their start.",
-        "fork",
+    start: Start = key(
+        "auto",
+        "How a worker starts: exec (a new Python process), fork (from a process that has imported its packages "
+        "already), which saves short jobs most of their start, or auto: fork in a search, and where three or more jobs "
+        "are due that can be forked.",
+        "exec",
     )
 
 

@@ -138,6 +138,10 @@ class AttemptRow(TypedDict):
     cpu_s: float | None
     cause: str | None
     message: str | None
+    start: str | None
+    """``exec`` or ``fork``: how its worker was started."""
+    why_exec: str | None
+    """Why it was exec'ed, as far as its worker knows: although it was to be forked."""
 
 
 DECLARED: Mapping[str, tuple[type, ...]] = {
@@ -328,7 +332,15 @@ def attempt_of(row: sqlite3.Row) -> Attempt:
 
 
 def attempt_row(row: sqlite3.Row, history: CpuHistory | None = None) -> AttemptRow:
-    values = {"cpus": parsed_json(row["cpus"]), "cpu_spans": [], "competitors": [], "cpu_s": _record(row).get("cpu_s")}
+    record = _record(row)
+    values = {
+        "cpus": parsed_json(row["cpus"]),
+        "cpu_spans": [],
+        "competitors": [],
+        "cpu_s": record.get("cpu_s"),
+        "start": record.get("start"),
+        "why_exec": record.get("why_exec") or None,
+    }
     attempt = cast(AttemptRow, checked(AttemptRow, _in_order(AttemptRow, row, values)))
     history = history or CpuHistory()
     attempt["cpu_spans"] = history.spans(attempt["started_at"], attempt["cpus"])

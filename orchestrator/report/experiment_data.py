@@ -36,6 +36,7 @@ from orchestrator.report.experiment_facts import (
 )
 from orchestrator.report.number_format import plain
 from orchestrator.report.search_data import SearchFacts
+from orchestrator.supervisor import start_choice
 
 COPIED = (
     *("job_id", "name", "state", "cause", "message", "task", "seed", "learner", "learner_reason", "attempts"),
@@ -128,7 +129,16 @@ def _attempt(row: AttemptRow, declared: JobRow, paths: RunPaths, running: bool, 
     if until is None:
         until = now if running else _last_written(job.timings_csv, row["started_at"])
     at_work = running and row["ended_at"] is None
-    return {**row, "cpu_s": cpu_s, "at_work": at_work, "until": max(until, row["started_at"])}
+    # On another machine, its executor may be one that never forks.
+    has_reason = row["start"] == "exec" and (row["node"] is None or row["why_exec"] is not None)
+    why_exec = start_choice.why_execed(declared.job, row["why_exec"]) if has_reason else None
+    return {
+        **row,
+        "why_exec": why_exec,
+        "cpu_s": cpu_s,
+        "at_work": at_work,
+        "until": max(until, row["started_at"]),
+    }
 
 
 def _last_written(path: Path, otherwise: float) -> float:

@@ -17,7 +17,7 @@ Timings: TypeAlias = Mapping[str, float | None]
 
 
 class ReportedAttempt(AttemptRow):
-    """An attempt; ``cpu_s`` is that of all ranks."""
+    """An attempt; ``cpu_s`` is that of all ranks, and ``why_exec`` is known of every worker of this machine."""
 
     at_work: bool
     until: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -190,7 +191,22 @@ def _schedule(attempts: Sequence[ReportedAttempt], jobs: Sequence[ReportedJob]) 
         "they held a CPU; else they waited for a CPU that was used by others, or for the disk.",
         draw=partial(figures.schedule, attempts, use),
     )
-    return [Section(title="Schedule", parts=[figure])]
+    return [Section(title="Schedule", parts=[figure, *_starts(attempts)])]
+
+
+def _starts(attempts: Sequence[ReportedAttempt]) -> list[Text]:
+    """How workers were started, and why; nothing where that is not known."""
+    starts = Counter(attempt["start"] for attempt in attempts if attempt["start"] is not None)
+    reasons = Counter(attempt["why_exec"] for attempt in attempts if attempt["start"] == "exec")
+    if not starts:
+        return []
+    ways = []
+    if forked := starts["fork"]:
+        ways.append(f"{forked:,} forked from a process that had imported their packages")
+    if execed := starts["exec"]:
+        known = "; ".join(f"{plain(why)} ({times:,})" for why, times in reasons.most_common() if why)
+        ways.append(f"{execed:,} started as new Python processes" + (f": {known}" if known else ""))
+    return [Text(sentences=[f"Of {starts.total():,} workers that have ended, {' and '.join(ways)}."])]
 
 
 def _cpu_share(job: ReportedJob) -> float | None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import math
 import os
 import shlex
 import shutil
@@ -19,7 +20,7 @@ from random import Random
 from orchestrator.core import temporary_folder
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import last_line
+from orchestrator.core.text import count, last_line, listed
 from orchestrator.executors.local import OrphanReaper
 from orchestrator.machine import topology
 from orchestrator.selftest import round_folder, small_experiment
@@ -33,6 +34,8 @@ MINUTES = 10.0
 MOST_RESUMES = 4
 START_UP_S = 3.0
 """A fault during start-up comes within this time."""
+OF_UNDISTURBED = 1.5
+"""How long a round takes, in times of the undisturbed training: what a fault interrupts is resumed."""
 AT_START_UP, LATEST = 0.25, 0.9
 """Share of faults that come during start-up; the others come within this share of the iterations of all jobs."""
 TRACEBACK = "Traceback (most recent call last)"
@@ -64,11 +67,18 @@ class FaultRow:
     """What came of one kind of fault."""
 
     fault: str
+    rounds: int = 0
+    """In how many rounds it was to be applied."""
     applied: int = 0
     shortfalls: dict[int, list[str]] = field(default_factory=dict)
     """Number of the round → what fell short."""
     not_applicable: str | None = None
     """Why this machine does not allow it."""
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether a round was for it, or is not possible."""
+        return self.rounds > 0 or self.not_applicable is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +90,10 @@ class SelftestResult:
     """Number of rounds that were finished."""
     took_s: float
     rows: Sequence[FaultRow]
+    not_reached: Sequence[str]
+    """Kinds of faults for which the time did not suffice, or that came after the round that fell short."""
+    minutes_for_all: float | None
+    """With so many minutes each kind would come once, by the rounds so far; None where all were reached."""
     kept: Path | None
     """The folder of the rounds that fell short; None where none did."""
     interrupted: bool
@@ -111,10 +125,14 @@ class Moment:
 
 
 def planned(seed: int, number: int, faults: Sequence[Fault]) -> tuple[Fault, Moment, Random]:
-    """Fault and moment of a round, and what else it draws. Every fault comes once before any comes again."""
+    """Fault and moment of a round, and what else it draws. Every fault comes once before any comes again.
+
+    Important ones come first, and are otherwise in random order as the others are.
+    """
     cycle, index = divmod(number - 1, len(faults))
     rng = Random(f"{seed}/{number}")
-    return Random(f"{seed}/order/{cycle}").sample(faults, len(faults))[index], Moment.drawn(rng), rng
+    shuffled = Random(f"{seed}/order/{cycle}").sample(faults, len(faults))
+    return sorted(shuffled, key=lambda fault: not fault.is_important)[index], Moment.drawn(rng), rng
 
 
 def selftest(options: SelftestOptions, tell: Callable[[str], None]) -> SelftestResult:
@@ -147,6 +165,7 @@ def selftest(options: SelftestOptions, tell: Callable[[str], None]) -> SelftestR
     rows = [row for row in campaign.rows.values() if row.shortfalls or row.fault != UNDISTURBED.name]
     if options.only_round is not None:
         rows = [row for row in rows if row.shortfalls or row.applied or row.not_applicable]
+    not_reached = [] if options.only_round is not None else [row.fault for row in rows if not row.is_reached]
     fell_short = any(row.shortfalls for row in rows)
     if not fell_short:
         shutil.rmtree(root, ignore_errors=True)
@@ -156,6 +175,8 @@ def selftest(options: SelftestOptions, tell: Callable[[str], None]) -> SelftestR
         rounds=campaign.rounds,
         took_s=round(time.monotonic() - campaign.begun, 1),
         rows=rows,
+        not_reached=not_reached,
+        minutes_for_all=campaign.minutes_for_all() if not_reached else None,
         kept=root if fell_short else None,
         interrupted=interrupted,
     )
@@ -174,6 +195,7 @@ class _Campaign:
     expected: dict[str, JobResult] | None = field(default=None, init=False)
     iterations: Counter[str] = field(default_factory=Counter, init=False)
     """Those of the undisturbed experiment."""
+    undisturbed_s: float = field(default=0.0, init=False)
     with_ranks: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -185,14 +207,21 @@ class _Campaign:
 
     def run(self) -> None:
         self.tell(f"seed {self.seed}, in {self.root}")
+        kinds = count(sum(not row.is_reached for row in self._fault_rows()), "kind of fault", "kinds of faults")
+        if self.options.only_round is None:
+            text = f"{kinds}, one in each round, the important ones first, for {self.options.minutes:g} min"
+            self.tell(f"{text}; how many fit is told once the undisturbed training has been timed")
         self._take_round(0, UNDISTURBED, Moment(share=0.0, delay_s=0.0), Random(self.seed))
         if self.rows[UNDISTURBED.name].shortfalls:
             return
         until = self.begun + 60.0 * self.options.minutes
+        self.undisturbed_s = time.monotonic() - self.begun
+        if self.options.only_round is None:
+            self.tell(self._what_fits(until))
         numbers = itertools.count(1) if self.options.only_round is None else [self.options.only_round]
-        for count, number in enumerate(numbers):
+        for taken, number in enumerate(numbers):
             if time.monotonic() >= until and self.options.only_round is None:
-                if count == 0:
+                if taken == 0:
                     raise UsageError(
                         f"--minutes {self.options.minutes:g} is too short here: the undisturbed training alone took"
                         f" {time.monotonic() - self.begun:.0f} s, so no fault was applied. Give more minutes"
@@ -202,8 +231,41 @@ class _Campaign:
             if self.rows[fault.name].not_applicable is None:
                 self._take_round(number, fault, moment, rng)
 
+    def _fault_rows(self) -> list[FaultRow]:
+        return [row for row in self.rows.values() if row.fault != UNDISTURBED.name]
+
+    @property
+    def _round_s(self) -> float:
+        """Of the rounds so far, or what is expected of them before the first."""
+        if not self.rounds:
+            return OF_UNDISTURBED * self.undisturbed_s
+        return (time.monotonic() - self.begun - self.undisturbed_s) / self.rounds
+
+    def minutes_for_all(self) -> float:
+        """So that each kind of fault comes once."""
+        kinds = sum(row.not_applicable is None for row in self._fault_rows())
+        return math.ceil((self.undisturbed_s + kinds * self._round_s) / 60.0)
+
+    def _what_fits(self, until: float) -> str:
+        faults = [planned(self.seed, number, self.options.faults)[0] for number in self._first_rounds()]
+        names = [fault.name for fault in faults if self.rows[fault.name].not_applicable is None]
+        left_s = max(0.0, until - time.monotonic())
+        fit = math.ceil(left_s / max(0.001, self._round_s))  # a round that has begun is finished
+        took = f"the undisturbed training took {self.undisturbed_s:.0f} s, so a round takes about {self._round_s:.0f} s"
+        if fit >= len(names):
+            return f"{took}: all {len(names)} kinds of faults fit into {self.options.minutes:g} min"
+        which = (
+            f"{fit} of {len(names)} kinds of faults fit into {self.options.minutes:g} min ({listed(names[:fit], fit)})"
+        )
+        return f"{took}: {which}; --minutes {self.minutes_for_all():g} is enough for each of them once"
+
+    def _first_rounds(self) -> range:
+        """In which each kind comes once."""
+        return range(1, len(self.options.faults) + 1)
+
     def _take_round(self, number: int, fault: Fault, moment: Moment, rng: Random) -> None:
         begun, row = time.monotonic(), self.rows[fault.name]
+        row.rounds += 1
         what = f"round {number}: {fault.name}, {moment}" if number else "undisturbed"
         folder = self.root / f"round-{number}"
         outcome, texts = "", list[str]()

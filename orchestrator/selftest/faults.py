@@ -51,6 +51,8 @@ class Fault:
     has_failing_job: bool = False
     output: Output = "log"
     on_small_disk: bool = False
+    is_important: bool = False
+    """Whether it comes before the others: it is frequent where trainings run, or costs most if it is not survived."""
 
 
 def _send(role: Role, number: signal.Signals, run: CommandRun, rng: Random) -> bool:
@@ -155,17 +157,23 @@ def _signals() -> Iterator[Fault]:
                 apply=partial(_send, role, number),
                 may_end=role == "supervisor" and number != signal.SIGSTOP,
                 jobs={"worker": OF_ONE_PROCESS, "rank": (OF_RANKS,)}.get(role, ()),
+                is_important=role in ("supervisor", "worker") and number == signal.SIGKILL,
             )
 
 
 FAULTS: Sequence[Fault] = (
     *_signals(),
-    Fault(name="full disk", apply=_fill_disk, may_end=True, on_small_disk=True),
+    Fault(name="full disk", apply=_fill_disk, may_end=True, on_small_disk=True, is_important=True),
     Fault(name="limit on the size of files", apply=_limit_files, may_end=True, may_fail=True),
     Fault(name="ledger locked", apply=_lock_ledger),
     Fault(name="terminal not read", apply=_begin_to_read, output="terminal"),
     Fault(name="full pipe not read", apply=_begin_to_read, output="pipe"),
-    Fault(name="checkpoint truncated", apply=partial(_damage, _newest_checkpoints, _truncate), may_end=True),
+    Fault(
+        name="checkpoint truncated",
+        apply=partial(_damage, _newest_checkpoints, _truncate),
+        may_end=True,
+        is_important=True,
+    ),
     Fault(name="robot edited", apply=partial(_damage, _robots, _edit), may_end=True),
     Fault(name="error that is no UTF-8", apply=lambda *_: True, has_failing_job=True),
 )

@@ -13,6 +13,7 @@ from orchestrator.core.messages import Progress
 from orchestrator.core.text import count
 from orchestrator.supervisor.active_attempts import ActiveAttempt, cpus_by_rank
 from orchestrator.supervisor.cpu_mover import Move
+from orchestrator.supervisor.remaining_time import NOTHING_ENDED, EndedWork
 
 MOST_OTHERS = 2
 """Of those who share the CPUs of a job, in a message."""
@@ -43,12 +44,22 @@ class View:
     steps_to_go: int
     env_steps_per_s: float
     cores_busy: float
+    ended_work: EndedWork = NOTHING_ENDED
+    """Of the attempts that this supervisor has brought to their end."""
     now: float = 0.0
     """The moment, on the clock of the attempts' times."""
     waiting: DiskShortage | None = None
     """Why jobs that would have a slot are not launched; None: none waits for anything else."""
     search: str = ""
     """A line about a search, which whoever shows the view fills in: the supervisor knows none."""
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until all env_steps are done; None where nothing tells."""
+        running = len(self.active)
+        return self.ended_work.remaining_s(
+            steps_to_go=self.steps_to_go, env_steps_per_s=self.env_steps_per_s, running=running
+        )
 
 
 class Reporter(Protocol):

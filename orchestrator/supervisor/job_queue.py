@@ -21,7 +21,8 @@ PATIENCE = 16
 LOOKAHEAD = 64
 """How many jobs with different demands may be refused in one pass."""
 
-Shortage: TypeAlias = Literal["cores", "gpus", "memory", "disk"]
+Shortage: TypeAlias = Literal["cores", "gpus", "memory", "disk", "template"]
+"""What a job waits for: room, or the process that its worker is forked from."""
 
 Demand: TypeAlias = tuple[int, float, int, int]
 """Cores, GPUs and MiB of memory, summed over all ranks, and MiB of free disk space."""
@@ -34,6 +35,7 @@ class _QueuedJob:
     has_begun: bool
     position: tuple[int, int]
     since: float
+    is_forkable: bool
     overtaken: int = 0
 
 
@@ -50,6 +52,8 @@ class JobQueue:
         """By demand and by whether they have begun; each in order of position."""
         self.free_disk_mib: Counter[int] = Counter()
         """MiB of free disk space → the number of waiting jobs that ask for so much, never 0."""
+        self.forkable = 0
+        """Number of waiting jobs whose workers can be forked."""
         self._delayed: list[tuple[float, tuple[int, int], _QueuedJob]] = []
         self._ahead = itertools.count(-1, -1)
         self._arrivals = itertools.count()
@@ -81,6 +85,7 @@ class JobQueue:
         not_before: float | None = None,
         is_ahead: bool = False,
         has_begun: bool = False,
+        is_forkable: bool = False,
     ) -> None:
         """Let ``job_id`` wait from ``now`` on, at least until ``not_before`` where that is given.
 
@@ -89,8 +94,11 @@ class JobQueue:
         """
         demand = resources.all_cores, resources.all_gpus, resources.all_memory_mib, resources.min_free_disk_mib
         position = 1 if has_begun else 2, next(self._arrivals)
-        entry = _QueuedJob(job_id=job_id, demand=demand, has_begun=has_begun, position=position, since=now)
+        entry = _QueuedJob(
+            job_id=job_id, demand=demand, has_begun=has_begun, position=position, since=now, is_forkable=is_forkable
+        )
         self._entries[job_id] = entry
+        self.forkable += is_forkable
         self.free_disk_mib[resources.min_free_disk_mib] += 1
         if not_before is not None and not_before > now:
             heapq.heappush(self._delayed, (not_before, entry.position, entry))
@@ -102,6 +110,7 @@ class JobQueue:
     def remove(self, job_id: str) -> None:
         """``job_id`` no longer waits. Its entry is dropped when a pass reaches it."""
         if (entry := self._entries.pop(job_id, None)) is not None:
+            self.forkable -= entry.is_forkable
             asked_mib = entry.demand[3]
             self.free_disk_mib[asked_mib] -= 1
             if not self.free_disk_mib[asked_mib]:
@@ -176,5 +185,5 @@ class Offers:
 
 
 def _takes(demand: Demand, shortage: Shortage) -> bool:
-    """Whether a job with this demand takes what another one lacks: no job waits because another lacks disk space."""
-    return shortage != "disk" and (shortage != "gpus" or demand[1] > 0)
+    """Whether a job with this demand takes what another one lacks; none takes disk space or what forks workers."""
+    return shortage not in ("disk", "template") and (shortage != "gpus" or demand[1] > 0)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from orchestrator.core.job import Attempt, Cause, Failed, Job, Paused, Pending, Running, State, Succeeded, move
 from orchestrator.core.text import count, listed
 from orchestrator.ledger import JobRow
+from orchestrator.supervisor import start_choice
 from orchestrator.supervisor.job_queue import JobQueue
 from orchestrator.supervisor.policy_source import FetchedPolicy, NoPolicies, PolicySource
 from orchestrator.supervisor.recorder import Recorder
@@ -164,7 +165,15 @@ class JobTable:
             self.policies.request(job)
         else:
             begun, due = self._attempts[job_id] > 0, state.not_before
-            self.queue.add(job_id, job.resources, now=now, not_before=due, is_ahead=is_ahead, has_begun=begun)
+            self.queue.add(
+                job_id,
+                job.resources,
+                now=now,
+                not_before=due,
+                is_ahead=is_ahead,
+                has_begun=begun,
+                is_forkable=start_choice.is_forkable(job),
+            )
 
     def _release_children(self, parent: str) -> None:
         for job_id in self._children.pop(parent, ()):

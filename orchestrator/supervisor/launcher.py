@@ -11,12 +11,13 @@ from orchestrator.core.job import AttemptOutcome, Cause, Job, Resources
 from orchestrator.executors.base import Executor, Handle, Launch, amounts
 from orchestrator.machine import imported_code
 from orchestrator.machine.slots import Slot, Slots
-from orchestrator.supervisor import job_directory, retry_policy
+from orchestrator.supervisor import job_directory, retry_policy, start_choice
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
 from orchestrator.supervisor.free_disk import FreeDisk
 from orchestrator.supervisor.job_directory import RobotAlteredError, RobotCopies
 from orchestrator.supervisor.job_queue import Shortage
 from orchestrator.supervisor.job_table import JobTable
+from orchestrator.supervisor.start_choice import StartChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,9 @@ class Launcher:
     robots: RobotCopies
     now: Callable[[], float]
     disk: FreeDisk = field(init=False)
+    awaits_template: bool = field(default=False, init=False)
+    """Whether the job that was offered last waits for the process that its worker is forked from."""
+    _has_template: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         root, reporter, asked = self.robots.paths.root, self.robots.reporter, self.jobs.queue.free_disk_mib
@@ -55,6 +59,16 @@ class Launcher:
         """A shortage: there is no room now, and nothing was done."""
         if not self.disk.admits(job):
             return "disk"
+        start = start_choice.choose(
+            job,
+            due=self.jobs.queue.forkable,
+            never_forks=self.executor.never_forks,
+            has_template=self._has_template,
+        )
+        self._has_template |= start.is_forked
+        self.awaits_template = start.is_forked and not self.executor.prepare_to_fork()
+        if self.awaits_template:
+            return "template"
         slot = self._acquire(job.resources, available_memory_mib)
         if not isinstance(slot, Slot):
             return slot
@@ -62,7 +76,7 @@ class Launcher:
         try:
             number = job_directory.free_number(self.robots.paths.job(job.job_id), number)
             self.robots.ensure_intact(job)
-            handle = self._submit(job, number, slot)
+            handle = self._submit(job, number, slot, start)
         except OrchestratorError:  # not of this job
             raise
         except Exception as why:  # of this job alone
@@ -78,11 +92,10 @@ class Launcher:
         cause = Cause.DISK_FULL if is_full else Cause.LAUNCH
         return LaunchFailed(attempt, AttemptOutcome(cause=cause, message=f"could not be launched: {what}"), error)
 
-    def _submit(self, job: Job, number: int, slot: Slot) -> Handle:
+    def _submit(self, job: Job, number: int, slot: Slot, start: StartChoice) -> Handle:
         paths = self.robots.paths.job(job.job_id)
         job_directory.prepare(paths, number, job.spec)
-        is_forked = job.resources.start == "fork"
-        why_exec = job.why_exec if is_forked else None
+        is_fork_refused = job.resources.start == "fork" and not start.is_forked
         return self.executor.submit(
             Launch(
                 job_id=job.job_id,
@@ -99,8 +112,8 @@ class Launcher:
                 gpu_share=job.resources.gpu_share,
                 code_folder=imported_code.code_folder(job.spec),
                 code_name=imported_code.code_name(job.spec),
-                fork=is_forked and why_exec is None,
-                why_exec=why_exec or "",
+                fork=start.is_forked,
+                why_exec=start.why if is_fork_refused else "",
             )
         )
 

@@ -32,6 +32,7 @@ from orchestrator.supervisor.job_table import JobTable
 from orchestrator.supervisor.launcher import Launched, Launcher, LaunchFailed, demand
 from orchestrator.supervisor.policy_source import NoPolicies, PolicySource
 from orchestrator.supervisor.recorder import Recorder
+from orchestrator.supervisor.remaining_time import EndedWork
 from orchestrator.supervisor.request_handler import RequestHandler
 from orchestrator.supervisor.termination import IDLE_S, Termination
 
@@ -78,6 +79,7 @@ class Supervisor:
     _unhandled: deque[Event] = field(default_factory=deque, init=False)
     """Events that remain if handling one raises: the supervisor would wait for ever for an exit that is lost."""
     _ended: deque[tuple[ActiveAttempt, State]] = field(default_factory=lambda: deque(maxlen=VIEWED), init=False)
+    _ended_work: EndedWork = field(default_factory=EndedWork, init=False)
     _started: float = field(default=0.0, init=False)
     _waits_for_node: bool = field(default=False, init=False)
     """Whether nothing runs because no node has room, and this was reported."""
@@ -215,7 +217,8 @@ class Supervisor:
             return IDLE_S
         if (due := self._jobs.queue.next_due) is not None:
             return min(IDLE_S, max(0.0, due - self.now()))
-        return IDLE_S if self._active or self.slots.grows or self._launcher.disk.awaited else 0.0
+        awaits_other = self.slots.grows or self._launcher.disk.awaited or self._launcher.awaits_template
+        return IDLE_S if self._active or awaits_other else 0.0
 
     # -- events of the executor
 
@@ -305,6 +308,10 @@ class Supervisor:
             is_promoted=self._jobs.job(job.job_id).spec.pause_at != job.spec.pause_at,
         )
         self._jobs.move(job.job_id, state)
+        if outcome.cause in (None, Cause.RUNG):
+            resumed_from = 0 if record is None else record.resumed_from or 0
+            steps = max(0, job.spec.attempt_end - resumed_from)
+            self._ended_work = self._ended_work.with_attempt(env_steps=steps, begun=attempt.started, ended=now)
         if isinstance(state, Succeeded):
             job_directory.remove_replay_buffers(self.paths.job(job.job_id), job.spec)
         if state.name in TERMINAL:
@@ -335,8 +342,8 @@ class Supervisor:
                     self._started_attempt(attempt, queue_s)
                     if attempt.is_placed:
                         events.report_launch(self.reporter, attempt, attempt.handle.pid)
-                case "disk":
-                    offers.refuse("disk")
+                case "disk" | "template" as awaited:
+                    offers.refuse(awaited)
                 case shortage if self._active or self.slots.grows:
                     self._report_waiting(job)
                     offers.refuse(shortage)
@@ -433,5 +440,6 @@ class Supervisor:
             steps_to_go=self._active.steps_to_go + self._jobs.steps_waiting,
             env_steps_per_s=self._active.env_steps_per_s,
             cores_busy=self._active.cores_busy,
+            ended_work=self._ended_work,
             waiting=self._launcher.disk.awaited,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,12 +21,15 @@ from orchestrator.experiment.training_time import SearchTime
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.toml_models import ResourcesTable, Settings
+from orchestrator.supervisor.start_choice import StartChoice
 from orchestrator.terminal import output
 from orchestrator.terminal.tables import NONE, Column, number_column
 
 SHOWN = 10
 """Sets of hyperparameters or of model edits, and names of jobs, that are listed."""
 AFTER_SHOWN = 2
+FORKED = "forked from a process that imports their packages once"
+EXECED = "started as new Python processes"
 LEFT_AS_IT_IS = {
     "SUCCEEDED": "do nothing",
     "PAUSED": "do nothing; `resume` queues it",
@@ -37,7 +41,7 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     plan, jobs = dry.plan, dry.plan.jobs
     where = _where(dry)
     refusals = _refusals(dry, run_dir)
-    launched = sum(prospect.action in ("start", "resume", "restart", "extend") for prospect in dry.prospects.values())
+    launched = sum(prospect.is_launched for prospect in dry.prospects.values())
     number = "none" if refusals or not launched else f"{launched:,}"
     of_which = f", of which {number} would be launched" if refusals or launched < len(jobs) else ""
     what = f"{count(len(jobs), 'job')}{of_which}" if experiment.search is None else "a search"
@@ -49,10 +53,21 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     restriction = [plan.restriction] if plan.restriction else []
     below = [*_hyperparameters(jobs), *_changed_robots(jobs), *_changes(dry), *_batch_script(dry)]
     above: list[str | Text] = [*warnings, *restriction, *plan.choices, *notify, heading, *experiment.search_summary]
+    above += _starts(dry.starts)
     if experiment.search is not None:
         output.show(output.console(), *above, *_search_time(dry.search_time), *_batch_script(dry))
     else:
         output.show_table(_columns(dry), jobs, above=[*above, ""], below=below)
+
+
+def _starts(starts: Mapping[str, StartChoice]) -> list[str]:
+    """How workers would be started, and why."""
+    ways = Counter((choice.is_forked, choice.why) for choice in starts.values())
+    texts = [
+        f"{count(number, 'worker')} {FORKED if is_forked else EXECED} ({why})"
+        for (is_forked, why), number in ways.most_common()
+    ]
+    return [f"start: {'; '.join(texts)}"] if texts else []
 
 
 def _where(dry: DryRun) -> str:
@@ -181,8 +196,6 @@ def _columns(dry: DryRun) -> list[Column[Job]]:
         columns.append(number_column("timeout", lambda job: duration(job.resources.timeout_s), rank=3))
     if any(one.min_free_disk_mib != defaults.min_free_disk for one in resources):
         columns.append(number_column("free disk", lambda job: f"{job.resources.min_free_disk_mib:,} MiB", rank=4))
-    if any(one.start != "exec" for one in resources):
-        columns.append(Column("start", lambda job: job.resources.start, rank=4))
     if any(job.spec.checkpoint_every != Settings().checkpoint_every for job in dry.plan.jobs):
         columns.append(number_column("checkpoint every", _checkpoint_every, rank=4))
     if any(job.resources.ranks > 1 for job in dry.plan.jobs):
@@ -235,7 +248,7 @@ def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
         "track": {name: dict(options) for name, options in experiment.trackers.items()},
         "search": None if experiment.search is None else _search_facts(experiment, dry),
         "scheduler": None if experiment.scheduler is None else asdict(experiment.scheduler),
-        "jobs": [_job_facts(job, dry.prospects[job.job_id]) for job in plan.jobs],
+        "jobs": [_job_facts(job, dry.prospects[job.job_id], dry.starts.get(job.job_id)) for job in plan.jobs],
         "undeclared": list(dry.undeclared),
     }
 
@@ -252,7 +265,7 @@ def _search_facts(experiment: Experiment, dry: DryRun) -> dict[str, Any]:
     return {**asdict(experiment.search), **most, **time, **done}
 
 
-def _job_facts(job: Job, prospect: Prospect) -> dict[str, Any]:
+def _job_facts(job: Job, prospect: Prospect, start: StartChoice | None) -> dict[str, Any]:
     """A job under the keys of the job file, with all of its hyperparameters, and what would be done with it."""
     facts = asdict(job.spec)
     facts[job.spec.algo] = facts["hyperparameters"]
@@ -264,5 +277,7 @@ def _job_facts(job: Job, prospect: Prospect) -> dict[str, Any]:
     facts["xml"] = None if job.xml_source is None else str(job.xml_source)
     facts["allow_outside"] = job.allow_outside
     planned: dict[str, Any] = {"state": prospect.state, "action": prospect.action, "changes": list(prospect.changes)}
+    planned["start"] = None if start is None else "fork" if start.is_forked else "exec"
+    planned["why_start"] = None if start is None else start.why
     planned["resumes_from"] = prospect.env_steps if prospect.action in ("resume", "extend") else None
     return {**facts, "resources": asdict(job.resources), "max_retries": job.max_retries, **planned}

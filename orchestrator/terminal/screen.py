@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.text import duration, number
+from orchestrator.supervisor.remaining_time import NOTHING_ENDED, EndedWork
 from orchestrator.terminal.tables import NONE, Column, number_column, table
 
 if TYPE_CHECKING:
@@ -101,10 +102,19 @@ class Screen:
     steps_to_go: int
     env_steps_per_s: float
     cores_busy: float | None = None
+    ended_work: EndedWork = NOTHING_ENDED
+    """Of the attempts that the supervisor has brought to their end."""
     waiting: str | None = None
     """Why jobs that would have a slot are not launched."""
     search: str = ""
     """A line about a search."""
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Until all jobs have ended; None where nothing tells."""
+        return self.ended_work.remaining_s(
+            steps_to_go=self.steps_to_go, env_steps_per_s=self.env_steps_per_s, running=self.counts["RUNNING"]
+        )
 
 
 def of_view(view: View) -> Screen:
@@ -120,6 +130,7 @@ def of_view(view: View) -> Screen:
         steps_to_go=view.steps_to_go,
         env_steps_per_s=view.env_steps_per_s,
         cores_busy=view.cores_busy,
+        ended_work=view.ended_work,
         waiting=view.waiting.text if view.waiting else None,
         search=view.search,
     )
@@ -167,6 +178,7 @@ def of_snapshot(snapshot: Snapshot) -> Screen:
         next_up=of_rows(pending),
         steps_to_go=sum(_steps_to_go(row, goals) for row in (*running, *pending)),
         env_steps_per_s=sum(line.env_steps_per_s or 0.0 for line in lines),
+        ended_work=_ended_work(snapshot),
         cores_busy=sum(shares) if shares else None,
         waiting=live.waiting if live and pending else None,
         search=snapshot.search,
@@ -228,15 +240,31 @@ def _steps_to_go(row: SummaryRow, goals: Mapping[str, int]) -> int:
     return max(0, goals.get(row["job_id"], row["total_timesteps"]) - row["env_steps"])
 
 
+def _ended_work(snapshot: Snapshot) -> EndedWork:
+    """What the present supervisor has brought to its end in one attempt each."""
+    work, since = EndedWork(), _since(snapshot)
+    for row in snapshot.rows:
+        begun, ended = row["started_at"], row["ended_at"]
+        is_whole = row["state"] == "SUCCEEDED" and row["attempts"] == 1
+        if is_whole and since is not None and begun is not None and ended is not None and begun >= since:
+            work = work.with_attempt(env_steps=row["env_steps"], begun=begun, ended=ended)
+    return work
+
+
 def _age_s(snapshot: Snapshot) -> float | None:
     """How long the supervisor runs, by the clock of its host."""
+    since = _since(snapshot)
+    return None if since is None else max(0.0, time.time() - since)
+
+
+def _since(snapshot: Snapshot) -> float | None:
+    """When the supervisor began, in seconds since the epoch; None where none runs."""
     if snapshot.holder is None:
         return None
     try:
-        since = datetime.datetime.fromisoformat(snapshot.holder.since).timestamp()
+        return datetime.datetime.fromisoformat(snapshot.holder.since).timestamp()
     except ValueError:  # it has just begun
         return None
-    return max(0.0, time.time() - since)
 
 
 def rendered(shown: Screen, width: int, height: int, title: str = "") -> Group:
@@ -274,9 +302,8 @@ def totals(shown: Screen) -> Text:
         if counts[name]:
             text.append(f" · {counts[name]:,} {name.lower()}", style=f"not bold {STATE_STYLE[name]}")
     if shown.elapsed_s is not None:
-        remaining_s = shown.steps_to_go / shown.env_steps_per_s if shown.env_steps_per_s else None
         busy = "" if shown.cores_busy is None else f" · {shown.cores_busy:.1f} cores busy"
-        times = f"elapsed {duration(shown.elapsed_s)} · ETA {duration(remaining_s)}"
+        times = f"elapsed {duration(shown.elapsed_s)} · ETA {duration(shown.remaining_s)}"
         text.append(f"\n{shown.env_steps_per_s:,.0f} env_steps/s{busy} · {times}", style="not bold")
     if shown.search:
         text.append(f"\n{shown.search}", style="not bold")

@@ -22,7 +22,9 @@ def _outcome(row: FaultRow) -> str:
         return f"fell short in {count(len(row.shortfalls), 'round')}"
     if row.not_applicable is not None:
         return f"not possible here: {row.not_applicable}"
-    return "ok" if row.applied else "not reached in this time"
+    if not row.rounds:
+        return "not reached in this time"
+    return "ok" if row.applied else "the jobs ended before it came"
 
 
 def _style(row: FaultRow) -> str:
@@ -47,5 +49,8 @@ def _messages(result: SelftestResult) -> Iterator[Text]:
 def _closing(result: SelftestResult) -> Iterator[str]:
     how = "stopped after" if result.interrupted else "in"
     yield f"\n{count(result.rounds, 'round')} {how} {duration(result.took_s)}. The same faults again: {result.again}"
+    if result.not_reached:
+        enough = f" (--minutes {result.minutes_for_all:g} is enough for each once)" if result.minutes_for_all else ""
+        yield f"Not tested, as the time was over{enough}: {', '.join(result.not_reached)}"
     if result.kept is not None:
         yield f"One round again: {result.again} --round K. The files of what fell short are kept in {result.kept}"

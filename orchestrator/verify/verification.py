@@ -23,6 +23,7 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError, disk_full_explained
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import count
 from orchestrator.experiment import run_directory
 from orchestrator.machine import provenance
 from orchestrator.machine import topology as machines
@@ -126,12 +127,17 @@ class _Verification:
         begun, started_at = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         for repeat in range(self.options.repeats):
             deadline = begun + TIME_LIMIT_S if repeat == 0 and not self.options.jobs else math.inf
-            for number, group in enumerate(verification_runs.groups(self.cases, self._has_room)):
+            groups = verification_runs.groups(self.cases, self._has_room)
+            if repeat == 0:
+                self._tell_what_is_due(groups, deadline)
+            for number, group in enumerate(groups):
                 if number and time.monotonic() > deadline:
                     why = f"the time limit of {TIME_LIMIT_S:g} s was reached; --jobs NAME verifies it without a limit"
                     self.left_out |= {case.job.job_id: why for case in group}
-                else:
-                    self._compare(group, f"{repeat}-{number}")
+                    continue
+                self._compare(group, f"{repeat}-{number}")
+                if repeat == number == 0 and len(groups) > 1 and deadline < math.inf:
+                    self._tell_what_fits(groups, time.monotonic() - begun)
             self.cases = [case for case in self.cases if case.job.job_id not in self.left_out]
             self._train_killed(self.cases, repeat)
         verdicts = [self._judge(case) for case in self.cases]
@@ -155,6 +161,18 @@ class _Verification:
             started_at=started_at,
             took_s=round(time.monotonic() - begun, 3),
         )
+
+    def _tell_what_is_due(self, groups: Sequence[Sequence[Case]], deadline: float) -> None:
+        text = f"To be verified: {count(len(self.cases), 'job')} in {count(len(groups), 'group')}"
+        limit = f"; after {TIME_LIMIT_S:g} s no further group is begun, and its jobs are named as left out"
+        self.tell(text + (limit if deadline < math.inf and len(groups) > 1 else ""))
+
+    def _tell_what_fits(self, groups: Sequence[Sequence[Case]], first_s: float) -> None:
+        """:param first_s: how long the first group took alone and among neighbours."""
+        fit = min(len(groups), 1 + math.ceil(max(0.0, TIME_LIMIT_S - first_s) / max(0.001, first_s)))
+        jobs = sum(map(len, groups[:fit]))
+        text = f"The first group took {first_s:.0f} s: about {jobs} of {len(self.cases)} jobs fit into the time limit"
+        self.tell(text + ("; --jobs NAME verifies others" if fit < len(groups) else ""))
 
     def _compare(self, group: Sequence[Case], name: str) -> None:
         """Train alone and among neighbours in close succession, so that drift is not taken for slow-down."""

@@ -68,6 +68,13 @@ class KillingExecutor:
     _due: dict[Handle, float] = field(default_factory=dict, init=False)
     """When a worker is killed; monotonic seconds."""
 
+    @property
+    def never_forks(self) -> str:
+        return self.inner.never_forks
+
+    def prepare_to_fork(self) -> bool:
+        return self.inner.prepare_to_fork()
+
     def submit(self, launch: Launch) -> Handle:
         handle = self.inner.submit(launch)
         self._running.add(handle)

@@ -140,7 +140,7 @@ class RunSource:
             "since": _moment(snapshot.holder.since) if snapshot.holder else None,
             "counts": dict(shown_now.counts),
             "rate": brief(shown_now.env_steps_per_s),
-            "to_go": shown_now.steps_to_go,
+            "remaining_s": brief(shown_now.remaining_s),
             "busy": brief(shown_now.cores_busy),
             "waiting": shown(shown_now.waiting or "", LONGEST_TEXT),
             "standing": snapshot.standing,

@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.environment import RANK_VARIABLE, SEARCH_PATH_VARIABLE, worker_thread_settings
+from orchestrator.core.environment import (
+    RANK_VARIABLE,
+    SEARCH_PATH_VARIABLE,
+    START_VARIABLE,
+    worker_thread_settings,
+)
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
@@ -44,6 +49,7 @@ def main(arguments: list[str]) -> NoReturn:
     number = int(arguments[1])
     exit_path = paths.attempt(number).exit_of(int(os.environ.get(RANK_VARIABLE, "0")))
     facts = AttemptFacts(started=lifeline.process_start())
+    facts.note_start(os.environ.pop(START_VARIABLE, ""))
     try:
         exit_path.parent.mkdir(parents=True, exist_ok=True)
         run_attempt(paths, number, facts, channel)

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from orchestrator.core.environment import CHANNEL_VARIABLE, TOKEN_VARIABLE
+from orchestrator.core.environment import CHANNEL_VARIABLE, FORKED, START_VARIABLE, TOKEN_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ForkAnswer, ForkOrder
 from orchestrator.core.parent_death import die_with_parent
@@ -84,7 +84,8 @@ def _become_worker(
             os.dup2(log, stream)
         os.close(log)
         order = ForkOrder.from_line(line)
-        for name, value in {**order.environment, CHANNEL_VARIABLE: str(channel)}.items():
+        own = {CHANNEL_VARIABLE: str(channel), START_VARIABLE: FORKED}
+        for name, value in {**order.environment, **own}.items():
             if value is None:
                 os.environ.pop(name, None)
             else:

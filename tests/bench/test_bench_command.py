@@ -205,6 +205,31 @@ def test_wrong_usage_is_answered_with_the_valid_values(tmp_path: Path) -> None:
         assert all(word in str(error.value) for word in words), error.value
 
 
+@pytest.mark.parametrize(
+    ("options", "strong_seconds"),
+    [
+        ((), 120.0),
+        (("--no-strong",), 0.0),
+        (("--levels", "1,2", "--arms", "threads"), 0.0),
+        (("--arms", "threads", "--strong"), 120.0),
+        (("--levels", "1", "--strong-seconds", "30"), 30.0),
+    ],
+)
+def test_a_part_is_measured_without_the_whole_job_file_unless_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], strong_seconds: float
+) -> None:
+    asked: list[BenchOptions] = []
+
+    def run(_experiment: object, given: BenchOptions, _tell: object) -> benchmark.BenchResult:
+        asked.append(given)
+        return benchmark.BenchResult(run_dir=tmp_path, exit_code=0)
+
+    monkeypatch.setattr(benchmark, "run", run)
+    assert commands.invoke("bench", write_experiment(tmp_path, WORK), *options, cwd=tmp_path).returncode == 0
+    assert asked[0].strong_seconds == strong_seconds
+    assert bool(asked[0].why_no_strong) == (strong_seconds == 0.0)
+
+
 def test_the_command_refuses_wrong_usage_and_writes_nothing(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, WORK)
     done = commands.invoke("bench", jobs, "--job", "walker", "--run-dir", "bench", cwd=tmp_path)

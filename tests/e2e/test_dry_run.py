@@ -141,6 +141,24 @@ def test_hyperparameters_that_are_not_the_defaults_are_shown_once_for_all_jobs_t
     assert "gae_lambda" not in of_c["ppo"]
 
 
+def test_it_says_how_workers_would_be_started_and_why(tmp_path: Path) -> None:
+    robot = {"xml": str(commands.HOPPER), "task": "forward"}
+    with_env = {"name": "other", "env": "CartPole-v1"}
+    asked = {**robot, "name": "asked", "resources": {"start": "exec"}}
+    many = write_experiment(tmp_path, {**robot, "name": "many", "seeds": [0, 1, 2]}, with_env, asked)
+    shown = invoke("run", many, "--dry-run", cwd=tmp_path).stdout
+    line = " ".join(shown.split()).split("start: ")[1]
+    assert line.startswith(
+        "3 workers forked from a process that imports their packages once (3 or more jobs that can be forked are due)"
+    )
+    assert "1 worker started as new Python processes (the job imports code" in line
+    assert '(resources.start = "exec")' in line
+    jobs = json.loads(invoke("run", many, "--dry-run", "--json", cwd=tmp_path).stdout)["jobs"]
+    assert [job["start"] for job in jobs] == ["fork", "fork", "fork", "exec", "exec"]
+    few = write_experiment(tmp_path, {**robot, "name": "few", "seeds": [0, 1]})
+    assert "fewer than 3 jobs that can be forked are due" in invoke("run", few, "--dry-run", cwd=tmp_path).stdout
+
+
 def test_edits_of_the_model_are_shown_where_jobs_have_some(tmp_path: Path) -> None:
     robot = {"xml": str(commands.HOPPER), "task": "forward"}
     edited = {**robot, "name": "a", "model": {"geom.thigh.size": "*1.2", "option.timestep": 0.004}}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -53,6 +53,8 @@ class Trained:
     """Why the attempts before the last one ended."""
     ranks: int = 1
     mode: str = "allreduce"
+    start: Literal["exec", "fork"] | None = None
+    why_exec: str = ""
     iteration_s: float = 1.0
     """Wall time; two fifths of it are spent in all-reduce where there are several ranks."""
 
@@ -145,6 +147,8 @@ def end_attempt(
         eval_mean=job.evaluated,
         cpu_s=0.8 * (ended - started),
         wall_s=ended - started,
+        start=job.start,
+        why_exec=job.why_exec,
     )
     ledger.end_attempt(
         job_id,

@@ -9,6 +9,8 @@ import re
 import signal
 import sys
 import tempfile
+import time
+import types
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from orchestrator.ledger import Ledger, summary
 from orchestrator.selftest import campaign, command_run, round_folder
 from orchestrator.selftest.campaign import SelftestOptions, SelftestResult
 from orchestrator.selftest.faults import FAULTS, Fault, NotApplicableError, small_disk
+from orchestrator.terminal import selftest_view
 
 NOTHING = Fault(name="nothing", apply=lambda *_: True)
 SLEEP = "import time; time.sleep(600)"
@@ -261,3 +264,42 @@ def test_the_same_faults_again_are_those_of_the_same_time_and_place() -> None:
     assert SelftestOptions().again(7) == "python -m orchestrator selftest --seed 7"
     again = SelftestOptions(minutes=60, folder=Path("a b")).again(7)
     assert again == "python -m orchestrator selftest --seed 7 --minutes 60 --dir 'a b'"
+
+
+def test_important_faults_come_first_whatever_the_seed() -> None:
+    important = {fault.name for fault in FAULTS if fault.is_important}
+    assert {"SIGKILL: supervisor", "SIGKILL: worker", "full disk"} <= important
+    for seed in range(5):
+        drawn = [campaign.planned(seed, number, FAULTS)[0].name for number in range(1, len(important) + 1)]
+        assert set(drawn) == important
+
+
+def test_faults_for_which_there_was_no_time_are_named_at_the_start_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock is put forward: the undisturbed training takes 40 s of a minute, and so would every round."""
+    forward, real = [0.0], time.monotonic
+
+    def take_40_s(*_: object) -> bool:
+        forward[0] += 40.0
+        return True
+
+    clock = types.SimpleNamespace(monotonic=lambda: real() + forward[0])
+    monkeypatch.setattr(campaign, "time", clock)
+    monkeypatch.setattr(campaign, "UNDISTURBED", Fault(name="no fault", apply=take_40_s))
+    faults = [
+        Fault(name="late", apply=take_40_s),
+        Fault(name="first", apply=take_40_s, is_important=True),
+        Fault(name="later", apply=take_40_s),
+    ]
+    lines: list[str] = []
+    run_dir = finished(tmp_path / "undisturbed")
+    command = [sys.executable, "-I", "-S", "-c", STAND_IN, str(run_dir), str(run_dir), "import time; time.sleep(5)"]
+    options = SelftestOptions(minutes=1.0, seed=1, folder=tmp_path / "here", faults=faults, command=command)
+    result = campaign.selftest(options, lines.append)
+    assert "3 kinds of faults, one in each round, the important ones first" in lines[1]
+    assert "1 of 3 kinds of faults fit into 1 min (first)" in lines[3]
+    assert (result.exit_code, result.rounds, sorted(result.not_reached)) == (0, 1, ["late", "later"])
+    assert sorted(json.loads(result.to_json())["not_reached"]) == ["late", "later"]
+    shown = "\n".join(selftest_view._closing(result))
+    assert re.search(r"Not tested, as the time was over \(--minutes \d+ is enough for each once\): late", shown)

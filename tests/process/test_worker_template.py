@@ -28,7 +28,7 @@ from executor_helpers import (
     until_heard,
 )
 
-from orchestrator.core.environment import CHANNEL_VARIABLE, TOKEN_VARIABLE
+from orchestrator.core.environment import CHANNEL_VARIABLE, START_VARIABLE, TOKEN_VARIABLE
 from orchestrator.core.procfs import process_stat
 from orchestrator.executors import local as local_module
 from orchestrator.executors import worker_template
@@ -80,7 +80,7 @@ def test_a_forked_worker_has_all_that_one_that_is_execed_has(tmp_path: Path, mon
             assert seen[job_id][CHANNEL_VARIABLE] in seen[job_id]["fds"].split()
             assert len(seen[job_id]["fds"].split()) == 5
             assert log(tmp_path, job_id) == "x" * 999 + "\n"
-    differ = {"pid", "sid", "argv", "fds", TOKEN_VARIABLE, CHANNEL_VARIABLE}
+    differ = {"pid", "sid", "argv", "fds", TOKEN_VARIABLE, CHANNEL_VARIABLE, START_VARIABLE}
     forked, by_exec = ({name: value for name, value in one.items() if name not in differ} for one in seen.values())
     assert forked == by_exec
     assert (forked["cpus"], forked["nice"], forked["SET_LATER"]) == (str(cpu), str(nice), "\udcff")
@@ -202,6 +202,45 @@ def test_an_out_of_memory_kill_of_the_template_explains_no_end_of_a_worker(
         assert not executor._is_oom_kill()
         kills["count"] = 2
         assert executor._is_oom_kill()
+
+
+def test_launches_wait_for_imports_of_the_template_while_the_executor_answers(tmp_path: Path) -> None:
+    """An exec'ed worker would make the same imports beside the template, and be ready no sooner."""
+    go = tmp_path / "go"
+    with local(template_command=puppet_template(f"while not os.path.exists({str(go)!r}): pass")) as executor:
+        assert not executor.prepare_to_fork()
+        first = template_pid(executor)
+        assert executor.poll(0.0) == []
+        assert not executor.prepare_to_fork()
+        go.touch()
+        until = time.monotonic() + DEADLINE_S
+        while not executor.prepare_to_fork():
+            assert time.monotonic() < until
+            executor.poll(DEADLINE_S)
+        assert template_pid(executor) == first
+        assert ended(executor, executor.submit(make_launch(tmp_path, "a", LOOK, fork=True))) == 7
+    assert is_forked(tmp_path, "a")
+
+
+def test_another_program_in_place_of_the_worker_is_never_forked() -> None:
+    for settings, forks in (({}, False), ({"template_command": puppet_template()}, True)):
+        with local(**settings) as executor:
+            assert bool(executor.never_forks) != forks
+
+
+def test_launches_do_not_wait_for_a_template_that_cannot_import_or_takes_too_long(tmp_path: Path) -> None:
+    with local(template_command=puppet_template("import no_such_module")) as executor:
+        until = time.monotonic() + DEADLINE_S
+        while not executor.prepare_to_fork():
+            assert time.monotonic() < until
+            executor.poll(0.05)
+        assert ended(executor, executor.submit(make_launch(tmp_path, "a", LOOK, fork=True))) == 7
+    assert "no_such_module" in log(tmp_path, "a")
+    with (
+        mock.patch.object(worker_template, "IMPORT_PATIENCE_S", 0.0),
+        local(template_command=puppet_template("while True: pass")) as executor,
+    ):
+        assert executor.prepare_to_fork()
 
 
 def test_while_a_template_imports_for_long_workers_are_execed(tmp_path: Path) -> None:

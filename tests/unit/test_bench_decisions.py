@@ -18,6 +18,7 @@ from orchestrator.bench import (
     baselines,
     benchmark,
     drift,
+    forecast,
     measurement_window,
     plan,
     runner,
@@ -196,6 +197,49 @@ def test_a_measurement_that_failed_under_a_disturbance_waits_for_the_next_call(
     log = MeasurementLog(tmp_path / "cells.jsonl")
     _, failed = weak_scaling.run(new, tmp_path / "plan.json", log, None, setup, retakes=2)  # type: ignore[arg-type]
     assert failed == 1
+
+
+def test_on_a_busy_machine_a_quarter_is_taken_again_and_the_rest_waits_for_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = {
+        "order": [["pinned", 1, repeat] for repeat in range(8)],
+        "calibration": {"cell_s": 1.0, "throughput": 5.0},
+        "work": {"cores": 1},
+        "machine": {"capacity": 1},
+        **{"seconds": 1.0, "reference_s": 1.0},
+    }
+    taken: list[int] = []
+
+    def measure(measurement: Measurement, *_: Any, **__: Any) -> dict[str, Any]:
+        taken.append(measurement.repeat)
+        return record("ok", "a hog", repeat=measurement.repeat)
+
+    monkeypatch.setattr(weak_scaling, "measure", measure)
+    monkeypatch.setattr(plan, "begin", lambda _path, document: document)
+    told: list[str] = []
+    setup: Any = SimpleNamespace(tell=told.append)
+    log = MeasurementLog(tmp_path / "cells.jsonl")
+    _, failed = weak_scaling.run(new, tmp_path / "plan.json", log, None, setup, retakes=2)  # type: ignore[arg-type]
+    assert (len(taken), failed) == (10, 0)
+    assert "8 disturbed measurements not taken again" in told[-1]
+
+
+def test_what_a_benchmark_does_is_told_with_the_time_of_each_part() -> None:
+    cells = tuple(forecast.cell_s(level, seconds=8.0, cores=1, capacity=2) for level in (1, 2, 4))
+    assert cells == (12.5, 12.5, 17.0)
+    makespans = forecast.makespans_s((1, 2, 4), jobs=10, work_s=105.0, capacity=2)
+    assert makespans == (120.0, 60.0, 60.0)
+    told = forecast.Forecast(cells_s=cells, seconds=8.0, calibration_s=12.5, retakes=1, makespans_s=makespans).lines()
+    assert told == [
+        "Takes about 4:54:",
+        "  calibration, one process alone: about 0:12",
+        "  3 measurements of 8 s, with start and warm-up: about 0:42",
+        "  at most 1 of them again if they are disturbed: up to 0:14 more",
+        "  makespan of the whole job file, scaled down, 3 times: up to 4:00 (--no-strong leaves it out)",
+    ]
+    done = forecast.Forecast(cells_s=(), seconds=8.0, calibration_s=0.0, retakes=0, why_no_makespan="--no-strong")
+    assert done.lines() == ["Takes about 0:00:", "  the makespan of the whole job file is not measured: --no-strong"]
 
 
 def test_a_bound_under_a_disturbance_counts_only_when_it_is_not_taken_again() -> None:

@@ -74,7 +74,7 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     ("niceness", {"resources": {"nice": 20}}, ".resources.nice", "from 0 to 19, found 20"),
     ("negative niceness", {"resources": {"nice": -1}}, ".resources.nice", "from 0 to 19, found -1"),
     ("free disk space", {"resources": {"min_free_disk": 5}}, ".resources.min_free_disk", "or 0 for no limit, found 5"),
-    ("unknown start", {"resources": {"start": "spawn"}}, ".resources.start", 'one of "exec", "fork", found'),
+    ("unknown start", {"resources": {"start": "spawn"}}, ".resources.start", 'one of "auto", "exec", "fork", found'),
     ("absurd count", {"n_envs": 10**5000}, ".n_envs", "more than 18 digits"),
     (
         "unknown algorithm",

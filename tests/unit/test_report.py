@@ -191,6 +191,23 @@ def test_missing_previews_are_reported_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_how_workers_were_started_is_reported_with_the_reasons(tmp_path: Path) -> None:
+    hangs = "the template process has ended or hangs"
+    starts: list[Trained] = [
+        *(Trained(name=f"forked-{number}", start="fork") for number in range(3)),
+        Trained(name="lost", start="exec", why_exec=hangs),
+        Trained(name="other", start="exec"),
+        Trained(name="of an earlier version"),
+    ]
+    _, facts, page = made(tmp_path / "run", starts)
+    text = (
+        "Of 5 workers that have ended, 3 forked from a process that had imported their packages and 2 started as new "
+    )
+    assert f"{text}Python processes: {hangs} (1); the job imports code" in page.text
+    assert [attempt["start"] for attempt in facts["attempts"]].count("fork") == 3
+    assert hangs in [attempt["why_exec"] for attempt in facts["attempts"]]
+
+
 def test_failures_are_reported_with_their_causes(tmp_path: Path) -> None:
     _, facts, page = made(tmp_path / "run", [Trained(name="bad", state="FAILED", attempts=2, message="knee & hip")])
     assert [failure["cause"] for failure in facts["jobs"][0]["failures"]] == ["killed", "error"]

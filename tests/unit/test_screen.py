@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
 from orchestrator.experiment import attach, run_directory
 from orchestrator.experiment.control import Snapshot
+from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.experiment.run_end import RunEnd
 from orchestrator.experiment.run_index import ListedRun, RunEntry
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
@@ -185,6 +187,18 @@ def test_the_view_of_the_supervisor_as_a_screen() -> None:
     shown = [line.split()[:2] for line in lines if re.match("live|over|next", line)]
     assert shown == [["live", "starting"], ["next", "PENDING"], ["over1", "SUCCEEDED"], ["over0", "FAILED"]]
     assert next(line for line in lines if line.startswith("live")).split()[-2:] == ["2", "0"], "attempts, from 1; CPU"
+
+
+def test_what_has_ended_under_this_supervisor_tells_how_long_the_rest_takes() -> None:
+    since = 1_700_000_000.0
+    ended = {"state": "SUCCEEDED", "attempts": 1, "env_steps": 1000, "ended_at": since + 20, "started_at": since + 10}
+    before = {**ended, "started_at": since - 100}
+    jobs = {"a": ended, "b": {**ended, "ended_at": since + 30}, "c": before, "d": {**before, "attempts": 2}}
+    reading = snapshot(**jobs, e={"state": "PENDING"}, f={"state": "RUNNING", "attempts": 1, "started_at": since + 30})
+    assert screen.of_snapshot(reading).remaining_s is None, "no supervisor runs"
+    when = datetime.datetime.fromtimestamp(since).isoformat(timespec="microseconds")
+    holder = LockHolder(pid=1, pid_start=1.0, host="here", since=when)
+    assert screen.of_snapshot(replace(reading, holder=holder)).remaining_s == pytest.approx(20.0)
 
 
 def test_a_reading_of_the_files_as_a_screen() -> None:

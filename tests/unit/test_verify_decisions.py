@@ -211,3 +211,35 @@ def test_a_neighbour_of_a_job_of_several_ranks_has_one_and_the_memory_of_all() -
     assert neighbour_of([Case(job=wide, bundle=None)], 0).job.resources.ranks == 1
     assert neighbour_of([Case(job=wide, bundle=None)], 0).job.spec.ranks == 1
     assert [job.job_id for job in choose([make_job("one-s0"), wide], [], Path("jobs.toml"))[0]] == ["one-s0", "wide-s0"]
+
+
+def test_what_fits_into_the_time_limit_is_said_before_the_second_group_and_the_rest_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    cases = [Case(job=named(f"r{number}-s0"), bundle=None) for number in range(3)]
+    one = verification._Verification(
+        cases=list(cases),
+        left_out={},
+        options=VerifyOptions(),
+        scratch=RunPaths(tmp_path),
+        stops=StopRequests(),
+        tell=told.append,
+    )
+    clock = [0.0]
+
+    def train(_name: str, some: list[Case], _lanes: int, **_: Any) -> dict[str, ShortTraining]:
+        clock[0] += 50.0
+        return {case.job.job_id: dataclasses.replace(SAME, was_killed=True) for case in some}
+
+    monkeypatch.setattr(verification._Verification, "_train", staticmethod(train))
+    monkeypatch.setattr(verification.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(verification_runs, "groups", lambda some, _room: [[case] for case in some])
+    certificate = one.run()
+    assert [text for text in told if "Training" not in text] == [
+        "To be verified: 3 jobs in 3 groups; after 150 s no further group is begun, and its jobs are named as left out",
+        "The first group took 100 s: about 2 of 3 jobs fit into the time limit; --jobs NAME verifies others",
+    ]
+    assert told[1].startswith("Training alone"), "what is due is said before anything begins"
+    assert [job.job_id for job in certificate.jobs] == ["r0-s0", "r1-s0"]
+    assert certificate.left_out.keys() == {"r2-s0"}

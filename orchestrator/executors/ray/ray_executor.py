@@ -64,9 +64,14 @@ class RayExecutor:
     def __post_init__(self) -> None:
         self._placement = RankPlacement(self.nodes.get)
 
+    never_forks = "the executor ray starts every worker by exec"
+
+    def prepare_to_fork(self) -> bool:
+        return True
+
     def submit(self, launch: Launch) -> Handle:
         handle = Handle(launch.job_id, launch.number)
-        why_exec = "the executor ray starts every worker by exec" if launch.fork else launch.why_exec
+        why_exec = self.never_forks if launch.fork else launch.why_exec
         launch = replace(launch, job_dir=launch.job_dir.absolute(), fork=False, why_exec=why_exec)
         tasks: RankGroup[RayTask] = RankGroup(handle=handle, ranks=launch.ranks, running=[])
         code = self.code(launch.code_folder, launch.code_name)

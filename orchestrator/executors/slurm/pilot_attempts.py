@@ -41,7 +41,8 @@ class PilotAttempts:
         self._slots = SlotPool(replace(machine, quota=None), cores, neighbours)
         self._executor = LocalExecutor()
         self._waiting: dict[Handle, tuple[LaunchOrder, float | None]] = {}
-        """With the time until which its files are awaited; None: they are there, and it waits for CPUs."""
+        """With the time until which its files are awaited; None: they are there, and it waits for CPUs, or for what
+        its worker is forked from."""
         self._running: dict[Handle, tuple[Handle, Slot]] = {}
         """Handle as the supervisor knows it → that of the local executor."""
         self._known: set[Handle] = set()
@@ -104,6 +105,8 @@ class PilotAttempts:
         return events
 
     def _start(self, handle: Handle, order: LaunchOrder) -> None:
+        if order.fork and not self._executor.prepare_to_fork():
+            return
         slot = self._slots.acquire(min(order.cores, self._cpus), order.gpus)
         if slot is None:
             return

@@ -28,6 +28,11 @@ class SlurmExecutor:
     environment: Mapping[str, str | None] = field(default_factory=dict)
     _attempts: dict[Handle, JoinedPilot] = field(default_factory=dict, init=False)
 
+    never_forks = ""
+
+    def prepare_to_fork(self) -> bool:
+        return True  # each pilot waits for its own
+
     def submit(self, launch: Launch) -> Handle:
         slot = launch.rank_slots[0]
         if (pilot := self.pilots.get(slot.node)) is None:

@@ -65,7 +65,7 @@ export function drawHead(head, jobs, now) {
     ...(head.condition === "running" && head.rate ? [["env_steps/s", number(head.rate)]] : []),
     ...(head.busy !== null && head.busy !== undefined ? [["cores busy", head.busy.toFixed(1)]] : []),
     ...(head.since ? [["elapsed", duration(now - head.since)]] : [["time of all jobs", duration(jobs.reduce((sum, job) => sum + (elapsed(job, now) ?? 0), 0))]]),
-    ...(head.condition === "running" ? [["ETA", head.rate ? duration(head.to_go / head.rate) : "–"]] : []),
+    ...(head.condition === "running" ? [["ETA", duration(head.remaining_s)]] : []),
     ...(best.length ? [["best return", decimal(Math.max(...best))]] : []),
   ];
   byId("totals").replaceChildren(...figures.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));

@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import dataclass, fields
 
+from orchestrator.core.environment import FORKED
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 
@@ -19,6 +20,11 @@ class AttemptFacts(ExitRecord):
     code: int = ExitCode.SUCCEEDED
     message: str = ""
     checkpoint_s: float = 0.0
+
+    def note_start(self, text: str) -> None:
+        """:param text: the value of :data:`.START_VARIABLE`; empty where it is not set."""
+        self.start = "fork" if text == FORKED else "exec"
+        self.why_exec = "" if text == FORKED else text
 
     def age_s(self) -> float:
         return time.monotonic() - self.started

@@ -1,0 +1,80 @@
+"""Which workers are forked, and why: decided from the job and from how many such jobs are due."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervisor_helpers import (
+    Experiment,
+    ledgers_closed,  # noqa: F401 - a fixture
+    make_job,
+    names,
+)
+
+from orchestrator.core.job import Job
+from orchestrator.executors.base import Launch
+from orchestrator.executors.fake import Behaviour, FakeExecutor
+from orchestrator.supervisor import start_choice
+
+BUILT_IN = {"env": None, "xml": "robot/pole.xml", "task": "balance"}
+
+
+def forkable(job_id: str = "a-s0", **resources: Any) -> Job:
+    return make_job(job_id, spec=BUILT_IN, **resources)
+
+
+@pytest.mark.parametrize(
+    ("job", "due", "never_forks", "has_template", "is_forked", "why"),
+    [
+        (forkable(), 3, "", False, True, "3 or more jobs that can be forked are due"),
+        (forkable(), 2, "", False, False, "fewer than 3 jobs that can be forked are due"),
+        (forkable(), 1, "", True, True, "others have been forked before"),
+        (forkable(), 3, "this executor does not", False, False, "this executor does not"),
+        (forkable(start="exec"), 9, "", True, False, 'resources.start = "exec"'),
+        (forkable(start="fork"), 1, "", False, True, 'resources.start = "fork"'),
+        (forkable(start="fork", gpus=1), 9, "", True, False, "the job uses a GPU"),
+        (forkable(ranks=2), 9, "", True, False, "the job has several ranks"),
+        (make_job(), 9, "", True, False, "the job imports code that is not of this program, which may start threads"),
+    ],
+)
+def test_the_choice(job: Job, due: int, never_forks: str, has_template: bool, is_forked: bool, why: str) -> None:
+    choice = start_choice.choose(job, due=due, never_forks=never_forks, has_template=has_template)
+    assert (choice.is_forked, choice.why) == (is_forked, why)
+
+
+def forks(tmp_path: Path, jobs: list[Job], executor: FakeExecutor | None = None) -> dict[str, bool]:
+    experiment = Experiment(tmp_path, jobs, cpus=2, **({} if executor is None else {"executor": executor}))
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    launches = (executor or experiment.fake).launches
+    return {launch.job_id: launch.fork for launch in launches}
+
+
+def test_three_jobs_are_forked_and_so_are_those_that_follow(tmp_path: Path) -> None:
+    assert set(forks(tmp_path, [forkable(name) for name in names(5)]).values()) == {True}
+
+
+def test_two_jobs_are_execed_also_beside_others_that_cannot_be_forked(tmp_path: Path) -> None:
+    jobs = [forkable("a"), make_job("b"), make_job("c"), forkable("d")]
+    assert set(forks(tmp_path, jobs).values()) == {False}
+
+
+def test_jobs_wait_while_their_template_is_prepared_and_those_of_another_demand_do_not(tmp_path: Path) -> None:
+    class Preparing(FakeExecutor):
+        def prepare_to_fork(self) -> bool:
+            return self.time_s >= 5.0
+
+    begun: dict[str, float] = {}
+
+    def behave(launch: Launch) -> Behaviour:
+        begun[launch.job_id] = executor.time_s
+        return Behaviour()
+
+    executor = Preparing(behave=behave)
+    jobs = [*(forkable(name) for name in names(3)), make_job("other", memory_mib=50)]
+    experiment = Experiment(tmp_path, jobs, cpus=2, executor=executor, now=executor.now)
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    assert begun["other"] == 0.0
+    assert [begun[name] >= 5.0 for name in names(3)] == [True] * 3
+    assert executor.time_s < 9.0
