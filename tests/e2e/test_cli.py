@@ -86,7 +86,7 @@ def test_schema_command_prints_the_schema(tmp_path: Path) -> None:
     [
         (("run",), "Missing argument"),
         (("run", "jobs.toml", "--max-paralel", "2"), "--max-parallel"),
-        (("run", "jobs.toml", "--max-parallel", "0"), "greater than or equal to"),
+        (("run", "jobs.toml", "--max-parallel", "0"), "expected a whole number from 1 on"),
         (("run", "jobs.toml", "--on-change", "perhaps"), "restart"),
         (("frobnicate",), "No such command"),
         (("run", "job.toml"), 'did you mean "jobs.toml"?'),

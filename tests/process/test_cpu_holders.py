@@ -279,4 +279,4 @@ def test_two_commands_at_once_train_on_different_cores(tmp_path: Path, monkeypat
                 run.signal(signal.SIGTERM)
             assert [first.end(), second.end()] == [130, 130]
     # On a machine that is busy elsewhere, too, they may share one, and say so.
-    assert launched[0]["cpus"] != launched[1]["cpus"] or "run a" in launched[1]["shares_with"]
+    assert launched[0]["cpus"] != launched[1]["cpus"] or "run tiny" in launched[1]["shares_with"]

@@ -25,7 +25,7 @@ from orchestrator.machine.topology import detect
 
 def test_a_process_that_hogs_a_cpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_load, "STARVED", 0.0)  # other tests may crowd this machine
-    hog = f"{sys.executable} -c 'while True: pass' > /dev/null & echo $!"  # no child of this process
+    hog = f"{sys.executable} -c 'while True: pass' > /dev/null 2>&1 & echo $!"  # no child of this process
     pid = int(subprocess.run(["sh", "-c", hog], check=True, capture_output=True, text=True).stdout)
     try:
         found = {process.pid: process for process in LoadSampler().measure().processes}

@@ -216,7 +216,10 @@ def exported(paths: RunPaths) -> None:
 
 
 @few_or_many(25, 150)
-def test_any_row_about_a_search_is_read_or_called_damaged(tmp_path: Path, examples: int) -> None:
+def test_any_row_about_a_search_is_read_or_called_damaged(
+    tmp_path: Path, examples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # runs of other tests may be on Slurm, which is asked
     paths = search_run(tmp_path / "run", TRIALS)
     sound = paths.ledger.read_bytes()
 

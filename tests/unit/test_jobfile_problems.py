@@ -303,7 +303,7 @@ def test_a_task_without_robot_is_refused(place: Path) -> None:
         ({"name": "x", "jobs": [HOPPER, 3]}, "jobs[1]", "expected a table, found 3"),
         ({"name": "x", "jobs": [HOPPER], "defaults": [1]}, "defaults", "expected a table, found the list [1]"),
         ({"name": 3, "jobs": [HOPPER]}, "name", "expected text in quotes, found 3"),
-        ({"name": "x", "jobs": [HOPPER], "max_parallel": 0}, "max_parallel", 'expected "auto" or a whole number'),
+        ({"name": "x", "jobs": [HOPPER], "max_parallel": 0}, "max_parallel", 'expected "auto", "idle" or a'),
         ({"name": "x", "jobs": [HOPPER], "max_parallel": True}, "max_parallel", "found true"),
         (
             {"name": "x", "jobs": [HOPPER], "notify": {"on_end": "mail me"}},
