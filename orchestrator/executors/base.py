@@ -220,7 +220,7 @@ class CpuMoves(Protocol):
         """Whether nobody else has come to use the reserved CPUs, and others still use those to be left."""
 
     def move(self, handle: Handle, reservation: CpuReservation) -> Slot | None:
-        """Move all threads of an attempt and of its descendants; None where it has ended, or all stay where they are.
+        """Move all threads of an attempt and of its descendants; None where it has ended or the kernel refuses.
 
         The reservation is over: the slot that is returned has the new CPUs, or the earlier one keeps its own.
         """

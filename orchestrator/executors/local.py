@@ -166,15 +166,24 @@ class LocalExecutor:
             group.request_checkpoint()
 
     def move(self, handle: Handle, to: Mapping[int, int]) -> bool:
-        """Let all processes of an attempt run on other CPUs. Returns whether it still runs.
+        """Let all processes of an attempt run on other CPUs. Returns whether they do: it may have ended.
+
+        They stay where they are if the kernel refuses one of them, such as when a cpuset has become smaller.
 
         :param to: CPU → the one to use in its place.
         """
         group = self._groups.get(handle)
         if group is None:
             return False
-        for worker in group.running:
-            process.move(worker.pid, to)
+        back = {new: old for old, new in to.items()}
+        for number, worker in enumerate(group.running, 1):
+            try:
+                process.move(worker.pid, to)
+            except OSError:
+                for moved in group.running[:number]:
+                    with contextlib.suppress(OSError):  # then they have what the kernel has left them
+                        process.move(moved.pid, back)
+                return False
         return True
 
     def close(self) -> None:

@@ -313,6 +313,7 @@ def move(pid: int, to: Mapping[int, int]) -> None:
     What they start meanwhile inherits the earlier ones, so that it is repeated until nobody new is found.
 
     :param to: CPU → the one to use in its place; others stay.
+    :raises OSError: the kernel refuses these CPUs.
     """
     moved: set[int] = set()
     for _ in range(MOST_PASSES):

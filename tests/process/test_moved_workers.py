@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -91,6 +92,25 @@ def test_an_attempt_that_is_over_is_not_moved(tmp_path: Path) -> None:
         while executor._groups:
             executor.poll(0.05)
         assert not executor.move(handle, {0: 1})
+
+
+def test_where_the_kernel_refuses_one_rank_all_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, *_ = sorted(os.sched_getaffinity(0))
+    launch = make_rank_group(tmp_path, "a", ASLEEP, ASLEEP, cpus=(first, second))
+    with local() as executor:
+        handle = executor.submit(launch)
+        until_heard(executor, handle)
+        workers = executor._groups[handle].running
+        set_affinity = os.sched_setaffinity
+
+        def refuse(pid: int, cpus: set[int]) -> None:
+            if pid == workers[1].pid and cpus == {first}:
+                raise OSError(errno.EINVAL, "Invalid argument")
+            set_affinity(pid, cpus)
+
+        monkeypatch.setattr(os, "sched_setaffinity", refuse)
+        assert not executor.move(handle, {first: second, second: first})
+        assert [allowed(worker.pid) for worker in workers] == [{frozenset({first})}, {frozenset({second})}]
 
 
 @contextlib.contextmanager
