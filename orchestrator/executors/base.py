@@ -103,8 +103,8 @@ class Sampled:
     handle: Handle
     rss_mib: float
     wait_shares: tuple[float, ...] = ()
-    """By rank: seconds per second, since the sample before, that a process of it was runnable and waited for a CPU; of
-    several processes that one which waited most. Empty where that is not measured."""
+    """By rank: seconds per second, since the sample before, that a thread of it was runnable and waited for a CPU; of
+    several threads that one which waited most. Empty where that is not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +215,9 @@ class CpuMoves(Protocol):
 
         :param contended: CPUs of ``slot`` on which the attempt waits.
         """
+
+    def is_measured_since(self, reservation: CpuReservation) -> bool:
+        """Whether the load of others is known over a time that began after the reservation."""
 
     def is_still_idle(self, reservation: CpuReservation) -> bool:
         """Whether nobody else has come to use the reserved CPUs, and others still use those to be left."""

@@ -28,6 +28,9 @@ class LocalCpuMoves:
     def reserve_idle(self, slot: Slot, contended: Collection[int]) -> CpuReservation | None:
         return self.slots.reserve_idle(slot, contended)
 
+    def is_measured_since(self, reservation: CpuReservation) -> bool:
+        return self.slots.is_measured_since(reservation)
+
     def is_still_idle(self, reservation: CpuReservation) -> bool:
         return self.slots.is_still_idle(reservation)
 

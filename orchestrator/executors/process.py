@@ -72,7 +72,7 @@ class WorkerProcess:
     """Limit on ``log``."""
     partial: bytes = b""
     waited_ns: dict[int, int] = field(default_factory=dict)
-    """Pid of each of its processes → how long that has waited for a CPU so far."""
+    """Each of its threads → how long that has waited for a CPU so far."""
 
     @property
     def pid(self) -> int:
@@ -93,10 +93,15 @@ class WorkerProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def longest_wait_ns(self) -> int:
-        """How long the process of it that waited most for a CPU has waited since the last call."""
+        """How long the thread of it that waited most for a CPU has waited since the last call."""
         before = self.waited_ns
-        self.waited_ns = {pid: waited for pid in with_descendants(self.pid) if (waited := _waited_ns(pid)) is not None}
-        return max((waited - before[pid] for pid, waited in self.waited_ns.items() if pid in before), default=0)
+        self.waited_ns = {}
+        for member in with_descendants(self.pid):
+            for thread in _threads(member):
+                if (waited := _waited_ns(member, thread)) is not None:
+                    self.waited_ns[thread] = waited
+        since = (waited - before[thread] for thread, waited in self.waited_ns.items() if thread in before)
+        return max(since, default=0)
 
     def read(self) -> tuple[list[Progress], bool]:
         """New progress, and whether the channel is still open. Other lines, of descendants with it, are ignored."""
@@ -334,10 +339,10 @@ def _threads(pid: int) -> list[int]:
         return []
 
 
-def _waited_ns(pid: int) -> int | None:
-    """Nanoseconds that the main thread was runnable and waited; None where it has ended or the kernel does not say."""
+def _waited_ns(pid: int, thread: int) -> int | None:
+    """Nanoseconds that a thread was runnable and waited; None where it has ended or the kernel does not say."""
     try:
-        return int(_content(f"/proc/{pid}/schedstat").split()[1])
+        return int(_content(f"/proc/{pid}/task/{thread}/schedstat").split()[1])
     except (OSError, IndexError, ValueError):
         return None
 

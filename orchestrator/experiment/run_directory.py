@@ -128,7 +128,7 @@ def _refuse_others(paths: RunPaths) -> None:
         what = "is a file; a run directory was expected"
     elif not root.is_dir():
         return
-    elif is_run_directory(paths) or not any(root.iterdir()):
+    elif not any(root.iterdir()) or is_run_directory(paths):  # in this order: another command may be making it
         _refuse_untrusted(root)
         return
     raise RunDirError(f"{root}: {what}. Choose another with --run-dir")

@@ -9,29 +9,39 @@ for it. Whoever cannot take part, because the folder cannot be made or trusted, 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import re
 import secrets
 import stat
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from orchestrator.core.environment import HOLDERS_VARIABLE
 from orchestrator.core.own_files import kept_from_forks
 from orchestrator.core.procfs import is_running
-from orchestrator.machine.users import is_own, make_own, user_name
+from orchestrator.core.text import plain
+from orchestrator.machine.users import is_own, user_name
 
 FOLDER = Path("/tmp/orchestrator-cpus")  # noqa: S108 - the same for all users; what is found in it is checked
 SHARED_MODE = 0o1777
 """Everybody may make a directory in it, and nobody remove another's."""
-MOST_BYTES = 1 << 16
+FILE_NAME = re.compile(r"\.?(\d{1,10})-[0-9a-f]{8}")
+"""The pid of the holder; with a dot, the file is not complete yet."""
+MOST_BYTES = 1 << 14
 """Of a holder's file; a larger one is not read."""
-MOST_HOLDERS = 1024
-"""Of each user; further ones are not read."""
+MOST_HOLDERS, MOST_USERS = 128, 1024
+"""Further holders of a user, and further users, are not looked at."""
+MOST_JOBS, MOST_CPU = 1024, 8191
+"""The largest number of jobs on a CPU, and of a CPU, that are believed."""
+LONGEST_NAME = 200
 LOOKS = 3
 """How often a file is opened again that its holder replaces meanwhile."""
 TURN_S = 0.1
@@ -47,6 +57,7 @@ class Holder:
     user: str
     experiment: str
     run_dir: str
+    """Of a run; empty for others."""
     uid: int
     pid: int
     cpus: Mapping[int, int]
@@ -68,11 +79,24 @@ def holders_folder() -> Path:
 def problem(folder: Path | None = None) -> str | None:
     """Why runs on this machine cannot tell each other which CPUs they hold; None if they can."""
     folder = holders_folder() if folder is None else folder
-    if not _is_shared(folder):
-        return f"{folder} is no folder that everybody may write to (mode 1777), or cannot be made"
     own = folder / str(os.getuid())
-    if not make_own(own, 0o755) or not os.access(own, os.W_OK):
-        return f"{own} is not a writable directory of this user that only this user may change"
+    try:
+        _make_shared(folder)
+        with _opened_folder(folder) as shared:
+            status = os.fstat(shared)
+            if stat.S_IMODE(status.st_mode) != SHARED_MODE:
+                return f"{folder} is not a folder in which every user may make a directory (mode 1777)"
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(own.name, dir_fd=shared)
+                os.chmod(own.name, 0o755, dir_fd=shared)  # noqa: S103 - others read it
+            with _opened_folder(own.name, shared) as descriptor:
+                status = os.fstat(descriptor)
+                if not is_own(status, os.getuid()):
+                    return f"{own} is not a directory that this user alone may change"
+                if not os.access(own, os.W_OK):
+                    return f"{own} cannot be written to"
+    except OSError as error:
+        return f"{error.filename or folder} cannot be used ({error.strerror})"
     return None
 
 
@@ -85,8 +109,8 @@ class CpuHolders:
         """
         self._folder = None if folder is None or problem(folder) is not None else folder
         self._experiment, self._run_dir = experiment, run_dir
-        self._path: Path | None = None
-        self._locked = contextlib.ExitStack()
+        self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._locked: contextlib.ExitStack | None = None
         """Closes the locked file, which forked processes do not have: their lock would outlive this process."""
         self._touch_at = 0.0
 
@@ -105,9 +129,12 @@ class CpuHolders:
         if self._folder is None:
             return ()
         found: list[Holder] = []
-        for directory in _entries(self._folder):
-            if directory.name.isdecimal() and is_own(Path(directory.path), int(directory.name)):
-                found += self._of_user(Path(directory.path), int(directory.name))
+        with contextlib.suppress(OSError), _opened_folder(self._folder) as shared:
+            users = [name for name in islice(os.listdir(shared), MOST_USERS) if name.isdecimal()]
+            for name in users:
+                with contextlib.suppress(OSError), _opened_folder(name, shared) as directory:
+                    if is_own(os.fstat(directory), int(name)):
+                        found += self._of_user(directory, int(name))
         return tuple(sorted(found, key=lambda holder: (holder.uid, holder.pid)))
 
     def publish(self, cpus: Mapping[int, int]) -> None:
@@ -118,63 +145,86 @@ class CpuHolders:
             self.close()
             return
         content = {
-            "user": user_name(os.getuid()),
             "experiment": self._experiment,
             "run_dir": self._run_dir,
             "pid": os.getpid(),
             "cpus": {str(cpu): number for cpu, number in cpus.items()},
         }
-        with contextlib.suppress(OSError):  # a full disk, or a folder that was removed: others do not see this one
+        with contextlib.suppress(OSError):  # such as a full disk: others do not see this one, or see what it held
             self._replace(json.dumps(content).encode())
 
     def keep(self) -> None:
         """Keep the file from looking old. To be called again and again."""
-        if self._path is not None and time.monotonic() >= self._touch_at:
+        if self._locked is not None and time.monotonic() >= self._touch_at:
             self._touch_at = time.monotonic() + TOUCH_S
-            with contextlib.suppress(OSError):
-                os.utime(self._path)
+            with contextlib.suppress(OSError), self._own_directory() as directory:
+                os.utime(self._name, dir_fd=directory)
 
     def close(self) -> None:
         """Hold nothing any more. May be called again."""
-        if self._path is not None:
-            with contextlib.suppress(OSError):
-                self._path.unlink()
-            self._path = None
+        if self._locked is None:
+            return
+        with contextlib.suppress(OSError), self._own_directory() as directory:
+            os.unlink(self._name, dir_fd=directory)
         self._locked.close()
+        self._locked = None
+
+    @contextlib.contextmanager
+    def _own_directory(self) -> Iterator[int]:
+        """:raises OSError: it cannot be used, or belongs to somebody else now."""
+        assert self._folder is not None
+        with _opened_folder(self._folder) as shared, _opened_folder(str(os.getuid()), shared) as directory:
+            if not is_own(os.fstat(directory), os.getuid()):
+                raise PermissionError(errno.EACCES, "not a directory of this user alone", str(self._folder))
+            yield directory
 
     def _replace(self, content: bytes) -> None:
         """A new file in place of the earlier one: readers find either, whole and locked."""
         assert self._folder is not None
-        directory = self._folder / str(os.getuid())
-        path = self._path or directory / f"{os.getpid()}-{secrets.token_hex(4)}"
-        beside = path.with_name(f".{path.name}")
-        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(descriptor, content)
-            os.fchmod(descriptor, 0o644)  # only now: whoever can read a file can lock it
-            beside.rename(path)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        earlier, self._locked, self._path = self._locked, contextlib.ExitStack(), path
-        self._locked.callback(os.close, descriptor)
-        self._locked.enter_context(kept_from_forks(descriptor))
+        if not (self._folder / str(os.getuid())).exists():
+            problem(self._folder)  # it has been removed, and is made anew
+        beside = f".{self._name}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._own_directory() as directory, contextlib.ExitStack() as opened:
+            descriptor = os.open(beside, flags, 0o600, dir_fd=directory)
+            opened.callback(os.close, descriptor)
+            opened.enter_context(kept_from_forks(descriptor))
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.write(descriptor, content)
+                os.fchmod(descriptor, 0o644)  # only now: whoever can read a file can lock it
+                os.rename(beside, self._name, src_dir_fd=directory, dst_dir_fd=directory)
+            except OSError:
+                os.unlink(beside, dir_fd=directory)
+                raise
+            earlier, self._locked = self._locked, opened.pop_all()
         self._touch_at = time.monotonic() + TOUCH_S
-        earlier.close()
+        if earlier is not None:
+            earlier.close()
 
-    def _of_user(self, directory: Path, uid: int) -> list[Holder]:
-        paths = [Path(entry.path) for entry in _entries(directory) if entry.name[0].isdecimal()]
-        found = (_look(path, uid) for path in paths[:MOST_HOLDERS] if path != self._path)
-        return [holder for holder in found if holder is not None]
+    def _of_user(self, directory: int, uid: int) -> list[Holder]:
+        """:param directory: the open directory of the user ``uid``."""
+        found = []
+        for name in islice(os.listdir(directory), MOST_HOLDERS):
+            match = FILE_NAME.fullmatch(name)
+            is_this_one = uid == os.getuid() and name.lstrip(".") == self._name
+            if match is None or is_this_one:
+                continue
+            if uid == os.getuid() and not is_running(int(match[1])):
+                _remove_unlocked(directory, name)
+            elif not name.startswith("."):
+                holder = _look(directory, name, uid)
+                found += [] if holder is None else [holder]
+        return found
 
     def _locked_turn(self) -> int | None:
         if self._folder is None:
             return None
         deadline = time.monotonic() + TURN_S
         try:
-            path = self._folder / str(os.getuid()) / "turn"
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with self._own_directory() as directory:
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                descriptor = os.open("turn", flags, 0o600, dir_fd=directory)
         except OSError:
             return None
         while time.monotonic() < deadline:
@@ -190,60 +240,50 @@ class CpuHolders:
         return None
 
 
-def _is_shared(folder: Path) -> bool:
-    """Whether ``folder``, made where it is missing, is one in which every user can have a directory."""
+def _make_shared(folder: Path) -> None:
+    """Make the folder of all users where it is missing. It has its mode from the first moment on."""
+    if folder.exists() or folder.is_symlink():
+        return
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir()
-            folder.chmod(SHARED_MODE)
-        status = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == SHARED_MODE
+        made.chmod(SHARED_MODE)
+        made.rename(folder)
+    except OSError:  # another user has made it at the same moment
+        made.rmdir()
 
 
-def _look(path: Path, uid: int) -> Holder | None:
-    """The holder that keeps ``path`` locked; None where it has ended, or where this is no file of a holder."""
+@contextlib.contextmanager
+def _opened_folder(name: Path | str, within: int | None = None) -> Iterator[int]:
+    """A descriptor of a folder that is no link: what is behind the name may be exchanged by others at any moment."""
+    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _look(directory: int, name: str, uid: int) -> Holder | None:
+    """The holder that keeps the file locked; None where it has ended, or where this is no file of a holder."""
     for _ in range(LOOKS):
-        found = _read(path, uid)
-        if not isinstance(found, _Unlocked):
-            return found
-        if found.is_still(path):
-            if uid == os.getuid() and not is_running(int(path.name.partition("-")[0])):
-                with contextlib.suppress(OSError):  # left behind; another one has removed it
-                    path.unlink()
-            return None
+        with contextlib.suppress(OSError), _opened_file(directory, name) as descriptor:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != uid or status.st_size > MOST_BYTES:
+                return None
+            if _is_locked(descriptor):
+                return _parsed(os.read(descriptor, MOST_BYTES), uid)
+            if os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino == status.st_ino:
+                return None
+        # Its holder has replaced it meanwhile.
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Unlocked:
-    """A file that nobody keeps locked: its holder has ended, or has replaced it since it was opened."""
-
-    inode: int
-
-    def is_still(self, path: Path) -> bool:
-        try:
-            return path.lstat().st_ino == self.inode
-        except OSError:
-            return False
-
-
-def _read(path: Path, uid: int) -> Holder | _Unlocked | None:
+@contextlib.contextmanager
+def _opened_file(directory: int, name: str) -> Iterator[int]:
+    # Neither a link nor a pipe may be there, but the directory may be another user's.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=directory)
     try:
-        # Neither a link nor a pipe may be there, but the directory is another user's.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != uid or status.st_size > MOST_BYTES:
-            return None
-        if not _is_locked(descriptor):
-            return _Unlocked(status.st_ino)
-        return _parsed(os.read(descriptor, MOST_BYTES), uid)
-    except OSError:
-        return None
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -256,25 +296,32 @@ def _is_locked(descriptor: int) -> bool:
     return False
 
 
+def _remove_unlocked(directory: int, name: str) -> None:
+    """Remove what a holder of this user has left behind, unless one of another container has it."""
+    with contextlib.suppress(OSError), _opened_file(directory, name) as descriptor:
+        if not _is_locked(descriptor):
+            os.unlink(name, dir_fd=directory)
+
+
 def _parsed(content: bytes, uid: int) -> Holder | None:
-    """Another user has written it: everything in it may be wrong."""
+    """None where it makes no sense: another user has written it."""
     try:
         values: Any = json.loads(content)
+        cpus = {int(cpu): int(number) for cpu, number in values["cpus"].items()}
+        if not all(0 <= cpu <= MOST_CPU and 1 <= number <= MOST_JOBS for cpu, number in cpus.items()):
+            return None
         return Holder(
             user=user_name(uid),
-            experiment=str(values["experiment"])[:200],
-            run_dir=str(values["run_dir"])[:1000],
+            experiment=_shown(values["experiment"]),
+            run_dir=_shown(values["run_dir"]),
             uid=uid,
             pid=int(values["pid"]),
-            cpus={int(cpu): max(1, int(number)) for cpu, number in values["cpus"].items()},
+            cpus=cpus,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except OSError:
-        return []
+def _shown(text: object) -> str:
+    """In one line, and without what controls a terminal."""
+    return plain(" ".join(str(text).split()))[:LONGEST_NAME]

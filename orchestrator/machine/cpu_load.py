@@ -3,6 +3,9 @@
 :class:`LoadSampler` looks at ``/proc/stat`` and at ``/proc/PID/stat`` of every process (``proc(5)``) twice, some time
 apart. Where other users' processes are hidden (``hidepid``, a container), their time is in ``/proc/stat`` alone, and
 known for each CPU. Where that has no rows either, nobody is seen.
+
+A program counts on the CPU where it ran last: that is the one to which it is bound, if it is bound to one. One that may
+run on others, too, goes on there if its CPU is taken.
 """
 
 from __future__ import annotations
@@ -10,14 +13,13 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.procfs import PROC, text_of
-from orchestrator.machine.topology import cpu_list
 
-EVERY_S = 2.0
+EVERY_S = 1.5
 """How often :meth:`LoadSampler.tick` samples. What it finds is the mean over this time."""
 MOST_SHARE = 0.005
 """Sampling takes at most this share of the time: on a machine with many processes, it is done less often."""
@@ -70,6 +72,7 @@ class _Process:
     start_ticks: int
     cpu: int
     """On which it ran last."""
+    is_kernel_thread: bool
     gives_way: bool
     """Whether it gets only time that nobody else wants (``SCHED_IDLE``)."""
     name: str
@@ -114,6 +117,11 @@ class LoadSampler:
         return self._measured
 
     @property
+    def measured_from(self) -> float:
+        """When the time began over which the load was measured last, on the clock that was given."""
+        return self._earlier.at
+
+    @property
     def _is_stale(self) -> bool:
         return self._now() - self._last.at > max(STALE_S, 2 * self._every_s)
 
@@ -122,11 +130,11 @@ class LoadSampler:
         return self._latest or self._earlier
 
     def _sample(self) -> None:
-        begun = time.monotonic()
+        begun = time.thread_time()
         scan = self._scan()
         self._earlier, self._latest = self._last, scan
         self._measured = self._load(self._earlier, self._latest)
-        took_s = time.monotonic() - begun
+        took_s = time.thread_time() - begun
         self._every_s = max(EVERY_S, took_s / MOST_SHARE)
         self._next = scan.at + self._every_s
 
@@ -148,7 +156,13 @@ class LoadSampler:
             for pid, share in shares.items()
             if pid not in own and self._matters(pid, share, before, after)
         ]
-        own_reaped = (after.reaped_s - before.reaped_s) / elapsed_s
+        # A child that has ended is waited for with all that it ever used.
+        used_before_s = sum(
+            before.processes[pid].ticks / TICKS_PER_S
+            for pid in _family(os.getpid(), before.processes)
+            if pid in before.processes and pid not in after.processes
+        )
+        own_reaped = max(0.0, after.reaped_s - before.reaped_s - used_before_s) / elapsed_s
         return CpuLoad(
             processes=tuple(sorted(busy, key=lambda process: -process.cores)),
             unexplained=_unexplained(before, after, shares, elapsed_s, own_reaped),
@@ -156,7 +170,7 @@ class LoadSampler:
 
     @staticmethod
     def _matters(pid: int, share: float, before: _Scan, after: _Scan) -> bool:
-        if after.processes[pid].gives_way:
+        if after.processes[pid].gives_way or after.processes[pid].is_kernel_thread:
             return False
         return share >= BUSY or (share >= STARVED and _wants_a_cpu(pid, before, after))
 
@@ -164,18 +178,17 @@ class LoadSampler:
         process = after.processes[pid]
         # One that shares its CPU gets a part of it, and would take all.
         wanted = max(share, 1.0) if _wants_a_cpu(pid, before, after) else share
-        n_cpus = len(after.busy_ticks)
-        demand = self._demand_of_threads(pid, n_cpus) if process.n_threads > 1 else {}
+        demand = self._demand_of_threads(pid) if process.n_threads > 1 else {}
         return BusyProcess(
             pid=pid,
             name=process.name,
             uid=_owner(self._proc / str(pid)),
             cores=share,
-            demand=demand or _spread(wanted, _allowed_cpus(self._proc / str(pid)), process.cpu, n_cpus),
+            demand=demand or {process.cpu: wanted},
             is_worker=_is_worker(pid, after.processes, self._proc),
         )
 
-    def _demand_of_threads(self, pid: int, n_cpus: int) -> dict[int, float]:
+    def _demand_of_threads(self, pid: int) -> dict[int, float]:
         """By the threads of a process that are runnable at this moment."""
         demand: dict[int, float] = defaultdict(float)
         try:
@@ -183,19 +196,10 @@ class LoadSampler:
         except OSError:  # it has ended
             return {}
         for thread in threads:
-            folder = self._proc / str(pid) / "task" / thread
-            found = _process(folder)
+            found = _process(self._proc / str(pid) / "task" / thread)
             if found is not None and found.is_runnable:
-                for cpu, weight in _spread(1.0, _allowed_cpus(folder), found.cpu, n_cpus).items():
-                    demand[cpu] += weight
-        return demand
-
-
-def _spread(demand: float, allowed: Sequence[int], last: int, n_cpus: int) -> dict[int, float]:
-    """``demand`` on the CPUs that a thread is bound to; where it ran last if it may run anywhere."""
-    if 0 < len(allowed) < n_cpus:
-        return dict.fromkeys(allowed, demand / len(allowed))
-    return {last: demand}
+                demand[found.cpu] += 1.0
+        return dict(demand)
 
 
 def _unexplained(
@@ -273,7 +277,7 @@ def _processes(proc: Path) -> dict[int, _Process]:
 
 
 def _process(folder: Path) -> _Process | None:
-    """None for one that has ended, for a kernel thread, and where it cannot be read."""
+    """None for one that has ended, and where it cannot be read."""
     try:
         descriptor = os.open(folder / "stat", os.O_RDONLY)
     except OSError:
@@ -286,7 +290,7 @@ def _process(folder: Path) -> _Process | None:
         os.close(descriptor)
     head, _, tail = content.rpartition(b")")
     fields = tail.split()
-    if len(fields) < 39 or int(fields[6]) & KERNEL_THREAD:
+    if len(fields) < 39:
         return None
     return _Process(
         parent=int(fields[1]),
@@ -295,18 +299,10 @@ def _process(folder: Path) -> _Process | None:
         n_threads=int(fields[17]),
         start_ticks=int(fields[19]),
         cpu=int(fields[36]),
+        is_kernel_thread=bool(int(fields[6]) & KERNEL_THREAD),
         gives_way=int(fields[38]) == os.SCHED_IDLE,
         name=head.partition(b"(")[2].decode(errors="replace"),
     )
-
-
-def _allowed_cpus(folder: Path) -> Sequence[int]:
-    """Empty where the kernel does not say."""
-    for line in (text_of(folder / "status") or "").splitlines():
-        name, _, value = line.partition(":")
-        if name == "Cpus_allowed_list":
-            return cpu_list(value)
-    return ()
 
 
 def _owner(folder: Path) -> int:

@@ -150,7 +150,7 @@ def holders(folder: Path | None = None) -> Iterator[Finding]:
             f"runs on this machine cannot tell each other which CPUs they hold: {problem}. They see each other's load."
         )
         yield Finding(
-            "note", "Other runs", text, f"remove {folder}, or have its owner do so: the next run makes it anew"
+            "note", "Other runs", text, "remove what is named, or have its owner do so: the next run makes it"
         )
         return
     others = CpuHolders(folder).others()

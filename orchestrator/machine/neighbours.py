@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
@@ -11,28 +12,43 @@ from orchestrator.machine.cpu_load import BusyProcess, LoadSampler
 from orchestrator.machine.placement import Competitor, CpuUse
 from orchestrator.machine.users import user_name
 
-UNSEEN = "programs that this user cannot see"
+UNSEEN = "load of no visible program"
 
 
 class Neighbours:
     """Other users of the CPUs, for one pool of slots, which tells them what it holds."""
 
-    def __init__(self, holders: CpuHolders | None = None, load: LoadSampler | None = None) -> None:
+    def __init__(
+        self, holders: CpuHolders | None = None, load: LoadSampler | None = None, *, starts_workers: bool = True
+    ) -> None:
         """:param holders: None: neither sees other runs nor is seen by them.
         :param load: None: other programs are not looked at.
+        :param starts_workers: whether the workers on own CPUs descend from this process, as other programs do not.
         """
+        self._starts_workers = starts_workers
         self._holders = CpuHolders(None) if holders is None else holders
         self._load = load
         self.publish = self._holders.publish
         """Tells other runs which CPUs this one holds."""
 
     @classmethod
-    def of_this_machine(cls, *, experiment: str = "", run_dir: str = "") -> Neighbours:
+    def of_this_machine(cls, *, experiment: str = "", run_dir: str = "", starts_workers: bool = True) -> Neighbours:
         """Everybody who can be seen here.
 
         :param experiment: for others, the name of what holds the CPUs.
         """
-        return cls(CpuHolders(holders_folder(), experiment=experiment, run_dir=run_dir), LoadSampler())
+        holders = CpuHolders(holders_folder(), experiment=experiment, run_dir=run_dir)
+        return cls(holders, LoadSampler(), starts_workers=starts_workers)
+
+    def refresh(self) -> None:
+        """Measure the load of other programs, where the last measurement is old; that takes a moment."""
+        if self._load is not None:
+            self._load.measure()
+
+    @property
+    def measured_from(self) -> float:
+        """Since when the load of :meth:`look` counts, as :func:`time.monotonic`; infinite where none is measured."""
+        return math.inf if self._load is None else self._load.measured_from
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
@@ -50,8 +66,8 @@ class Neighbours:
         competitors = [_run(run) for run in runs]
         held_by_runs = {cpu for run in runs for cpu in run.cpus}
         if unsaid := set(in_use_elsewhere) - held_by_runs:
-            competitors.append(Competitor(name="other jobs", demand=dict.fromkeys(unsaid, 1.0), is_lock=True))
-        held = {*own, *unsaid, *held_by_runs}
+            competitors.append(Competitor(name="other jobs", demand=dict.fromkeys(unsaid, 1.0), is_own_user=True))
+        held = {*unsaid, *held_by_runs, *(() if self._starts_workers else own)}
         if self._load is not None:
             competitors += self._programs(held)
         return CpuUse(own=own, competitors=competitors)
@@ -93,4 +109,4 @@ def program_name(process: BusyProcess) -> str:
 
 def _run(holder: Holder) -> Competitor:
     demand = {cpu: float(number) for cpu, number in holder.cpus.items()}
-    return Competitor(name=holder.name, demand=demand, is_run=True, is_lock=holder.uid == os.getuid())
+    return Competitor(name=holder.name, demand=demand, is_run=True, is_own_user=holder.uid == os.getuid())

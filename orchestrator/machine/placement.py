@@ -25,8 +25,8 @@ class Competitor:
     """CPU → how many jobs or threads want to run there."""
     is_run: bool = False
     """Whether it is a run of this program, of any user, whose demand is its jobs."""
-    is_lock: bool = False
-    """Whether it is a holder of this user, which node agents wait for."""
+    is_own_user: bool = False
+    """Whether it is a run of this user, which node agents wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,11 @@ class CpuUse:
         for cpu, number in self.own.items():
             total[cpu] += number * ONE
         return total
+
+    def expected_share(self, cpus: Iterable[int]) -> float:
+        """Of the time of the most contended of ``cpus``, what is left for one more job there."""
+        total = self.total()
+        return min(ONE / (ONE + total[cpu]) for cpu in cpus)
 
     def is_shared(self, cpu: int) -> bool:
         """Whether somebody competes for ``cpu`` with a job of this process that has it."""
@@ -103,12 +108,13 @@ def _least_competition(cores: int, free: Sequence[Cpu], machine: Sequence[Cpu], 
     on_core: Counter[int] = Counter()
     for cpu in machine:
         on_core[cpu.core] += total.get(cpu.index, 0)
+    rest = {cpu.index: cpu for cpu in free}
     chosen: list[Cpu] = []
     competition = 0
     for _ in range(cores):
-        rest = [cpu for cpu in free if cpu not in chosen]
         # min() takes the first of equals, so that the order of preference decides.
-        cpu = min(rest, key=lambda cpu: (total.get(cpu.index, 0), on_core[cpu.core]))
+        cpu = min(rest.values(), key=lambda cpu: (total.get(cpu.index, 0), on_core[cpu.core]))
+        del rest[cpu.index]
         competition += on_core[cpu.core]
         on_core[cpu.core] += ONE
         chosen.append(cpu)

@@ -59,6 +59,8 @@ class Slot:
     """Of each of ``gpus``."""
     shares_with: tuple[str, ...] = ()
     """Who else used ``cpus`` when they were chosen, for people."""
+    expected_share: float = 1
+    """Of the time of the most contended of ``cpus``, what is left for this slot if nobody gives way."""
     rank_slots: tuple[RankSlot, ...] = ()
     """On several machines: in place of ``cpus`` and ``gpus``, which each machine chooses."""
 
@@ -72,11 +74,15 @@ class CpuReservation:
     """CPU of the slot to be left → the one in its place."""
     because_of: tuple[str, ...]
     """Who uses the CPUs to be left, for people."""
+    at: float
+    """Monotonic seconds."""
 
     @property
     def moved(self) -> Slot:
         """The slot with the new CPUs, in the order of the earlier ones: each rank has its own."""
-        return replace(self.slot, cpus=tuple(self.to.get(cpu, cpu) for cpu in self.slot.cpus), shares_with=())
+        return replace(
+            self.slot, cpus=tuple(self.to.get(cpu, cpu) for cpu in self.slot.cpus), shares_with=(), expected_share=1
+        )
 
 
 class Slots(Protocol):
@@ -165,6 +171,7 @@ class SlotPool:
         """
         if not self._has_room(cores):
             return None
+        self._neighbours.refresh()  # first, since others of this user wait meanwhile
         for choice in range(1, MOST_CHOICES + 1):
             with self._neighbours.turn():
                 use = self._neighbours.look(self._own(), in_use_elsewhere)
@@ -200,16 +207,23 @@ class SlotPool:
     def _choose(self, cores: int, gpus: float, use: CpuUse) -> Slot | None:
         free = [cpu for cpu in self._machine.cpus if use.own.get(cpu.index, 0) < self._users_per_cpu]
         if self._is_exclusive:
-            locked = {cpu for other in use.competitors if other.is_lock for cpu in other.demand}
+            locked = {cpu for other in use.competitors if other.is_own_user for cpu in other.demand}
             free = [cpu for cpu in free if cpu.index not in locked]
+        if self._takes_idle_only and self._held:
+            idle = {cpu.index for cpu in self._idle(use)}
+            free = [cpu for cpu in free if cpu.index in idle]
         cpus = placement.choose(cores, free, self._machine.cpus, use)
         if cpus is None or (names := self._gpus.find(gpus)) is None:
             return None
-        shares_with = use.names_on(cpus)
-        if self._takes_idle_only and self._held and shares_with:
-            return None
         index = next(index for index in range(self.lanes) if index not in self._held)
-        return Slot(index=index, cpus=cpus, gpus=names, gpu_share=min(gpus, 1), shares_with=shares_with)
+        return Slot(
+            index=index,
+            cpus=cpus,
+            gpus=names,
+            gpu_share=min(gpus, 1),
+            shares_with=use.names_on(cpus),
+            expected_share=use.expected_share(cpus),
+        )
 
     def resume(self, cpus: tuple[int, ...]) -> Slot:
         """A slot with exactly these CPUs, for an attempt that already has them from an earlier pool."""
@@ -245,7 +259,7 @@ class SlotPool:
             if chosen is None:
                 return None
             to = dict(zip(left, chosen, strict=True))
-            reservation = CpuReservation(slot=slot, to=to, because_of=use.names_on(left))
+            reservation = CpuReservation(slot=slot, to=to, because_of=use.names_on(left), at=time.monotonic())
             self._reserved[slot.index] = reservation
             self._publish()
         return reservation
@@ -255,6 +269,9 @@ class SlotPool:
         total = use.total()
         busy_cores = {cpu.core for cpu in self._machine.cpus if total[cpu.index]}
         return [cpu for cpu in self._machine.cpus if cpu.core not in busy_cores]
+
+    def is_measured_since(self, reservation: CpuReservation) -> bool:
+        return self._neighbours.measured_from >= reservation.at
 
     def is_still_idle(self, reservation: CpuReservation) -> bool:
         use = self._neighbours.look(self._own())

@@ -21,29 +21,20 @@ def user_name(uid: int) -> str:
 
 
 def private_directory() -> Path | None:
-    """``<temporary directory>/orchestrator-<uid>``, created when it is missing; None when it cannot be trusted."""
-    path = Path(tempfile.gettempdir()) / f"orchestrator-{os.getuid()}"
-    return path if make_own(path, 0o700) else None
+    """``<temporary directory>/orchestrator-<uid>``, created when it is missing; None when it cannot be trusted.
 
-
-def make_own(path: Path, mode: int) -> bool:
-    """Create ``path`` with ``mode``, unless it exists. Returns whether only this user may change it.
-
-    Everybody may write to the folder around it, so that the name may belong to another user, or be a link.
+    Everybody may write to the temporary directory, so that the name may belong to another user, or be a link.
     """
+    path = Path(tempfile.gettempdir()) / f"orchestrator-{os.getuid()}"
     try:
         with contextlib.suppress(FileExistsError):
-            path.mkdir()
-            path.chmod(mode)
-    except OSError:
-        return False
-    return is_own(path, os.getuid())
-
-
-def is_own(path: Path, uid: int) -> bool:
-    """Whether ``path`` is a directory, and no link to one, that only the user ``uid`` may change."""
-    try:
+            path.mkdir(mode=0o700)
         status = path.lstat()
     except OSError:
-        return False
+        return None
+    return path if is_own(status, os.getuid()) else None
+
+
+def is_own(status: os.stat_result, uid: int) -> bool:
+    """Whether this is a directory, and no link to one, that only the user ``uid`` may change."""
     return stat.S_ISDIR(status.st_mode) and status.st_uid == uid and not status.st_mode & 0o022

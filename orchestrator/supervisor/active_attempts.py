@@ -180,7 +180,7 @@ class ActiveAttempts:
     def moved(self, attempt: ActiveAttempt, slot: Slot) -> None:
         attempt.slot = slot
 
-    def joined(self, attempt: ActiveAttempt, names: Sequence[str]) -> tuple[str, ...]:
+    def add_competitors(self, attempt: ActiveAttempt, names: Sequence[str]) -> tuple[str, ...]:
         """Others use the CPUs of ``attempt``. Returns those that were not known."""
         room = MOST_COMPETITORS - len(attempt.competitors)
         new = tuple(name for name in names if name not in attempt.competitors)[:room]

@@ -1,8 +1,8 @@
 """Moves attempts away from CPUs that others have come to use, to idle ones. The weights that they learn are the same.
 
 An attempt that waits for its CPU more than it should, in several samples in a row, has idle CPUs reserved, which other
-runs see. It is moved there if they are still idle some time later: of two runs that want the same, neither gets it at
-once, and they do not follow each other around.
+runs see. It is moved there if they are still idle when the load has been measured anew: of two runs that want the same
+CPUs, neither gets them at once, and they do not follow each other around.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempt
 
 SAMPLES = 2
 """So many samples in a row have to be high."""
-LOOK_AGAIN_S = 2.5
-"""Between reservation and move: longer than the load of other programs is measured over."""
 REST_S = 30.0
 """After a move, an attempt stays where it is for this time; twice as long after each further one."""
 LONGEST_REST_S = 1800.0
@@ -48,9 +46,8 @@ class _Watched:
     high_samples: int = 0
     wait_shares: tuple[float, ...] = ()
     rests_until: float = 0.0
-    moves: int = 0
+    n_moves: int = 0
     reservation: CpuReservation | None = None
-    look_again_at: float = 0.0
     name_at: float = 0.0
     """When it is looked again who uses its CPUs."""
 
@@ -96,7 +93,7 @@ class CpuMover:
                 continue
             if watched.reservation is None:
                 self._reserve(attempt, watched)
-            elif self.now() >= watched.look_again_at:
+            elif self.moves.is_measured_since(watched.reservation):
                 move = self._settle(attempt, watched, watched.reservation)
                 made += [] if move is None else [move]
         return made
@@ -107,8 +104,6 @@ class CpuMover:
         watched.reservation = self.moves.reserve_idle(attempt.slot, _contended(attempt, watched.wait_shares))
         if watched.reservation is None:
             watched.rests_until = self.now() + random.uniform(*RETRY_S)
-        else:
-            watched.look_again_at = self.now() + LOOK_AGAIN_S
 
     def _settle(self, attempt: ActiveAttempt, watched: _Watched, reservation: CpuReservation) -> Move | None:
         watched.reservation = None
@@ -118,8 +113,8 @@ class CpuMover:
             return None
         wait_share = max(watched.wait_shares)
         watched.high_samples = 0
-        watched.rests_until = self.now() + min(REST_S * 2**watched.moves, LONGEST_REST_S)
-        watched.moves += 1
+        watched.rests_until = self.now() + min(REST_S * 2**watched.n_moves, LONGEST_REST_S)
+        watched.n_moves += 1
         before = attempt.slot
         after = self.moves.move(attempt.handle, reservation)
         if after is None:

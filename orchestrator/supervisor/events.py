@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Paused, Pending, State
 from orchestrator.core.messages import Progress
-from orchestrator.core.text import count
+from orchestrator.core.text import count, listed
 from orchestrator.supervisor.active_attempts import ActiveAttempt, cpus_by_rank
 from orchestrator.supervisor.cpu_mover import Move
 from orchestrator.supervisor.remaining_time import NOTHING_ENDED, EndedWork
@@ -114,8 +114,8 @@ def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -
     text += f", attempt {number + 1}" if number else ""
     others = attempt.slot.shares_with
     if others:
-        text += f", which {' and '.join(others[:MOST_OTHERS])} use{'s' if len(others) == 1 else ''}, too: it has a part"
-        text += " of the time there, and trains more slowly"
+        share = attempt.slot.expected_share
+        text += f", shared with {listed(others, MOST_OTHERS)}: expect about {share:.0%} of the speed"
     reporter.event(
         "launched",
         text,
@@ -132,10 +132,9 @@ def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -
 def report_move(reporter: Reporter, move: Move) -> None:
     job_id, ranks = move.attempt.job.job_id, move.attempt.job.resources.ranks
     before, after = (cpus_by_rank(slot.cpus, ranks) for slot in (move.before, move.after))
-    others = " and ".join(move.because_of[:MOST_OTHERS]) or "another job of this run"
-    use = "uses" if len(move.because_of) < 2 else "use"
-    text = f"{job_id} moved from CPU {before} to CPU {after}: {others} {use} CPUs that it had"
-    text += f", and it waited {move.wait_share:.0%} of the time"
+    others = listed(move.because_of, MOST_OTHERS) or "another job of this run"
+    text = f"{job_id} moved from CPU {before} to CPU {after}: it waited {move.wait_share:.0%} of the time"
+    text += f" because of {others}"
     reporter.event(
         "moved", text, job_id=job_id, before=move.before.cpus, cpus=move.after.cpus, because_of=move.because_of
     )

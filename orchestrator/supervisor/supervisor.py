@@ -360,7 +360,7 @@ class Supervisor:
         self._note_competitors(attempt, attempt.slot.shares_with)
 
     def _note_competitors(self, attempt: ActiveAttempt, names: Sequence[str]) -> None:
-        if new := self._active.joined(attempt, names):
+        if new := self._active.add_competitors(attempt, names):
             self.ledger.note_competitors(attempt.handle.job_id, attempt.handle.number, new)
 
     def _report_waiting(self, job: Job) -> None:

@@ -16,6 +16,7 @@ import pytest
 from command_helpers import invoke, succeed, toml, write_experiment
 from trial_helpers import Told, search_run
 
+from orchestrator.executors.local import LocalExecutor
 from orchestrator.experiment import preflight, run_directory
 from orchestrator.experiment.preflight import JobVerdict
 
@@ -141,7 +142,8 @@ def test_hyperparameters_that_are_not_the_defaults_are_shown_once_for_all_jobs_t
     assert "gae_lambda" not in of_c["ppo"]
 
 
-def test_it_says_how_workers_would_be_started_and_why(tmp_path: Path) -> None:
+def test_it_says_how_workers_would_be_started_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.executors.local_backend.LocalExecutor", LocalExecutor)
     robot = {"xml": str(commands.HOPPER), "task": "forward"}
     with_env = {"name": "other", "env": "CartPole-v1"}
     asked = {**robot, "name": "asked", "resources": {"start": "exec"}}

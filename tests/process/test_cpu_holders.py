@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +21,9 @@ from orchestrator.core.environment import HOLDERS_VARIABLE
 from orchestrator.machine import cpu_holders, topology
 from orchestrator.machine.cpu_holders import CpuHolders
 from orchestrator.machine.neighbours import Neighbours
+from orchestrator.machine.placement import Competitor, CpuUse
 from orchestrator.machine.slots import MaxParallel, SlotPool
+from orchestrator.machine.topology import Cpu
 from orchestrator.machine.users import private_directory
 
 NOBODY = 65534
@@ -183,7 +187,17 @@ def test_a_directory_of_another_user_is_not_believed_to_be_somebody_elses(folder
     assert held(folder) == {}
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"cpus": 3}', "[" * 60_000, '{"pid": "x", "cpus": {}}', "\0"])
+LARGE = '{"experiment": "", "run_dir": "", "pid": 1, "cpus": {"%s": %s}}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", "{}", '{"cpus": 3}', "[" * 16_000, '{"pid": "x", "cpus": {}}', "\0"),
+        *(LARGE % ("0", "9" * 400), LARGE % ("0", "1e308"), LARGE % ("0", "NaN"), LARGE % ("0", "-1")),
+        *(LARGE % ("9" * 9, "1"), LARGE % ("-1", "1")),
+    ],
+)
 def test_a_file_with_anything_in_it_is_no_holder(folder: Path, holder: object, content: str) -> None:
     (path,) = (path for path in (folder / str(os.getuid())).iterdir() if path.name[0].isdecimal())
     path.write_text(content)
@@ -195,9 +209,53 @@ def test_links_and_pipes_among_the_files_are_left_alone(folder: Path, tmp_path: 
     assert cpu_holders.problem(folder) is None
     own = folder / str(os.getuid())
     (tmp_path / "secret").write_text(json.dumps({"cpus": {}}))
-    (own / "1-link").symlink_to(tmp_path / "secret")
-    os.mkfifo(own / "2-pipe")
+    (own / f"{os.getpid()}-0123abcd").symlink_to(tmp_path / "secret")
+    os.mkfifo(own / f"{os.getpid()}-0123abce")
     assert held(folder) == {}
+
+
+def test_nothing_is_looked_for_or_removed_behind_a_link(folder: Path, tmp_path: Path) -> None:
+    """Whoever has made the folder may exchange what is in it."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    for name in ("3.txt", "2024-05.csv", f"{2**22 + 1}-0123abcd"):
+        (precious / name).write_text("")
+    holders = CpuHolders(folder)
+    (folder / str(os.getuid())).rmdir()
+    (folder / str(os.getuid())).symlink_to(precious)
+    assert holders.others() == ()
+    holders.publish({0: 1})
+    holders.close()
+    assert len(list(precious.iterdir())) == 3
+
+
+def test_a_folder_that_was_removed_is_made_anew(folder: Path) -> None:
+    holders = CpuHolders(folder, experiment="it")
+    holders.publish({0: 1})
+    shutil.rmtree(folder)
+    holders.publish({0: 1, 1: 1})
+    assert held(folder) == {"run it": {0: 1, 1: 1}}
+    holders.close()
+
+
+def test_names_of_others_are_one_line_without_what_controls_a_terminal(folder: Path) -> None:
+    holders = CpuHolders(folder, experiment="a\nb\x1b[2J" + "c" * 999)
+    holders.publish({0: 1})
+    (name,) = held(folder)
+    assert name.startswith("run a b\\u001b[2Jccc")
+    assert len(name) < 250
+    holders.close()
+
+
+@pytest.mark.parametrize("hogs", [{0, 1, 2}, {0, 5, 6}])
+def test_idle_means_idle_cores_and_not_their_siblings(hogs: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    cpus = tuple(Cpu(index=index, core=index % 4, package=0, numa_node=0) for index in range(8))
+    machine = dataclasses.replace(make_machine(8), cpus=cpus)
+    use = [Competitor(name="hog", demand=dict.fromkeys(hogs, 1.0))]
+    monkeypatch.setattr(Neighbours, "look", lambda _, own, *__: CpuUse(own=own, competitors=use))
+    slots = SlotPool(machine, "idle", Neighbours())
+    assert slots.acquire(1).cpus == (3,)
+    assert slots.acquire(1) is None
 
 
 def test_without_a_folder_a_pool_works_alone() -> None:

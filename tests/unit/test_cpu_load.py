@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -96,13 +97,6 @@ def test_a_program_that_is_free_to_move_is_where_it_ran_last(kernel: Kernel) -> 
     assert found.demand == {3: 0.5}
 
 
-def test_a_program_bound_to_two_wants_a_half_of_each(kernel: Kernel) -> None:
-    kernel.process(OTHERS, allowed="1,3")
-    of = sampler(kernel)
-    kernel.process(OTHERS, used_s=2.0, cpu=3)
-    assert after(kernel, 2.0, of).processes[0].demand == {1: 0.5, 3: 0.5}
-
-
 @pytest.mark.parametrize(
     "values",
     [{"parent": os.getpid()}, {"policy": os.SCHED_IDLE}, {"flags": cpu_load.KERNEL_THREAD}],
@@ -124,6 +118,37 @@ def test_time_that_no_visible_process_had_is_known_by_its_cpu(kernel: Kernel) ->
     kernel.busy[3] += 1.8
     kernel.busy[1] += 0.1
     assert after(kernel, 2.0, of).unexplained == {3: pytest.approx(0.9)}
+
+
+def test_time_of_kernel_threads_has_an_owner(kernel: Kernel) -> None:
+    kernel.process(OTHERS, flags=cpu_load.KERNEL_THREAD)
+    of = sampler(kernel)
+    kernel.process(OTHERS, used_s=2.0, cpu=2)
+    assert after(kernel, 2.0, of) == cpu_load.CpuLoad()
+
+
+def test_on_an_own_cpu_it_is_somebody_elses(kernel: Kernel) -> None:
+    kernel.process(os.getpid(), cpu=1)
+    of = sampler(kernel)
+    kernel.process(os.getpid(), used_s=1.0, cpu=1)
+    kernel.busy[1] += 1.0
+    after(kernel, 2.0, of)
+    assert Neighbours(load=of).look({1: 1}).names_on([1]) == (UNSEEN,)
+
+
+def test_a_long_life_of_a_child_that_has_ended_hides_nobody(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [os.times()]
+    monkeypatch.setattr(os, "times", lambda: times[-1])
+    kernel.process(os.getpid())
+    kernel.process(OTHERS, parent=os.getpid(), used_s=3600.0)
+    of = sampler(kernel)
+    del kernel.processes[OTHERS]
+    shutil.rmtree(kernel.proc / str(OTHERS))
+    ended = list(times[0])
+    ended[2] += 3600.0
+    times.append(os.times_result(ended))
+    kernel.busy[3] += 2.0
+    assert after(kernel, 2.0, of).unexplained == {3: 1.0}
 
 
 def test_a_process_that_began_meanwhile_counts_from_its_start(kernel: Kernel) -> None:

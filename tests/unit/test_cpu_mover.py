@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -29,9 +30,14 @@ class Hogs(Neighbours):
     def __init__(self) -> None:
         super().__init__()
         self.on: set[int] = set()
+        self.looked_from = 0.0
 
     def look(self, own: Mapping[int, int], in_use_elsewhere: Collection[int] = ()) -> CpuUse:
         return CpuUse(own=own, competitors=[Competitor(name=f"hog {cpu}", demand={cpu: 1.0}) for cpu in self.on])
+
+    @property
+    def measured_from(self) -> float:
+        return self.looked_from
 
 
 class NoProcesses:
@@ -75,6 +81,7 @@ class Scene:
             if self.now % 2 == 0:
                 for attempt, shares in waits.items():
                     self.mover.sampled(attempt, Sampled(attempt.handle, 1.0, shares))
+                self.hogs.looked_from = time.monotonic()
             moves += self.mover.tick()
         return moves
 

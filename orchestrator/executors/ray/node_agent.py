@@ -72,7 +72,7 @@ class NodeAgent:
         """
         self._driver_directory = driver_directory
         self._machine = topology.detect()
-        neighbours = Neighbours.of_this_machine(experiment=driver_directory.identity)
+        neighbours = Neighbours.of_this_machine(experiment=driver_directory.identity, starts_workers=False)
         # Ray decides how many attempts run at once; the agents of all drivers decide on which CPUs.
         self._slots = SlotPool(replace(self._machine, quota=None), cpus, neighbours, waits_for_others=True)
         self._held: dict[str, CpuHold] = {}
@@ -128,6 +128,7 @@ class NodeAgent:
         """
         self.release_cpus(key)
         self._release_of_ended()
+        self._slots.tick()
         if self._is_cut_off:
             return None
         # An agent that died holds no locks, but its attempts still run.

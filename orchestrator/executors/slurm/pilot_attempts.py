@@ -90,6 +90,7 @@ class PilotAttempts:
             self._executor.cancel(local, kill=True)
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
+        self._slots.tick()
         for handle, (order, deadline) in list(self._waiting.items()):
             if deadline is None or has_files(order):
                 self._waiting[handle] = order, None
