@@ -57,7 +57,7 @@ class Holder:
     user: str
     experiment: str
     run_dir: str
-    """Of a run; empty for others."""
+    """With the host before it where that is another one; empty for what is no run."""
     uid: int
     pid: int
     cpus: Mapping[int, int]

@@ -157,7 +157,7 @@ def holders(folder: Path | None = None) -> Iterator[Finding]:
     if not others:
         yield Finding("ok", "Other runs", "none holds CPUs of this machine.")
         return
-    held = "; ".join(f"{other.name} has {cpu_text(other.cpus)}" for other in others[:MOST_RUNS])
+    held = "; ".join(f"{other.name} ({other.run_dir}) has {cpu_text(other.cpus)}" for other in others[:MOST_RUNS])
     more = f"; {len(others) - MOST_RUNS} more" if len(others) > MOST_RUNS else ""
     cure = "--max-parallel idle runs as many jobs at once as there are idle cores"
     yield Finding("note", "Other runs", f"{held}{more}.", cure)

@@ -72,7 +72,9 @@ class NodeAgent:
         """
         self._driver_directory = driver_directory
         self._machine = topology.detect()
-        neighbours = Neighbours.of_this_machine(experiment=driver_directory.identity, starts_workers=False)
+        neighbours = Neighbours.of_this_machine(
+            experiment=driver_directory.root.name, run_dir=driver_directory.identity, starts_workers=False
+        )
         # Ray decides how many attempts run at once; the agents of all drivers decide on which CPUs.
         self._slots = SlotPool(replace(self._machine, quota=None), cpus, neighbours, waits_for_others=True)
         self._held: dict[str, CpuHold] = {}

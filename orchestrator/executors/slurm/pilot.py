@@ -100,7 +100,7 @@ class Pilot:
 
     def serve(self, session: str) -> str | None:
         """Serve the supervisor of ``session``. Returns the session to be served next; None: the pilot ends."""
-        self._attempts = PilotAttempts(self._machine, self._hello.cores, self._hello.node)
+        self._attempts = PilotAttempts(self._machine, self._hello.cores, self._hello.node, self._folder.parent)
         with contextlib.closing(self._attempts):
             return self._serve(session)
 

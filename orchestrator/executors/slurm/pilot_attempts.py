@@ -33,10 +33,12 @@ FILES_PATIENCE_S = 90.0
 
 
 class PilotAttempts:
-    """:param cores: number of CPUs for jobs; if they are more than the machine has, each is shared."""
+    """:param cores: number of CPUs for jobs; if they are more than the machine has, each is shared.
+    :param run_dir: of the experiment, which other runs on this machine see by its name.
+    """
 
-    def __init__(self, machine: Machine, cores: int, node: str) -> None:
-        neighbours = Neighbours.of_this_machine(experiment=node)
+    def __init__(self, machine: Machine, cores: int, node: str, run_dir: Path) -> None:
+        neighbours = Neighbours.of_this_machine(experiment=run_dir.name, run_dir=str(run_dir))
         self._cpus, self._node = len(machine.cpus), node
         self._slots = SlotPool(replace(machine, quota=None), cores, neighbours)
         self._executor = LocalExecutor()
