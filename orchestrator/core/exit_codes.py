@@ -22,8 +22,10 @@ def how_it_ended(returncode: int) -> str:
     if returncode >= 0:
         return f"exit code {returncode}"
     text = f"signal {-returncode} ({signal.strsignal(-returncode)})"
-    if is_killed_from_outside(returncode):
+    if -returncode == signal.SIGKILL:
         text += ", which the kernel sends when memory runs out (`journalctl -k` says so), or another process has sent"
+    elif is_killed_from_outside(returncode):
+        text += ", which another process or a terminal has sent"
     return text
 
 

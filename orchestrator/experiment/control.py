@@ -331,17 +331,25 @@ def _these(jobs: Sequence[str]) -> str:
 
 def _moved(run_dir: Path, chosen: Sequence[str], verb: JobVerb) -> list[str]:
     """As :func:`move_jobs`, with the run directory locked; root does it as the user to whom it belongs."""
-
-    def claim_and_move() -> list[str]:
-        with run_directory.claim(run_dir) as paths:
-            if verb in ("cancel", "pause") and (running := _left_running(paths, chosen)):
-                deed = f"{_these(running)} cannot be {COMMANDS[verb].past}: nobody would end what trains"
-                left_batch_jobs.refuse_beside(paths, deed)
-            return move_jobs(paths, chosen, verb)
-
     if (owner := done_by_owner.owner_if_not_root(run_dir)) is not None:
+        # Before, as root: the owner's process can neither import what asks Slurm nor count on its commands.
+        _refuse_what_trains(RunPaths(run_dir), chosen, verb)
+
+        def claim_and_move() -> list[str]:
+            with run_directory.claim(run_dir) as paths:
+                return move_jobs(paths, chosen, verb)
+
         return done_by_owner.done_by(owner, claim_and_move)
-    return claim_and_move()
+    with run_directory.claim(run_dir) as paths:
+        _refuse_what_trains(paths, chosen, verb)
+        return move_jobs(paths, chosen, verb)
+
+
+def _refuse_what_trains(paths: RunPaths, chosen: Sequence[str], verb: JobVerb) -> None:
+    """:raises RunDirError: batch jobs may still train one of ``chosen`` that is not to be trained."""
+    if verb in ("cancel", "pause") and (running := _left_running(paths, chosen)):
+        deed = f"{_these(running)} cannot be {COMMANDS[verb].past}: nobody would end what trains"
+        left_batch_jobs.refuse_beside(paths, deed)
 
 
 def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> list[str]:

@@ -6,7 +6,6 @@ process touches none of that, and what is written there belongs to its owner.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pwd
@@ -22,18 +21,39 @@ def owner_if_not_root(root: Path) -> int | None:
     """The uid of the user for whom this process, which is root's, is to act in ``root``.
 
     None where it may act itself: it is not root's, or the directory is. A file made there shows whether the file system
-    gives every file one owner. None also in a process with threads, which must not fork.
+    gives every file one owner.
+
+    :raises RunDirError: that is not known, or nobody can act for the user: this process has threads, and must not fork.
     """
-    if os.geteuid() != 0 or threading.active_count() > 1:
+    if os.geteuid() != 0:
         return None
-    with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=root) as file:
+    try:
         owner = root.stat().st_uid
-        return None if owner in (0, os.fstat(file.fileno()).st_uid) else owner
-    return None
+        if owner == 0:
+            return None
+        with tempfile.TemporaryFile(dir=root) as file:
+            if os.fstat(file.fileno()).st_uid == owner:
+                return None
+    except OSError as error:
+        what = f"root cannot find out whether it may act there itself: {error.strerror}"
+        raise RunDirError(f"{root}: {what}. Run the command as the user who owns the directory") from None
+    if threading.active_count() > 1:
+        what = f"belongs to {_user(owner)}, and root acts there as that user alone, which a process with threads cannot"
+        raise RunDirError(f"{root}: {what}. Run the command as that user, or in a terminal")
+    return owner
+
+
+def _user(uid: int) -> str:
+    try:
+        return f'the user "{pwd.getpwuid(uid).pw_name}"'
+    except KeyError:  # as of a user of another machine
+        return f"the user number {uid}"
 
 
 def done_by(owner: int, work: Callable[[], list[str]]) -> list[str]:
-    """Call ``work`` in a child process of the user ``owner`` alone, and return what it returns. It must load nothing.
+    """Call ``work`` in a child process of the user ``owner`` alone, and return what it returns.
+
+    It must load nothing, nor start another program: this package may lie where the user cannot read.
 
     :raises RunDirError: it has failed; the message is that of its error.
     """

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from orchestrator.core import procfs
 from orchestrator.core.exit_codes import how_it_ended
+from orchestrator.core.own_files import kept_from_forks
 from orchestrator.core.parent_death import command_of_child
 from orchestrator.core.regular_files import open_regular
 from orchestrator.core.text import last_line
@@ -45,6 +46,8 @@ class SideProcess:
     _popen: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _channel: socket.socket | None = field(default=None, init=False)
     """The other end of its standard input."""
+    _while_open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
+    """Keeps the channel from processes that the program forks, which would hold it open when the program has ended."""
     _started_at: float = field(default=0.0, init=False)
     _log_begin: int = field(default=0, init=False)
     """Size of the log when it was started."""
@@ -56,6 +59,7 @@ class SideProcess:
         self.log.parent.mkdir(exist_ok=True)
         with self.log.open("ab") as output:
             self._channel, standard_input = socket.socketpair()
+            self._while_open.enter_context(kept_from_forks(self._channel.fileno()))
             self._channel.setblocking(False)
             self._log_begin, self._started_at = output.tell(), time.monotonic()
             self.liveness = Liveness(looked_at=self._started_at)
@@ -119,5 +123,6 @@ class SideProcess:
     def end(self) -> int | None:
         """Kill it, if it still runs, and whatever it has started. Returns its exit code; None: it was never started."""
         if self._channel is not None:
+            self._while_open.close()
             self._channel.close()
         return None if self._popen is None else end_group(self._popen)

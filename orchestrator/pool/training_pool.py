@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -88,11 +88,16 @@ class TrainingPool:
         self._callback_failure: OrchestratorError | None = None
         """Why it has to end, where that is a function that the program has given to a future."""
         self._process = os.getpid()
+        examiner: Future[preflight.Child] = Future()
+        opened: Future[PoolJobs] = Future()
+        self._thread = threading.Thread(target=self._run, args=[examiner, opened], name="training-pool", daemon=True)
         with contextlib.ExitStack() as undo, api.python_messages():
             self._folder = TemporaryFolder()
             undo.push(self._folder)
-            child = preflight.Child()  # starts at the same time
-            undo.push(child)
+            self._thread.start()
+            undo.callback(self._thread.join)
+            undo.callback(opened.cancel)
+            child = examiner.result()  # it imports while the supervisor starts
             self._supervisor = SupervisorProcess(self.run_dir, max_parallel, Path(self._folder.name))
             undo.pop_all()
         jobs = PoolJobs(
@@ -102,8 +107,7 @@ class TrainingPool:
             is_stopping=lambda: self._is_stopping or self._supervisor.has_ended,
             children=[child],
         )
-        self._thread = threading.Thread(target=self._follow, args=[jobs], name="training-pool", daemon=True)
-        self._thread.start()
+        opened.set_result(jobs)
 
     def submit(
         self, xml: RobotLike, *, seed: int = 0, init: Result | str | os.PathLike[str] | None = None, **settings: Any
@@ -257,6 +261,25 @@ class TrainingPool:
         return f"{robot.name.partition('-')[2]}-{digest.hexdigest()[:NAME_DIGITS]}"
 
     # -- the thread
+
+    def _run(self, examiner: Future[preflight.Child], opened: Future[PoolJobs]) -> None:
+        """Start what examines robots here, as it ends with the thread that starts it, and follow the jobs.
+
+        :param examiner: receives it, or the error.
+        :param opened: the jobs, when the supervisor runs; cancelled if it cannot be started.
+        """
+        try:
+            child = preflight.Child()
+        except BaseException as error:
+            examiner.set_exception(error)
+            return
+        examiner.set_result(child)
+        try:
+            jobs = opened.result()
+        except CancelledError:
+            with child:
+                return
+        self._follow(jobs)
 
     def _follow(self, jobs: PoolJobs) -> None:
         """Enter jobs, and finish futures, until the pool has ended."""

@@ -37,6 +37,8 @@ class Watchdog:
     """Sampler and method of the call that is under way."""
     _steps: int = field(default=0, init=False)
     """Steps that have begun."""
+    _supervisor: int = field(default=0, init=False)
+    """The process that has started this one."""
 
     def start(self, pipe: int) -> None:
         """Begin to watch, in place of the parent-death signal: that kills this process without those of its group.
@@ -44,6 +46,7 @@ class Watchdog:
         :param pipe: from the supervisor, which writes a line with the number of jobs at once when that changes, and to
             it, if it is a socket.
         """
+        self._supervisor = os.getppid()
         os.set_blocking(pipe, False)
         threading.Thread(target=self._watch, args=[pipe], daemon=True).start()
         outlive_parent()
@@ -71,10 +74,10 @@ class Watchdog:
             signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
             if select.select([pipe], [], [], TICK_S)[0]:
                 if not (lines := _read(pipe).split()):
-                    with contextlib.suppress(ProcessLookupError):  # it leads none
-                        os.killpg(os.getpid(), signal.SIGKILL)
-                    os._exit(0)
+                    _end_with_group()
                 self.lanes = int(lines[-1])
+            if os.getppid() != self._supervisor:  # another process may still hold the other end of the pipe
+                _end_with_group()
             with contextlib.suppress(OSError):  # the supervisor has not read those before, has ended, or needs none
                 os.write(pipe, BEAT)
             ticks = ticks + 1 if self._steps == last else 0
@@ -89,6 +92,12 @@ class Watchdog:
             os._exit(CANNOT_GO_ON)
         tell(f"it has made no progress for {rough_duration(LIMIT_S)}; where it hung is in its log, above this line")
         os._exit(1)  # and is started again
+
+
+def _end_with_group() -> NoReturn:
+    with contextlib.suppress(ProcessLookupError):  # it leads none
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(0)
 
 
 def _read(pipe: int) -> bytes:

@@ -24,7 +24,7 @@ import pytest
 from command_helpers import HOPPER, INSTANT, STUBS, wait_until
 
 import orchestrator
-from orchestrator.core.errors import Problem, SupervisorError
+from orchestrator.core.errors import Problem, SupervisorError, UsageError
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.pool import supervisor_process
@@ -255,6 +255,31 @@ def test_processes_that_the_program_forks_leave_the_pool_to_it_however_they_end(
     done = commands.finish([sys.executable, "-c", program], cwd=here)
     assert sorted(done.stdout.splitlines()) == ["None", "None None", "child 0", "child 7", "child 7"], done.stderr
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.usefixtures("stubs")
+def test_what_examines_robots_lives_as_long_as_the_pool_and_not_as_the_thread_that_has_made_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started_in: list[threading.Thread] = []
+
+    def child() -> contextlib.AbstractContextManager[None]:
+        started_in.append(threading.current_thread())
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr("orchestrator.experiment.preflight.Child", child)
+    made: list[orchestrator.TrainingPool] = []
+    maker = threading.Thread(target=lambda: made.append(orchestrator.TrainingPool(run_dir="run", env="CartPole-v1")))
+    maker.start()
+    maker.join()
+    with made[0]:
+        assert [thread.is_alive() for thread in started_in] == [True]
+
+
+def test_a_pool_that_cannot_begin_leaves_nothing(here: Path) -> None:
+    (here / "run").write_text("no directory")
+    with nothing_left(), pytest.raises(UsageError, match="run"):
+        orchestrator.TrainingPool(run_dir="run", env="CartPole-v1")
 
 
 @pytest.mark.usefixtures("stubs")

@@ -10,6 +10,7 @@ sacct answers; without it there is no accounting).
 # ruff: noqa: SIM115, PTH102, PTH104, PTH108, PTH110, PTH112, PTH118, PTH123
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -94,10 +95,11 @@ def run(path: str, task: str, options: dict[str, str]) -> None:
 def squeue(arguments: list[str]) -> None:
     options = dict(value[2:].split("=", 1) for value in arguments if "=" in value)
     for task in tasks():
-        if read(task, "name") in options["name"].split(",") and not os.path.exists(os.path.join(ROOT, "hide")):
+        is_asked_for = belongs_to(task, options["user"]) and read(task, "name") in options["name"].split(",")
+        if is_asked_for and not os.path.exists(os.path.join(ROOT, "hide")):
             state = read(task, "state")
             reason = read("hold") or "None" if state == "PENDING" else "None"
-            columns = {"%i": task, "%T": state, "%r": reason, "%j": read(task, "name")}
+            columns = {"%i": task, "%T": state, "%r": reason, "%U": str(owner(task)), "%j": read(task, "name")}
             print("|".join(columns[column] for column in options["format"].split("|")))
     if left := int(read("linger") or 0):
         write(str(left - 1), "linger")
@@ -105,13 +107,24 @@ def squeue(arguments: list[str]) -> None:
             os.unlink(os.path.join(ROOT, "linger"))
 
 
+def owner(task: str) -> int:
+    return int(read(task, "uid") or os.geteuid())
+
+
+def belongs_to(task: str, users: str) -> bool:
+    uids = [int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid for user in users.split(",")]
+    return owner(task) in uids
+
+
 def scancel(arguments: list[str]) -> None:
+    users = [value.split("=", 1)[1] for value in arguments if value.startswith("--user=")]
     named = [value.split("=", 1)[1] for value in arguments if value.startswith("--name=")]
     for task in tasks():
         chosen = read(task, "name") in named or task in arguments or task.split("_")[0] in arguments
         states = [value.split("=", 1)[1] for value in arguments if value.startswith("--state=")]
         if (
             chosen
+            and all(belongs_to(task, user) for user in users)
             and read(task, "state") not in (*FINAL, "COMPLETING")
             and (not states or read(task, "state") in states)
         ):

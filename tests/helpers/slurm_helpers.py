@@ -55,12 +55,17 @@ class FakeSlurm:
     def remove(self, name: str) -> None:
         (self.root / name).unlink()
 
-    def enter(self, task: str, name: str, state: str = "PENDING") -> None:
-        """Add a task, or change it, as if it had been submitted; no process belongs to it."""
+    def enter(self, task: str, name: str, state: str = "PENDING", uid: int | None = None) -> None:
+        """Add a task, or change it, as if ``uid`` had submitted it; no process belongs to it.
+
+        :param uid: None: whoever asks.
+        """
         folder = self.root / task
         folder.mkdir(exist_ok=True)
         (folder / "name").write_text(name)
         (folder / "state").write_text(state)
+        if uid is not None:
+            (folder / "uid").write_text(str(uid))
 
     def calls(self, name: str) -> list[str]:
         with contextlib.suppress(FileNotFoundError):

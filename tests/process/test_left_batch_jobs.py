@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from pathlib import Path
@@ -263,3 +264,36 @@ def test_pages_look_at_files_alone(left: RunPaths, fake_slurm: FakeSlurm) -> Non
     shutil.rmtree(left.slurm)
     assert left_batch_jobs.by_files(left) is None
     assert not fake_slurm.calls("squeue")
+
+
+COLLEAGUE = 65534
+"""A user who is not the one who runs the tests."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_root_sees_and_ends_the_batch_jobs_of_the_user_to_whom_the_run_belongs(
+    left: RunPaths, fake_slurm: FakeSlurm
+) -> None:
+    for task in ("100_0", "100_1"):
+        fake_slurm.enter(task, NAME, uid=COLLEAGUE)
+    os.chown(left.slurm_session, COLLEAGUE, -1)
+    done = invoke("clean", "run", cwd=left.root.parent)
+    assert done.returncode == 2
+    assert "batch jobs 100_0, 100_1 may still train" in done.stderr.lower()
+    assert (left.root / SUPERSEDED).exists()
+    assert "cancelled the batch jobs 100_0, 100_1" in succeed("stop", "run", cwd=left.root.parent).stdout
+    assert set(fake_slurm.states().values()) == {"CANCELLED"}
+
+
+def test_batch_jobs_that_slurm_may_hide_from_this_user_may_still_train(
+    over: RunPaths, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(fake_slurm.root / "100_0")
+    assert left_pilots.left_pilots([over.slurm]) == {}
+    monkeypatch.setattr(left_pilots, "os", SimpleNamespace(geteuid=lambda: COLLEAGUE))
+    config = fake_slurm.commands / "scontrol"
+    for private, are_hidden in (("jobs,users", True), ("none", False), ("accounts,jobs", True)):
+        config.write_text(f"#!/bin/sh\necho 'Configuration data'\necho 'PrivateData             = {private}'\n")
+        config.chmod(0o755)
+        (found,) = left_pilots.left_pilots([over.slurm]).values() or [None]
+        assert (found is not None and "it may hide the batch jobs of" in found.problem) == are_hidden

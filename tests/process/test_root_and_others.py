@@ -6,16 +6,20 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_helpers import give
+from command_helpers import finish, give
+from slurm_helpers import FakeSlurm
 from supervisor_helpers import Experiment, make_job
 
+from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import Cause, Failed
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import control
+from orchestrator.executors.slurm.session_file import Session, write_session
+from orchestrator.experiment import control, done_by_owner
 from orchestrator.machine.process_identity import process_start
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -82,3 +86,67 @@ def test_what_the_user_may_not_do_root_does_not_do_for_them(run_dir: Path) -> No
     assert "Permission denied" in done.stderr
     assert victim.read_text() == "content"
     assert states(run_dir)["waits"] == "PENDING"
+
+
+def test_root_does_nothing_itself_where_it_cannot_act_as_the_owner(run_dir: Path) -> None:
+    over = threading.Event()
+    another = threading.Thread(target=over.wait)
+    another.start()
+    try:
+        with pytest.raises(RunDirError, match=r"process with threads cannot\. Run the command as that user"):
+            control.ask(run_dir, ["waits"], "pause")
+    finally:
+        over.set()
+        another.join()
+    assert states(run_dir)["waits"] == "PENDING"
+
+
+def test_root_does_nothing_itself_where_it_cannot_learn_whether_it_may(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(done_by_owner.tempfile, "TemporaryFile", full)
+    with pytest.raises(RunDirError, match=r"No space left on device\. Run the command as the user"):
+        done_by_owner.owner_if_not_root(run_dir)
+
+
+PACKAGE_OUT_OF_REACH = """
+import sys
+from pathlib import Path
+from orchestrator.experiment import control, done_by_owner
+
+class Unreadable:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] == "orchestrator":
+            raise ModuleNotFoundError(f"{name} lies in the home of root")
+
+become = done_by_owner._become
+
+def become_without_package(owner):
+    become(owner)
+    sys.meta_path.insert(0, Unreadable)
+
+done_by_owner._become = become_without_package
+print(control.ask(Path(sys.argv[1]), ["runs"], "pause"))
+"""
+
+
+def test_slurm_is_asked_before_root_acts_as_a_user_who_cannot_read_the_package(
+    run_dir: Path, fake_slurm: FakeSlurm
+) -> None:
+    slurm = RunPaths(run_dir).slurm
+    slurm.mkdir()
+    write_session(slurm, Session(session="first", batch_jobs="tiny-12ab"))
+    os.chown(slurm / "session.json", OWNER, OWNER)
+    fake_slurm.enter("100_0", "tiny-12ab", uid=OWNER)
+    command = [sys.executable, "-c", PACKAGE_OUT_OF_REACH, str(run_dir)]
+    done = finish(command, cwd=run_dir.parent)
+    assert "batch job 100_0 may still train" in done.stderr.lower()
+    assert states(run_dir)["runs"] == "PENDING"
+    fake_slurm.enter("100_0", "tiny-12ab", "COMPLETED")
+    done = finish(command, cwd=run_dir.parent)
+    assert "paused 1 job (runs)" in done.stdout, done.stderr
+    assert states(run_dir)["runs"] == "PAUSED"

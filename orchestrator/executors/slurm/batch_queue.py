@@ -10,7 +10,7 @@ import math
 import os
 import pwd
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from orchestrator.core.atomic_files import write_whole
@@ -129,7 +129,7 @@ class BatchQueue:
         return answer.returncode == 0
 
     def _ask(self) -> SlurmCommand:
-        return queue_question(self.name, columns="%i|%T|%r")
+        return queue_question(self.name, users=[user_name(os.geteuid())], columns="%i|%T|%r")
 
     def _take_answer(self, began: float, answer: CommandAnswer) -> None:
         if answer.returncode:
@@ -271,10 +271,11 @@ class BatchQueue:
         What has not ended after :data:`END_S` is cancelled. Returns what is wrong, if Slurm does not obey.
         """
         self.wait()
-        answer = cancel_named(self.name, only_waiting=True)
+        user = user_name(os.geteuid())
+        answer = cancel_named(self.name, user=user, only_waiting=True)
         if answer.returncode == 0 and self._have_ended():
             return None
-        answer = cancel_named(self.name)
+        answer = cancel_named(self.name, user=user)
         return answer.problem if answer.returncode else None
 
     def _have_ended(self) -> bool:
@@ -296,23 +297,29 @@ def _rows(answer: CommandAnswer) -> dict[str, tuple[str, str]]:
     return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
 
 
-def queue_question(*names: str, columns: str, patience_s: float = PATIENCE_S) -> SlurmCommand:
-    """Ask ``squeue`` for the batch jobs of this user that have one of ``names``; every task of an array has a line.
+def queue_question(*names: str, users: Collection[str], columns: str, patience_s: float = PATIENCE_S) -> SlurmCommand:
+    """Ask ``squeue`` for the batch jobs that have one of ``names``; every task of an array has a line.
 
+    :param users: only those of these users.
     :param columns: its format.
     """
-    options = ["--noheader", "--all", "--array", "--states=all", f"--user={_user()}", f"--name={','.join(names)}"]
-    return SlurmCommand("squeue", *options, f"--format={columns}", patience_s=patience_s)
+    options = ["--noheader", "--all", "--array", "--states=all"]
+    chosen = [f"--user={','.join(users)}", f"--name={','.join(names)}"]
+    return SlurmCommand("squeue", *options, *chosen, f"--format={columns}", patience_s=patience_s)
 
 
-def cancel_named(name: str, *, only_waiting: bool = False) -> CommandAnswer:
-    """Cancel the batch jobs of this user that have the name.
+def cancel_named(name: str, *, user: str, only_waiting: bool = False) -> CommandAnswer:
+    """Cancel the batch jobs of ``user`` that have the name.
 
     :param only_waiting: those that have not started, rather than all of them.
     """
     states = ("--state=PENDING",) if only_waiting else ()
-    return SlurmCommand("scancel", f"--user={_user()}", f"--name={name}", *states).wait()
+    return SlurmCommand("scancel", f"--user={user}", f"--name={name}", *states).wait()
 
 
-def _user() -> str:
-    return pwd.getpwuid(os.geteuid()).pw_name
+def user_name(uid: int) -> str:
+    """As Slurm's commands take it; the number where this machine does not know the user."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

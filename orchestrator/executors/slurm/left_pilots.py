@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import re
 import shutil
 import time
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import listed
-from orchestrator.executors.slurm.batch_queue import PRESENT, cancel_named, queue_question
+from orchestrator.executors.slurm.batch_queue import PRESENT, cancel_named, queue_question, user_name
 from orchestrator.executors.slurm.mailbox import has_sent
 from orchestrator.executors.slurm.pilot_messages import PilotBye
-from orchestrator.executors.slurm.session_file import Session, read_session, write_session
+from orchestrator.executors.slurm.session_file import Session, read_session, session_owner, write_session
+from orchestrator.executors.slurm.slurm_commands import SlurmCommand
 
 ANSWER_S = 10.0
 """So long an answer of ``squeue`` is awaited, by commands whose user waits for them."""
@@ -34,6 +37,8 @@ class LeftPilots:
     """Of the batch jobs, as ``squeue`` shows it."""
     tasks: tuple[str, ...] = ()
     """Those that run or wait (``100_0``). Where Slurm does not answer: those that have joined and not said good-bye."""
+    user: str = ""
+    """To whom they belong."""
     problem: str = ""
     """Why Slurm could not be asked; empty where it has answered."""
 
@@ -82,7 +87,7 @@ def left_pilots(folders: Iterable[Path]) -> dict[Path, LeftPilots]:
     sessions = {folder: session for folder in folders if (session := _unended(folder)) is not None}
     if not sessions:
         return {}
-    answer = _ask({session.batch_jobs for session in sessions.values()})
+    answer = _ask(sessions)
     found = {folder: _left(folder, session, answer) for folder, session in sessions.items()}
     return {folder: left for folder, left in found.items() if left is not None}
 
@@ -95,7 +100,7 @@ def end_left_pilots(folder: Path) -> str | None:
     left, session = left_pilots([folder]).get(folder), read_session(folder)
     if left is None or session is None:
         return None
-    answer = cancel_named(left.name)
+    answer = cancel_named(left.name, user=left.user)
     if answer.returncode == 0:
         which = listed(left.tasks, SHOWN) if left.tasks else f"named {left.name}"
         return f"cancelled the batch jobs {which}, which the supervisor before had left"
@@ -117,53 +122,89 @@ def wait_for_pilots(folder: Path) -> None:
         now = read_session(folder)
         if now is None or now.session != first.session:
             return
-        tasks = _ask({first.batch_jobs}).tasks
-        if tasks is None:
-            is_any_left = bool(_heard_lately(folder / first.session))
-        else:
-            is_any_left = bool(_training(folder, first, tasks))
-        if not is_any_left:
+        left = _left(folder, first, _ask({folder: first}))
+        if left is None or (left.problem and not left.tasks):
             return
         time.sleep(ASK_EVERY_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    tasks: Mapping[str, Mapping[str, str]] | None
-    """Name of batch jobs → task → state; None where Slurm does not answer."""
+    tasks: Sequence[_Task] = ()
+    owners: Mapping[Path, int] = field(default_factory=dict)
+    """Folder → the uid of the owner of its session's file."""
     problem: str = ""
+    """Why Slurm has not answered; empty where it has."""
 
 
-def _ask(names: Collection[str]) -> _Answer:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """As Slurm shows it."""
+
+    task: str
+    state: str
+    uid: int
+    name: str
+    """Of its batch job."""
+
+
+def _ask(sessions: Mapping[Path, Session]) -> _Answer:
+    """The tasks of ``sessions``, by folder, that belong to the owners of their files or to the user who asks.
+
+    The user who asks counts, too: some file systems give every file the same owner.
+    """
+    try:
+        owners = {folder: session_owner(folder) for folder in sessions}
+    except OSError as error:
+        return _Answer(problem=f"{error.filename}: {error.strerror}")
     if shutil.which("squeue") is None:
-        return _Answer(tasks=None, problem="squeue not found")
-    answer = queue_question(*sorted(names), columns="%i|%T|%j", patience_s=ANSWER_S).wait()
+        return _Answer(owners=owners, problem="squeue not found")
+    names = {session.batch_jobs for session in sessions.values()}
+    users = sorted({user_name(uid) for uid in (os.geteuid(), *owners.values())})
+    answer = queue_question(*sorted(names), users=users, columns="%i|%T|%U|%j", patience_s=ANSWER_S).wait()
     if answer.returncode:
-        return _Answer(tasks=None, problem=answer.problem)
-    tasks: dict[str, dict[str, str]] = {name: {} for name in names}
-    for row in (line.strip().split("|", 2) for line in answer.output.splitlines()):
-        if len(row) == 3 and row[2] in tasks:
-            tasks[row[2]][row[0]] = row[1]
-    return _Answer(tasks=tasks)
+        return _Answer(owners=owners, problem=answer.problem)
+    rows = [line.strip().split("|", 3) for line in answer.output.splitlines()]
+    tasks = [
+        _Task(task=row[0], state=row[1], uid=int(row[2]), name=row[3])
+        for row in rows
+        if len(row) == 4 and row[2].isdecimal()
+    ]
+    return _Answer(tasks=tasks, owners=owners)
 
 
 def _left(folder: Path, session: Session, answer: _Answer) -> LeftPilots | None:
-    if answer.tasks is None:
+    this = os.geteuid()
+    owner = answer.owners.get(folder, this)
+    own = [task for task in answer.tasks if task.name == session.batch_jobs and task.uid in (owner, this)]
+    problem = answer.problem
+    if not own and not problem and owner != this and not _are_others_shown():
+        problem = f"it may hide the batch jobs of {user_name(owner)}, who can ask"
+    if problem:
         heard = sorted({task_of(name) for name in _heard_lately(folder / session.session)})
-        return LeftPilots(name=session.batch_jobs, tasks=tuple(heard), problem=answer.problem)
-    tasks = _training(folder, session, answer.tasks)
-    return LeftPilots(name=session.batch_jobs, tasks=tasks) if tasks else None
+        return LeftPilots(name=session.batch_jobs, tasks=tuple(heard), user=user_name(owner), problem=problem)
+    training = _training(folder, session, own)
+    if not training:
+        return None
+    tasks = tuple(sorted(task.task for task in training))
+    return LeftPilots(name=session.batch_jobs, tasks=tasks, user=user_name(training[0].uid))
 
 
-def _training(folder: Path, session: Session, tasks: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """The tasks that wait or run; of those that Slurm ends just now, the ones whose pilot is not done yet."""
-    of_session = tasks[session.batch_jobs]
+def _are_others_shown() -> bool:
+    """Whether ``squeue`` shows this user the batch jobs of others, whom it otherwise passes over in silence."""
+    if os.geteuid() == 0:
+        return True
+    if shutil.which("scontrol") is None:
+        return False
+    answer = SlurmCommand("scontrol", "show", "config", patience_s=ANSWER_S).wait()
+    private = re.search(r"^PrivateData\s*=(.*)$", answer.output, re.MULTILINE)
+    return answer.returncode == 0 and private is not None and "jobs" not in private[1].strip().split(",")
+
+
+def _training(folder: Path, session: Session, tasks: Iterable[_Task]) -> list[_Task]:
+    """Those that wait or run; of those that Slurm ends just now, the ones whose pilot is not done yet."""
     unfinished = {task_of(name) for name in unfinished_pilots(folder / session.session)}
-    return tuple(
-        task
-        for task, state in sorted(of_session.items())
-        if state in PRESENT or (state == "COMPLETING" and task in unfinished)
-    )
+    return [task for task in tasks if task.state in PRESENT or (task.state == "COMPLETING" and task.task in unfinished)]
 
 
 def _heard_lately(folder: Path) -> set[str]:

@@ -33,6 +33,14 @@ def read_session(folder: Path) -> Session | None:
     return None
 
 
+def session_owner(folder: Path) -> int:
+    """The uid of the user whose supervisor has written the file, and submitted the pilots.
+
+    :raises OSError: there is no file, or it cannot be looked at.
+    """
+    return (folder / "session.json").stat().st_uid
+
+
 def write_session(folder: Path, session: Session) -> None:
     """:raises OSError: it cannot be written."""
     write_whole(folder / "session.json", json.dumps(dataclasses.asdict(session)))
