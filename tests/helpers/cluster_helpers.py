@@ -14,6 +14,7 @@ from pathlib import Path
 import command_helpers as commands
 import pytest
 
+from orchestrator.core.environment import HOLDERS_VARIABLE
 from orchestrator.core.errors import UsageError
 from orchestrator.executors.ray.cluster import cluster_token
 from orchestrator.executors.ray.cluster.address import check_own
@@ -30,6 +31,8 @@ class Machine:
         self.temporary = temporary
         self.home = temporary / "home"
         self.home.mkdir()
+        self.holders = str(temporary / "cpu-holders")
+        """Where its runs say which CPUs they hold."""
         self._within = list(within)
 
     @property
@@ -45,7 +48,7 @@ class Machine:
         ours = ("RAY_", "XDG_", "ORCHESTRATOR_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
-        places = {"HOME": str(self.home), "TMPDIR": str(self.temporary), "PATH": path}
+        places = {"HOME": str(self.home), "TMPDIR": str(self.temporary), "PATH": path, HOLDERS_VARIABLE: self.holders}
         return {**kept, **places, "PYTHONPATH": str(commands.REPOSITORY), **added}
 
     def command(self, *arguments: str) -> list[str]:

@@ -20,6 +20,7 @@ import psutil
 import pytest
 from command_helpers import summary, wait_until
 
+from orchestrator.core.environment import HOLDERS_VARIABLE
 from orchestrator.core.text import INSTALL_RAY
 from orchestrator.executors.cluster_slots import ClusterSlots
 from orchestrator.executors.process import package_path
@@ -82,8 +83,10 @@ class Cluster:
         :param temporary: its temporary directory; None: a new one.
         """
         with pytest.MonkeyPatch.context() as patch:
-            # As on separate machines: supervisors coordinate through files in this directory.
-            patch.setenv("TMPDIR", str(temporary or tempfile.mkdtemp(dir=self.folder)))
+            # As on separate machines: supervisors coordinate through files in these directories.
+            temporary = temporary or Path(tempfile.mkdtemp(dir=self.folder))
+            patch.setenv("TMPDIR", str(temporary))
+            patch.setenv(HOLDERS_VARIABLE, str(temporary / "cpu-holders"))
             return self._cluster.add_node(**{**NODE, "temp_dir": str(self.folder)} | changes)
 
     @contextlib.contextmanager

@@ -40,7 +40,7 @@ from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.ray_task import RayTask
 from orchestrator.executors.ray.transport import Transport
-from orchestrator.machine.cpu_locks import CpuLocks
+from orchestrator.machine.cpu_holders import CpuHolders
 from orchestrator.machine.slots import RankSlot
 
 pytestmark = pytest.mark.ray
@@ -143,8 +143,8 @@ def test_attempts_that_wait_for_the_cpus_of_others_end_when_told(
     """Ray has room for them, so their tasks run; they have no workers yet."""
     node, temporary = further
     cpus = os.sched_getaffinity(0)
-    others = CpuLocks(temporary / f"orchestrator-{os.getuid()}", cpus)
-    assert others.take(cpus)
+    others = CpuHolders(temporary / "cpu-holders")
+    others.publish(dict.fromkeys(cpus, 1))
     for kill, code in ((False, ExitCode.INTERRUPTED), (True, -signal.SIGKILL)):
         waiting = executor.submit(on_node(tmp_path, node.node_id, f"waiting-{kill}", IGNORES_STOP))
         wait_until(lambda: any("ray::waiting" in title for title in titles()), "its task")
@@ -152,7 +152,7 @@ def test_attempts_that_wait_for_the_cpus_of_others_end_when_told(
         executor.cancel(waiting, kill=kill)
         assert until_exit(executor, waiting) == {waiting: Exited(waiting, code)}
         wait_until(lambda: not any("ray::waiting" in title for title in titles()), "no task")
-    others.give_back(cpus)
+    others.close()
     placed(executor, on_node(tmp_path, node.node_id, "next", IGNORES_STOP))
 
 

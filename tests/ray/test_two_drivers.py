@@ -16,7 +16,7 @@ from command_helpers import STUB_WORKER, summary, wait_until, write_experiment
 from ray_helpers import IMPATIENT, LONG, STUBBED, STUBS
 
 from orchestrator.machine import topology
-from orchestrator.machine.cpu_locks import CpuLocks
+from orchestrator.machine.cpu_holders import CpuHolders
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -96,8 +96,8 @@ def test_two_runs_never_train_two_jobs_on_one_cpu_and_end_with_a_message_when_th
         port = free_port()
         head.done("up", "--address", "127.0.0.1", "--port", str(port))
         address = f"127.0.0.1:{port}"
-        another_experiment = CpuLocks(head.temporary / f"orchestrator-{os.getuid()}", cpus)
-        assert another_experiment.take(cpus)
+        another_experiment = CpuHolders(Path(head.holders))
+        another_experiment.publish(dict.fromkeys(cpus, 1))
         with head.running(*arguments(first, address, 1), typed=("-c", STUBBED)) as run:
             assert run.stdout is not None
             events = map(json.loads, run.stdout)
@@ -106,7 +106,7 @@ def test_two_runs_never_train_two_jobs_on_one_cpu_and_end_with_a_message_when_th
             assert "first-s0 waits on " in waiting["message"]
             assert not workers(tmp_path)
             driver = run_in_the_background(head, second, *arguments(second, address, cores + 1))
-            another_experiment.give_back(cpus)
+            another_experiment.close()
             assert next(event for event in events if event["event"] == "launched")["job_id"] == "first-s0"
             wait_until(lambda: full_node(tmp_path, cores), "a job on every core")
             run.send_signal(signal.SIGINT)
