@@ -7,7 +7,7 @@ another program on a core, a job slower than others of the same work.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -30,6 +30,8 @@ FEWEST_PEERS = 2
 
 MOST_NAMES = 3
 """Of other programs, in a finding."""
+MOST_CPUS_IN_COMMAND = 16
+"""For more CPUs, a command shows the busiest threads of the whole machine."""
 
 RAISE_QUOTA = "raise the quota (docker --cpus, Kubernetes limits.cpu, systemd CPUQuota=)"
 
@@ -105,15 +107,14 @@ def _affinity(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
             evidence=f"CPU affinity of the supervisor at its start: {count(experiment.lanes or usable, 'job')} at once",
             cure="start it without taskset or numactl, or ask the batch system or the container's cpuset for more CPUs",
         )
-    confined = [job for job in experiment.jobs if job.fewest_cpus is not None and job.fewest_cpus < len(job.cpus)]
+    confined = [job for job in experiment.jobs if job.fewest_cpus is not None and job.fewest_cpus < (job.cores or 0)]
     if confined:
         worst = min(confined, key=lambda job: job.fewest_cpus or 0)
         yield _finding(
             "affinity",
             confined,
             what="limited to fewer CPUs than its slot has, or moved to others",
-            evidence=f"{worst.job_id}: allowed {count(worst.fewest_cpus or 0, 'CPU')} of its slot's"
-            f" {cpu_text(worst.cpus)}",
+            evidence=f"{worst.job_id}: allowed {count(worst.fewest_cpus or 0, 'CPU')} of its slot's {_cpus_of(worst)}",
             cure="find what sets the limit (taskset, a cpuset, a container, the job's own code) and lift it, or give"
             " jobs fewer cores",
         )
@@ -124,8 +125,8 @@ def _affinity(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
 
 def _threads(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[ContentionFinding]:
     for job in jobs:
-        cores = len(job.cpus)
-        if not cores:
+        cores = job.cores
+        if cores is None:
             continue
         declared = job.threads is not None and job.threads > cores
         competing = (job.runnable or 0.0) > OVERSUBSCRIBED * cores and job.delay_share > HIGH_RUN_DELAY_SHARE
@@ -135,7 +136,7 @@ def _threads(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[
         if job.runnable is not None:
             waited = f"together they waited {job.delay_share:.0%} of the time"
             evidence += [f"{job.runnable:.1f} were runnable at once", waited]
-        slot = f"{count(cores, 'core')} ({cpu_text(job.cpus)})"
+        slot = f"{count(cores, 'core')} ({_cpus_of(job)})"
         if declared:
             what = f"threads = {job.threads} on {slot}"
             cure = f"resources.threads = {cores}, or resources.cores = {job.threads}"
@@ -152,24 +153,29 @@ def _threads(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[
 
 def _shared(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[ContentionFinding]:
     """Jobs of this experiment that shared a core with each other: ``max_parallel`` was too large."""
-    sharing = [job for job in _waiting(jobs, explained) if any(_overlap(job, other) for other in jobs)]
+    by_cpu: dict[int, list[JobMetrics]] = {}
+    for job in jobs:
+        for cpu in job.cpus:
+            by_cpu.setdefault(cpu, []).append(job)
+    sharing = [job for job in _waiting(jobs, explained) if _sharer(job, by_cpu) is not None]
     if sharing:
         worst = max(sharing, key=lambda job: job.delay_share)
-        other = next(other for other in jobs if _overlap(worst, other))
+        other = _sharer(worst, by_cpu)
+        assert other is not None
         yield _finding(
             "shared",
             sharing,
             what="shared its core with another job of this experiment",
-            evidence=f"{worst.job_id} and {other.job_id} ran at once on {cpu_text(worst.cpus & other.cpus)};"
+            evidence=f"{worst.job_id} and {other.job_id} ran at once on {cpu_text(worst.common_cpus(other))};"
             f" {worst.job_id} waited {worst.delay_share:.0%} of its time",
             cure='max_parallel = "auto": as many jobs as there are cores',
         )
 
 
-def _overlap(job: JobMetrics, other: JobMetrics) -> bool:
-    if other is job or not job.cpus & other.cpus:
-        return False
-    return any(start < ended and begun < end for start, end in job.spans for begun, ended in other.spans)
+def _sharer(job: JobMetrics, by_cpu: Mapping[int, Sequence[JobMetrics]]) -> JobMetrics | None:
+    """Another job that had a CPU of ``job`` at the same time. :param by_cpu: the jobs that had a CPU at any time."""
+    others = (other for cpu in sorted(job.cpus) for other in by_cpu[cpu] if other is not job)
+    return next((other for other in others if job.common_cpus(other)), None)
 
 
 # -- causes outside of the experiment
@@ -180,26 +186,48 @@ def _hogs(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[Con
     delayed = _waiting(jobs, explained)
     if not delayed:
         return
-    cpus = frozenset(cpu for job in delayed for cpu in job.cpus)
+    cpus = frozenset[int]().union(*(job.cpus for job in delayed))
     names = list(dict.fromkeys(name for job in delayed for name in job.competitors))
     who = listed(names, MOST_NAMES) if names else "another program"
-    where = cpu_text(cpus) if cpus else "their CPUs"
+    where = "their CPUs"
+    if cpus:
+        # Which of the CPUs that a moved job had is not known.
+        where = f"{'some of ' if any(job.has_changed_cpus for job in delayed) else ''}{cpu_text(cpus)}"
     waited = median(job.delay_share for job in delayed)
-    elsewhere = [share for job in jobs if not job.cpus & cpus and (share := job.share(job.run_delay_s)) is not None]
     evidence = f"{count(len(delayed), 'job')} there waited {waited:.0%} of the time for a CPU"
-    if elsewhere:
-        evidence += f"; jobs on other CPUs {median(elsewhere):.0%} only"
-    elif len(cpus) > 1:
-        evidence += "; there were no jobs on other CPUs: the whole machine is busy"
+    if all(job.cpus for job in delayed):
+        evidence += _compared_with_others(waited, cpus, jobs)
     yield ContentionFinding(
         kind="hog",
         job_ids=tuple(job.job_id for job in delayed),
         what=f"{who} used {where}, which {count(len(delayed), 'job')} of this run had",
         evidence=evidence,
-        cure=f"`ps -eLo psr,pcpu,pid,user,comm --sort=-pcpu | awk '$1 == {min(cpus, default=0)}'` shows who is there"
-        " now; end it, move it with taskset, or leave it the core: --max-parallel idle runs as many jobs at once as"
-        " there are idle cores",
+        cure=f"`ps -eLo psr,pcpu,pid,user,comm --sort=-pcpu | {_of_cpus(cpus)}` shows who is there now;"
+        " end it, move it with taskset, or leave it the core: --max-parallel idle runs as many jobs at once as there"
+        " are idle cores",
     )
+
+
+def _compared_with_others(waited: float, cpus: frozenset[int], jobs: Sequence[JobMetrics]) -> str:
+    """How long jobs elsewhere waited, as a clause; empty where that tells nothing.
+
+    :param waited: share of their time that jobs on ``cpus`` waited.
+    """
+    elsewhere = [job for job in jobs if job.cpus and not job.cpus & cpus]
+    shares = [share for job in elsewhere if (share := job.share(job.run_delay_s)) is not None]
+    if shares:
+        return f"; jobs on other CPUs {median(shares):.0%} only" if max(shares) < waited else ""
+    is_everywhere = len(cpus) > 1 and not any(job.has_changed_cpus for job in jobs)
+    return "; there were no jobs on other CPUs: the whole machine is busy" if is_everywhere else ""
+
+
+def _of_cpus(cpus: frozenset[int]) -> str:
+    """The command that picks lines about ``cpus`` from those of ``ps``, which begin with the CPU."""
+    if not cpus or len(cpus) > MOST_CPUS_IN_COMMAND:
+        return "head -n 20"
+    if len(cpus) == 1:
+        return f"awk '$1 == {min(cpus)}'"
+    return f"awk '$1 ~ /^({'|'.join(map(str, sorted(cpus)))})$/'"
 
 
 def _slow(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[ContentionFinding]:
@@ -229,7 +257,7 @@ def _why_slow(job: JobMetrics, peers: Sequence[JobMetrics]) -> str:
     usual = [peer.cpu_s / peer.env_steps for peer in peers if peer.cpu_s is not None]
     if job.cpu_s is None or not usual:
         return "the reason is not known, since CPU time was not measured"
-    where = f" on {cpu_text(job.cpus)}" if job.cpus else ""
+    where = f" on {_cpus_of(job)}" if job.cpus else ""
     own, typical = job.cpu_s / job.env_steps, median(usual)
     if own <= SLOW * typical:
         return f"it used as much CPU time{where}; otherwise it did not wait for a CPU, but for a disk, pipe or lock"
@@ -237,6 +265,11 @@ def _why_slow(job: JobMetrics, peers: Sequence[JobMetrics]) -> str:
         f"it used {own / typical:.1f}× the CPU time for them{where}: a slower core (clock, SMT sibling, memory"
         " bandwidth), or episodes that cost more"
     )
+
+
+def _cpus_of(job: JobMetrics) -> str:
+    """The CPUs that it had, for people."""
+    return cpu_text(job.cpus) + (", not all at once" if job.has_changed_cpus else "")
 
 
 def _waiting(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> list[JobMetrics]:

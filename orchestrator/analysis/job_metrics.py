@@ -27,18 +27,33 @@ COST_NEUTRAL_KEYS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CpuSpan:
+    """The CPUs that a job had for some time; of a job with several ranks, those of rank 0."""
+
+    begin: float
+    """Seconds since the epoch, as ``end``."""
+    end: float
+    """Infinite while it lasts."""
+    cpus: frozenset[int]
+    """Empty when they are not known."""
+
+    def common_cpus(self, other: CpuSpan) -> frozenset[int]:
+        """CPUs that are in both spans at the same time."""
+        is_at_once = self.begin < other.end and other.begin < self.end
+        return self.cpus & other.cpus if is_at_once else frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobMetrics:
     """One job; of a job with several ranks, its rank 0. Sums are over all iterations but the first, which warms up."""
 
     job_id: str
-    cpus: frozenset[int]
-    """CPUs of its slot; empty when they are not known or when its attempts had different ones."""
+    spans: Sequence[CpuSpan]
+    """One for each attempt, and one more for each move to other CPUs; the first one first."""
     competitors: tuple[str, ...] = ()
     """Other runs and programs that were seen to use these CPUs, for people."""
     fewest_cpus: int | None = None
     """The smallest number of CPUs of its slot that it was allowed, at the end of an iteration or of an attempt."""
-    spans: Sequence[tuple[float, float]]
-    """Start and end of its attempts, seconds since the epoch."""
     threads: int | None = None
     ranks: int = 1
     work: str = ""
@@ -51,6 +66,26 @@ class JobMetrics:
     throttled_s: float | None = None
     n_threads: int | None = None
     """The most at once."""
+
+    @property
+    def cpus(self) -> frozenset[int]:
+        """All CPUs that it had at any time; empty when none are known."""
+        return frozenset[int]().union(*(span.cpus for span in self.spans))
+
+    @property
+    def has_changed_cpus(self) -> bool:
+        """Whether it was moved, or had other CPUs in another attempt."""
+        return len({span.cpus for span in self.spans}) > 1
+
+    @property
+    def cores(self) -> int | None:
+        """CPUs that it had at once; None when they are not known, or were not always as many."""
+        numbers = {len(span.cpus) for span in self.spans}
+        return (numbers.pop() or None) if len(numbers) == 1 else None
+
+    def common_cpus(self, other: JobMetrics) -> frozenset[int]:
+        """CPUs that both jobs had at the same time."""
+        return frozenset[int]().union(*(one.common_cpus(two) for one in self.spans for two in other.spans))
 
     def share(self, seconds: float | None) -> float | None:
         """``seconds`` as a part of ``wall_s``."""
@@ -114,7 +149,7 @@ NEEDED = {"job_id", "cpus", "started_at", "ended_at"}
 
 
 class _AttemptSlot(NamedTuple):
-    """The CPUs and times of an attempt."""
+    """The CPUs of an attempt, and when it had them; a moved attempt has several of these, the first one first."""
 
     job_id: str
     number: int
@@ -151,25 +186,32 @@ def _attempt(row: SummaryRow, number: int, robot_hash: str | None) -> _AttemptSl
     return _AttemptSlot(row["job_id"], number, robot_hash, row["cpus"], row["started_at"], row["ended_at"])
 
 
+def cpus_of_rank_0(cpus: Sequence[int] | None, ranks: int) -> frozenset[int]:
+    """:param cpus: of the slot of all ranks; None: not known."""
+    return frozenset(cpus[: len(cpus) // ranks] if cpus else ())
+
+
 def _metrics(job: JobPaths, attempts: Sequence[_AttemptSlot]) -> JobMetrics:
     spec = run_reader.read_json_object(job.spec) or {}
     iterations = run_reader.iterations(job.timings_csv)
     counted = iterations[1:] or iterations
     warmed_up_at = iterations[0].env_steps if len(iterations) > 1 else 0.0
     ranks = _count(spec.get("ranks")) or 1
-    slots = {tuple(attempt.cpus or ()) for attempt in attempts}
-    slot = slots.pop() if len(slots) == 1 else ()
-    cpus = frozenset(slot[: len(slot) // ranks])
-    records = [read_exit_record(job.attempt(attempt.number).exit) for attempt in attempts if cpus]
-    allowed = [len(cpus & {*record.cpus}) for record in records if record is not None and record.cpus is not None]
     work = {key: value for key, value in spec.items() if key not in COST_NEUTRAL_KEYS}
     return JobMetrics(
         job_id=job.root.name,
-        cpus=cpus,
+        spans=[
+            CpuSpan(
+                begin=attempt.started_at,
+                end=attempt.ended_at or math.inf,
+                cpus=cpus_of_rank_0(attempt.cpus, ranks),
+            )
+            for attempt in attempts
+            if attempt.started_at is not None
+        ],
         ranks=ranks,
         competitors=tuple(dict.fromkeys(name for attempt in attempts for name in attempt.competitors)),
-        fewest_cpus=_extreme(min, [*(row.n_cpus for row in counted), *allowed]),
-        spans=[(one.started_at, one.ended_at or math.inf) for one in attempts if one.started_at is not None],
+        fewest_cpus=_extreme(min, [*(row.n_cpus for row in counted), *_allowed(job, attempts, ranks)]),
         threads=_count(spec.get("threads")),
         work=json.dumps([attempts[-1].robot_hash, work], sort_keys=True) if work else "",
         env_steps=iterations[-1].env_steps - warmed_up_at if iterations else 0.0,
@@ -179,6 +221,17 @@ def _metrics(job: JobPaths, attempts: Sequence[_AttemptSlot]) -> JobMetrics:
         throttled_s=_total(counted, "throttled_s"),
         n_threads=_extreme(max, [row.n_threads for row in counted]),
     )
+
+
+def _allowed(job: JobPaths, attempts: Sequence[_AttemptSlot], ranks: int) -> list[int]:
+    """For each attempt whose end is known: how many CPUs of its slot it was allowed at its end."""
+    at_end = {attempt.number: cpus_of_rank_0(attempt.cpus, ranks) for attempt in attempts}
+    numbers = []
+    for number, cpus in at_end.items():
+        record = read_exit_record(job.attempt(number).exit) if cpus else None
+        if record is not None and record.cpus is not None:
+            numbers.append(len(cpus & {*record.cpus}))
+    return numbers
 
 
 def _count(value: Any) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from orchestrator.analysis import contention, job_metrics
 from orchestrator.analysis.contention import ContentionFinding
-from orchestrator.analysis.job_metrics import JobMetrics
+from orchestrator.analysis.job_metrics import CpuSpan, JobMetrics, cpus_of_rank_0
 from orchestrator.core.paths import RunPaths
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.live_facts import LiveFacts
@@ -59,13 +59,12 @@ class LiveContention:
 
 
 def _metrics(row: SummaryRow, shares: Mapping[str, tuple[float, float]]) -> JobMetrics:
-    """As of one second."""
+    """As of one second, on the CPUs that the job has now."""
     cpu_share, run_delay_share = shares[row["job_id"]]
-    slot = row["cpus"] or []
+    cpus = cpus_of_rank_0(row["cpus"], row["ranks"])
     return JobMetrics(
         job_id=row["job_id"],
-        cpus=frozenset(slot[: len(slot) // row["ranks"]]),
-        spans=[(row["started_at"] or 0.0, math.inf)],
+        spans=[CpuSpan(begin=row["started_at"] or 0.0, end=math.inf, cpus=cpus)],
         ranks=row["ranks"],
         wall_s=1.0,
         cpu_s=cpu_share,

@@ -114,6 +114,9 @@ class ClusterSlots:
             self._change_free(slot, -1)
         return Slot(index=index, rank_slots=rank_slots)
 
+    def has_cores(self, cores: int, *, ranks: int = 1) -> bool:
+        return len(self._held) < self.lanes and self._place(cores, 0, 0, ranks, self._with_room) is not None
+
     def release(self, slot: Slot) -> None:
         """:raises ValueError: it is not held: released twice, or a slot of something else."""
         if slot.index not in self._held:

@@ -103,6 +103,9 @@ class Slots(Protocol):
     def acquire(self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
         """A slot with these resources for all ranks together; None while there is none."""
 
+    def has_cores(self, cores: int, *, ranks: int = 1) -> bool:
+        """Whether there would be a slot with ``cores`` CPUs for all ranks together, if it needs nothing else."""
+
     def release(self, slot: Slot) -> None: ...
 
     def resize(self, max_parallel: int) -> int:
@@ -185,6 +188,9 @@ class SlotPool:
             self.release(slot)
             time.sleep(random.uniform(0, LONGEST_PAUSE_S))  # two that give way must not go on in step
         return None
+
+    def has_cores(self, cores: int, *, ranks: int = 1) -> bool:
+        return self._has_room(cores) and self._choose(cores, 0, self._neighbours.look(self._own())) is not None
 
     def _has_room(self, cores: int) -> bool:
         in_use = sum(len(slot.cpus) for slot in self._held.values())

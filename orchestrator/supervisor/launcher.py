@@ -49,7 +49,8 @@ class Launcher:
     disk: FreeDisk = field(init=False)
     awaits_template: bool = field(default=False, init=False)
     """Whether the job that was offered last waits for the process that its worker is forked from."""
-    _has_template: bool = field(default=False, init=False)
+    _has_forked: bool = field(default=False, init=False)
+    """Whether the executor has taken an attempt that it is to fork, so that it has a template process."""
 
     def __post_init__(self) -> None:
         root, reporter, asked = self.robots.paths.root, self.robots.reporter, self.jobs.queue.free_disk_mib
@@ -63,9 +64,8 @@ class Launcher:
             job,
             due=self.jobs.queue.forkable,
             never_forks=self.executor.never_forks,
-            has_template=self._has_template,
+            has_forked=self._has_forked,
         )
-        self._has_template |= start.is_forked
         self.awaits_template = start.is_forked and not self.executor.prepare_to_fork()
         if self.awaits_template:
             return "template"
@@ -84,6 +84,7 @@ class Launcher:
         now, is_placed = self.now(), not slot.rank_slots
         attempt = ActiveAttempt(job=job, handle=handle, slot=slot, is_placed=is_placed, started=now, last_progress=now)
         if error is None:
+            self._has_forked |= start.is_forked
             return Launched(attempt)
         if isinstance(error, RobotAlteredError):
             return LaunchFailed(attempt, AttemptOutcome(cause=Cause.ERROR, message=str(error)), error)
@@ -119,19 +120,13 @@ class Launcher:
 
     def _acquire(self, resources: Resources, available_memory_mib: Callable[[], int]) -> Slot | Shortage:
         cores, gpus, memory_mib = resources.all_cores, resources.all_gpus, resources.all_memory_mib
-        slot = self.slots.acquire(cores, gpus, memory_mib=memory_mib, ranks=resources.ranks)
-        if slot is None:
-            return "gpus" if gpus and self._has_cores(cores) else "cores"
+        # Before a slot is taken, which other runs see at once.
         if self.active and not retry_policy.memory_admits(memory_mib, available_memory_mib(), self.active.promised_mib):
-            self.slots.release(slot)
             return "memory"
-        return slot
-
-    def _has_cores(self, cores: int) -> bool:
-        slot = self.slots.acquire(cores)
+        slot = self.slots.acquire(cores, gpus, memory_mib=memory_mib, ranks=resources.ranks)
         if slot is not None:
-            self.slots.release(slot)
-        return slot is not None
+            return slot
+        return "gpus" if gpus and self.slots.has_cores(cores, ranks=resources.ranks) else "cores"
 
 
 def demand(job: Job) -> str:

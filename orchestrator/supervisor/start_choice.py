@@ -19,36 +19,42 @@ class StartChoice:
     """A clause."""
 
 
+def why_never_forked(job: Job, never_forks: str = "") -> str:
+    """Why its worker is exec'ed, however many jobs are due; empty where it can be forked.
+
+    :param never_forks: :attr:`.Executor.never_forks`.
+    """
+    if job.resources.start == "exec":
+        return 'resources.start = "exec"'
+    return job.why_exec or never_forks
+
+
 def is_forkable(job: Job) -> bool:
     """Whether its worker is forked, if enough such jobs are due."""
-    return job.resources.start != "exec" and job.why_exec is None
+    return not why_never_forked(job)
 
 
 def why_execed(job: Job, recorded: str | None) -> str:
-    """Why its worker was exec'ed, after the event; empty where that is not known.
+    """Why its worker was exec'ed, after the event.
 
     :param recorded: :attr:`.ExitRecord.why_exec`.
     """
-    if recorded or job.why_exec:
-        return recorded or job.why_exec or ""
-    return 'resources.start = "exec"' if job.resources.start == "exec" else TOO_FEW
+    return recorded or why_never_forked(job) or TOO_FEW
 
 
-def choose(job: Job, *, due: int, never_forks: str, has_template: bool = False) -> StartChoice:
+def choose(job: Job, *, due: int, never_forks: str, has_forked: bool = False) -> StartChoice:
     """How the worker of ``job`` is started.
 
     :param due: how many jobs that :func:`is_forkable` could be launched now if there were room, with this one.
     :param never_forks: :attr:`.Executor.never_forks`.
-    :param has_template: whether there is a template process already.
+    :param has_forked: whether the executor has taken a job to fork, so that it has a template process.
     """
-    if job.resources.start == "exec":
-        return StartChoice(is_forked=False, why='resources.start = "exec"')
-    if why_exec := job.why_exec or never_forks:
-        return StartChoice(is_forked=False, why=why_exec)
+    if why := why_never_forked(job, never_forks):
+        return StartChoice(is_forked=False, why=why)
     if job.resources.start == "fork":
         return StartChoice(is_forked=True, why='resources.start = "fork"')
     if due >= FEWEST_DUE:
         return StartChoice(is_forked=True, why=f"{FEWEST_DUE} or more jobs that can be forked are due")
-    if has_template:
-        return StartChoice(is_forked=True, why="others have been forked before")
+    if has_forked:
+        return StartChoice(is_forked=True, why="there is a template process, of jobs launched before")
     return StartChoice(is_forked=False, why=TOO_FEW)

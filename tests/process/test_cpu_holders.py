@@ -10,12 +10,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from command_helpers import HOPPER, REPOSITORY, Run, stubbed, write_experiment
-from supervisor_helpers import make_machine
+from supervisor_helpers import (
+    Experiment,
+    ledgers_closed,  # noqa: F401 - a fixture
+    make_job,
+    make_machine,
+)
 
 from orchestrator.core.environment import HOLDERS_VARIABLE
 from orchestrator.machine import cpu_holders, topology
@@ -338,3 +343,42 @@ def test_two_commands_at_once_train_on_different_cores(tmp_path: Path, monkeypat
             assert [first.end(), second.end()] == [130, 130]
     # On a machine that is busy elsewhere, too, they may share one, and say so.
     assert launched[0]["cpus"] != launched[1]["cpus"] or "run tiny" in launched[1]["shares_with"]
+
+
+class RecordedHolders(CpuHolders):
+    """Remembers what it has published."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.published: list[dict[int, int]] = []
+
+    def publish(self, cpus: Mapping[int, int]) -> None:
+        self.published.append(dict(cpus))
+        super().publish(cpus)
+
+
+def test_jobs_that_wait_for_memory_or_a_gpu_are_seen_by_no_other_run(folder: Path, tmp_path: Path) -> None:
+    holders = RecordedHolders(folder)
+    slots = SlotPool(make_machine(4, gpus=1), None, Neighbours(holders))
+    jobs = [
+        make_job("first", gpus=1, cores=1, memory_mib=10),
+        make_job("waits-for-a-gpu", gpus=1, cores=1, memory_mib=10),
+        make_job("waits-for-memory", cores=1, memory_mib=1000),
+    ]
+    experiment = Experiment(tmp_path, jobs, available_memory_mib=lambda: 100)
+    experiment.supervisor.slots = experiment.supervisor._launcher.slots = slots
+    states = experiment.run()
+    slots.close()
+    assert set(states.values()) == {"SUCCEEDED"}
+    assert [len(cpus) for cpus in holders.published] == [1, 0] * 3
+    assert experiment.order == [job.job_id for job in jobs]
+
+
+def test_whether_there_are_cores_is_asked_without_taking_them(folder: Path) -> None:
+    holders = RecordedHolders(folder)
+    slots = SlotPool(make_machine(2), None, Neighbours(holders))
+    assert [slots.has_cores(cores) for cores in (1, 2, 3)] == [True, True, False]
+    assert holders.published == []
+    slots.acquire(1)
+    assert [slots.has_cores(cores) for cores in (1, 2)] == [True, False]
+    slots.close()

@@ -420,6 +420,21 @@ def test_a_client_that_does_not_take_its_response_is_given_up(ended: Path, monke
         wait_until(lambda: not connections, "its end")
 
 
+def test_a_client_that_takes_nothing_of_many_responses_is_given_up(
+    ended: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_timeout, "REQUEST_S", 0.5)
+    with serving(ended) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BYTES)
+        client.connect((server.host, server.port))
+        more_than_is_buffered = 600 * b"GET /assets/overview.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with contextlib.suppress(ConnectionResetError):
+            client.sendall(more_than_is_buffered)
+        connections = server.server.server_state.connections
+        wait_until(lambda: len(connections) == 1, "a connection")
+        wait_until(lambda: not connections, "its end")
+
+
 FORGED: dict[str, dict[str, str | None]] = {
     "no token": {"authorization": None},
     "a wrong token": {"authorization": "Bearer 0123456789abcdef0123456789abcdef"},

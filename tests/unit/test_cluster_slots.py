@@ -395,3 +395,12 @@ def test_files_left_in_the_storage_by_an_earlier_driver_are_removed(tmp_path: An
             assert left.exists(), "another run directory's is not removed"
         Transport.from_option(uri, tmp_path / "run")
         assert not left.exists()
+
+
+def test_whether_there_are_cores_is_asked_without_taking_them() -> None:
+    slots = slots_of((2, 0, 100), (2, 0, 100), max_parallel=2)
+    assert [slots.has_cores(cores) for cores in (2, 3)] == [True, False]
+    assert [slots.has_cores(4, ranks=ranks) for ranks in (1, 4)] == [False, True]
+    slots.acquire(1)
+    slots.acquire(1)
+    assert not slots.has_cores(1), "there are no more lanes"

@@ -5,28 +5,37 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_helpers import make_spec
+from supervisor_helpers import (
+    Experiment,
+    ledgers_closed,  # noqa: F401 - a fixture
+    make_job,
+    make_spec,
+)
 
 from orchestrator.analysis import job_metrics
 from orchestrator.analysis.contention import ContentionFinding, diagnose, find
-from orchestrator.analysis.job_metrics import ExperimentMetrics, JobMetrics
+from orchestrator.analysis.job_metrics import CpuSpan, ExperimentMetrics, JobMetrics
 from orchestrator.core.paths import JobPaths
 
 CPUS = sorted(os.sched_getaffinity(0))
 
 
-def job(job_id: str, **given: Any) -> JobMetrics:
-    """A job without contention, on a CPU of its own."""
+def span(begin: float, end: float, *cpus: int) -> CpuSpan:
+    return CpuSpan(begin=begin, end=end, cpus=frozenset(cpus))
+
+
+def job(job_id: str, *cpus: int, spans: Sequence[CpuSpan] | None = None, **given: Any) -> JobMetrics:
+    """A job without contention, for 100 s on ``cpus`` (CPU 0), where no spans are given."""
     calm: dict[str, Any] = {
         "job_id": job_id,
-        "cpus": frozenset({0}),
+        "spans": [span(0.0, 100.0, *(cpus or (0,)))] if spans is None else spans,
         "fewest_cpus": None,
-        "spans": [(0.0, 100.0)],
         "threads": 1,
         "work": "",
         "env_steps": 100_000.0,
@@ -49,12 +58,12 @@ def kinds(findings: list[ContentionFinding]) -> list[str]:
 
 class TestDiagnosis:
     def test_without_contention_nothing_is_found(self) -> None:
-        assert diagnose(experiment(*(job(f"j{cpu}", cpus=frozenset({cpu})) for cpu in (0, 1)))) == []
+        assert diagnose(experiment(*(job(f"j{cpu}", cpu) for cpu in (0, 1)))) == []
         assert diagnose(experiment(usable_cpus=None, online_cpus=None, lanes=None)) == []
 
     def test_more_threads_than_cores(self) -> None:
-        greedy = job("g", cpus=frozenset({0, 1}), threads=8, n_threads=23, cpu_s=95.0, run_delay_s=110.0)
-        (one,) = diagnose(experiment(greedy, job("other", cpus=frozenset({2}))))
+        greedy = job("g", 0, 1, threads=8, n_threads=23, cpu_s=95.0, run_delay_s=110.0)
+        (one,) = diagnose(experiment(greedy, job("other", 2)))
         assert (one.kind, one.job_ids, one.what) == ("threads", ("g",), "threads = 8 on 2 cores (CPUs 0 and 1)")
         assert (
             one.evidence == "23 threads were running; 4.1 were runnable at once; together they waited 220% of the time"
@@ -71,7 +80,7 @@ class TestDiagnosis:
         assert "shared memory" in one.cure
 
     def test_a_cgroup_limit_is_named_once_for_all_it_hit(self) -> None:
-        jobs = [job(f"j{n}", cpus=frozenset({n}), throttled_s=20.0 + n, run_delay_s=25.0) for n in range(3)]
+        jobs = [job(f"j{n}", n, throttled_s=20.0 + n, run_delay_s=25.0) for n in range(3)]
         (one,) = diagnose(experiment(*jobs, quota=1.5))
         assert (one.kind, one.job_ids) == ("throttled", ("j0", "j1", "j2"))
         assert one.what == "kept off the CPU by a cgroup limit (and 2 more jobs)"
@@ -88,21 +97,21 @@ class TestDiagnosis:
         assert one.what == "the program was allowed 1 of the machine's 2 CPUs"
 
     def test_a_job_that_was_allowed_fewer_cpus_than_its_slot_has(self) -> None:
-        confined = job("c", cpus=frozenset({0, 1}), threads=2, run_delay_s=45.0, fewest_cpus=1)
+        confined = job("c", 0, 1, threads=2, run_delay_s=45.0, fewest_cpus=1)
         (one,) = diagnose(experiment(confined))
         assert (one.kind, one.job_ids) == ("affinity", ("c",))
         assert one.evidence == "c: allowed 1 CPU of its slot's CPUs 0 and 1"
 
     def test_a_hog_on_one_core(self) -> None:
-        delayed = [job(f"r{n}", cpu_s=25.0, run_delay_s=24.0, spans=[(n, n + 1.0)]) for n in range(2)]
-        (one,) = diagnose(experiment(*delayed, job("free", cpus=frozenset({1}))))
+        delayed = [job(f"r{n}", cpu_s=25.0, run_delay_s=24.0, spans=[span(n, n + 1.0, 0)]) for n in range(2)]
+        (one,) = diagnose(experiment(*delayed, job("free", 1)))
         assert (one.kind, one.job_ids) == ("hog", ("r0", "r1"))
         assert one.what == "another program used CPU 0, which 2 jobs of this run had"
         assert one.evidence == "2 jobs there waited 48% of the time for a CPU; jobs on other CPUs 0% only"
         assert "awk '$1 == 0'" in one.cure
 
     def test_a_busy_machine_is_one_finding(self) -> None:
-        jobs = [job(f"j{cpu}", cpus=frozenset({cpu}), cpu_s=25.0, run_delay_s=24.0) for cpu in (0, 1)]
+        jobs = [job(f"j{cpu}", cpu, cpu_s=25.0, run_delay_s=24.0) for cpu in (0, 1)]
         (one,) = diagnose(experiment(*jobs))
         assert (one.kind, one.job_ids) == ("hog", ("j0", "j1"))
         assert "the whole machine is busy" in one.evidence
@@ -110,21 +119,59 @@ class TestDiagnosis:
     def test_who_was_there_is_named(self) -> None:
         seen = {"j0": ("run b", "cc1 (pid 7) of ann"), "j1": ("run b",)}
         jobs = [
-            job(name, cpus=frozenset({cpu}), cpu_s=25.0, run_delay_s=24.0, competitors=names)
+            job(name, cpu, cpu_s=25.0, run_delay_s=24.0, competitors=names)
             for cpu, (name, names) in enumerate(seen.items())
         ]
         (one,) = diagnose(experiment(*jobs))
         assert one.what == "run b, cc1 (pid 7) of ann used CPUs 0 and 1, which 2 jobs of this run had"
 
     def test_jobs_of_ours_that_share_a_core_are_no_hogs(self) -> None:
-        jobs = [job(f"j{n}", cpu_s=25.0, run_delay_s=24.0, spans=[(n, 50.0)]) for n in range(2)]
+        jobs = [job(f"j{n}", cpu_s=25.0, run_delay_s=24.0, spans=[span(n, 50.0, 0)]) for n in range(2)]
         (one,) = diagnose(experiment(*jobs, lanes=4))
         assert (one.kind, one.job_ids) == ("shared", ("j0", "j1"))
         assert "j0 and j1 ran at once on CPU 0" in one.evidence
 
+    def test_jobs_that_had_one_core_at_different_times_did_not_share_it(self) -> None:
+        moved = job("moved", spans=[span(0, 50, 0), span(50, 100, 1)], cpu_s=25.0, run_delay_s=24.0)
+        before, after = job("before", spans=[span(0, 50, 1)]), job("after", spans=[span(50, 100, 0)])
+        assert kinds(diagnose(experiment(moved, before, after))) == ["hog"]
+
+    def test_a_moved_job_shared_the_core_that_both_had_at_once(self) -> None:
+        moved = job("moved", spans=[span(0, 50, 0), span(50, 100, 1)], cpu_s=25.0, run_delay_s=24.0)
+        (one,) = diagnose(experiment(moved, job("other", spans=[span(60, 90, 0, 1)])))
+        assert (one.kind, one.job_ids) == ("shared", ("moved",))
+        assert "moved and other ran at once on CPU 1;" in one.evidence
+
+    def test_the_cpus_of_a_moved_job_are_named(self) -> None:
+        moved = job("moved", spans=[span(0, 50, 2), span(50, 100, 5)], cpu_s=25.0, run_delay_s=24.0)
+        (one,) = diagnose(experiment(moved, job("calm", 3)))
+        assert one.what == "another program used some of CPUs 2 and 5, which 1 job of this run had"
+        assert "jobs on other CPUs 0% only" in one.evidence
+        assert "awk '$1 ~ /^(2|5)$/'" in one.cure
+
+    def test_a_moved_job_that_was_allowed_fewer_cpus_is_found(self) -> None:
+        spans = [span(0, 50, 0, 1), span(50, 100, 2, 3)]
+        (one,) = diagnose(experiment(job("c", spans=spans, threads=2, fewest_cpus=1)))
+        assert (one.kind, one.job_ids) == ("affinity", ("c",))
+        assert one.evidence == "c: allowed 1 CPU of its slot's CPUs 0-3, not all at once"
+
+    def test_without_known_cpus_no_cpu_is_named(self) -> None:
+        jobs = [job(f"j{n}", spans=[span(0, 100)], cpu_s=25.0, run_delay_s=24.0) for n in range(2)]
+        (one,) = diagnose(experiment(*jobs))
+        assert one.what == "another program used their CPUs, which 2 jobs of this run had"
+        assert one.evidence == "2 jobs there waited 48% of the time for a CPU"
+        assert "awk" not in one.cure
+
+    def test_jobs_elsewhere_that_waited_more_are_no_comparison(self) -> None:
+        greedy = job("greedy", 1, threads=8, run_delay_s=90.0)
+        delayed = job("delayed", 0, cpu_s=25.0, run_delay_s=24.0)
+        threads, hog = diagnose(experiment(greedy, delayed))
+        assert (threads.job_ids, hog.job_ids) == (("greedy",), ("delayed",))
+        assert hog.evidence == "1 job there waited 48% of the time for a CPU"
+
     def test_one_that_is_slow_among_its_like(self) -> None:
-        like = [job(f"j{n}", cpus=frozenset({n}), work="hopper") for n in range(3)]
-        slow = job("slow", cpus=frozenset({3}), work="hopper", wall_s=110.0, cpu_s=108.0)
+        like = [job(f"j{n}", n, work="hopper") for n in range(3)]
+        slow = job("slow", 3, work="hopper", wall_s=110.0, cpu_s=108.0)
         (one,) = diagnose(experiment(*like, slow))
         assert (one.kind, one.job_ids, one.what) == ("slow", ("slow",), "2.2× slower than 3 jobs of the same work")
         assert "2.2× the CPU time for them on CPU 3" in one.evidence
@@ -152,9 +199,8 @@ class TestReading:
         (one,) = job_metrics.gather(tmp_path).jobs
         assert one == JobMetrics(
             job_id="j-s0",
-            cpus=frozenset({0, 1}),
             fewest_cpus=1,
-            spans=[(5.0, math.inf)],
+            spans=[span(5.0, math.inf, 0, 1)],
             threads=2,
             work='["h", {"task": "forward", "threads": 2}]',
             env_steps=200.0,
@@ -184,15 +230,39 @@ class TestReading:
         assert kinds(found) == ["affinity"] * len(evidence)
         assert all(text in one.evidence for text, one in zip(evidence, found, strict=True))
 
+    def test_a_moved_attempt_has_the_cpus_of_each_of_its_times(self, tmp_path: Path) -> None:
+        experiment = Experiment(tmp_path, [make_job("j-s0"), make_job("k-s0")])
+        for job_id, cpu in (("j-s0", 0), ("k-s0", 1)):
+            experiment.begin(job_id, cpus=(cpu,), started_at=5.0)
+            JobPaths(tmp_path / "jobs" / job_id).root.mkdir(parents=True)
+            timings = "iteration,env_steps,wall_s,cpu_s,run_delay_s,n_cpus\n1,100,9,9,0,1\n2,200,10,5,5,1\n"
+            (tmp_path / "jobs" / job_id / "timings.csv").write_text(timings)
+        experiment.ledger.move_attempt("j-s0", 0, (0,), (1,), at=7.0)
+        experiment.ledger.commit()
+        jobs = {one.job_id: one for one in job_metrics.gather(tmp_path).jobs}
+        assert jobs["j-s0"].spans == [span(5.0, 7.0, 0), span(7.0, math.inf, 1)]
+        assert jobs["j-s0"].common_cpus(jobs["k-s0"]) == {1}
+        assert kinds(find(tmp_path)) == ["shared"]
+
     def test_an_empty_directory_has_no_contention(self, tmp_path: Path) -> None:
         assert find(tmp_path) == []
+
+
+def test_the_exit_record_of_a_moved_attempt_is_compared_with_where_it_was_last(tmp_path: Path) -> None:
+    paths = JobPaths(tmp_path)
+    paths.attempt(0).root.mkdir(parents=True)
+    paths.attempt(0).exit.write_text('{"code": 0, "message": "", "cpus": [6, 7]}')
+    first = job_metrics._AttemptSlot("j-s0", 0, None, cpus=[4, 5], started_at=0.0, ended_at=1.0)
+    last = first._replace(cpus=[6, 7], started_at=1.0, ended_at=2.0)
+    assert job_metrics._metrics(paths, [first, last]).fewest_cpus == 2
+    assert job_metrics._metrics(paths, [first, last._replace(cpus=[7, 8])]).fewest_cpus == 1
 
 
 def test_every_finding_names_a_remedy() -> None:
     jobs = (
         job("a", threads=9),
         job("b", throttled_s=9.0),
-        job("c", cpus=frozenset({1}), cpu_s=30.0, run_delay_s=20.0),
+        job("c", 1, cpu_s=30.0, run_delay_s=20.0),
     )
     found = diagnose(experiment(*jobs, usable_cpus=1))
     assert set(kinds(found)) == {"threads", "throttled", "hog", "affinity"}

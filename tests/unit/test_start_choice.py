@@ -26,11 +26,11 @@ def forkable(job_id: str = "a-s0", **resources: Any) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("job", "due", "never_forks", "has_template", "is_forked", "why"),
+    ("job", "due", "never_forks", "has_forked", "is_forked", "why"),
     [
         (forkable(), 3, "", False, True, "3 or more jobs that can be forked are due"),
         (forkable(), 2, "", False, False, "fewer than 3 jobs that can be forked are due"),
-        (forkable(), 1, "", True, True, "others have been forked before"),
+        (forkable(), 1, "", True, True, "there is a template process, of jobs launched before"),
         (forkable(), 3, "this executor does not", False, False, "this executor does not"),
         (forkable(start="exec"), 9, "", True, False, 'resources.start = "exec"'),
         (forkable(start="fork"), 1, "", False, True, 'resources.start = "fork"'),
@@ -39,9 +39,36 @@ def forkable(job_id: str = "a-s0", **resources: Any) -> Job:
         (make_job(), 9, "", True, False, "the job imports code that is not of this program, which may start threads"),
     ],
 )
-def test_the_choice(job: Job, due: int, never_forks: str, has_template: bool, is_forked: bool, why: str) -> None:
-    choice = start_choice.choose(job, due=due, never_forks=never_forks, has_template=has_template)
+def test_the_choice(job: Job, due: int, never_forks: str, has_forked: bool, is_forked: bool, why: str) -> None:
+    choice = start_choice.choose(job, due=due, never_forks=never_forks, has_forked=has_forked)
     assert (choice.is_forked, choice.why) == (is_forked, why)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        forkable(),
+        forkable(start="exec"),
+        forkable(start="exec", gpus=1),
+        forkable(ranks=2),
+        make_job(),
+    ],
+)
+def test_the_reason_after_the_event_is_that_of_the_launch(job: Job) -> None:
+    assert start_choice.why_execed(job, None) == start_choice.choose(job, due=1, never_forks="").why
+
+
+def test_one_that_could_not_be_launched_leaves_no_template(tmp_path: Path) -> None:
+    def behave(launch: Launch) -> Behaviour:
+        forked[launch.job_id] = launch.fork
+        if launch.job_id == "a":
+            raise OSError("no process can be made")
+        return Behaviour()
+
+    forked: dict[str, bool] = {}
+    jobs = [forkable(name, max_retries=0) for name in "abc"]
+    assert Experiment(tmp_path, jobs, behave).run() == {"a": "FAILED", "b": "SUCCEEDED", "c": "SUCCEEDED"}
+    assert forked == {"a": True, "b": False, "c": False}
 
 
 def forks(tmp_path: Path, jobs: list[Job], executor: FakeExecutor | None = None) -> dict[str, bool]:
