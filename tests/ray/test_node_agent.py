@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from command_helpers import wait_until
 
+from orchestrator.core.environment import HOLDERS_VARIABLE
 from orchestrator.executors.ray import internals, node_agent
 from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.executors.ray.node_agent import CpuGrant, NodeAgent
@@ -44,6 +45,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DriverDirectory:
     for name in ("tmp", "run"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv(HOLDERS_VARIABLE, str(tmp_path / "tmp/cpu-holders"))
     return DriverDirectory.create(tmp_path / "run")
 
 
