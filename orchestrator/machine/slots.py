@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
-from orchestrator.core.text import count
+from orchestrator.core.text import count, listed
 from orchestrator.machine import placement
 from orchestrator.machine.gpu import FreeGpus
 from orchestrator.machine.neighbours import Neighbours
@@ -336,7 +336,7 @@ class SlotPool:
 
 def _taken_text(names: Sequence[str], taken: int, cpus: int, lanes: int) -> str:
     """What is said where some of up to ``lanes`` jobs will share their cores."""
-    who = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+    who = listed(names, MOST_NAMES)
     text = f"{taken} of {count(cpus, 'usable CPU')} {'is' if taken == 1 else 'are'} in use now, by {who}: "
     if lanes == 1:
         return text + "a job will share its core until one is idle, and has a part of its time."
