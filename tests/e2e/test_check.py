@@ -253,7 +253,7 @@ def make(params, folder):
 """
 
 
-@pytest.mark.parametrize(("kills", "number"), [(1, signal.SIGKILL), (2, signal.SIGTERM)])
+@pytest.mark.parametrize(("kills", "number"), [(1, signal.SIGTERM), (2, signal.SIGKILL)])
 def test_a_robot_is_blamed_only_if_the_process_that_examines_it_is_killed_twice(
     kills: int, number: int, tmp_path: Path
 ) -> None:

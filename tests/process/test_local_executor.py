@@ -138,8 +138,9 @@ def test_a_worker_that_prints_more_than_its_limit_leaves_the_head_and_the_end_of
         dropped = dropped_bytes(file.fileno())
     assert content.startswith(b"x" * 999 + b"\n")
     assert content.endswith(b"x" * 999 + b"\n")
-    # What the worker writes while its log is being cut may be lost.
-    assert 39_000_000 < len(content) - GAP_BYTES + dropped <= 40_000_000
+    # What the worker writes while its log is being cut may be lost, and it writes as fast as it can: on a busy machine
+    # some MB.
+    assert 30_000_000 < len(content) - GAP_BYTES + dropped <= 40_000_000
 
 
 def test_the_log_of_a_worker_that_printed_much_at_once_is_cut_when_it_has_ended(tmp_path: Path) -> None:
