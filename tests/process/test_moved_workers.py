@@ -16,6 +16,7 @@ from executor_helpers import ASLEEP, family, local, make_launch, make_rank_group
 
 import orchestrator
 from orchestrator import ExperimentProgress
+from orchestrator.core.environment import HOLDERS_VARIABLE
 from orchestrator.executors.process import with_descendants
 from orchestrator.ledger import Ledger
 from orchestrator.machine import topology
@@ -127,6 +128,7 @@ def test_a_training_that_was_moved_has_the_weights_of_one_that_was_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program comes to use its core. That the other core is idle is made up: this machine may be busy."""
+    monkeypatch.setenv(HOLDERS_VARIABLE, str(tmp_path / "holders"))  # runs of other tests are none of this one's
     at: set[int] = set()
     monkeypatch.setattr(
         Neighbours, "_programs", lambda *_: [Competitor(name="a hog", demand=dict.fromkeys(at, 1.0))] if at else []
