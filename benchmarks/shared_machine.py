@@ -5,7 +5,7 @@
 
 As root, each run is a process of one of the users, in turns, who must be able to read Python and FOLDER; otherwise
 all are this user's. Each has one job, and begins when the job before has been launched. ``--program`` names another
-checkout of this repository, to compare with.
+checkout of this repository, to compare with, and ``--python`` a Python of this version that the users can run.
 
 ``--disturbed``: a job trains alone on CPU 0; then the same with a program that is bound to that CPU two seconds after
 the launch. The two alternate. Printed are the CPUs that it had, how soon it was moved, and the env_steps/s of
@@ -24,6 +24,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,7 @@ ARRIVAL_S = 2.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     program: Path
+    python: str
     users: Sequence[int]
     runs: int
     env_steps: int
@@ -50,6 +52,7 @@ class Options:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=Path, default=ROOT)
+    parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--users", default="1001,1002")
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--env-steps", type=int, default=300_000)
@@ -59,6 +62,7 @@ def main() -> None:
     users = [int(uid) for uid in given.users.split(",")] if os.geteuid() == 0 else [os.getuid()]
     options = Options(
         program=given.program.resolve(),
+        python=given.python,
         users=users,
         runs=given.runs,
         env_steps=given.env_steps,
@@ -117,7 +121,7 @@ class Run:
     """An experiment with one job, in a directory of its own."""
 
     def __init__(self, options: Options, folder: Path, uid: int) -> None:
-        self.uid, self._folder, self._program = uid, folder, options.program
+        self.uid, self._folder, self._options = uid, folder, options
         folder.mkdir()
         shutil.copy(ROOT / "mjcf/hopper.xml", folder)
         keys = f"total_timesteps = {options.env_steps}\neval_episodes = 0\npreview = false"
@@ -128,8 +132,9 @@ class Run:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         who = [] if os.geteuid() != 0 else ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"]
-        command = [*who, sys.executable, "-m", "orchestrator", "run", "jobs.toml", "--max-parallel", "1"]
-        environment = {**os.environ, "HOME": str(self._folder), "PYTHONPATH": str(self._program)}
+        command = [*who, self._options.python, "-m", "orchestrator", "run", "jobs.toml", "--max-parallel", "1"]
+        search_path = os.pathsep.join([str(self._options.program), sysconfig.get_path("purelib")])
+        environment = {**os.environ, "HOME": str(self._folder), "PYTHONPATH": search_path}
         with (self._folder / "output").open("w") as output:
             self._process = subprocess.Popen(
                 [*command, "--run-dir", "run"], cwd=self._folder, env=environment, stdout=output, stderr=output

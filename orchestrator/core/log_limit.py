@@ -1,9 +1,9 @@
 """The limit on a worker's log: its first MiB and its end stay, and a line between them counts what was dropped.
 
 The log is cut in place while the worker appends to it. That needs no pipe that could block the worker, works on every
-file system, and leaves an ordinary file. What is written between the last look and the cut is lost, and missing from the
-number in that line: microseconds of output, or more where the kernel lets the cut wait for a worker that writes without
-a pause.
+file system, and leaves an ordinary file. What is written between the last look and the cut is lost, and missing from
+the number in that line: microseconds of output, or more where the kernel lets the cut wait for a worker that writes
+without a pause.
 """
 
 from __future__ import annotations
