@@ -213,7 +213,8 @@ class Run:
 def hog(cpu: int) -> Iterator[None]:
     """A program bound to a CPU, in a session of its own."""
     command = ["taskset", "-c", str(cpu), sys.executable, "-I", "-S", "-c", "while True: pass"]
-    process = subprocess.Popen(command, start_new_session=True)
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
     try:
         yield
     finally:
