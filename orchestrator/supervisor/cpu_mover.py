@@ -60,6 +60,8 @@ class CpuMover:
     active: ActiveAttempts
     now: Callable[[], float]
     _watched: dict[Handle, _Watched] = field(default_factory=dict, init=False)
+    _waiting: dict[Handle, ActiveAttempt] = field(default_factory=dict, init=False)
+    """Those that wait for their CPUs, or have others reserved: a turn of the loop looks at no more."""
 
     def sampled(self, attempt: ActiveAttempt, sample: Sampled) -> None:
         """Take in how long the ranks of an attempt have waited for their CPUs."""
@@ -67,13 +69,17 @@ class CpuMover:
         watched.wait_shares = sample.wait_shares
         is_high = max(sample.wait_shares, default=0.0) > HIGH_RUN_DELAY_SHARE
         watched.high_samples = watched.high_samples + 1 if is_high else 0
+        if watched.high_samples >= SAMPLES:
+            self._waiting[attempt.handle] = attempt
+        elif watched.reservation is None:
+            self._waiting.pop(attempt.handle, None)
 
     def contended(self) -> list[tuple[ActiveAttempt, tuple[str, ...]]]:
         """Attempts that wait for their CPUs, and who else uses these; each is looked at once in a while."""
         found = []
-        for attempt in self.active:
-            watched = self._watched.get(attempt.handle)
-            if watched is None or watched.high_samples < SAMPLES or self.now() < watched.name_at:
+        for handle, attempt in self._waiting.items():
+            watched = self._watched[handle]
+            if watched.high_samples < SAMPLES or self.now() < watched.name_at:
                 continue
             watched.name_at = self.now() + NAME_EVERY_S
             if names := self.moves.competitors_on(attempt.slot.cpus):
@@ -83,13 +89,14 @@ class CpuMover:
     def forget(self, attempt: ActiveAttempt) -> None:
         """The attempt has ended, and its slot has been released."""
         self._watched.pop(attempt.handle, None)
+        self._waiting.pop(attempt.handle, None)
 
     def tick(self) -> list[Move]:
         """Reserve CPUs for the attempts that wait, and move those whose reserved CPUs are still idle."""
         made = []
-        for attempt in self.active:
-            watched = self._watched.get(attempt.handle)
-            if watched is None or attempt.end_reason is not None:
+        for handle, attempt in self._waiting.items():
+            watched = self._watched[handle]
+            if attempt.end_reason is not None:
                 continue
             if watched.reservation is None:
                 self._reserve(attempt, watched)
