@@ -147,13 +147,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the full tier unless it is asked for, or a file or folder of it is named; with it, small variants."""
     full, named = config.getoption("--full"), _named(config)
-    if not (full and config.getoption("lf")):  # a test that has failed is repeated in either tier
-        left_out = "small" if full else "full"
-        deselected = {
-            item for item in items if item.get_closest_marker(left_out) and not named & {item.path, item.path.parent}
-        }
-        config.hook.pytest_deselected(items=list(deselected))
-        items[:] = [item for item in items if item not in deselected]
+    left_out = "small" if full else "full"
+    deselected = {
+        item for item in items if item.get_closest_marker(left_out) and not named & {item.path, item.path.parent}
+    }
+    config.hook.pytest_deselected(items=list(deselected))
+    items[:] = [item for item in items if item not in deselected]
     items.sort(key=lambda item: (TIERS.index(_tier(item)) if _tier(item) in TIERS else 0, item.path.name not in LONG))
 
 

@@ -111,13 +111,11 @@ class Job:
     @property
     def why_exec(self) -> str | None:
         """Why its worker is exec'ed whatever ``resources.start`` is; None where it can be forked."""
-        spec, resources = self.spec, self.resources
-        is_users = spec.search_path is not None or spec.env is not None or spec.entry_point is not None
+        resources = self.resources
         reasons = (
             ("the job uses a GPU", resources.gpus > 0),
             ("the job has several ranks", resources.ranks > 1),
             ("the job has several threads (resources.threads)", resources.threads > 1),
-            ("the job imports code that is not of this program, which may start threads", is_users),
         )
         return next((reason for reason, is_so in reasons if is_so), None)
 

@@ -2,13 +2,15 @@
 
 An order is a :class:`~orchestrator.core.messages.ForkOrder` on the socket with the number CONTROL, whose end-of-file
 ends the template. A forked worker is a child of the supervisor (:mod:`~orchestrator.worker.runtime.sibling_fork`). It
-goes on as one that is exec'ed: session, log, environment and channel are its own, and it reads its spec itself.
+goes on as one that is exec'ed: session, log, environment and channel are its own, and it reads its spec and imports the
+user's code itself.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import random
 import socket
 import sys
 import traceback
@@ -91,6 +93,7 @@ def _become_worker(
             else:
                 os.environ[name] = value
         mark.write(os.environ.get(TOKEN_VARIABLE, ""))
+        _seed_anew()
         os.chdir(order.directory)
         if os.getppid() == order.parent:
             os.write(channel, ForkAnswer(pid=os.getpid(), is_ready=True).to_line())
@@ -99,6 +102,13 @@ def _become_worker(
         traceback.print_exc()
         os._exit(ExitCode.ERROR)
     os._exit(ExitCode.ORPHANED)
+
+
+def _seed_anew() -> None:
+    """Seed the global random generators, as a new process does: a user's module may draw from them when imported."""
+    random.seed()
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
 
 
 class TokenMark:

@@ -84,7 +84,7 @@ def test_ctrl_c_leaves_nothing_queued_and_the_run_directory_resumes(tmp_path: Pa
     done = give("run", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "--executor=slurm, as in the run before" in done.stdout
-    assert summary(tmp_path / "run")["hopper-s0"]["node"] == "node-0"
+    assert summary(tmp_path / "run")["hopper-s0"]["node"] in ("node-0", "node-1"), "whichever pilot was there first"
     assert len(fake_slurm.pids()) == 0
 
 

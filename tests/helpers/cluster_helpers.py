@@ -133,8 +133,9 @@ def _end_node(machine: Machine) -> None:
 
 
 def free_port() -> int:
-    """A port above those of Ray's workers and below the kernel's ephemeral ones."""
-    for port in range(20100, 32000):
+    """A port above those of Ray's workers and below the kernel's ephemeral ones; every worker of pytest has its own."""
+    first = 20100 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for port in range(first, first + 1000):
         try:
             check_own("127.0.0.1", port)
         except UsageError:

@@ -94,3 +94,39 @@ def test_a_forked_worker_that_is_killed_resumes_to_the_same_weights(tmp_path: Pa
     assert until_exit(executor, second)[second].returncode == ExitCode.SUCCEEDED
     assert record_of(killed, 1).resumed_from
     assert record_of(killed, 1).weights_sha256 == record_of(undisturbed).weights_sha256 is not None
+
+
+USERS_CODE = """
+import random
+import gymnasium
+import numpy
+
+print("drawn", random.random(), numpy.random.random())
+
+
+def make_env(xml=None, seed=0):
+    return gymnasium.make("{env_id}")
+"""
+
+
+@pytest.mark.slow
+def test_a_users_code_is_imported_by_the_forked_worker_itself_and_trains_the_same_bits(
+    tmp_path: Path, executor: LocalExecutor
+) -> None:
+    drawn, weights = [], {}
+    for env_id in ("CartPole-v1", "Pendulum-v1"):
+        for fork in (True, False):
+            folder = tmp_path / f"{env_id}-{fork}"
+            folder.mkdir()
+            (folder / "same_name.py").write_text(USERS_CODE.format(env_id=env_id))
+            spec = helpers.spec(entry_point="same_name:make_env", search_path=str(folder))
+            paths = helpers.job(folder / folder.name, spec)
+            [end] = until_exit(executor, submit(executor, paths, fork=fork)).values()
+            assert end.returncode == 0
+            assert record_of(paths).start == ("fork" if fork else "exec")
+            log = paths.attempt(0).worker_log.read_text()
+            drawn += [line for line in log.splitlines() if line.startswith("drawn")]
+            weights[env_id, fork] = record_of(paths).weights_sha256
+    assert len(set(drawn)) == 4, "a forked worker does not continue the generators of the template"
+    for env_id in ("CartPole-v1", "Pendulum-v1"):
+        assert weights[env_id, True] == weights[env_id, False] is not None

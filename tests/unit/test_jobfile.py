@@ -385,9 +385,9 @@ def test_no_limit_on_free_disk_space_is_zero(place: Path, written: str | int, mi
         ({"resources": {"cores": 2}}, "threads"),
         ({"resources": {"gpus": 1}}, "GPU"),
         ({"resources": {"ranks": 2}}, "ranks"),
-        ({"task": "my_tasks:Jump"}, "code"),
-        ({"env": "Ant-v5"}, "code"),
-        ({"entry_point": "mine:make"}, "code"),
+        ({"task": "my_tasks:Jump"}, None),
+        ({"env": "Ant-v5"}, None),
+        ({"entry_point": "mine:make"}, None),
     ],
 )
 def test_a_job_asked_to_be_forked_says_why_it_must_be_execed(

@@ -36,7 +36,7 @@ def forkable(job_id: str = "a-s0", **resources: Any) -> Job:
         (forkable(start="fork"), 1, "", False, True, 'resources.start = "fork"'),
         (forkable(start="fork", gpus=1), 9, "", True, False, "the job uses a GPU"),
         (forkable(ranks=2), 9, "", True, False, "the job has several ranks"),
-        (make_job(), 9, "", True, False, "the job imports code that is not of this program, which may start threads"),
+        (make_job(), 9, "", False, True, "3 or more jobs that can be forked are due"),
     ],
 )
 def test_the_choice(job: Job, due: int, never_forks: str, has_forked: bool, is_forked: bool, why: str) -> None:
@@ -83,7 +83,7 @@ def test_three_jobs_are_forked_and_so_are_those_that_follow(tmp_path: Path) -> N
 
 
 def test_two_jobs_are_execed_also_beside_others_that_cannot_be_forked(tmp_path: Path) -> None:
-    jobs = [forkable("a"), make_job("b"), make_job("c"), forkable("d")]
+    jobs = [forkable("a"), make_job("b", start="exec"), make_job("c", start="exec"), forkable("d")]
     assert set(forks(tmp_path, jobs).values()) == {False}
 
 
@@ -99,7 +99,7 @@ def test_jobs_wait_while_their_template_is_prepared_and_those_of_another_demand_
         return Behaviour()
 
     executor = Preparing(behave=behave)
-    jobs = [*(forkable(name) for name in names(3)), make_job("other", memory_mib=50)]
+    jobs = [*(forkable(name) for name in names(3)), make_job("other", start="exec", memory_mib=50)]
     experiment = Experiment(tmp_path, jobs, cpus=2, executor=executor, now=executor.now)
     assert set(experiment.run().values()) == {"SUCCEEDED"}
     assert begun["other"] == 0.0
