@@ -54,7 +54,7 @@ def declared(run_dir: Path) -> Any:
     return json.loads((run_dir / "search/declared.json").read_text())["data"]["search"]
 
 
-@pytest.mark.parametrize("on_change", ["refuse", "extend"])
+@pytest.mark.parametrize("on_change", ["refuse", pytest.param("extend", marks=pytest.mark.slow)])
 def test_another_space_is_refused_with_the_difference_and_what_can_be_done(on_change: str, tmp_path: Path) -> None:
     search_run(tmp_path / "run", [Told(values=[3.0]), Told(reached=[0.5])])
     (tmp_path / "jobs.toml").write_text(SEARCH)

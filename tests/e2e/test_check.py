@@ -203,6 +203,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "temporary") == []
 
 
+@pytest.mark.slow
 def test_a_robot_on_which_mujoco_gives_up_does_no_harm_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,7 +254,9 @@ def make(params, folder):
 """
 
 
-@pytest.mark.parametrize(("kills", "number"), [(1, signal.SIGTERM), (2, signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("kills", "number"), [pytest.param(1, signal.SIGTERM, marks=pytest.mark.slow), (2, signal.SIGKILL)]
+)
 def test_a_robot_is_blamed_only_if_the_process_that_examines_it_is_killed_twice(
     kills: int, number: int, tmp_path: Path
 ) -> None:
@@ -390,6 +393,7 @@ def test_a_job_file_that_is_wrong_is_an_error(tmp_path: Path) -> None:
     assert any("colour" in message for message in row["messages"])
 
 
+@pytest.mark.slow
 def test_a_part_that_is_named_is_still_a_part_but_other_xml_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "part.xml").write_text("<mujocoinclude/>")
     assert check("part.xml", cwd=tmp_path, code=0)["part.xml"]["verdict"] == "fragment"
@@ -436,6 +440,7 @@ def test_the_robots_of_the_packages_we_build_on_are_judged_sensibly(tmp_path: Pa
     assert rows["pusher_v5.xml"]["task"] == "reach"
 
 
+@pytest.mark.slow
 def test_names_of_files_and_elements_are_shown_harmlessly_whatever_they_hold(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"R\xfcben")
     folder.mkdir()

@@ -230,7 +230,9 @@ def test_failed_jobs_are_explained_and_run_again_only_after_retry(
     assert "bad-s0 is SUCCEEDED" in refused.stderr
 
 
-@pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
+@pytest.mark.parametrize(
+    "as_json", [pytest.param(False, id="table", marks=pytest.mark.slow), pytest.param(True, id="json")]
+)
 def test_dry_run_launches_nothing_and_leaves_nothing_behind(as_json: bool, tmp_path: Path) -> None:
     head = "max_parallel = 1"
     short = {"name": "short", "xml": commands.HOPPER, "total_timesteps": 128}

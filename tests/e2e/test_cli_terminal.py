@@ -103,6 +103,7 @@ def test_closing_the_terminal_stops_in_good_order(tmp_path: Path) -> None:
     assert record["code"] == 11, "the worker had time to checkpoint"
 
 
+@pytest.mark.slow
 def test_reader_that_goes_away_does_not_end_the_training(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))
     process = commands.start(commands.stubbed("run", jobs, "--run-dir", "run"), cwd=tmp_path)

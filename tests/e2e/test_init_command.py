@@ -121,6 +121,7 @@ def test_what_cannot_become_a_job_file_is_one_message_and_writes_nothing(tmp_pat
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "parts", "pipe.xml", "done.toml"}
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_writable_is_found_out_first(tmp_path: Path) -> None:
     (tmp_path / "cart.xml").write_text(cart())
     tmp_path.chmod(0o500)
@@ -128,6 +129,7 @@ def test_a_folder_that_is_not_writable_is_found_out_first(tmp_path: Path) -> Non
     assert (done.returncode, "is not writable" in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_job_file(tmp_path: Path) -> None:
     hangs = cart(tail="<worldbody>" + "<body pos='0 0 9'><freejoint/><geom size='1'/></body>" * 300 + "</worldbody>")
     (tmp_path / "hangs.xml").write_text(hangs.replace("<worldbody>", '<option iterations="2000000000"/><worldbody>', 1))

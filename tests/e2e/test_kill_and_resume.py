@@ -176,6 +176,7 @@ def test_killed_during_start_up_the_same_command_begins_anew(tmp_path: Path) -> 
     finish(jobs, tmp_path)
 
 
+@pytest.mark.slow
 def test_what_was_asked_of_a_supervisor_that_was_killed_does_not_stop_the_next(tmp_path: Path) -> None:
     robots = ("hopper", "walker")
     jobs = experiment(tmp_path, robots, 1024)

@@ -364,6 +364,7 @@ def test_every_job_that_asks_gets_its_video_when_all_training_is_over(filmed: Fi
         assert not list(job.root.glob(".*"))  # nothing half written
 
 
+@pytest.mark.slow
 def test_a_video_that_fails_is_a_warning_and_changes_nothing_else(filmed: Filmed) -> None:
     experiment, events = filmed
     [warning] = [event for event in events if event["event"] == "warning" and event.get("job_id") == "blind-s0"]

@@ -56,7 +56,7 @@ def without(*descriptors: int, command: list[str], cwd: Path) -> subprocess.Comp
 @pytest.mark.parametrize(
     "closed",
     [
-        pytest.param([1], id="stdout"),
+        pytest.param([1], id="stdout", marks=pytest.mark.slow),
         pytest.param([2], id="stderr", marks=pytest.mark.slow),
         pytest.param([0, 1, 2], id="all"),
     ],
@@ -110,6 +110,7 @@ def test_no_file_of_an_experiment_takes_the_place_of_a_closed_stream(
     assert succeeded(tmp_path)
 
 
+@pytest.mark.slow
 def test_signals_that_were_blocked_stop_the_command_and_its_workers(jobs: Path, tmp_path: Path) -> None:
     command = stubbed("run", jobs, "--run-dir", "run")
     nowhere = subprocess.DEVNULL

@@ -95,6 +95,7 @@ def test_an_altered_robot_fails_its_job_until_the_job_file_puts_it_back(finished
     assert robot.read_bytes() == commands.HOPPER.read_bytes()
 
 
+@pytest.mark.slow
 def test_what_changed_since_the_run_before_and_damaged_checkpoints_are_shown_in_the_terminal(
     finished: Experiment,
 ) -> None:

@@ -196,7 +196,10 @@ def test_an_objective_without_a_value_in_every_job_is_the_reason_of_every_trial(
     else:
         assert "3 failed" in done.stdout
     best = invoke("best", "run", cwd=tmp_path)
-    assert best.stdout == f"None of the {len(history.trials)} trials of run has finished{'.' if trials == 3 else ' yet.'}\n"
+    assert (
+        best.stdout
+        == f"None of the {len(history.trials)} trials of run has finished{'.' if trials == 3 else ' yet.'}\n"
+    )
     assert best.returncode == (1 if trials == 3 else 0), "a search that was given up can go on"
 
 

@@ -250,6 +250,7 @@ with pool:
 """
 
 
+@pytest.mark.slow
 def test_processes_that_the_program_forks_leave_the_pool_to_it_however_they_end(here: Path) -> None:
     program = FORKING.format(hopper=str(HOPPER), supervise=STUBS + SUPERVISE, exec=EXEC)
     done = commands.finish([sys.executable, "-c", program], cwd=here)

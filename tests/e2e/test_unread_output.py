@@ -79,6 +79,7 @@ def test_all_jobs_train_and_the_command_ends_while_nobody_reads(
     assert states(tmp_path) == {"one-s0": "SUCCEEDED", "two-s0": "SUCCEEDED"}
 
 
+@pytest.mark.slow
 def test_a_reader_that_comes_back_receives_every_event(jobs: Path, tmp_path: Path, closing: list[FullPipe]) -> None:
     pipe = FullPipe("run", jobs, "--run-dir", "run", "--json", cwd=tmp_path, patience_s=commands.PATIENCE_S)
     closing.append(pipe)
@@ -92,6 +93,7 @@ def test_a_reader_that_comes_back_receives_every_event(jobs: Path, tmp_path: Pat
     assert pipe.popen.wait(commands.PATIENCE_S) == 0
 
 
+@pytest.mark.slow
 def test_sigterm_stops_in_good_order_while_nobody_reads(jobs: Path, tmp_path: Path, closing: list[FullPipe]) -> None:
     pipe = FullPipe("run", jobs, "--run-dir", "run", cwd=tmp_path, patience_s=0.1)
     closing.append(pipe)

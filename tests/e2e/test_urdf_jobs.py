@@ -28,6 +28,7 @@ def test_five_urdf_robots_of_different_shapes_and_faults_are_trained(tmp_path: P
         assert (model.key(0).name, model.nu > 0) == ("home", True)
 
 
+@pytest.mark.slow
 def test_urdf_is_trained_once_and_a_changed_table_is_told(tmp_path: Path) -> None:
     table = {"base": "floating", "actuators": "position"}
     pony = {"xml": REPOSITORY / "mjcf/urdf/pony.urdf", "task": "stand", "preview": False, "urdf": table}

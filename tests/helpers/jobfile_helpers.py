@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from orchestrator.core.errors import SpecError
-from orchestrator.jobfile import Experiment, from_mapping
+from orchestrator.jobfile import Experiment, from_mapping, json_schema
 
 ROOT = Path(__file__).parents[2]
 SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
@@ -52,6 +54,12 @@ seeds = [0, 1, 2]
 [jobs.matrix]
 "ppo.learning_rate" = [1e-4, 3e-4]
 """
+
+
+@functools.cache
+def schema_validator() -> Draft202012Validator:
+    """Checks data by the JSON Schema of the job file, whose own form ``test_jobfile_schema`` checks."""
+    return Draft202012Validator(json_schema())
 
 
 def resolve(place: Path, *jobs: dict[str, Any], defaults: dict[str, Any] | None = None, **overrides: Any) -> Experiment:

@@ -223,6 +223,7 @@ def test_two_hundred_launches_leak_no_descriptor_and_leave_no_zombie(tmp_path: P
     assert not children("orphan_reaper")
 
 
+@pytest.mark.slow
 def test_two_hundred_executors_leak_nothing_either(tmp_path: Path) -> None:
     before, children_before = descriptors(), children("")
     for number in range(20):

@@ -159,6 +159,7 @@ def lost(group: ProcessGroup) -> tuple[bool, str]:
     return group.shares_memory, str(error.value)
 
 
+@pytest.mark.slow
 def test_processes_share_memory_and_tell_each_other_from_the_dead(tmp_path: Path) -> None:
     (shares, told), (also, _) = helpers.together(2, tmp_path / "ranks", lost)
     assert shares is also is True

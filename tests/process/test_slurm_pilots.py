@@ -56,7 +56,7 @@ def scene_of(scenes: list[Scene], root: Path, session: str = "first", **settings
     return scene
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGUSR1, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_pilot_that_slurm_ends_hands_back_what_has_saved_a_checkpoint(
     number: int, scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:

@@ -174,6 +174,7 @@ def test_compiled_code_that_lets_no_thread_run_is_ended_by_the_kernel(tmp_path: 
         assert process.wait(commands.PATIENCE_S) == -signal.SIGPROF
 
 
+@pytest.mark.slow
 def test_children_and_threads_of_a_sampler_do_not_search_nor_keep_the_searcher_from_ending(tmp_path: Path) -> None:
     code = "print('asked', end=''); os.fork(); threading.Thread(target=time.sleep, args=[600]).start()"
     paths = own_search(tmp_path, "ask", code)
@@ -229,6 +230,7 @@ while not os.path.exists({go!r}):
     return own_search(folder, "ask", code)
 
 
+@pytest.mark.slow
 def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +257,7 @@ def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
     assert [kinds.count(kind) for kind in ("told", "ended")] == [2, 1]
 
 
+@pytest.mark.slow
 def test_a_searcher_in_which_nothing_can_run_is_killed_and_after_some_starts_the_search_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,7 +68,8 @@ BY_HAND: dict[str, dict[str, Any]] = {**{algo: {} for algo in ALL}, "td3": {"act
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(algo, marks=pytest.mark.slow) if algo == "tqc" else algo for algo in ALL]
+    scope="module",
+    params=[algo if algo in ("sac", "a2c") else pytest.param(algo, marks=pytest.mark.slow) for algo in ALL],
 )
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
     """A training that is over."""

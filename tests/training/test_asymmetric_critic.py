@@ -87,13 +87,11 @@ def test_the_last_observations_are_what_the_episode_has_drawn() -> None:
     "which",
     [
         ("ppo",),
-        ("ppo", "sb3"),
-        ("a2c",),
         ("sac",),
-        ("td3",),
+        *(pytest.param(which, marks=pytest.mark.slow) for which in (("ppo", "sb3"), ("a2c",), ("td3",))),
         *(pytest.param((algo,), marks=pytest.mark.slow) for algo in CONTRIB),
     ],
-    ids=["fast", "sb3", "a2c", "sac", "td3", *CONTRIB],
+    ids=["fast", "sac", "sb3", "a2c", "td3", *CONTRIB],
 )
 def test_the_actor_is_blind_to_them_after_training_and_the_critic_is_not(
     which: tuple[str, ...], trained: Callable[..., tuple[WorkerSpec, JobPaths]]
@@ -150,7 +148,7 @@ def test_an_exported_actor_does_not_have_them(
     assert act(observation)[0].shape == (1, raw.shape[1] + 3)
 
 
-@pytest.mark.parametrize("learner", ["fast", "sb3"])
+@pytest.mark.parametrize("learner", ["fast", pytest.param("sb3", marks=pytest.mark.slow)])
 def test_a_resumed_training_has_the_same_weights(
     tmp_path: Path, learner: str, trained: Callable[..., tuple[WorkerSpec, JobPaths]]
 ) -> None:

@@ -140,6 +140,7 @@ def test_what_only_memory_can_learn_is_learnt_and_evaluated(tmp_path: Path) -> N
     assert told["mean"] == 6, "a policy without memory has 3.5"
 
 
+@pytest.mark.slow
 def test_evaluate_policy_has_the_returns_of_the_evaluation_with_a_recurrent_policy(tmp_path: Path) -> None:
     paths = helpers.job(tmp_path / "job-s3", helpers.algorithm("recurrent-ppo", total_timesteps=512, eval_episodes=3))
     helpers.train_to_its_end(paths)

@@ -200,7 +200,7 @@ def test_beside_a_neighbour_that_takes_all_the_cpu_it_can_get_the_bits_are_the_s
     assert helpers.normalization(alone.vecnormalize) == helpers.normalization(beside.vecnormalize)
 
 
-@pytest.mark.parametrize("learner", ["fast", "sb3"])
+@pytest.mark.parametrize("learner", ["fast", pytest.param("sb3", marks=pytest.mark.slow)])
 def test_the_simulation_uses_every_core_and_weights_and_evaluation_are_those_of_one(
     learner: str, tmp_path: Path, batches: list[Batch]
 ) -> None:

@@ -252,6 +252,7 @@ def test_the_jobs_own_changes_stay_and_are_part_of_the_original(tmp_path: Path) 
     assert not [name for name in names if name == "timestep 0.02"]
 
 
+@pytest.mark.slow
 def test_an_option_of_the_task_follows_the_timestep() -> None:
     advice = advice_on(HOPPER, task_options={"frame_skip": 8})
     halved = next(change for change in advice.changes if change.name == "timestep 0.01")

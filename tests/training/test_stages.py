@@ -216,7 +216,7 @@ def test_trainings_without_stages_have_no_column(tmp_path: Path) -> None:
     assert STAGE not in helpers.rows(plain.progress_csv)[0]
 
 
-@pytest.mark.parametrize("algo", ["ppo", "tqc"])
+@pytest.mark.parametrize("algo", ["ppo", pytest.param("tqc", marks=pytest.mark.slow)])
 def test_conditions_may_name_what_the_algorithm_logs(tmp_path: Path, algo: str) -> None:
     """``test_algorithms.py`` says so of the others."""
     from orchestrator.core.changing_numbers import progress_columns

@@ -61,7 +61,9 @@ def test_bench_clears_the_variable_that_switches_timings_off() -> None:
     assert baselines.NO_TIMINGS == timings.OFF_VARIABLE
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"], ids=["stock", "fast"])
+@pytest.mark.parametrize(
+    "env", [pytest.param("CartPole-v1", id="stock", marks=pytest.mark.slow), pytest.param("Pendulum-v1", id="fast")]
+)
 def test_measuring_changes_nothing_and_can_be_switched_off(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

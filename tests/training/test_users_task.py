@@ -56,6 +56,7 @@ def test_the_documented_task_is_under_40_lines_and_trains(tmp_path: Path, monkey
         MujocoVecEnv(HOPPER, f"{name}:Jump", n_envs=1, seed=0, task_options={"colour": "red"})
 
 
+@pytest.mark.slow
 def test_the_documented_task_runs_from_a_job_file_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path.parent)
     written(tmp_path, documented())

@@ -320,6 +320,7 @@ def test_sigterm_leaves_at_the_next_iteration_with_a_whole_checkpoint(env: str, 
         assert [path.name for path in paths.checkpoints.iterdir()] == [f"checkpoint-{worker.record.env_steps:012d}.pt"]
 
 
+@pytest.mark.slow
 def test_a_request_before_there_is_a_handler_waits_for_the_end_of_the_first_iteration_and_changes_no_bit(
     tmp_path: Path,
 ) -> None:

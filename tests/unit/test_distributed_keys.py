@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
+from jobfile_helpers import schema_validator
 
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
-from orchestrator.jobfile import from_mapping, json_schema
+from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.distributed_keys import uneven
 
 PENDULUM: dict[str, Any] = {"name": "pendulum", "env": "Pendulum-v1"}
@@ -165,7 +165,7 @@ def test_what_is_offered_is_divisible_and_soon_found(value: int, ranks: int, who
 
 
 def test_the_schema_knows_ranks() -> None:
-    validator = Draft202012Validator(json_schema())
+    validator = schema_validator()
     job = PENDULUM | {"resources": {"ranks": 2}, "distributed": {"backend": "gloo", "mode": "parameter-server"}}
     assert validator.is_valid({"name": "x", "jobs": [job]})
     assert not validator.is_valid({"name": "x", "jobs": [PENDULUM | {"distributed": {"mode": "ring"}}]})

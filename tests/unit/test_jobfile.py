@@ -412,6 +412,7 @@ def test_the_jobs_of_a_search_are_forked_unless_the_job_file_says_otherwise(plac
     assert starts == {None: "fork", "auto": "fork", "exec": "exec", "fork": "fork"}
 
 
+@pytest.mark.slow
 def test_ten_thousand_jobs_are_distinguished(place: Path) -> None:
     experiment = resolve(
         place, *(HOPPER | {"name": f"j{number}"} for number in range(5000)), defaults={"seeds": [0, 1]}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobfile_helpers import EXAMPLE, HOPPER, ROOT
+from jobfile_helpers import EXAMPLE, HOPPER, ROOT, schema_validator
 from jsonschema import Draft202012Validator
 
 from orchestrator.core.errors import SpecError
@@ -20,7 +20,7 @@ from orchestrator.jobfile import from_mapping, json_schema, load
 def test_the_schema_is_valid_and_accepts_what_is_shipped() -> None:
     schema = json_schema()
     Draft202012Validator.check_schema(schema)
-    validator = Draft202012Validator(schema)
+    validator = schema_validator()
     validator.validate(tomllib.loads(EXAMPLE))
     for path in (ROOT / "jobs").glob("*.toml"):
         validator.validate(tomllib.loads(path.read_text()))
@@ -81,7 +81,7 @@ def test_the_schema_describes_every_key_that_the_format_has() -> None:
     ],
 )
 def test_the_schema_rejects_what_the_program_rejects(place: Path, job: dict[str, Any]) -> None:
-    validator = Draft202012Validator(json_schema())
+    validator = schema_validator()
     good, bad = {"name": "x", "jobs": [HOPPER]}, {"name": "x", "jobs": [HOPPER | job]}
     assert validator.is_valid(good)
     assert not validator.is_valid(bad)
@@ -107,5 +107,5 @@ def test_the_schema_rejects_what_the_program_rejects(place: Path, job: dict[str,
 )
 def test_schema_and_program_accept_every_form(place: Path, job: dict[str, Any]) -> None:
     data = {"name": "x", "jobs": [HOPPER | job]}
-    Draft202012Validator(json_schema()).validate(data)
+    schema_validator().validate(data)
     assert from_mapping(data, source="x", base=place).jobs

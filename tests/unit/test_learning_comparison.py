@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
+from jobfile_helpers import schema_validator
 from supervisor_helpers import make_job
 
 from benchmarks import learning, learning_ranks, learning_runs, permutation_tests, published
@@ -22,7 +22,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.jobfile import json_schema, load
+from orchestrator.jobfile import load
 from orchestrator.ledger import Ledger
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -379,7 +379,7 @@ class TestJobFiles:
     @pytest.mark.parametrize("name", ["learning", "published"])
     def test_load_and_fit_the_schema(self, name: str) -> None:
         path = BENCHMARKS / f"{name}.toml"
-        jsonschema.validate(tomllib.loads(path.read_text()), json_schema())
+        schema_validator().validate(tomllib.loads(path.read_text()))
         jobs = load(path).jobs
         assert {job.spec.seed for job in jobs} == set(range(5))
         assert len(jobs) == {"learning": 25, "published": 15}[name]

@@ -203,7 +203,7 @@ def test_how_workers_were_started_is_reported_with_the_reasons(tmp_path: Path) -
     text = (
         "Of 5 workers that have ended, 3 forked from a process that had imported their packages and 2 started as new "
     )
-    assert f"{text}Python processes: {hangs} (1); the job imports code" in page.text
+    assert f"{text}Python processes: {hangs} (1); fewer than 3 jobs that can be forked are due (1)" in page.text
     assert [attempt["start"] for attempt in facts["attempts"]].count("fork") == 3
     assert hangs in [attempt["why_exec"] for attempt in facts["attempts"]]
 

@@ -470,7 +470,9 @@ def test_exit_code(states: list[str], interrupted: bool, code: int) -> None:
 # -- thousands of jobs
 
 
-@pytest.mark.parametrize("kind", ["alike", "head does not fit", "held back"])
+@pytest.mark.parametrize(
+    "kind", ["head does not fit", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("alike", "held back"))]
+)
 def test_a_turn_costs_the_same_however_many_jobs_wait(tmp_path: Path, kind: str) -> None:
     """Counted in Python function calls of the loop, which a busy machine does not change."""
     assert calls_for_100_ends(tmp_path / "many", 1_000, kind) < 1.2 * calls_for_100_ends(tmp_path / "few", 200, kind)
