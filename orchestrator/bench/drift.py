@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.procfs import PROC, process_stat, text_of
+from orchestrator.core.procfs import PROC, TICKS_PER_S, process_stat, text_of
 from orchestrator.machine.cpu_load import BUSY
 
 ROUNDS = 150_000
@@ -82,7 +82,7 @@ def busy_s(stat: str, cpus: Iterable[int]) -> float | None:
         if name in names and len(fields) > max(BUSY_FIELDS):
             seen.add(name)
             ticks += sum(int(fields[index]) for index in BUSY_FIELDS)
-    return ticks / os.sysconf("SC_CLK_TCK") if seen == names else None
+    return ticks / TICKS_PER_S if seen == names else None
 
 
 def disturbance(reference_s: float, times_s: Iterable[float], others_cores: float | None) -> str:

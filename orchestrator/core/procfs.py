@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 PROC = Path("/proc")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def text_of(path: Path) -> str | None:
@@ -20,27 +21,65 @@ def text_of(path: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStat:
-    """Some fields of ``/proc/PID/stat``."""
+    """Some fields of ``/proc/PID/stat``, of a process or of one thread."""
 
+    name: str
     state: str
-    """One letter; ``Z`` is a zombie."""
+    """One letter: ``R`` is runnable, ``Z`` a zombie."""
     parent: int
-    cpu_s: float
-    """User and system time of the process and of its children that were waited for."""
+    flags: int
+    """``PF_…`` of the kernel."""
+    own_ticks: int
+    """User and system time, in clock ticks."""
+    waited_ticks: int
+    """The same of its children that were waited for."""
+    n_threads: int
     start_ticks: int
+    """When it started, after the boot."""
+    cpu: int
+    """On which it ran last."""
+    policy: int
+    """``SCHED_…`` of :mod:`os`."""
+
+    @property
+    def cpu_s(self) -> float:
+        """User and system time of the process and of its children that were waited for."""
+        return (self.own_ticks + self.waited_ticks) / TICKS_PER_S
 
 
 def process_stat(pid: int | Literal["self"], proc: Path = PROC) -> ProcessStat | None:
     """None where there is no such process, or no such file system."""
+    return stat_in(proc / str(pid))
+
+
+def stat_in(folder: Path) -> ProcessStat | None:
+    """The same for the folder of a process, or of a thread."""
+    try:
+        descriptor = os.open(folder / "stat", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        content = os.read(descriptor, 4096)
+    except OSError:  # it has ended meanwhile
+        return None
+    finally:
+        os.close(descriptor)
     # The second field is the command in parentheses, and may hold anything.
-    fields = (text_of(proc / str(pid) / "stat") or "").rpartition(")")[2].split()
-    if not fields:
+    head, _, tail = content.rpartition(b")")
+    fields = tail.split()
+    if len(fields) < 39:
         return None
     return ProcessStat(
-        state=fields[0],
+        name=head.partition(b"(")[2].decode(errors="replace"),
+        state=fields[0].decode(),
         parent=int(fields[1]),
-        cpu_s=sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"),
+        flags=int(fields[6]),
+        own_ticks=int(fields[11]) + int(fields[12]),
+        waited_ticks=int(fields[13]) + int(fields[14]),
+        n_threads=int(fields[17]),
         start_ticks=int(fields[19]),
+        cpu=int(fields[36]),
+        policy=int(fields[38]),
     )
 
 

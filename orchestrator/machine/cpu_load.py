@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.core.procfs import PROC, text_of
+from orchestrator.core.procfs import PROC, TICKS_PER_S, ProcessStat, process_stat, stat_in, text_of
 
 EVERY_S = 1.5
 """How often :meth:`LoadSampler.tick` samples. What it finds is the mean over this time."""
@@ -31,11 +31,11 @@ BUSY = 0.2
 """CPU seconds per second from which a process counts, and from which time without an owner does."""
 STARVED = 0.02
 """The same for a process that was found runnable each time: it gets so little because others compete with it."""
+RUNNABLE = "R"
 KERNEL_THREAD = 0x00200000
 """``PF_KTHREAD``, among the flags of a process."""
 WORKER = b"orchestrator.worker"
 """In the command of every training, on whose CPUs its holder says that they are held."""
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,26 +64,11 @@ class CpuLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class _Process:
-    parent: int
-    ticks: int
-    is_runnable: bool
-    n_threads: int
-    start_ticks: int
-    cpu: int
-    """On which it ran last."""
-    is_kernel_thread: bool
-    gives_way: bool
-    """Whether it gets only time that nobody else wants (``SCHED_IDLE``)."""
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Scan:
     at: float
     busy_ticks: Mapping[int, int]
     """Of each CPU, since the boot."""
-    processes: Mapping[int, _Process]
+    processes: Mapping[int, ProcessStat]
     reaped_s: float
     """CPU time of the children of this process that it has waited for."""
 
@@ -158,7 +143,7 @@ class LoadSampler:
         ]
         # A child that has ended is waited for with all that it ever used.
         used_before_s = sum(
-            before.processes[pid].ticks / TICKS_PER_S
+            before.processes[pid].own_ticks / TICKS_PER_S
             for pid in _family(os.getpid(), before.processes)
             if pid in before.processes and pid not in after.processes
         )
@@ -170,7 +155,9 @@ class LoadSampler:
 
     @staticmethod
     def _matters(pid: int, share: float, before: _Scan, after: _Scan) -> bool:
-        if after.processes[pid].gives_way or after.processes[pid].is_kernel_thread:
+        process = after.processes[pid]
+        gives_way = process.policy == os.SCHED_IDLE  # it gets only time that nobody else wants
+        if gives_way or process.flags & KERNEL_THREAD:
             return False
         return share >= BUSY or (share >= STARVED and _wants_a_cpu(pid, before, after))
 
@@ -196,8 +183,8 @@ class LoadSampler:
         except OSError:  # it has ended
             return {}
         for thread in threads:
-            found = _process(self._proc / str(pid) / "task" / thread)
-            if found is not None and found.is_runnable:
+            found = stat_in(self._proc / str(pid) / "task" / thread)
+            if found is not None and found.state == RUNNABLE:
                 demand[found.cpu] += 1.0
         return dict(demand)
 
@@ -223,16 +210,16 @@ def _unexplained(
 def _ticks_between(before: _Scan, after: _Scan, pid: int) -> int:
     now, earlier = after.processes[pid], before.processes.get(pid)
     is_same = earlier is not None and earlier.start_ticks == now.start_ticks
-    return now.ticks - (earlier.ticks if earlier is not None and is_same else 0)
+    return now.own_ticks - (earlier.own_ticks if earlier is not None and is_same else 0)
 
 
 def _wants_a_cpu(pid: int, before: _Scan, after: _Scan) -> bool:
     """Whether the process was found runnable both times, so that it probably is all the time."""
     earlier = before.processes.get(pid)
-    return after.processes[pid].is_runnable and earlier is not None and earlier.is_runnable
+    return after.processes[pid].state == RUNNABLE and earlier is not None and earlier.state == RUNNABLE
 
 
-def _family(pid: int, processes: Mapping[int, _Process]) -> set[int]:
+def _family(pid: int, processes: Mapping[int, ProcessStat]) -> set[int]:
     """``pid`` and its descendants."""
     children: dict[int, list[int]] = defaultdict(list)
     for child, process in processes.items():
@@ -243,7 +230,7 @@ def _family(pid: int, processes: Mapping[int, _Process]) -> set[int]:
     return set(family)
 
 
-def _is_worker(pid: int, processes: Mapping[int, _Process], proc: Path) -> bool:
+def _is_worker(pid: int, processes: Mapping[int, ProcessStat], proc: Path) -> bool:
     """Whether the process, or one that it descends from, is a training."""
     while pid > 1:
         try:
@@ -267,42 +254,13 @@ def _busy_ticks(proc: Path) -> dict[int, int]:
     return busy
 
 
-def _processes(proc: Path) -> dict[int, _Process]:
+def _processes(proc: Path) -> dict[int, ProcessStat]:
     try:
         names = os.listdir(proc)
     except OSError:
         return {}
-    found = {int(name): _process(proc / name) for name in names if name.isdecimal()}
+    found = {int(name): process_stat(int(name), proc) for name in names if name.isdecimal()}
     return {pid: process for pid, process in found.items() if process is not None}
-
-
-def _process(folder: Path) -> _Process | None:
-    """None for one that has ended, and where it cannot be read."""
-    try:
-        descriptor = os.open(folder / "stat", os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        content = os.read(descriptor, 4096)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    head, _, tail = content.rpartition(b")")
-    fields = tail.split()
-    if len(fields) < 39:
-        return None
-    return _Process(
-        parent=int(fields[1]),
-        ticks=int(fields[11]) + int(fields[12]),
-        is_runnable=fields[0] == b"R",
-        n_threads=int(fields[17]),
-        start_ticks=int(fields[19]),
-        cpu=int(fields[36]),
-        is_kernel_thread=bool(int(fields[6]) & KERNEL_THREAD),
-        gives_way=int(fields[38]) == os.SCHED_IDLE,
-        name=head.partition(b"(")[2].decode(errors="replace"),
-    )
 
 
 def _owner(folder: Path) -> int:

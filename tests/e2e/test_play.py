@@ -480,6 +480,7 @@ def test_gymnasiums_mujoco_environments_are_drawn_by_us(tmp_path: Path, opengl: 
     assert len(shown) / rate == pytest.approx(0.2, abs=1 / float(rate))
 
 
+@pytest.mark.slow
 def test_an_environment_that_draws_itself_is_asked_to(filmed: Filmed) -> None:
     shown, rate = frames(job_dir(filmed[0], "own-s0").video)
     assert (len(shown), rate) == (300, 30)

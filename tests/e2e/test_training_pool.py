@@ -294,6 +294,7 @@ def test_a_callback_that_exits_ends_the_pool_which_names_it(here: Path, caplog: 
     with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
         first, twin, waiting = (pool.submit(HOPPER, name=name) for name in ("first", "first", "waiting"))
         first.add_done_callback(leaves)
+        commands.wait_until(twin.running, "both wait for the same job")
         (here / "go-first-s0").touch()
         assert first.result(commands.PATIENCE_S).ok
         assert twin.result(commands.PATIENCE_S).ok, "a job that has ended has its results"

@@ -19,7 +19,7 @@ from orchestrator.core.environment import CHANNEL_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.parent_death import die_with_parent
 from orchestrator.core.process_setup import set_up_process
-from orchestrator.core.procfs import process_stat
+from orchestrator.core.procfs import TICKS_PER_S, process_stat
 
 
 class Channel:
@@ -111,7 +111,7 @@ def process_start() -> float:
     stat = process_stat("self")
     if stat is None:
         return now
-    since_boot = stat.start_ticks / os.sysconf("SC_CLK_TCK")
+    since_boot = stat.start_ticks / TICKS_PER_S
     try:
         return now - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
     except (OSError, AttributeError):
