@@ -1,12 +1,14 @@
-"""The cost of averaging gradients: collectives of a 64-64 policy between two ranks of one machine, one core each.
+"""The cost of averaging gradients: collectives of a 64-64 policy between two ranks of one machine,
+one core each.
 
     python -m benchmarks.allreduce [--repeats 9] [--json FILE]
 
-Over shared memory, as ranks of one machine exchange, and over gloo, as those of several machines do.
+Over shared memory, as ranks of one machine exchange, and over gloo, as those of several machines
+do.
 
 The ranks are processes that connect and exchange as those of a training do
-(:mod:`orchestrator.worker.distributed.ranks`), but do nothing else: in a training, waiting for a slower
-rank comes on top.
+(:mod:`orchestrator.worker.distributed.ranks`), but do nothing else: in a training, waiting for a
+slower rank comes on top.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ MOST_US = 300.0
 
 
 def parameters(observations: int, actions: int, width: int = WIDTH) -> int:
-    """Numbers in a policy and its value function with two hidden layers each, and in the logarithm of its deviation."""
+    """Numbers in a policy and its value function with two hidden layers each, and in the logarithm
+    of its deviation."""
     hidden = (observations + 1) * width + (width + 1) * width
     return 2 * hidden + (width + 1) * actions + (width + 1) + actions
 
@@ -63,7 +66,9 @@ def gloo(repeats: int) -> list[Line]:
 def lines(of: str, figures: Mapping[str, Sequence[float]], most_us: float | None) -> list[Line]:
     return [
         at_most(f"one all-reduce {of}", figures["allreduce"], most_us),
-        at_most("the mean, which determines the time of a training", figures["allreduce, mean"], most_us),
+        at_most(
+            "the mean, which determines the time of a training", figures["allreduce, mean"], most_us
+        ),
         at_most(f"reduce and broadcast (parameter server) {of}", figures["parameter-server"]),
         at_most("their mean", figures["parameter-server, mean"]),
     ]
@@ -76,10 +81,20 @@ def measured(backend: Backend, repeats: int) -> dict[str, list[float]]:
         ranks = []
         secret = {RANKS_SECRET_VARIABLE: new_secret()}
         for rank in range(RANKS):
-            command = [sys.executable, "-m", "benchmarks.allreduce", "--as-rank", folder, str(repeats), backend]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.allreduce",
+                "--as-rank",
+                folder,
+                str(repeats),
+                backend,
+            ]
             place = {RANK_VARIABLE: str(rank), WORLD_SIZE_VARIABLE: str(RANKS)}
             environment = {**os.environ, **worker_thread_settings(1), **place, **secret}
-            popen = subprocess.Popen(command, env=environment, cwd=harness.ROOT, stdout=subprocess.PIPE, text=True)
+            popen = subprocess.Popen(
+                command, env=environment, cwd=harness.ROOT, stdout=subprocess.PIPE, text=True
+            )
             os.sched_setaffinity(popen.pid, {cpus[rank % len(cpus)]})
             ranks.append(popen)
         answers = [popen.communicate()[0] for popen in ranks]
@@ -90,7 +105,8 @@ def measured(backend: Backend, repeats: int) -> dict[str, list[float]]:
 
 
 def as_rank(folder: Path, repeats: int, backend: Any) -> None:
-    """The procedure of a rank; the first one prints the median and mean microseconds of each repeat."""
+    """The procedure of a rank; the first one prints the median and mean microseconds of each
+    repeat."""
     import numpy as np
     import torch
 
@@ -108,7 +124,9 @@ def as_rank(folder: Path, repeats: int, backend: Any) -> None:
         "allreduce": lambda: ranks.all_reduce(gradients),
         "parameter-server": served,
     }
-    figures: dict[str, list[float]] = {f"{name}{kind}": [] for name in ways for kind in ("", ", mean")}
+    figures: dict[str, list[float]] = {
+        f"{name}{kind}": [] for name in ways for kind in ("", ", mean")
+    }
     for _ in range(repeats):
         for name, collective in ways.items():
             seconds = [_timed(collective) for _ in range(WARM_UP + CALLS)][WARM_UP:]

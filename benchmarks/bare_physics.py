@@ -1,4 +1,5 @@
-"""Bare physics of a training's steps: the same states, controls and resets in a loop of ``mj_step``."""
+"""Bare physics of a training's steps: the same states, controls and resets in a loop of
+``mj_step``."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """States and controls of a batch of environments over some steps; states are ``mjSTATE_INTEGRATION``."""
+    """States and controls of a batch of environments over some steps; states are
+    ``mjSTATE_INTEGRATION``."""
 
     before: NDArray[Any]
     """``(n_envs, state)``"""
@@ -42,7 +44,8 @@ class BarePhysics:
     def seconds(self, trajectory: Trajectory) -> float:
         """CPU seconds that the trajectory's physics takes.
 
-        :raises RuntimeError: the loop ended in other positions, so that its physics was not the same.
+        :raises RuntimeError: the loop ended in other positions, so that its physics was not the
+            same.
         """
         import mujoco
         import numpy as np
@@ -72,7 +75,8 @@ class BarePhysics:
 class Shadow:
     """Bare physics of the steps that environments have just taken, resets included.
 
-    :param venv: the learner's: a ``MujocoVecEnv``, or a ``DummyVecEnv`` of gymnasium's own MuJoCo robots.
+    :param venv: the learner's: a ``MujocoVecEnv``, or a ``DummyVecEnv`` of gymnasium's own MuJoCo
+        robots.
     :param twin: an identical environment, which repeats the same steps.
     """
 
@@ -120,11 +124,14 @@ def trajectory_of_simulation(simulation: Simulation, actions: NDArray[Any]) -> T
         states = simulation.get_state()["physics"] if len(envs) else before
         starts.append([(int(env), states[env]) for env in envs])
     controls = np.stack([taken.ctrl(taken.taken(action)) for action in actions])
-    return Trajectory(before=before, controls=controls, starts=starts, after=simulation.states.qpos.copy())
+    return Trajectory(
+        before=before, controls=controls, starts=starts, after=simulation.states.qpos.copy()
+    )
 
 
 def trajectory_of_gymnasium(venv: DummyVecEnv, actions: NDArray[Any]) -> Trajectory:
-    """Step gymnasium's own MuJoCo environments through ``actions``, ``(n_steps, n_envs, nu)`` within their bounds."""
+    """Step gymnasium's own MuJoCo environments through ``actions``, ``(n_steps, n_envs, nu)``
+    within their bounds."""
     import mujoco
     import numpy as np
 

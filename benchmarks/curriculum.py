@@ -3,7 +3,8 @@
     python -m orchestrator run benchmarks/curriculum.toml --run-dir runs/curriculum
     python -m benchmarks.curriculum runs/curriculum [--output docs/figures]
 
-All jobs have the same env_steps and are evaluated under full pushes. Prints Markdown, and writes ``curriculum.png``.
+All jobs have the same env_steps and are evaluated under full pushes. Prints Markdown, and writes
+``curriculum.png``.
 """
 
 from __future__ import annotations
@@ -60,16 +61,22 @@ def _each(returns: np.ndarray) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="where the figure goes, as docs/figures")
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER", help="where the figure goes, as docs/figures"
+    )
     given = parser.parse_args(arguments)
     try:
         jobs = read(given.run_dir).robots
         print(report(jobs))
         if given.output is not None:
             sides = [{ROBOT: trained} for trained in jobs.values()]
-            picture = learning_figures.side_by_side("curriculum", "A curriculum of pushes", list(jobs), sides)
+            picture = learning_figures.side_by_side(
+                "curriculum", "A curriculum of pushes", list(jobs), sides
+            )
             learning_figures.write(given.output, [picture])
     except (OrchestratorError, OSError) as error:
         print(error, file=sys.stderr)

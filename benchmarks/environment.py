@@ -2,9 +2,10 @@
 
     python -m benchmarks.environment [--repeats 5] [--only physics,gymnasium]
 
-All on one core with one thread. A and B of a ratio go through the very same states with the same actions,
-in turns within one process, now A first and now B. A repeat is the ratio of the CPU times of all its turns
-(nothing here waits, so on an idle machine they are the wall's); the table gives the repeats' median and range.
+All on one core with one thread. A and B of a ratio go through the very same states with the same
+actions, in turns within one process, now A first and now B. A repeat is the ratio of the CPU times
+of all its turns (nothing here waits, so on an idle machine they are the wall's); the table gives
+the repeats' median and range.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.bare_physics import BarePhysics, trajectory_of_simulation
-from benchmarks.harness import ROOT, Line, at_least, both_ways, cpu_timed, keep_to_one_core, print_table, spread
+from benchmarks.harness import (
+    ROOT,
+    Line,
+    at_least,
+    both_ways,
+    cpu_timed,
+    keep_to_one_core,
+    print_table,
+    spread,
+)
 
 if TYPE_CHECKING:
     from stable_baselines3 import PPO
@@ -41,19 +51,26 @@ PPO_SETTINGS: tuple[tuple[str, dict[str, int], float | None], ...] = (
     ("n_steps 256, batch_size 256", {"n_steps": 256, "batch_size": 256}, None),
     ("default hyperparameters", {}, None),
 )
-"""Description, settings, target. The smaller the minibatches, the larger the share of the update, which is the same."""
+"""Description, settings, target. The smaller the minibatches, the larger the share of the update,
+which is the same."""
 MORE_ENVS = 256
 
 
 def physics(repeats: int) -> list[Line]:
-    """The batched environment against a loop of ``mj_step`` over one ``MjData`` per environment, for every robot."""
+    """The batched environment against a loop of ``mj_step`` over one ``MjData`` per environment,
+    for every robot."""
     lines = []
     for xml in sorted((ROOT / "mjcf").glob("*.xml")):
         venv, task = _fitting(xml)
         run = functools.partial(_against_bare, venv)
         wanted = OVER_PHYSICS.get(xml.stem)
         lines.append(
-            _line(f"steps/s of {N_ENVS} environments / bare mj_step, {xml.stem} ({task})", run, wanted, repeats)
+            _line(
+                f"steps/s of {N_ENVS} environments / bare mj_step, {xml.stem} ({task})",
+                run,
+                wanted,
+                repeats,
+            )
         )
     return lines
 
@@ -73,18 +90,23 @@ def _fitting(xml: Path) -> tuple[MujocoVecEnv, str]:
 def _against_bare(venv: MujocoVecEnv) -> tuple[float, float]:
     """Seconds of the environment and of bare physics, over the same turns.
 
-    Each turn is walked through once unmeasured, which tells at which steps from which states episodes
-    begin; the bare loop then starts its own there, so that contacts are the same ones.
+    Each turn is walked through once unmeasured, which tells at which steps from which states
+    episodes begin; the bare loop then starts its own there, so that contacts are the same ones.
     """
     import numpy as np
 
     simulation = venv.simulation
-    bounds, bare = simulation.task.actions, BarePhysics(simulation.model, N_ENVS, simulation.task.frame_skip)
+    bounds, bare = (
+        simulation.task.actions,
+        BarePhysics(simulation.model, N_ENVS, simulation.task.frame_skip),
+    )
     rng = np.random.default_rng(0)
     seconds = [0.0, 0.0]
     venv.reset()
     for turn in range(TURNS):
-        actions = rng.uniform(bounds.low, bounds.high, (STEPS, N_ENVS, simulation.model.nu)).astype(np.float32)
+        actions = rng.uniform(bounds.low, bounds.high, (STEPS, N_ENVS, simulation.model.nu)).astype(
+            np.float32
+        )
         before = simulation.get_state()
         trajectory = trajectory_of_simulation(simulation, actions)
         for side in both_ways(turn, 0, 1):
@@ -120,7 +142,8 @@ def _both(name: str) -> tuple[MujocoVecEnv, VecEnv]:
 
 
 def _against_dummy(ours: MujocoVecEnv, theirs: VecEnv) -> tuple[float, float]:
-    """Seconds of each. Both start from generators in the same state, so that their episodes are equal."""
+    """Seconds of each. Both start from generators in the same state, so that their episodes are
+    equal."""
     import numpy as np
     from gymnasium.utils import seeding
 
@@ -131,8 +154,9 @@ def _against_dummy(ours: MujocoVecEnv, theirs: VecEnv) -> tuple[float, float]:
     theirs.reset()
     seconds = [0.0, 0.0]
     for turn in range(TURNS):
-        size = (STEPS, N_ENVS, *ours.action_space.shape)  # type: ignore[misc]
-        actions = rng.uniform(ours.action_space.low, ours.action_space.high, size).astype(np.float32)  # type: ignore[attr-defined]
+        space: Any = ours.action_space
+        size = (STEPS, N_ENVS, *space.shape)
+        actions = rng.uniform(space.low, space.high, size).astype(np.float32)
         last: list[Any] = [None, None]
         for side in both_ways(turn, 0, 1):
             walk = functools.partial(_walk, (ours, theirs)[side], actions)
@@ -150,7 +174,8 @@ def _walk(venv: VecEnv, actions: Any) -> Any:
 
 
 def ppo(repeats: int) -> list[Line]:
-    """Stock PPO over the batched environment against ``DummyVecEnv``; whole iterations, update included."""
+    """Stock PPO over the batched environment against ``DummyVecEnv``; whole iterations, update
+    included."""
     lines = []
     for words, settings, wanted in PPO_SETTINGS:
         run = functools.partial(_against_stock, settings)
@@ -167,7 +192,9 @@ def _against_stock(settings: dict[str, int]) -> tuple[float, float]:
     torch.set_num_threads(1)
     sides = [PPO("MlpPolicy", venv, seed=0, device="cpu", **settings) for venv in _both(PPO_ROBOT)]  # type: ignore[arg-type]
     for side in sides:
-        side.set_logger(Logger(None, []))  # its own makes a folder in the temporary directory at every call
+        side.set_logger(
+            Logger(None, [])
+        )  # its own makes a folder in the temporary directory at every call
         _learn(side)  # warm-up: torch loads and compiles at the first call
     seconds = [0.0, 0.0]
     for turn in range(2):
@@ -196,7 +223,13 @@ def memory(repeats: int) -> list[Line]:
         for number in range(repeats):
             resident = {}
             for n_envs in both_ways(number, N_ENVS, N_ENVS + MORE_ENVS):
-                command = [sys.executable, "-c", program, str(ROOT / "mjcf" / f"{robot}.xml"), str(n_envs)]
+                command = [
+                    sys.executable,
+                    "-c",
+                    program,
+                    str(ROOT / "mjcf" / f"{robot}.xml"),
+                    str(n_envs),
+                ]
                 done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
                 resident[n_envs] = int(done.stdout)
             grown.append((resident[N_ENVS + MORE_ENVS] - resident[N_ENVS]) / MORE_ENVS / 2**20)
@@ -206,7 +239,9 @@ def memory(repeats: int) -> list[Line]:
     return lines
 
 
-def _line(what: str, run: Callable[[], tuple[float, float]], wanted: float | None, repeats: int) -> Line:
+def _line(
+    what: str, run: Callable[[], tuple[float, float]], wanted: float | None, repeats: int
+) -> Line:
     """:param run: returns seconds of the batched environment and of the reference."""
     ratios = []
     for _ in range(repeats):

@@ -1,11 +1,12 @@
-"""Overhead of a cluster: the same jobs on this machine with the local executor, with Ray's, and with Ray Tune.
+"""Overhead of a cluster: the same jobs on this machine with the local executor, with Ray's, and
+with Ray Tune.
 
     python -m benchmarks.executors [--repeats 3]
 
-Eight trainings of Ant-v5 of 10,240 env_steps by stock PPO on as many cores as there are. *Makespan* is the time
-from the submission of the first job to the end of the last one; the cluster, of this machine alone, is started before.
-Tune trains the same with PPO in its own functions, with one core and one thread each; its line is left out where
-``ray[tune]`` is not installed.
+Eight trainings of Ant-v5 of 10,240 env_steps by stock PPO on as many cores as there are. *Makespan*
+is the time from the submission of the first job to the end of the last one; the cluster, of this
+machine alone, is started before. Tune trains the same with PPO in its own functions, with one core
+and one thread each; its line is left out where ``ray[tune]`` is not installed.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def makespan_s(file: Path, *options: str) -> float:
         if done.returncode:
             raise SystemExit(f"{' '.join(command)}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
         events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        # The folder of an attempt is created right before its submission; "launched" is reported when it runs.
+        # The folder of an attempt is created right before its submission; "launched" is reported
+        # when it runs.
         submitted = [folder.stat().st_mtime for folder in run_dir.glob("jobs/*/attempts")]
         ended = [float(event["time"]) for event in events if event["event"] == "succeeded"]
         return max(ended) - min(submitted)
@@ -91,7 +93,9 @@ def tune_s(cores: int) -> float | None:
     """Makespan with Ray Tune; None where it is not installed."""
     text = TUNE.format(steps=STEPS, jobs=JOBS, cores=cores)
     environment = {**os.environ, **worker_thread_settings(1)}
-    done = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=False
+    )
     if "ray[tune]" in done.stderr:
         return None
     if done.returncode:
@@ -111,7 +115,11 @@ def makespan(repeats: int) -> list[Line]:
                 return makespan_s(file, "--executor", "ray", "--ray-address", address)
 
         for number in range(repeats):
-            ways: Any = (("local", lambda: makespan_s(file)), ("ray", by_ray), ("tune", lambda: tune_s(cores)))
+            ways: Any = (
+                ("local", lambda: makespan_s(file)),
+                ("ray", by_ray),
+                ("tune", lambda: tune_s(cores)),
+            )
             for name, way in both_ways(number, *ways):
                 if (seconds := way()) is not None:
                     seconds_by[name].append(seconds)
@@ -122,7 +130,9 @@ def makespan(repeats: int) -> list[Line]:
     lines = [at_most(f"{what} / of --executor local", of_local, MOST_OF_LOCAL)]
     if of_tune:
         lines.append(at_most(f"{what} / of Ray Tune", of_tune, MOST_OF_TUNE))
-    lines += [at_least(f"seconds by {name}", values) for name, values in seconds_by.items() if values]
+    lines += [
+        at_least(f"seconds by {name}", values) for name, values in seconds_by.items() if values
+    ]
     return lines
 
 

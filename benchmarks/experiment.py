@@ -3,7 +3,8 @@
     python -m benchmarks.experiment [--repeats 5] [--only supervisor,startup]
 
 Everything runs through the real program. A and B of a ratio are measured interleaved in the same
-run, now A first and now B, and given as medians with their range. Run it on an otherwise idle machine.
+run, now A first and now B, and given as medians with their range. Run it on an otherwise idle
+machine.
 """
 
 from __future__ import annotations
@@ -28,7 +29,16 @@ from pathlib import Path
 import psutil
 
 import orchestrator
-from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, cpu_share, print_table, spread
+from benchmarks.harness import (
+    ROOT,
+    Line,
+    at_least,
+    at_most,
+    both_ways,
+    cpu_share,
+    print_table,
+    spread,
+)
 from benchmarks.simulated_cluster import entered, make_jobs
 from orchestrator.analysis import run_reader
 from orchestrator.core.job import Job, Resources
@@ -46,8 +56,11 @@ START_LIMITS: Mapping[str, tuple[float, float | None]] = {"fast": (1.1, 280), "s
 """Learner → seconds from exec to the first environment step, resident MiB."""
 
 
-def job_file(folder: Path, robot: str, *, timesteps: int, copies: int = 1, learner: str = "auto") -> Path:
-    """A job file of ``copies`` jobs that are the same to the bit: each trains ``robot`` for ``timesteps`` env_steps."""
+def job_file(
+    folder: Path, robot: str, *, timesteps: int, copies: int = 1, learner: str = "auto"
+) -> Path:
+    """A job file of ``copies`` jobs that are the same to the bit: each trains ``robot`` for
+    ``timesteps`` env_steps."""
     lines = [
         'name = "benchmark"',
         "[defaults]",
@@ -61,7 +74,11 @@ def job_file(folder: Path, robot: str, *, timesteps: int, copies: int = 1, learn
         "batch_size = 256",
     ]
     for copy in range(copies):
-        lines += ["[[jobs]]", f'name = "{robot}-{copy}"', f"xml = {json.dumps(str(ROOT / 'mjcf' / f'{robot}.xml'))}"]
+        lines += [
+            "[[jobs]]",
+            f'name = "{robot}-{copy}"',
+            f"xml = {json.dumps(str(ROOT / 'mjcf' / f'{robot}.xml'))}",
+        ]
     path = folder / "benchmark.toml"
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -78,7 +95,9 @@ def startup(repeats: int) -> list[Line]:
                 path = job_file(Path(name), "hopper", timesteps=4 * 2048, learner=learner)
                 result = orchestrator.run(path, run_dir=Path(name) / "run", max_parallel=1)
                 assert result.results[0].job_dir is not None
-                record = json.loads((result.results[0].job_dir / "attempts/0/exit.json").read_text())
+                record = json.loads(
+                    (result.results[0].job_dir / "attempts/0/exit.json").read_text()
+                )
                 iterations = run_reader.iterations(result.results[0].job_dir / "timings.csv")
                 resident[learner].append(max(iteration.rss_mib or 0.0 for iteration in iterations))
             assert record["learner"] == learner
@@ -89,7 +108,9 @@ def startup(repeats: int) -> list[Line]:
         imports_s = statistics.median(imports[learner])
         what = f"from exec to first env_step, seconds, learner {learner} (imports: {imports_s:.2f})"
         lines.append(at_most(what, first[learner], first_s))
-        lines.append(at_most(f"resident MiB of a worker, learner {learner}", resident[learner], mib))
+        lines.append(
+            at_most(f"resident MiB of a worker, learner {learner}", resident[learner], mib)
+        )
     return lines
 
 
@@ -113,7 +134,10 @@ def answers(repeats: int) -> list[Line]:
                 subprocess.run([*COMMAND, *arguments], capture_output=True, cwd=ROOT, check=False)
                 times[what].append(time.perf_counter() - begun)
             times["launch"].append(first_launch_s(good, folder / f"launch-{number}"))
-    lines = [at_most(f"{what} answers, seconds", times[what], limit) for what, (_, limit) in commands.items()]
+    lines = [
+        at_most(f"{what} answers, seconds", times[what], limit)
+        for what, (_, limit) in commands.items()
+    ]
     what = "`run` typed to first worker launched, seconds (preflight included)"
     return [*lines, at_most(what, times["launch"], 1.0)]
 
@@ -134,15 +158,22 @@ def first_launch_s(path: Path, run_dir: Path) -> float:
 
 
 def supervisor_load(_: int) -> list[Line]:
-    """CPU and memory of the supervisor and of its orphan reaper, while every slot is busy and other jobs wait."""
+    """CPU and memory of the supervisor and of its orphan reaper, while every slot is busy and other
+    jobs wait."""
     with tempfile.TemporaryDirectory() as name, terminal() as out:
-        path = job_file(Path(name), "runner", timesteps=10_000_000, copies=10 + topology.detect().capacity)
+        path = job_file(
+            Path(name), "runner", timesteps=10_000_000, copies=10 + topology.detect().capacity
+        )
         command = [*COMMAND, "run", str(path), "--run-dir", str(Path(name) / "run"), "--grace", "5"]
-        with subprocess.Popen(command, stdout=out, cwd=ROOT, env={**os.environ, "TERM": "xterm"}) as process:
+        with subprocess.Popen(
+            command, stdout=out, cwd=ROOT, env={**os.environ, "TERM": "xterm"}
+        ) as process:
             time.sleep(8)  # past start-up
             watched = psutil.Process(process.pid)
             reapers = [
-                child for child in watched.children() if any("orphan_reaper" in part for part in child.cmdline())
+                child
+                for child in watched.children()
+                if any("orphan_reaper" in part for part in child.cmdline())
             ]
             assert len(reapers) == 1
             share = cpu_share([watched, *reapers], 30)
@@ -231,14 +262,23 @@ def timings_cost(repeats: int) -> list[Line]:
                     path = job_file(Path(name), "runner", timesteps=98_304)
                     result = orchestrator.run(path, run_dir=Path(name) / "run", max_parallel=1)
                     assert result.results[0].job_dir is not None
-                    record = json.loads((result.results[0].job_dir / "attempts/0/exit.json").read_text())
-                    rates[off] = 98_304 / (record["wall_s"] - record["first_step_s"] - record["checkpoint_s"])
+                    record = json.loads(
+                        (result.results[0].job_dir / "attempts/0/exit.json").read_text()
+                    )
+                    rates[off] = 98_304 / (
+                        record["wall_s"] - record["first_step_s"] - record["checkpoint_s"]
+                    )
             finally:
                 del os.environ[OFF_VARIABLE]
         ratios.append(1 - rates[""] / rates["1"])
     good = statistics.median(ratios) < 0.01
     return [
-        Line(what="throughput that recording timings costs", measured=spread(ratios, "+.1%"), target="< 1 %", good=good)
+        Line(
+            what="throughput that recording timings costs",
+            measured=spread(ratios, "+.1%"),
+            target="< 1 %",
+            good=good,
+        )
     ]
 
 

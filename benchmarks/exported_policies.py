@@ -3,10 +3,11 @@
     python -m benchmarks.exported_policies RUN_DIR... [--observations 10000] [--output FILE.md]
     python -m benchmarks.exported_policies --train FOLDER [--ppo-steps N] [--sac-steps N]
 
-For every job of a run directory that has an `eval.json`, every format is written as `export` does. Actions are
-compared on observations that the policy visits, in batches as in evaluation, and the evaluation of `eval.json` is
-repeated with the exported policy. `--train` first trains PPO and SAC on every robot of `jobs/robots.toml` in FOLDER/ppo
-and FOLDER/sac, or resumes that. A C header takes part where there is a C compiler.
+For every job of a run directory that has an `eval.json`, every format is written as `export` does.
+Actions are compared on observations that the policy visits, in batches as in evaluation, and the
+evaluation of `eval.json` is repeated with the exported policy. `--train` first trains PPO and SAC
+on every robot of `jobs/robots.toml` in FOLDER/ppo and FOLDER/sac, or resumes that. A C header takes
+part where there is a C compiler.
 """
 
 from __future__ import annotations
@@ -63,12 +64,22 @@ class Compared(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run_dirs", type=Path, nargs="*", metavar="RUN_DIR")
-    parser.add_argument("--train", type=Path, metavar="FOLDER", help="train PPO and SAC there first")
-    parser.add_argument("--ppo-steps", type=int, default=40_960, metavar="N", help="env_steps of each (40,960)")
-    parser.add_argument("--sac-steps", type=int, default=2_048, metavar="N", help="env_steps of each (2,048)")
-    parser.add_argument("--observations", type=int, default=10_000, metavar="N", help="of each job (10,000)")
+    parser.add_argument(
+        "--train", type=Path, metavar="FOLDER", help="train PPO and SAC there first"
+    )
+    parser.add_argument(
+        "--ppo-steps", type=int, default=40_960, metavar="N", help="env_steps of each (40,960)"
+    )
+    parser.add_argument(
+        "--sac-steps", type=int, default=2_048, metavar="N", help="env_steps of each (2,048)"
+    )
+    parser.add_argument(
+        "--observations", type=int, default=10_000, metavar="N", help="of each job (10,000)"
+    )
     parser.add_argument("--output", type=Path, metavar="FILE.md", help="write the table there, too")
     options = parser.parse_args()
     run_dirs = options.run_dirs
@@ -90,7 +101,10 @@ def _train(folder: Path, ppo_steps: int, sac_steps: int) -> list[Path]:
     for job in tomllib.loads(ROBOTS.read_text())["jobs"]:
         values = {"task": "forward", **job, "xml": str((ROBOTS.parent / job["xml"]).resolve())}
         keys = ("name", "xml", "task", "task_options")
-        tables.append("[[jobs]]\n" + "".join(f"{key} = {_toml(values[key])}\n" for key in keys if key in values))
+        tables.append(
+            "[[jobs]]\n"
+            + "".join(f"{key} = {_toml(values[key])}\n" for key in keys if key in values)
+        )
     (job_file := folder / "sac.toml").write_text("\n".join(tables))
     steps = {"total_timesteps": ppo_steps}
     orchestrator.run(ROBOTS, run_dir=folder / "ppo", overrides=steps, show=True)
@@ -122,12 +136,15 @@ def compare(run_dir: Path, observations: int) -> Iterator[Compared]:
                 returns, wanted = _evaluated(job, policy)
                 difference = float(np.abs(actions - expected).max())
                 algo = type(model).__name__
-                yield (row := Compared(job.name, algo, kind, difference, len(actions), returns, wanted))
+                yield (
+                    row := Compared(job.name, algo, kind, difference, len(actions), returns, wanted)
+                )
                 print(f"{row.job} .{kind}: {difference:.1e}", file=sys.stderr, flush=True)
 
 
 def _visited(job: Path, model: Any, observations: int) -> Iterator[tuple[NDArray[Any], Actions]]:
-    """Observations as the environment gives them, ``(n_envs, n)``, and the policy's actions for them, clipped."""
+    """Observations as the environment gives them, ``(n_envs, n)``, and the policy's actions for
+    them, clipped."""
     n_envs = json.loads((job / "eval.json").read_text())["n_envs"]
     _, env = orchestrator.load(job, n_envs=n_envs, seed=1)
     original = getattr(env, "get_original_obs", None)
@@ -145,17 +162,22 @@ def _evaluated(job: Path, policy: Policy) -> tuple[list[float], list[float]]:
     from stable_baselines3.common.evaluation import evaluate_policy
 
     class Predictor:
-        def predict(self, observation: Any, state: Any = None, *_: Any, **__: Any) -> tuple[Actions, Any]:
+        def predict(
+            self, observation: Any, state: Any = None, *_: Any, **__: Any
+        ) -> tuple[Actions, Any]:
             return policy(observation)["action"], state
 
     evaluation = json.loads((job / "eval.json").read_text())
     env = orchestrator.make_env(job, evaluation["n_envs"], normalize=False)
-    returns, _ = evaluate_policy(Predictor(), env, evaluation["episodes"], return_episode_rewards=True)
+    returns, _ = evaluate_policy(
+        Predictor(), env, evaluation["episodes"], return_episode_rewards=True
+    )
     return list(map(float, returns)), evaluation["deterministic"]["returns"]  # type: ignore[arg-type]
 
 
 def _exported(job: Path, path: Path) -> Policy | None:
-    """The policy in a file that was written as by the command; None for a header without a compiler."""
+    """The policy in a file that was written as by the command; None for a header without a
+    compiler."""
     from orchestrator.worker.export import policy_files
     from orchestrator.worker.policies import job_export
 
@@ -169,7 +191,9 @@ def compiled(header: Path) -> Policy:
     """The policy of a C header, compiled to a library beside it."""
     text = header.read_text()
     (name,) = re.findall(r"void (\w+)_act\(", text)
-    facts = {kind: int(number) for kind, number in re.findall(r"_(OBSERVATIONS|ACTIONS) (\d+)", text)}
+    facts = {
+        kind: int(number) for kind, number in re.findall(r"_(OBSERVATIONS|ACTIONS) (\d+)", text)
+    }
     source, library = header.with_suffix(".c"), header.with_suffix(".so")
     source.write_text(
         f'#include "{header.name}"\nvoid act(int rows, const float *in, float *action, float *ctrl) {{\n'
@@ -182,7 +206,10 @@ def compiled(header: Path) -> Policy:
 
     def act(observation: NDArray[Any]) -> Mapping[str, Actions]:
         inputs = np.ascontiguousarray(observation, np.float32)
-        outputs = {kind: np.zeros((len(inputs), facts["ACTIONS"]), np.float32) for kind in ("action", "ctrl")}
+        outputs = {
+            kind: np.zeros((len(inputs), facts["ACTIONS"]), np.float32)
+            for kind in ("action", "ctrl")
+        }
         pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (inputs, *outputs.values())]
         function(len(inputs), *pointers)
         return outputs
@@ -196,13 +223,24 @@ def table(rows: list[Compared]) -> str:
     Means with = are of returns that are equal to the bit, each of them.
     """
     kinds = [kind for kind in FORMATS if any(row.format == kind for row in rows)]
-    heads = ["policy", "algorithm", *(f"`.{kind}`" for kind in kinds), "return", *(f"by `.{kind}`" for kind in kinds)]
+    heads = [
+        "policy",
+        "algorithm",
+        *(f"`.{kind}`" for kind in kinds),
+        "return",
+        *(f"by `.{kind}`" for kind in kinds),
+    ]
     lines = [heads, ["---"] * len(heads)]
     for job, algo in dict.fromkeys((row.job, row.algo) for row in rows):
         of = {row.format: row for row in rows if (row.job, row.algo) == (job, algo)}
-        means = [f"{np.mean(of[kind].returns):.2f}" + " =" * (of[kind].returns == of[kind].expected) for kind in kinds]
+        means = [
+            f"{np.mean(of[kind].returns):.2f}" + " =" * (of[kind].returns == of[kind].expected)
+            for kind in kinds
+        ]
         expected = f"{np.mean(next(iter(of.values())).expected):.2f}"
-        lines.append([job, algo, *(f"{of[kind].difference:.1e}" for kind in kinds), expected, *means])
+        lines.append(
+            [job, algo, *(f"{of[kind].difference:.1e}" for kind in kinds), expected, *means]
+        )
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -1,11 +1,13 @@
-"""When is a GPU worth it? The same training on one core, and with its networks on a GPU beside that core.
+"""When is a GPU worth it? The same training on one core, and with its networks on a GPU beside that
+core.
 
     python -m benchmarks.gpu [--repeats 5] [--only ppo-64,sac-256] [--json FILE]
 
-Everything runs on one core with one thread, as a job does; on the GPU with deterministic algorithms, as a job does too.
-The trainings take turns within one process, in alternating order, after a warm-up. A repeat is the ratio of the wall
-times for the same number of env_steps; the table gives the median and the range of the repeats. For PPO the fast
-learner, which needs no GPU, is measured too: it is what a job with ``resources.gpus = 0`` uses.
+Everything runs on one core with one thread, as a job does; on the GPU with deterministic
+algorithms, as a job does too. The trainings take turns within one process, in alternating order,
+after a warm-up. A repeat is the ratio of the wall times for the same number of env_steps; the table
+gives the median and the range of the repeats. For PPO the fast learner, which needs no GPU, is
+measured too: it is what a job with ``resources.gpus = 0`` uses.
 
 Without a GPU the speeds on the core are measured alone.
 """
@@ -43,10 +45,19 @@ def spec(**changes: Any) -> WorkerSpec:
 CASES: Mapping[str, tuple[str, WorkerSpec]] = {
     "ppo-64": ("PPO 64-64 on Ant-v5, defaults", spec()),
     "ppo-256": ("PPO 256-256 on Ant-v5, defaults otherwise", spec(policy_kwargs=WIDE)),
-    "sac-256": ("SAC 256-256 on Ant-v5, defaults", spec(algo="sac", hyperparameters={"buffer_size": 100_000})),
+    "sac-256": (
+        "SAC 256-256 on Ant-v5, defaults",
+        spec(algo="sac", hyperparameters={"buffer_size": 100_000}),
+    ),
     "cnn": (
         "PPO with CnnPolicy, eight environments of images of 84 × 84 × 4",
-        spec(n_envs=8, env=None, entry_point="benchmarks.image_env:make", policy="CnnPolicy", hyperparameters=ATARI),
+        spec(
+            n_envs=8,
+            env=None,
+            entry_point="benchmarks.image_env:make",
+            policy="CnnPolicy",
+            hyperparameters=ATARI,
+        ),
     ),
 }
 
@@ -65,10 +76,13 @@ class Trained:
         venv = env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed)
         self.model: Model = learners.build(spec, venv).model
         self.model.set_logger(Logger(folder=None, output_formats=[]))
-        self._callback = sb3_internals.setup_learn(self.model, self._total, reset_num_timesteps=True)
+        self._callback = sb3_internals.setup_learn(
+            self.model, self._total, reset_num_timesteps=True
+        )
 
     def seconds(self) -> float:
-        """Wall time of an env_step, its share of the update included, over :data:`LEAST_STEPS` or more."""
+        """Wall time of an env_step, its share of the update included, over :data:`LEAST_STEPS` or
+        more."""
         import torch
 
         from orchestrator.worker.training import algorithms
@@ -108,11 +122,20 @@ def compare(what: str, spec: WorkerSpec, repeats: int) -> list[Line]:
         lines = [(name, [1 / each for each in values]) for name, values in seconds.items()]
         return [
             *(
-                Line(what=f"{what}: env_steps/s, {name}", measured=spread(speeds), target="", good=True, values=speeds)
+                Line(
+                    what=f"{what}: env_steps/s, {name}",
+                    measured=spread(speeds),
+                    target="",
+                    good=True,
+                    values=speeds,
+                )
                 for name, speeds in lines
             ),
             Line(
-                what=f"{what}: {GPU}", measured=f"no GPU: PyTorch {torch.__version__} sees none", target="", good=True
+                what=f"{what}: {GPU}",
+                measured=f"no GPU: PyTorch {torch.__version__} sees none",
+                target="",
+                good=True,
             ),
         ]
     rates = {name: f"{1 / statistics.median(values):,.0f}" for name, values in seconds.items()}

@@ -1,4 +1,5 @@
-"""Shared by the benchmarks: lines and their table, alternating sides, binding to one core, CPU time."""
+"""Shared by the benchmarks: lines and their table, alternating sides, binding to one core, CPU
+time."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ class Line:
         return "met, and the aim" if self.aim_met else "met, the aim missed"
 
 
-def at_least(what: str, values: Sequence[float], least: float | None = None, aim: float | None = None) -> Line:
+def at_least(
+    what: str, values: Sequence[float], least: float | None = None, aim: float | None = None
+) -> Line:
     """The line of a figure whose median should be at least ``least``, and ideally ``aim``."""
     middle = statistics.median(values)
     target = "" if least is None else f"≥ {least:g}" if aim is None else f"≥ {least:g}, aim {aim:g}"
@@ -65,7 +68,11 @@ def at_most(what: str, values: Sequence[float], most: float | None = None) -> Li
     """The line of a figure whose median should be at most ``most``."""
     good = most is None or statistics.median(values) <= most
     return Line(
-        what=what, measured=spread(values), target="" if most is None else f"≤ {most:g}", good=good, values=values
+        what=what,
+        measured=spread(values),
+        target="" if most is None else f"≤ {most:g}",
+        good=good,
+        values=values,
     )
 
 
@@ -73,12 +80,15 @@ def spread(values: Sequence[float], form: str = ".3g") -> str:
     """Median and range."""
     if max(values) >= 100:
         form = ",.0f"
-    low, middle, high = (format(value, form) for value in (min(values), statistics.median(values), max(values)))
+    low, middle, high = (
+        format(value, form) for value in (min(values), statistics.median(values), max(values))
+    )
     return f"{middle} ({low} – {high})"
 
 
 def both_ways(number: int, *sides: Any) -> tuple[Any, ...]:
-    """``sides``, in reverse order in every second repeat, so that a machine that becomes slower favours none."""
+    """``sides``, in reverse order in every second repeat, so that a machine that becomes slower
+    favours none."""
     return sides if number % 2 == 0 else sides[::-1]
 
 
@@ -93,7 +103,9 @@ def cpu_share(processes: Sequence[psutil.Process], seconds: float) -> float:
     """The share of one core that these processes take together over the next ``seconds``."""
 
     def taken_s() -> float:
-        return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
+        return sum(
+            times.user + times.system for times in (process.cpu_times() for process in processes)
+        )
 
     before_s, since = taken_s(), time.perf_counter()
     time.sleep(seconds)
@@ -101,7 +113,8 @@ def cpu_share(processes: Sequence[psutil.Process], seconds: float) -> float:
 
 
 def keep_to_one_core() -> None:
-    """Restrict this process and its children to one core and thread, before NumPy and torch are imported."""
+    """Restrict this process and its children to one core and thread, before NumPy and torch are
+    imported."""
     os.environ.update(worker_thread_settings(1))
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
@@ -121,7 +134,9 @@ def print_table(
         parents=[] if options is None else [options],
     )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default=",".join(parts), metavar="A,B", help=f"parts, of {','.join(parts)}")
+    parser.add_argument(
+        "--only", default=",".join(parts), metavar="A,B", help=f"parts, of {','.join(parts)}"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",")
@@ -148,5 +163,9 @@ def print_table(
         for line in lines:
             print(f"| {line.what} | {line.measured} | {line.target} | {line.verdict} |", flush=True)
         record["parts"][name] = [asdict(line) for line in lines]
-        if arguments.json is not None:  # after every part, so that an interrupted measurement keeps its figures
-            arguments.json.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        if (
+            arguments.json is not None
+        ):  # after every part, so that an interrupted measurement keeps its figures
+            arguments.json.write_text(
+                json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+            )

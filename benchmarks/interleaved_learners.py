@@ -47,11 +47,14 @@ class SB3Learner:
         """CPU seconds of a rollout."""
         model = self.model
         return cpu_timed(
-            lambda: model.collect_rollouts(model.env, self._callback, model.rollout_buffer, model.n_steps)
+            lambda: model.collect_rollouts(
+                model.env, self._callback, model.rollout_buffer, model.n_steps
+            )
         )[0]
 
     def iterate(self) -> tuple[float, NDArray[Any]]:
-        """A rollout and an update. Returns CPU seconds, and the actions as the environments received them."""
+        """A rollout and an update. Returns CPU seconds, and the actions as the environments
+        received them."""
         rollout_s, space = self.collect(), self.model.action_space
         # Before train(), as stock PPO flattens the buffer there.
         actions = np.clip(self.model.rollout_buffer.actions, space.low, space.high)
@@ -107,7 +110,9 @@ class Spent:
 class Update:
     """Repeated ``train()`` of one rollout, from the same parameters."""
 
-    def __init__(self, model: Any, rollout: Mapping[str, NDArray[Any]], parameters: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: Any, rollout: Mapping[str, NDArray[Any]], parameters: Mapping[str, Any]
+    ) -> None:
         self._model, self._rollout, self._parameters = model, rollout, parameters
 
     @property

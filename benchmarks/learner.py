@@ -1,15 +1,16 @@
-"""How much faster the fast learner is than stock Stable-Baselines3's PPO, and how close it is to a core's limit.
+"""How much faster the fast learner is than stock Stable-Baselines3's PPO, and how close it is to a
+core's limit.
 
     python -m benchmarks.learner [--repeats 5] [--only Ant-v5,quadruped] [--json FILE]
 
-Everything runs on one core with one thread. Learners train alternately within one process, in alternating order, whole
-iterations (a rollout and its update) after one warm-up iteration. A repeat is the ratio of the CPU times for the same
-number of env_steps (nothing waits, so that on an idle machine CPU time is wall time); the table gives the median
-and the range of the repeats.
+Everything runs on one core with one thread. Learners train alternately within one process, in
+alternating order, whole iterations (a rollout and its update) after one warm-up iteration. A repeat
+is the ratio of the CPU times for the same number of env_steps (nothing waits, so that on an idle
+machine CPU time is wall time); the table gives the median and the range of the repeats.
 
-*Roofline* lines compare the fast learner with the least possible time: bare ``mj_step`` through the states and controls
-of its own training, plus the matrix products that PPO needs, each as fast as NumPy's BLAS computes it alone on this
-core.
+*Roofline* lines compare the fast learner with the least possible time: bare ``mj_step`` through the
+states and controls of its own training, plus the matrix products that PPO needs, each as fast as
+NumPy's BLAS computes it alone on this core.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ Targets = tuple[float, float] | tuple[()]
 """The least value and the aim; or no target."""
 FAST, STOCK = "fast", "sb3"
 IN_JOB = "fast, over the environment of a job"
-GYMNASIUM: Mapping[str, Targets] = {"Ant-v5": (2.0, 2.5), "HalfCheetah-v5": (4.0, 6.0), "Hopper-v5": (3.0, 4.2)}
+GYMNASIUM: Mapping[str, Targets] = {
+    "Ant-v5": (2.0, 2.5),
+    "HalfCheetah-v5": (4.0, 6.0),
+    "Hopper-v5": (3.0, 4.2),
+}
 OVER_STOCK: Mapping[str, Targets] = {"runner": (3.0, 4.0)}
 OF_PHYSICS: Mapping[str, Targets] = {"quadruped": (0.65, 0.75)}
 MINIBATCH: Targets = (5.0, 8.0)
@@ -56,15 +61,20 @@ def robot_of_gymnasium(robot: str, repeats: int) -> list[Line]:
 
 
 def robot_of_ours(robot: str, repeats: int) -> list[Line]:
-    """The batched environment of ``jobs/robots.toml``, with its hyperparameters and with the defaults."""
-    job = next(job for job in job_files.load(ROOT / "jobs" / "robots.toml").jobs if job.spec.name == robot)
+    """The batched environment of ``jobs/robots.toml``, with its hyperparameters and with the
+    defaults."""
+    job = next(
+        job for job in job_files.load(ROOT / "jobs" / "robots.toml").jobs if job.spec.name == robot
+    )
     as_in_jobs = replace(job.spec, xml=str(job.xml_source), normalize=False)
     defaults = replace(as_in_jobs, hyperparameters={}, policy_kwargs={})
     over_stock, of_physics = OVER_STOCK.get(robot, ()), OF_PHYSICS.get(robot, ())
     lines = []
     for words, spec in (("hyperparameters of robots.toml", as_in_jobs), ("defaults", defaults)):
         for normalize in (False, True):
-            what = f"{robot}, n_envs {spec.n_envs}, {words}, {'' if normalize else 'not '}normalised"
+            what = (
+                f"{robot}, n_envs {spec.n_envs}, {words}, {'' if normalize else 'not '}normalised"
+            )
             chosen = replace(spec, normalize=normalize)
             measured = {name: over_batch(chosen, name) for name in (FAST, STOCK)}
             lines += compare(what, measured, repeats, over_stock, of_physics)
@@ -125,14 +135,18 @@ def over_dummy(spec: WorkerSpec, learner: str) -> SB3Learner:
     from benchmarks.interleaved_learners import SB3Learner
 
     venv = dummy(str(spec.env))
-    return SB3Learner(built(spec, learner, venv), Shadow(venv, dummy(str(spec.env))) if learner == FAST else None)
+    return SB3Learner(
+        built(spec, learner, venv), Shadow(venv, dummy(str(spec.env))) if learner == FAST else None
+    )
 
 
 def over_environment_of_job(spec: WorkerSpec) -> SB3Learner:
     from benchmarks.interleaved_learners import SB3Learner
     from orchestrator.worker.envs import env_factory
 
-    return SB3Learner(built(spec, FAST, env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed)))
+    return SB3Learner(
+        built(spec, FAST, env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed))
+    )
 
 
 def over_batch(spec: WorkerSpec, learner: str) -> SB3Learner:
@@ -140,7 +154,9 @@ def over_batch(spec: WorkerSpec, learner: str) -> SB3Learner:
     from benchmarks.interleaved_learners import SB3Learner
     from orchestrator.worker.envs import env_factory
 
-    venv, twin = (env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed) for _ in range(2))
+    venv, twin = (
+        env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed) for _ in range(2)
+    )
     model = built(spec, learner, env_factory.normalized(spec, venv) if spec.normalize else venv)
     return SB3Learner(model, Shadow(venv, twin))
 
@@ -154,7 +170,8 @@ def compare(
 ) -> list[Line]:
     """Lines of a comparison that includes the fast learner and stock PPO.
 
-    :param of_physics: targets of the fast learner's share of bare physics; None: no shares are printed.
+    :param of_physics: targets of the fast learner's share of bare physics; None: no shares are
+        printed.
     """
     from benchmarks.interleaved_learners import interleave
 
@@ -166,7 +183,9 @@ def compare(
             ratios(times[behind].learner_s, times[ahead].learner_s),
             *(over_stock if (ahead, behind) == (FAST, STOCK) else ()),
         )
-        for ahead, behind in [(name, STOCK) if name == IN_JOB else (FAST, name) for name in measured if name != FAST]
+        for ahead, behind in [
+            (name, STOCK) if name == IN_JOB else (FAST, name) for name in measured if name != FAST
+        ]
     ]
     products, env_steps = products_of(measured[FAST].model), measured[FAST].env_steps
     if of_physics is not None:
@@ -180,7 +199,10 @@ def compare(
             )
             for name in (FAST, STOCK)
         ]
-    return [*lines, near_the_roof(what, products, env_steps, "env_step", fast.learner_s, fast.bare_s)]
+    return [
+        *lines,
+        near_the_roof(what, products, env_steps, "env_step", fast.learner_s, fast.bare_s),
+    ]
 
 
 def minibatches(spec: WorkerSpec, what: str, repeats: int, targets: Targets) -> list[Line]:
@@ -199,7 +221,9 @@ def minibatches(spec: WorkerSpec, what: str, repeats: int, targets: Targets) -> 
         update.seconds()
     for number in range(repeats):
         for learner in both_ways(number, FAST, STOCK):
-            seconds[learner].append(statistics.fmean(updates[learner].seconds() for _ in range(TURNS)))
+            seconds[learner].append(
+                statistics.fmean(updates[learner].seconds() for _ in range(TURNS))
+            )
     fast_ms, stock_ms = (statistics.median(seconds[learner]) * 1e3 for learner in (FAST, STOCK))
     whole = f"one minibatch of {stock.batch_size} on {what}"
     products = roofline.minibatch(networks(stock), stock.batch_size)
@@ -223,12 +247,20 @@ def networks(model: Any) -> Networks:
     """The networks of a PPO whose actor and critic have the same hidden layers."""
     hidden = model.policy.net_arch
     hidden = hidden["pi"] if isinstance(hidden, dict) else hidden
-    observation, actions = math.prod(model.observation_space.shape), math.prod(model.action_space.shape)
+    observation, actions = (
+        math.prod(model.observation_space.shape),
+        math.prod(model.action_space.shape),
+    )
     return roofline.Networks(observation=observation, actions=actions, hidden=hidden)
 
 
 def near_the_roof(
-    what: str, products: roofline.Products, count: int, unit: str, seconds: list[float], physics_s: list[float]
+    what: str,
+    products: roofline.Products,
+    count: int,
+    unit: str,
+    seconds: list[float],
+    physics_s: list[float],
 ) -> Line:
     """The share of the fast learner's time that physics and matrix products need at least.
 

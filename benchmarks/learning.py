@@ -1,12 +1,13 @@
-"""Does the fast learner learn as well as stock Stable-Baselines3? Tables and figures of docs/learning.md.
+"""Does the fast learner learn as well as stock Stable-Baselines3? Tables and figures of
+docs/learning.md.
 
     python -m orchestrator run benchmarks/learning.toml --learner sb3 --run-dir runs/learning-sb3
     python -m orchestrator run benchmarks/learning.toml --learner fast --run-dir runs/learning-fast
     python -m benchmarks.learning runs/learning-sb3 runs/learning-fast [--output docs/figures]
 
-With ``--published RUN``, a run of ``benchmarks/published.toml``, it also compares with published results. Prints
-Markdown, writes ``learning-*.png``, and does not change the run directories. All seeds are fixed: the same runs give
-the same text.
+With ``--published RUN``, a run of ``benchmarks/published.toml``, it also compares with published
+results. Prints Markdown, writes ``learning-*.png``, and does not change the run directories. All
+seeds are fixed: the same runs give the same text.
 """
 
 from __future__ import annotations
@@ -30,11 +31,19 @@ from orchestrator.core.text import listed
 
 def mean_std(returns: Sequence[float]) -> str:
     """``1,234 ± 56``: mean and sample standard deviation over seeds."""
-    return f"{np.mean(returns):,.0f} ± {np.std(returns, ddof=1):,.0f}" if len(returns) > 1 else f"{returns[0]:,.0f}"
+    return (
+        f"{np.mean(returns):,.0f} ± {np.std(returns, ddof=1):,.0f}"
+        if len(returns) > 1
+        else f"{returns[0]:,.0f}"
+    )
 
 
 def signed(number: float) -> str:
-    return f"{number:+.2f}".replace("-", "−") if math.isfinite(number) else ("+∞" if number > 0 else "−∞")
+    return (
+        f"{number:+.2f}".replace("-", "−")
+        if math.isfinite(number)
+        else ("+∞" if number > 0 else "−∞")
+    )
 
 
 def probability(p: float) -> str:
@@ -43,7 +52,10 @@ def probability(p: float) -> str:
 
 def comparison(a: Side, b: Side, robots: Sequence[str], measure: str) -> list[str]:
     """The table of one measure: one line per robot, and one for all of them."""
-    returns = {robot: (values(a.robots[robot], measure), values(b.robots[robot], measure)) for robot in robots}
+    returns = {
+        robot: (values(a.robots[robot], measure), values(b.robots[robot], measure))
+        for robot in robots
+    }
     pairs = {robot: Pair(np.array(x), np.array(y)) for robot, (x, y) in returns.items() if x and y}
     if not pairs:
         return []
@@ -54,7 +66,9 @@ def comparison(a: Side, b: Side, robots: Sequence[str], measure: str) -> list[st
         "|---|---|---|---|---|---|",
     ]
     for (robot, pair), cells in zip(pairs.items(), tested(pairs.values()), strict=True):
-        lines.append(f"| {robot} | {mean_std(pair.a.tolist())} | {mean_std(pair.b.tolist())} | {cells} |")
+        lines.append(
+            f"| {robot} | {mean_std(pair.a.tolist())} | {mean_std(pair.b.tolist())} | {cells} |"
+        )
     if len(pairs) > 1:
         everything = list(pairs.values())
         lines += [
@@ -67,7 +81,8 @@ def comparison(a: Side, b: Side, robots: Sequence[str], measure: str) -> list[st
 
 
 def tested(pairs: Collection[Pair]) -> list[str]:
-    """Of each pair the cells of a table: the difference with its interval, p, and p with Holm's correction."""
+    """Of each pair the cells of a table: the difference with its interval, p, and p with Holm's
+    correction."""
     p = [p_value([pair]) for pair in pairs]
     return [
         f"{_difference([pair])} | {probability(alone)} | {probability(corrected)}"
@@ -90,10 +105,16 @@ def seed_by_seed(a: Side, b: Side, robots: Sequence[str]) -> list[str]:
     """Every final return, with its evaluation in parentheses."""
     lines = ["Seed by seed: final return of training (deterministic evaluation).", ""]
     seeds = sorted({one.seed for side in (a, b) for robot in robots for one in side.robots[robot]})
-    lines += [f"| robot | learner | {' | '.join(f'seed {seed}' for seed in seeds)} |", "|---" * (2 + len(seeds)) + "|"]
+    lines += [
+        f"| robot | learner | {' | '.join(f'seed {seed}' for seed in seeds)} |",
+        "|---" * (2 + len(seeds)) + "|",
+    ]
     for robot in robots:
         for place, side in enumerate((a, b)):
-            returns = {one.seed: f"{one.final:,.0f}{_bracketed(one.evaluated)}" for one in side.robots[robot]}
+            returns = {
+                one.seed: f"{one.final:,.0f}{_bracketed(one.evaluated)}"
+                for one in side.robots[robot]
+            }
             row = " | ".join(returns.get(seed, "–") for seed in seeds)
             lines.append(f"| {robot} | {_label(a, b, place)} | {row} |")
     return [*lines, ""]
@@ -104,14 +125,18 @@ def _bracketed(number: float | None) -> str:
 
 
 def alike_by_seed(a: Side, b: Side, robots: Sequence[str]) -> float:
-    """Correlation of the two learners' final returns over equal seeds, within robots; 0 where it is undefined.
+    """Correlation of the two learners' final returns over equal seeds, within robots; 0 where it is
+    undefined.
 
-    Runs of the same seed begin with the same weights: a correlation would make the test too conservative.
+    Runs of the same seed begin with the same weights: a correlation would make the test too
+    conservative.
     """
     rows = []
     for robot in robots:
         other = {one.seed: one.final for one in b.robots[robot]}
-        both = np.array([(one.final, other[one.seed]) for one in a.robots[robot] if one.seed in other])
+        both = np.array(
+            [(one.final, other[one.seed]) for one in a.robots[robot] if one.seed in other]
+        )
         if len(both) >= LEAST_SEEDS:
             rows.append((both - both.mean(axis=0)) / np.maximum(both.std(axis=0), 1e-12))
     if not rows:
@@ -132,38 +157,58 @@ def power(seeds: int, robots: int) -> list[str]:
     ]
     tests = [
         ("one robot, p ≤ 0.05", alone),
-        (f"one robot of {robots}, with Holm's correction", dataclasses.replace(alone, level=0.05 / robots)),
+        (
+            f"one robot of {robots}, with Holm's correction",
+            dataclasses.replace(alone, level=0.05 / robots),
+        ),
         (f"all {robots}, p ≤ 0.05", dataclasses.replace(alone, robots=robots)),
     ]
     for name, design in tests if robots > 1 else tests[:1]:
         least = design.found_with()
-        smallest = f"a difference of {least:.2f} standard deviations" if math.isfinite(least) else "nothing"
+        smallest = (
+            f"a difference of {least:.2f} standard deviations"
+            if math.isfinite(least)
+            else "nothing"
+        )
         lines.append(f"| {name} | {design.power():.1%} | {smallest} | {design.power(1.0):.0%} |")
     if robots > 1:
         spread = dataclasses.replace(alone, robots=robots, statistic=energy_distance)
-        shares = ", ".join(f"{spread.power(ratio=ratio):.0%} ({ratio} times as large)" for ratio in (2, 3, 4))
-        lines += ["", f"How often the energy distance over all robots finds a larger standard deviation: {shares}."]
+        shares = ", ".join(
+            f"{spread.power(ratio=ratio):.0%} ({ratio} times as large)" for ratio in (2, 3, 4)
+        )
+        lines += [
+            "",
+            f"How often the energy distance over all robots finds a larger standard deviation: {shares}.",
+        ]
     return [*lines, ""]
 
 
 def against_published(side: Side, figures: str | None = None) -> list[str]:
-    """Comparison with published results, and whether the returns lie in the range of those with the same settings.
+    """Comparison with published results, and whether the returns lie in the range of those with the
+    same settings.
 
     :param figures: as in :func:`report`.
     :raises UsageError: a robot of :data:`published.ROBOTS` is missing.
     """
     ours = {robot: _of(side, robot) for robot in published.ROBOTS}
     seeds = "/".join(str(len(trained)) for trained in ours.values())
-    versions = "/".join(sorted({name.partition("-")[2] for name in side.robots if name.partition("-")[0] in ours}))
+    versions = "/".join(
+        sorted({name.partition("-")[2] for name in side.robots if name.partition("-")[0] in ours})
+    )
     lines = [
         f"| source | robots | runs | what is given | other settings | {' | '.join(published.ROBOTS)} |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for measure, what in (("final", "last 100 episodes of training"), ("evaluated", "deterministic evaluation")):
+    for measure, what in (
+        ("final", "last 100 episodes of training"),
+        ("evaluated", "deterministic evaluation"),
+    ):
         columns = [values(ours[robot], measure) for robot in published.ROBOTS]
         if all(columns):
             row = " | ".join(f"**{mean_std(one)}**" for one in columns)
-            lines.append(f"| **`{side.learner}`, here** | {versions} | {seeds} | {what}, mean ± std | | {row} |")
+            lines.append(
+                f"| **`{side.learner}`, here** | {versions} | {seeds} | {what}, mean ± std | | {row} |"
+            )
     for source in (*published.RECIPE, *published.OTHERS):
         row = " | ".join(str(source.returns.get(robot, "–")) for robot in published.ROBOTS)
         lines.append(
@@ -207,7 +252,11 @@ def _mean_interval(returns: Sequence[float]) -> str:
     mean = float(np.mean(returns))
     if len(returns) < LEAST_SEEDS:
         return f"{mean:,.0f}"
-    reach = t_quantile(0.975, len(returns) - 1) * float(np.std(returns, ddof=1)) / math.sqrt(len(returns))
+    reach = (
+        t_quantile(0.975, len(returns) - 1)
+        * float(np.std(returns, ddof=1))
+        / math.sqrt(len(returns))
+    )
     return f"{mean:,.0f} ({mean - reach:,.0f} – {mean + reach:,.0f})"
 
 
@@ -221,7 +270,9 @@ def report(a: Side, b: Side, figures: str | None = None) -> str:
     """
     robots = in_common(a, b)
     seeds = min(len(side.robots[robot]) for side in (a, b) for robot in robots)
-    env_steps = sorted({one.env_steps for robot in robots for one in (*a.robots[robot], *b.robots[robot])})
+    env_steps = sorted(
+        {one.env_steps for robot in robots for one in (*a.robots[robot], *b.robots[robot])}
+    )
     lines = [
         f"{len(robots)} robots, {_label(a, b, 0)} against {_label(a, b, 1)}, at least {seeds} seeds each,"
         f" {' or '.join(f'{steps:,}' for steps in env_steps)} env_steps.",
@@ -231,10 +282,14 @@ def report(a: Side, b: Side, figures: str | None = None) -> str:
         if side.unfinished:
             names = listed(list(side.unfinished), 5)
             lines += [f"**Incomplete**: of {_label(a, b, place)}, {names} have not succeeded.", ""]
-    lines += _image(figures, "learning-curves", "Learning curves: seeds (thin) and their means (thick)")
+    lines += _image(
+        figures, "learning-curves", "Learning curves: seeds (thin) and their means (thick)"
+    )
     for measure in MEASURES:
         lines += comparison(a, b, robots, measure)
-    lines += _image(figures, "learning-returns", "Final returns: a mark a seed, a bar at their mean")
+    lines += _image(
+        figures, "learning-returns", "Final returns: a mark a seed, a bar at their mean"
+    )
     lines += [
         f"Final returns of equal seeds, within robots: correlation {signed(alike_by_seed(a, b, robots))}.",
         "",
@@ -249,11 +304,19 @@ def _image(folder: str | None, name: str, title: str) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sb3_run", type=Path, help="run directory of benchmarks/learning.toml with --learner sb3")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "sb3_run", type=Path, help="run directory of benchmarks/learning.toml with --learner sb3"
+    )
     parser.add_argument("fast_run", type=Path, help="the same with --learner fast")
-    parser.add_argument("--published", type=Path, metavar="RUN", help="run directory of benchmarks/published.toml")
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="folder for the figures, such as docs/figures")
+    parser.add_argument(
+        "--published", type=Path, metavar="RUN", help="run directory of benchmarks/published.toml"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER", help="folder for the figures, such as docs/figures"
+    )
     given = parser.parse_args(arguments)
     try:
         a, b = read(given.sb3_run), read(given.fast_run)
@@ -271,9 +334,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _drawn(a: Side, b: Side, long: Side | None) -> list[tuple[str, bytes]]:
-    """Names and PNG files of the figures; ``long`` is the run for the comparison with published results."""
+    """Names and PNG files of the figures; ``long`` is the run for the comparison with published
+    results."""
     labels, robots = [_label(a, b, place) for place in (0, 1)], in_common(a, b)
-    figures = learning_figures.comparison(labels, [{robot: side.robots[robot] for robot in robots} for side in (a, b)])
+    figures = learning_figures.comparison(
+        labels, [{robot: side.robots[robot] for robot in robots} for side in (a, b)]
+    )
     if long is not None:
         returns = {robot: _of(long, robot) for robot in published.ROBOTS}
         figures += learning_figures.published_results(long.learner, returns)

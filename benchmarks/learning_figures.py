@@ -1,4 +1,5 @@
-"""The figures of docs/learning.md and of learning over ranks, in the style of the package's reports."""
+"""The figures of docs/learning.md and of learning over ranks, in the style of the package's
+reports."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def comparison(labels: Sequence[str], sides: Sequence[Robots]) -> list[Picture]:
 
 
 def side_by_side(name: str, title: str, labels: Sequence[str], sides: Sequence[Robots]) -> Picture:
-    """Learning curves and final returns of one robot. :param labels: three at most, as of ``sides``."""
+    """Learning curves and final returns of one robot. :param labels: three at most, as of
+    ``sides``."""
     from matplotlib.lines import Line2D
 
     def draw() -> Drawn:
@@ -72,7 +74,10 @@ def side_by_side(name: str, title: str, labels: Sequence[str], sides: Sequence[R
         left.set_ylabel("mean return", labelpad=1)
         styles = STYLES[: len(labels)]
         handles = [
-            Line2D([], [], color=one.colour, linestyle=one.dashes, marker=one.marker, markersize=4.5) for one in styles
+            Line2D(
+                [], [], color=one.colour, linestyle=one.dashes, marker=one.marker, markersize=4.5
+            )
+            for one in styles
         ]
         drawing.legend(drawn, handles, labels, columns=len(labels))
         return drawn
@@ -99,8 +104,11 @@ def _picture(name: str, title: str, draw: Callable[[], Drawn]) -> Picture:
     return name, drawing.render(Figure(name=name, title=title, caption="", draw=draw)).png
 
 
-def curves(labels: Sequence[str], sides: Sequence[Robots], styles: Sequence[Style] = STYLES[:2]) -> Drawn:
-    """One panel per robot: thin lines are seeds, thick lines their means as far as all seeds reach."""
+def curves(
+    labels: Sequence[str], sides: Sequence[Robots], styles: Sequence[Style] = STYLES[:2]
+) -> Drawn:
+    """One panel per robot: thin lines are seeds, thick lines their means as far as all seeds
+    reach."""
     from matplotlib.lines import Line2D
 
     robots = list(sides[0])
@@ -109,7 +117,10 @@ def curves(labels: Sequence[str], sides: Sequence[Robots], styles: Sequence[Styl
         _fill_curves(axes, [side[robot] for side in sides], styles)
         axes.set_title(robot)
     found[0].set_ylabel("mean return", labelpad=1)
-    handles = [Line2D([], [], color=style.colour, linestyle=style.dashes, linewidth=1.8) for style in styles]
+    handles = [
+        Line2D([], [], color=style.colour, linestyle=style.dashes, linewidth=1.8)
+        for style in styles
+    ]
     drawing.legend(drawn, handles, labels, columns=len(labels))
     return drawn
 
@@ -118,7 +129,9 @@ def _fill_curves(axes: Axes, sides: Sequence[Sequence[Trained]], styles: Sequenc
     for trained, style in zip(sides, styles, strict=False):
         for one in trained:
             if one.curve:
-                axes.plot(*zip(*one.curve, strict=True), color=style.colour, linewidth=0.6, alpha=0.45)
+                axes.plot(
+                    *zip(*one.curve, strict=True), color=style.colour, linewidth=0.6, alpha=0.45
+                )
         _mean(axes, trained, style)
     axes.set_xlim(left=0)
     axes.set_xlabel("env_steps", labelpad=1)
@@ -138,7 +151,8 @@ def _mean(axes: Axes, trained: Sequence[Trained], style: Style) -> None:
 
 
 def final_returns(labels: Sequence[str], sides: Sequence[Robots]) -> Drawn:
-    """One panel per robot: a mark per seed and a bar at the mean, for training and, where there is one, evaluation."""
+    """One panel per robot: a mark per seed and a bar at the mean, for training and, where there is
+    one, evaluation."""
     from matplotlib.lines import Line2D
 
     robots = list(sides[0])
@@ -148,7 +162,15 @@ def final_returns(labels: Sequence[str], sides: Sequence[Robots]) -> Drawn:
         axes.set_title(robot)
     found[0].set_ylabel("return", labelpad=1)
     handles = [
-        Line2D([], [], color=style.colour, marker=style.marker, markersize=4.5, linestyle="none", alpha=0.75)
+        Line2D(
+            [],
+            [],
+            color=style.colour,
+            marker=style.marker,
+            markersize=4.5,
+            linestyle="none",
+            alpha=0.75,
+        )
         for style in STYLES[: len(labels)]
     ]
     drawing.legend(drawn, handles, labels, columns=len(labels))
@@ -172,13 +194,16 @@ def _strip(axes: Axes, middle: float, found: Sequence[float], style: Style, reac
     if not found:
         return
     places = [middle + 0.04 * (place - (len(found) - 1) / 2) for place in range(len(found))]
-    axes.scatter(places, found, s=20, color=style.colour, marker=style.marker, alpha=0.75, linewidths=0)
+    axes.scatter(
+        places, found, s=20, color=style.colour, marker=style.marker, alpha=0.75, linewidths=0
+    )
     mean = sum(found) / len(found)
     axes.plot([middle - reach, middle + reach], [mean, mean], color=INK, linewidth=1.4)
 
 
 def among(label: str, robots: Robots) -> Drawn:
-    """One panel per robot, one line per source: this program first, a mark per seed; a published spread is a thin line.
+    """One panel per robot, one line per source: this program first, a mark per seed; a published
+    spread is a thin line.
 
     Shaded is what :func:`published.band` says of the same settings.
     """
@@ -196,7 +221,13 @@ def among(label: str, robots: Robots) -> Drawn:
         for line, measure in enumerate(MEASURES):
             found = values(trained, measure)
             axes.scatter(
-                found, [line] * len(found), s=20, color=OURS.colour, marker=OURS.marker, alpha=0.6, linewidths=0
+                found,
+                [line] * len(found),
+                s=20,
+                color=OURS.colour,
+                marker=OURS.marker,
+                alpha=0.6,
+                linewidths=0,
             )
             if found:
                 axes.scatter(sum(found) / len(found), line, s=60, color=INK, marker="|")
@@ -208,7 +239,11 @@ def among(label: str, robots: Robots) -> Drawn:
         axes.set_xlim(left=0)
         axes.set_xlabel("return", labelpad=1)
         drawing.plain_ticks(axes, x=True)
-    marks = ((OURS.marker, OURS.colour, "one seed, here"), ("|", INK, "their mean"), ("D", SAME, "same settings"))
+    marks = (
+        (OURS.marker, OURS.colour, "one seed, here"),
+        ("|", INK, "their mean"),
+        ("D", SAME, "same settings"),
+    )
     handles = [
         Line2D([], [], color=colour, marker=marker, markersize=4.5, linestyle="none")
         for marker, colour, _ in (*marks, ("o", DIM, ""))

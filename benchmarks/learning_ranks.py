@@ -2,9 +2,10 @@
 
     python -m benchmarks.learning_ranks runs/learning-ranks [--ranks 1,2,4] [--seeds 5] [--output docs/figures]
 
-Trains the job of ``jobs/wide.toml`` with every number of ranks and every seed, one after another, into the folder;
-what is there already is kept, so that the same command resumes, and a second call only reads. Ranks
-are started by hand rather than by ``run``, which would not start more of them than there are cores.
+Trains the job of ``jobs/wide.toml`` with every number of ranks and every seed, one after another,
+into the folder; what is there already is kept, so that the same command resumes, and a second call
+only reads. Ranks are started by hand rather than by ``run``, which would not start more of them
+than there are cores.
 """
 
 from __future__ import annotations
@@ -87,8 +88,16 @@ def _train(paths: JobPaths, todo: Work, seed: int) -> None:
     processes = []
     secret = {RANKS_SECRET_VARIABLE: new_secret()}
     for rank in range(size):
-        place = {RANK_VARIABLE: str(rank), WORLD_SIZE_VARIABLE: str(size), LOCAL_RANK_VARIABLE: str(rank)}
-        environment = {**os.environ, **worker_thread_settings(1), **(place | secret if size > 1 else {})}
+        place = {
+            RANK_VARIABLE: str(rank),
+            WORLD_SIZE_VARIABLE: str(size),
+            LOCAL_RANK_VARIABLE: str(rank),
+        }
+        environment = {
+            **os.environ,
+            **worker_thread_settings(1),
+            **(place | secret if size > 1 else {}),
+        }
         with attempt.log_of(rank).open("wb") as log:
             processes.append(
                 subprocess.Popen(
@@ -129,7 +138,10 @@ def read(folder: Path, ranks: Sequence[int], seeds: int) -> Sides:
 def report(sides: Sides) -> str:
     """The comparison as Markdown."""
     (env_steps,) = {one.env_steps for trained in sides.values() for one in trained}
-    lines = [f"{JOBS.stem}.toml, {env_steps:,} env_steps, seed by seed final return (deterministic evaluation):", ""]
+    lines = [
+        f"{JOBS.stem}.toml, {env_steps:,} env_steps, seed by seed final return (deterministic evaluation):",
+        "",
+    ]
     seeds = [one.seed for one in next(iter(sides.values()))]
     lines += [
         f"| ranks | {' | '.join(f'seed {seed}' for seed in seeds)} | mean ± std |",
@@ -137,10 +149,13 @@ def report(sides: Sides) -> str:
     ]
     for number, trained in sides.items():
         finals = [
-            f"{one.final:,.0f}" + ("" if one.evaluated is None else f" ({one.evaluated:,.0f})") for one in trained
+            f"{one.final:,.0f}" + ("" if one.evaluated is None else f" ({one.evaluated:,.0f})")
+            for one in trained
         ]
         means = [mean_std(returns) for measure in MEASURES if (returns := values(trained, measure))]
-        lines.append(f"| {number} | {' | '.join(finals)} | {means[0]}{''.join(f' ({mean})' for mean in means[1:])} |")
+        lines.append(
+            f"| {number} | {' | '.join(finals)} | {means[0]}{''.join(f' ({mean})' for mean in means[1:])} |"
+        )
     for measure, what in MEASURES.items():
         lines += ["", *comparison(sides, measure, what)]
     return "\n".join([*lines, "", *power(len(seeds), 1)])
@@ -150,7 +165,9 @@ def comparison(sides: Sides, measure: str, what: str) -> list[str]:
     """Comparisons of every pair of numbers of ranks; empty where the measure is missing."""
     found = {number: np.array(values(trained, measure)) for number, trained in sides.items()}
     pairs = {
-        (a, b): Pair(found[a], found[b]) for a, b in itertools.combinations(found, 2) if found[a].size and found[b].size
+        (a, b): Pair(found[a], found[b])
+        for a, b in itertools.combinations(found, 2)
+        if found[a].size and found[b].size
     }
     if not pairs:
         return []
@@ -159,16 +176,23 @@ def comparison(sides: Sides, measure: str, what: str) -> list[str]:
         "",
         "| ranks | difference in standard deviations (95 %) | p | p, Holm |",
         "|---|---|---|---|",
-        *(f"| {a} and {b} | {cells} |" for (a, b), cells in zip(pairs, tested(pairs.values()), strict=True)),
+        *(
+            f"| {a} and {b} | {cells} |"
+            for (a, b), cells in zip(pairs, tested(pairs.values()), strict=True)
+        ),
     ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--ranks", default="1,2,4", metavar="N,N")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="where the figure goes, as docs/figures")
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER", help="where the figure goes, as docs/figures"
+    )
     given = parser.parse_args(arguments)
     ranks = [int(number) for number in given.ranks.split(",")]
     if given.seeds < LEAST_SEEDS:
@@ -180,8 +204,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sides = read(given.folder, ranks, given.seeds)
         print(report(sides))
         if given.output is not None:
-            labels, robots = [count(number, "rank") for number in sides], [{"quadruped": one} for one in sides.values()]
-            picture = learning_figures.side_by_side("learning-ranks", "Learning over ranks", labels, robots)
+            labels, robots = (
+                [count(number, "rank") for number in sides],
+                [{"quadruped": one} for one in sides.values()],
+            )
+            picture = learning_figures.side_by_side(
+                "learning-ranks", "Learning over ranks", labels, robots
+            )
             learning_figures.write(given.output, [picture])
     except (OrchestratorError, OSError) as error:
         print(error, file=sys.stderr)

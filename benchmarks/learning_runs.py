@@ -1,4 +1,5 @@
-"""Final returns and learning curves of experiments that differ only in their learner, for ``benchmarks.learning``."""
+"""Final returns and learning curves of experiments that differ only in their learner, for
+``benchmarks.learning``."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class Side:
 
 
 def read(run_dir: Path) -> Side:
-    """:raises UsageError: not a run directory, nothing in it has succeeded, or several learners have trained in it."""
+    """:raises UsageError: not a run directory, nothing in it has succeeded, or several learners
+    have trained in it."""
     paths = run_directory.existing(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
         rows, jobs = ledger.summary(), {row.job_id: row for row in ledger.jobs()}
@@ -74,21 +76,32 @@ def read(run_dir: Path) -> Side:
             )
         )
     if len(learners) != 1:
-        problem = f"trained with {joined(sorted(map(str, learners)))}" if learners else "no job has succeeded yet"
-        raise UsageError(f"{run_dir}: {problem}; runs of one learner are compared: run the job file with --learner")
-    ordered = {robot: sorted(trained, key=lambda one: one.seed) for robot, trained in robots.items()}
+        problem = (
+            f"trained with {joined(sorted(map(str, learners)))}"
+            if learners
+            else "no job has succeeded yet"
+        )
+        raise UsageError(
+            f"{run_dir}: {problem}; runs of one learner are compared: run the job file with --learner"
+        )
+    ordered = {
+        robot: sorted(trained, key=lambda one: one.seed) for robot, trained in robots.items()
+    }
     return Side(learner=str(learners.pop()), robots=ordered, work=work, unfinished=unfinished)
 
 
 def _work(spec: WorkerSpec) -> dict[str, Any]:
     values = dataclasses.asdict(spec)
-    return {key: value for key, value in values.items() if key not in {*NOT_IN_FINGERPRINT, "learner"}}
+    return {
+        key: value for key, value in values.items() if key not in {*NOT_IN_FINGERPRINT, "learner"}
+    }
 
 
 def in_common(a: Side, b: Side) -> list[str]:
     """Robots with at least two seeds on both sides.
 
-    :raises UsageError: there is none, a common job was not the same work, or a robot has too many seeds.
+    :raises UsageError: there is none, a common job was not the same work, or a robot has too many
+        seeds.
     """
     for job_id in a.work.keys() & b.work.keys():
         for key, value in a.work[job_id].items():
@@ -97,7 +110,9 @@ def in_common(a: Side, b: Side) -> list[str]:
                     f"{job_id}: {key} is {value} in A and {b.work[job_id][key]} in B; only the learner may differ"
                 )
     common = [
-        robot for robot, trained in a.robots.items() if min(len(trained), len(b.robots.get(robot, ()))) >= LEAST_SEEDS
+        robot
+        for robot, trained in a.robots.items()
+        if min(len(trained), len(b.robots.get(robot, ()))) >= LEAST_SEEDS
     ]
     if not common:
         raise UsageError(
@@ -108,7 +123,9 @@ def in_common(a: Side, b: Side) -> list[str]:
         seeds = len(a.robots[robot]), len(b.robots[robot])
         if too_many(*seeds):
             found = f"{seeds[0]} and {seeds[1]} finished seeds"
-            raise UsageError(f"{robot}: {found} cannot be compared exactly; train at most 10 on each side")
+            raise UsageError(
+                f"{robot}: {found} cannot be compared exactly; train at most 10 on each side"
+            )
     return common
 
 

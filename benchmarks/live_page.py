@@ -1,17 +1,18 @@
-"""What the live page costs: CPU time of its server with 100 running jobs and five viewers; first paint of 1,000 jobs;
-how much slower a training is with five viewers.
+"""What the live page costs: CPU time of its server with 100 running jobs and five viewers; first
+paint of 1,000 jobs; how much slower a training is with five viewers.
 
     python -m benchmarks.live_page --only cost           # a minute for each repeat
     python -m benchmarks.live_page --only paint          # needs Chromium, its driver and selenium
     python -m benchmarks.live_page --only training       # two trainings of a minute or two for each repeat
 
-The run directory is held and written by this process as a supervisor does it: once a second the progress of all running
-jobs, and ``live.json``. The server is the command ``serve`` in a process of its own; its CPU time is that of all of its
-threads, from the kernel.
+The run directory is held and written by this process as a supervisor does it: once a second the
+progress of all running jobs, and ``live.json``. The server is the command ``serve`` in a process of
+its own; its CPU time is that of all of its threads, from the kernel.
 
-For the training, one job on every core trains the hopper for 614,400 env_steps, as in ``benchmarks.trackers``: once
-with the server and five viewers beside it, on the same machine, and once without. The order alternates, and the figure
-is relative to the run without viewers of the same repeat.
+For the training, one job on every core trains the hopper for 614,400 env_steps, as in
+``benchmarks.trackers``: once with the server and five viewers beside it, on the same machine, and
+once without. The order alternates, and the figure is relative to the run without viewers of the
+same repeat.
 """
 
 from __future__ import annotations
@@ -63,7 +64,13 @@ class PretendedRun:
         self.ledger.put_jobs((place, job, None) for place, job in enumerate(jobs))
         now = time.time()
         for place, job_id in enumerate(self._ids):
-            values: dict[str, Any] = {"cpus": (place,), "gpus": (), "pid": None, "pid_start": None, "started_at": now}
+            values: dict[str, Any] = {
+                "cpus": (place,),
+                "gpus": (),
+                "pid": None,
+                "pid_start": None,
+                "started_at": now,
+            }
             attempt = Attempt(job_id=job_id, number=0, **values)
             self.ledger.start_attempt(attempt, queue_s=0.0)
             self.ledger.set_state(job_id, Running(attempt=attempt))
@@ -78,11 +85,16 @@ class PretendedRun:
         for job_id in self._ids:
             with self.paths.job(job_id).progress_csv.open("a") as file:
                 file.write(f"{self._steps},{returns:.6f}\n")
-        self.ledger.set_progress([(job_id, self._steps, returns, 2e3, "fast") for job_id in self._ids])
+        self.ledger.set_progress(
+            [(job_id, self._steps, returns, 2e3, "fast") for job_id in self._ids]
+        )
         self.ledger.commit()
         holder = run_directory.holder(self.paths)
         assert holder is not None
-        live = {job_id: LiveJob(phase="training", cpu_share=0.99, run_delay_share=0.01) for job_id in self._ids}
+        live = {
+            job_id: LiveJob(phase="training", cpu_share=0.99, run_delay_share=0.01)
+            for job_id in self._ids
+        }
         self.paths.live.write_bytes(LiveFacts(holder=holder.key, jobs=live).to_line())
 
 
@@ -103,7 +115,9 @@ def pretended(count: int) -> Iterator[PretendedRun]:
 def serving(root: Path) -> Iterator[tuple[psutil.Process, int]]:
     """The process of a server, and its port."""
     command = [sys.executable, "-m", "orchestrator", "serve", str(root), "--port", "0"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as child:
         try:
             assert child.stdout is not None
             address = child.stdout.readline().strip()
@@ -129,7 +143,9 @@ def viewed(root: Path) -> Iterator[psutil.Process]:
     """The process of a server that has viewers."""
     with serving(root) as (server, port):
         ends: list[socket.socket] = []
-        viewers = [threading.Thread(target=view, args=(port, ends), daemon=True) for _ in range(VIEWERS)]
+        viewers = [
+            threading.Thread(target=view, args=(port, ends), daemon=True) for _ in range(VIEWERS)
+        ]
         for viewer in viewers:
             viewer.start()
         yield server
@@ -182,13 +198,20 @@ def chromium_driver() -> Any:
 
     options = Options()
     options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,900"):
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--window-size=1280,900",
+    ):
         options.add_argument(argument)
     return webdriver.Chrome(options=options, service=Service(driver_path))
 
 
 def paint(repeats: int) -> list[Line]:
-    """Time to the first paint of the table of 1,000 jobs, in Chromium without a window, and bytes until then."""
+    """Time to the first paint of the table of 1,000 jobs, in Chromium without a window, and bytes
+    until then."""
     driver = chromium_driver()
     times: list[float] = []
     sizes: list[float] = []

@@ -1,11 +1,13 @@
-"""What one machine can show about scaling: one command that takes minutes, resumes, and needs no network.
+"""What one machine can show about scaling: one command that takes minutes, resumes, and needs no
+network.
 
     python -m benchmarks.machine --out DIR [--minutes 8] [--only weak,ant]
 
-Each section is an existing command with fixed settings, run at most once a call, in order of importance. The next call
-with the same DIR measures what is missing: sections for which no time was left, that were stopped, or that failed.
-DIR/machine.json holds all figures and DIR/machine.md their tables; ``python -m orchestrator compare A/machine.json
-B/machine.json`` compares two machines. Use an otherwise idle machine.
+Each section is an existing command with fixed settings, run at most once a call, in order of
+importance. The next call with the same DIR measures what is missing: sections for which no time was
+left, that were stopped, or that failed. DIR/machine.json holds all figures and DIR/machine.md their
+tables; ``python -m orchestrator compare A/machine.json B/machine.json`` compares two machines. Use
+an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ FORMAT = 1
 LEAST_S = 30.0
 """A section that can be continued is begun if so much time is left."""
 PATIENCE = 2.0
-"""A section is stopped after so many times its expected duration, so that the others get their turn."""
+"""A section is stopped after so many times its expected duration, so that the others get their
+turn."""
 STOP_S = 15.0
 """Time for a section to stop by itself."""
 END_S = 20.0
@@ -124,10 +127,18 @@ NOT_MEASURED: Mapping[str, Any] = {
 
 
 def levels(machine: Machine) -> list[int]:
-    """1, 2, 4 … processes up to one per core; where cores have SMT siblings, one per CPU as well."""
-    numbers = {2**power for power in range(machine.capacity.bit_length())} | {machine.capacity, len(machine.cpus)}
+    """1, 2, 4 … processes up to one per core; where cores have SMT siblings, one per CPU as
+    well."""
+    numbers = {2**power for power in range(machine.capacity.bit_length())} | {
+        machine.capacity,
+        len(machine.cpus),
+    }
     most = plan.max_processes(machine)
-    return [one for one in sorted(numbers) if one == 1 or (one <= most and plan.has_slots(machine, one, 1))]
+    return [
+        one
+        for one in sorted(numbers)
+        if one == 1 or (one <= most and plan.has_slots(machine, one, 1))
+    ]
 
 
 def command(section: Section, machine: Machine, out: Path) -> list[str]:
@@ -152,7 +163,12 @@ def run(arguments: Sequence[str], log: Path, limit_s: float) -> tuple[str, str]:
     nothing = subprocess.DEVNULL
     with log.open("wb") as errors:
         popen = subprocess.Popen(
-            arguments, cwd=ROOT, stdin=nothing, stdout=nothing, stderr=errors, start_new_session=True
+            arguments,
+            cwd=ROOT,
+            stdin=nothing,
+            stdout=nothing,
+            stderr=errors,
+            start_new_session=True,
         )
         try:
             popen.wait(limit_s)
@@ -184,7 +200,12 @@ def measure(name: str, machine: Machine, out: Path, limit_s: float) -> dict[str,
     except (UsageError, OSError, LookupError, TypeError, ValueError) as error:
         if state == "complete":
             state, message = "failed", f"its results cannot be read: {error}"
-    return {"state": state, "message": message, "seconds": time.monotonic() - begun, **content._asdict()}
+    return {
+        "state": state,
+        "message": message,
+        "seconds": time.monotonic() - begun,
+        **content._asdict(),
+    }
 
 
 def measure_missing(
@@ -199,7 +220,9 @@ def measure_missing(
             if limit_s is not None:
                 print(f"{name}: about {section.about_s(len(levels(machine))):.0f} s", flush=True)
                 new = measure(name, machine, out, limit_s)
-                kept = {key: entry[key] for key in Content._fields if not new[key]}  # of the call before
+                kept = {
+                    key: entry[key] for key in Content._fields if not new[key]
+                }  # of the call before
                 entry = {**new, **kept, "seconds": entry["seconds"] + new["seconds"]}
             elif entry["state"] == "not measured":
                 entry = {**entry, "message": "no time left"}
@@ -251,13 +274,21 @@ def markdown(document: Mapping[str, Any]) -> str:
         "measured": f"{document['begun']} – {document['updated']}",
         "processor": machine["cpu_model"],
         "physical cores, NUMA nodes": f"{cores}, {machine['numa_nodes']}",
-        "SMT": f"{cpus} CPUs on these cores" if cpus > cores else "none: one CPU per core, so nothing to compare",
+        "SMT": f"{cpus} CPUs on these cores"
+        if cpus > cores
+        else "none: one CPU per core, so nothing to compare",
         "CPU quota of the cgroup": "none" if quota is None else f"{quota:g} CPUs",
         "memory": f"{machine['memory_total_mib'] / 1024:.0f} GiB",
         "system": machine["platform"],
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
     }
-    parts = ["# One machine", "", "| what | |", "|---|---|", *(f"| {name} | {fact} |" for name, fact in facts.items())]
+    parts = [
+        "# One machine",
+        "",
+        "| what | |",
+        "|---|---|",
+        *(f"| {name} | {fact} |" for name, fact in facts.items()),
+    ]
     parts += ["", "Figures are medians (least – most) of the repeats; ≤ marks upper bounds.", ""]
     for name, section in SECTIONS.items():
         entry = document["sections"].get(name, NOT_MEASURED)
@@ -288,10 +319,19 @@ def cell(values: Sequence[float], *, is_bound: bool) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of all results")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder of all results"
+    )
     parser.add_argument("--minutes", type=float, default=8.0, help="time of this call (8)")
-    parser.add_argument("--only", default=",".join(SECTIONS), metavar="A,B", help=f"sections, of {','.join(SECTIONS)}")
+    parser.add_argument(
+        "--only",
+        default=",".join(SECTIONS),
+        metavar="A,B",
+        help=f"sections, of {','.join(SECTIONS)}",
+    )
     arguments = parser.parse_args()
     deadline = time.monotonic() + 60 * arguments.minutes - END_S
     chosen = arguments.only.split(",")

@@ -31,7 +31,8 @@ class Content(NamedTuple):
 
 
 def of_scaling(robot: str, folder: str, out: Path) -> Content:
-    """A case for each baseline and level. The notes name what takes the rest, by metrics of the kernel."""
+    """A case for each baseline and level. The notes name what takes the rest, by metrics of the
+    kernel."""
     bench, analysis = samples.read(out / folder), scaling_analysis.analyse(out / folder)
     cases: dict[str, Values] = {}
     bounds, notes = [], [entry["text"] for entry in analysis["attribution"]]
@@ -40,7 +41,9 @@ def of_scaling(robot: str, folder: str, out: Path) -> Content:
             case = f"{robot}, {baseline} × {level}"
             cases[case] = _level(bench, baseline, level)
             bounds += [case] if one.at_most else []
-            notes += [f"The machine was not idle while {case} was measured."] if one.disturbed else []
+            notes += (
+                [f"The machine was not idle while {case} was measured."] if one.disturbed else []
+            )
     pinned, cores = bench.baselines.get("pinned", {}), int(bench.plan["machine"]["physical_cores"])
     cpus = len(bench.plan["machine"]["cpus"])
     if cpus > cores and {cpus, cores} <= pinned.keys():
@@ -53,11 +56,16 @@ def of_scaling(robot: str, folder: str, out: Path) -> Content:
 
 def _level(bench: Benchmark, baseline: str, level: int) -> Values:
     measured, pinned = bench.baselines[baseline][level], bench.baselines.get("pinned", {})
-    values = {STEPS: measured.throughputs, "a process": [value / level for value in measured.throughputs]}
+    values = {
+        STEPS: measured.throughputs,
+        "a process": [value / level for value in measured.throughputs],
+    }
     if baseline != "pinned" and level in pinned:
         values["of pinned"] = ratios(measured, pinned[level])
     elif level > 1 and 1 in pinned:
-        values["efficiency"] = [value / min(level, bench.capacity) for value in ratios(measured, pinned[1])]
+        values["efficiency"] = [
+            value / min(level, bench.capacity) for value in ratios(measured, pinned[1])
+        ]
     if not measured.at_most:
         values[CPU_MS] = [1e3 * value for value in measured.values("cpu")]
         values[WAIT_MS] = [1e3 * value for value in measured.values("run_delay")]
@@ -71,7 +79,11 @@ def ratios(above: LevelSamples, below: LevelSamples) -> list[float]:
 
 
 def _failed(failed: samples.Failed) -> list[str]:
-    return [f"{name} × {level}: {'; '.join(why)}" for name, each in failed.items() for level, why in each.items()]
+    return [
+        f"{name} × {level}: {'; '.join(why)}"
+        for name, each in failed.items()
+        for level, why in each.items()
+    ]
 
 
 def of_makespans(folder: str, out: Path) -> Content:
@@ -80,13 +92,22 @@ def of_makespans(folder: str, out: Path) -> Content:
         raise UsageError("no makespan is measured yet")
     entries, job_ids = strong["levels"], strong["total_timesteps"]
     lost = {level: strong_scaling.incomplete(entry, job_ids) for level, entry in entries.items()}
-    seconds = {int(level): entry["makespan_s"] for level, entry in entries.items() if not lost[level]}
+    seconds = {
+        int(level): entry["makespan_s"] for level, entry in entries.items() if not lost[level]
+    }
     cases: dict[str, Values] = {}
     for level in sorted(seconds):
-        values = {MAKESPAN: [seconds[level]], OF_BOUND: [seconds[level] / entries[str(level)]["lower_bound_s"]]}
+        values = {
+            MAKESPAN: [seconds[level]],
+            OF_BOUND: [seconds[level] / entries[str(level)]["lower_bound_s"]],
+        }
         values |= {"speed-up": [seconds[1] / seconds[level]]} if 1 in seconds else {}
         cases[f"robots.toml, {level} at once"] = values
-    return Content(cases, [], [f"{level} at once: {', '.join(names)}" for level, names in lost.items() if names])
+    return Content(
+        cases,
+        [],
+        [f"{level} at once: {', '.join(names)}" for level, names in lost.items() if names],
+    )
 
 
 def of_packings(folder: str, out: Path) -> Content:
@@ -125,8 +146,14 @@ def of_ranks(folder: str, out: Path) -> Content:
 
 
 def of_experiment(part: str, figure: str, out: Path) -> Content:
-    """Lines of ``benchmarks.experiment``, without what stands in brackets there and differs between machines."""
+    """Lines of ``benchmarks.experiment``, without what stands in brackets there and differs between
+    machines."""
     record = read_json_object(out / f"{part}.json")
     if record is None:
         raise UsageError(f"{part}.json is missing")
-    return Content({line["what"].partition(" (")[0]: {figure: line["values"]} for line in record["parts"][part]})
+    return Content(
+        {
+            line["what"].partition(" (")[0]: {figure: line["values"]}
+            for line in record["parts"][part]
+        }
+    )

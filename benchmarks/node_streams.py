@@ -1,7 +1,7 @@
 """Reports of many nodes at once, through everything that the driver does with them except Ray.
 
-Batches are unpickled, their chunks become files of the run directory, their events go through supervisor, recorder and
-ledger.
+Batches are unpickled, their chunks become files of the run directory, their events go through
+supervisor, recorder and ledger.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ TICK_S = 0.25
 ITERATION_EVERY_S = 2.0
 CHECKPOINT_EVERY_S = 60.0
 CHECKPOINT_BYTES = 200_000
-"""Size of a checkpoint of two 64 × 64 networks with their optimiser; random bytes, as compressed files are."""
-ONE_CORE = Resources(cores=1, threads=1, memory_mib=2048, gpus=0, timeout_s=DAY_S, stall_timeout_s=DAY_S)
+"""Size of a checkpoint of two 64 × 64 networks with their optimiser; random bytes, as compressed
+files are."""
+ONE_CORE = Resources(
+    cores=1, threads=1, memory_mib=2048, gpus=0, timeout_s=DAY_S, stall_timeout_s=DAY_S
+)
 ROW = "1234.5678,99.25,0.00123,512,17.5,0.0042,0.18,-0.011,0.92,4096,1000.0,12.5,0.75,0.125,3.5,0.25,1,0,0.0,412.5\n"
 
 
@@ -53,7 +56,8 @@ class Training:
         self._sender = Sender.of_copy(self.root)
 
     def batches(self) -> Iterator[bytes]:
-        """One for each report: the chunks of what has changed and the latest progress, pickled as they are sent."""
+        """One for each report: the chunks of what has changed and the latest progress, pickled as
+        they are sent."""
         while True:
             before, self._at_s = self._at_s, self._at_s + self.report_every_s
             paths = JobPaths(self.root)
@@ -64,7 +68,9 @@ class Training:
             if _times(before, CHECKPOINT_EVERY_S) < _times(self._at_s, CHECKPOINT_EVERY_S):
                 (paths.checkpoints / "latest.pt").write_bytes(os.urandom(CHECKPOINT_BYTES))
             steps = int(1000 * self._at_s)
-            progress = Progress(phase="training", env_steps=steps, iteration=steps // 2048, env_steps_per_s=1000.0)
+            progress = Progress(
+                phase="training", env_steps=steps, iteration=steps // 2048, env_steps_per_s=1000.0
+            )
             event = Progressed(Handle("away", 0), progress)
             yield pickle.dumps(Batch(events=(event,), chunks=tuple(self._sender.scan())))
 
@@ -147,7 +153,9 @@ class Load:
     """CPU time per batch."""
 
 
-def measure(root: Path, nodes: int, *, jobs_a_node: int, report_every_s: float, seconds: float) -> Load:
+def measure(
+    root: Path, nodes: int, *, jobs_a_node: int, report_every_s: float, seconds: float
+) -> Load:
     """``seconds`` of a cluster whose jobs are all training, after one report of each."""
     count, parts = nodes * jobs_a_node, Parts()
     source = Training(root / "away", report_every_s).batches()

@@ -26,7 +26,8 @@ class _StopsAfterAWhile(SilentReporter):
 
 
 def supervise(root: Path, count: int) -> float:
-    """Resident MiB of this process while ``count`` jobs are pending, except those that run on four cores."""
+    """Resident MiB of this process while ``count`` jobs are pending, except those that run on four
+    cores."""
     jobs = make_jobs(count, random.Random(0), max_retries=3, stall_timeout_s=DAY_S)
     reporter = _StopsAfterAWhile()
     supervisor = endless_supervisor(root, jobs, nodes=1, cores=4, reporter=reporter)

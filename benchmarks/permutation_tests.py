@@ -1,15 +1,17 @@
-"""Do two learners reach the same returns? Permutation tests for a few seeds, and the power of such tests.
+"""Do two learners reach the same returns? Permutation tests for a few seeds, and the power of such
+tests.
 
-If both learners give the same distribution of final returns, then the assignment of a robot's returns to
-learners is random, and every assignment is equally probable (E. J. G. Pitman, "Significance tests
-which may be applied to samples from any populations", Supplement to the J. of the Royal Statistical Society 4, 1937).
-Nothing else is assumed: no normal distribution, no equal spreads. For one robot all assignments are enumerated; for
-several robots, assigned independently, so many are drawn (:data:`DRAWS`) that a p-value of 0.05 varies by 0.001.
+If both learners give the same distribution of final returns, then the assignment of a robot's
+returns to learners is random, and every assignment is equally probable (E. J. G. Pitman,
+"Significance tests which may be applied to samples from any populations", Supplement to the J. of
+the Royal Statistical Society 4, 1937). Nothing else is assumed: no normal distribution, no equal
+spreads. For one robot all assignments are enumerated; for several robots, assigned independently,
+so many are drawn (:data:`DRAWS`) that a p-value of 0.05 varies by 0.001.
 
-Two statistics. The *difference of means* finds a learner that is better or worse. The *energy distance* (G. J. Székely,
-M. L. Rizzo, "Testing for Equal Distributions in High Dimension", InterStat 5, 2004) also finds one that is more
-erratic. Both are divided by the spread of all of a robot's returns, which the assignment does not change, so that
-robots can be summed.
+Two statistics. The *difference of means* finds a learner that is better or worse. The *energy
+distance* (G. J. Székely, M. L. Rizzo, "Testing for Equal Distributions in High Dimension",
+InterStat 5, 2004) also finds one that is more erratic. Both are divided by the spread of all of a
+robot's returns, which the assignment does not change, so that robots can be summed.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ REACH = 20.0
 """Largest distance from the estimate at which shifts are searched, in standard deviations."""
 
 Statistic = Callable[[Floats, int], Floats]
-"""Takes ``(…, n)`` returns of one robot, and how many of them, the first ones, are A's; gives ``(…, splits)``."""
+"""Takes ``(…, n)`` returns of one robot, and how many of them, the first ones, are A's; gives ``(…,
+splits)``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +59,13 @@ class Pair:
     def difference(self) -> float:
         """B's mean minus A's, in pooled standard deviations; 0 where all returns are equal."""
         raw = float(self.b.mean() - self.a.mean())
-        return 0.0 if raw == 0 else raw / self.spread if self.spread > 0 else math.copysign(math.inf, raw)
+        return (
+            0.0
+            if raw == 0
+            else raw / self.spread
+            if self.spread > 0
+            else math.copysign(math.inf, raw)
+        )
 
     def without(self, shift: float) -> Pair:
         """The pair with ``shift`` standard deviations subtracted from B's returns."""
@@ -74,7 +83,8 @@ def too_many(n_a: int, n_b: int) -> bool:
 
 @cache
 def weights(n_a: int, n_b: int) -> Floats:
-    """All assignments of ``n_a + n_b`` values, the given one first: ``(splits, n)`` of ``-1/n_a`` and ``1/n_b``.
+    """All assignments of ``n_a + n_b`` values, the given one first: ``(splits, n)`` of ``-1/n_a``
+    and ``1/n_b``.
 
     :raises ValueError: there are too many.
     """
@@ -95,9 +105,11 @@ def mean_difference(values: Floats, n_a: int) -> Floats:
 
 
 def energy_distance(values: Floats, n_a: int) -> Floats:
-    """The distance between the two distributions, in mean distances between all values; never below 0.
+    """The distance between the two distributions, in mean distances between all values; never below
+    0.
 
-    Twice the mean distance between values of A and of B, minus the mean distances within A and within B.
+    Twice the mean distance between values of A and of B, minus the mean distances within A and
+    within B.
     """
     distances = np.abs(values[..., :, None] - values[..., None, :])
     dealt = weights(n_a, values.shape[-1] - n_a)
@@ -106,17 +118,21 @@ def energy_distance(values: Floats, n_a: int) -> Floats:
 
 def _over(statistics: Floats, scale: Floats) -> Floats:
     """``statistics / scale``; 0 where all values are equal and the scale is 0."""
-    return np.divide(statistics, scale[..., None], out=np.zeros_like(statistics), where=scale[..., None] > 0)
+    return np.divide(
+        statistics, scale[..., None], out=np.zeros_like(statistics), where=scale[..., None] > 0
+    )
 
 
 def p_values(tables: Sequence[Floats], *, draws: int = DRAWS, seed: int = 0) -> Floats:
-    """Two-sided p-values of sums over robots: the probability of a sum at least as far from 0 as the observed one.
+    """Two-sided p-values of sums over robots: the probability of a sum at least as far from 0 as
+    the observed one.
 
-    For one robot it is exact. For several the observed assignment counts as one draw, so that no p-value is 0
-    (B. Phipson, G. K. Smyth, "Permutation P-values Should Never Be Zero", Statistical Applications in Genetics and
-    Molecular Biology 9, 2010).
+    For one robot it is exact. For several the observed assignment counts as one draw, so that no
+    p-value is 0 (B. Phipson, G. K. Smyth, "Permutation P-values Should Never Be Zero", Statistical
+    Applications in Genetics and Molecular Biology 9, 2010).
 
-    :param tables: one per robot, ``(…, splits)`` each, as statistics give them; leading axes are several experiments.
+    :param tables: one per robot, ``(…, splits)`` each, as statistics give them; leading axes are
+        several experiments.
     """
     observed = np.abs(np.sum([table[..., 0] for table in tables], axis=0))[..., None] - TIE
     if len(tables) == 1:
@@ -134,9 +150,11 @@ def p_value(pairs: Sequence[Pair], statistic: Statistic = mean_difference) -> fl
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p-values of several tests, corrected so that the probability of any false positive is that of one test.
+    """p-values of several tests, corrected so that the probability of any false positive is that of
+    one test.
 
-    S. Holm, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of Statistics 6, 1979.
+    S. Holm, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of
+    Statistics 6, 1979.
     """
     corrected, least = [0.0] * len(p), 0.0
     for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
@@ -146,9 +164,11 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def interval(pairs: Sequence[Pair], level: float = 0.95) -> tuple[float, float]:
-    """Differences, in each robot's pooled standard deviations, that the test of means would not reject.
+    """Differences, in each robot's pooled standard deviations, that the test of means would not
+    reject.
 
-    Found by subtracting a difference and testing what remains; infinite where there are too few seeds to reject any.
+    Found by subtracting a difference and testing what remains; infinite where there are too few
+    seeds to reject any.
     """
     centre = float(np.mean([pair.difference for pair in pairs]))
 
@@ -172,7 +192,8 @@ def _edge(kept: Callable[[float], bool], centre: float, reach: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """A simulated experiment: normal distributions, the same difference between learners for every robot."""
+    """A simulated experiment: normal distributions, the same difference between learners for every
+    robot."""
 
     seeds: int
     """Seeds per robot and learner."""
@@ -203,7 +224,8 @@ class Design:
         return found / self.experiments
 
     def found_with(self, power: float = 0.8) -> float:
-        """The smallest shift of the mean, to 0.01 standard deviations, found with a probability of ``power``."""
+        """The smallest shift of the mean, to 0.01 standard deviations, found with a probability of
+        ``power``."""
         low, high = 0.0, REACH
         if self.power(high) < power:
             return math.inf

@@ -2,11 +2,12 @@
 
     python -m benchmarks.physics_threads [--repeats 5] [--only 8,64] [--json FILE]
 
-The quadruped of ``jobs/robots.toml`` trains with 8 and with 64 environments, on 1, 2, 4 … cores. The trainings
-alternate within one process, in alternating order, whole iterations (a rollout and its update) after one warm-up
-iteration. PyTorch and BLAS have one thread. All trainings of a learner do the same work, and must end with the same
-weights. A repeat is the ratio of wall-clock times, so the machine must be idle otherwise; the table gives the median
-and the range of the repeats.
+The quadruped of ``jobs/robots.toml`` trains with 8 and with 64 environments, on 1, 2, 4 … cores.
+The trainings alternate within one process, in alternating order, whole iterations (a rollout and
+its update) after one warm-up iteration. PyTorch and BLAS have one thread. All trainings of a
+learner do the same work, and must end with the same weights. A repeat is the ratio of wall-clock
+times, so the machine must be idle otherwise; the table gives the median and the range of the
+repeats.
 """
 
 from __future__ import annotations
@@ -42,15 +43,20 @@ class WideTraining:
 
         self._cpus, self._iterations = CPUS[:cores], 0
         self._bind()  # threads of the simulation inherit it
-        venv = env_factory.make(replace(spec, cores=cores), ROOT, n_envs=spec.n_envs, seed=spec.seed)
-        self._learner = SB3Learner(built(spec, learner, env_factory.normalized(spec, venv) if spec.normalize else venv))
+        venv = env_factory.make(
+            replace(spec, cores=cores), ROOT, n_envs=spec.n_envs, seed=spec.seed
+        )
+        self._learner = SB3Learner(
+            built(spec, learner, env_factory.normalized(spec, venv) if spec.normalize else venv)
+        )
         self.iterate()
 
     def _bind(self) -> None:
         os.sched_setaffinity(0, self._cpus)
 
     def iterate(self) -> float:
-        """Wall-clock seconds of an iteration. Its random numbers depend on the number of the iteration alone."""
+        """Wall-clock seconds of an iteration. Its random numbers depend on the number of the
+        iteration alone."""
         from stable_baselines3.common.utils import set_random_seed
 
         set_random_seed(self._iterations)
@@ -75,10 +81,16 @@ class WideTraining:
 
 def quadruped(n_envs: int) -> WorkerSpec:
     """With that many environments, and as many env_steps in an iteration as in ``robots.toml``."""
-    job = next(job for job in job_files.load(ROOT / "jobs" / "robots.toml").jobs if job.spec.name == "quadruped")
+    job = next(
+        job
+        for job in job_files.load(ROOT / "jobs" / "robots.toml").jobs
+        if job.spec.name == "quadruped"
+    )
     n_steps = job.spec.steps_an_iteration // n_envs
     hyperparameters = {**job.spec.hyperparameters, "n_steps": n_steps}
-    return replace(job.spec, xml=str(job.xml_source), n_envs=n_envs, hyperparameters=hyperparameters)
+    return replace(
+        job.spec, xml=str(job.xml_source), n_envs=n_envs, hyperparameters=hyperparameters
+    )
 
 
 def speed_up(n_envs: int, repeats: int) -> list[Line]:
@@ -88,7 +100,14 @@ def speed_up(n_envs: int, repeats: int) -> list[Line]:
 def _speed_up(learner: str, n_envs: int, repeats: int) -> list[Line]:
     numbers = [1 << power for power in range(len(CPUS).bit_length())]
     if len(numbers) == 1:
-        return [Line(what=f"{learner}, {n_envs} environments", measured="there is one core", target="", good=True)]
+        return [
+            Line(
+                what=f"{learner}, {n_envs} environments",
+                measured="there is one core",
+                target="",
+                good=True,
+            )
+        ]
     trainings = {cores: WideTraining(quadruped(n_envs), learner, cores) for cores in numbers}
     seconds: dict[int, list[float]] = {cores: [] for cores in numbers}
     for number in range(repeats):
@@ -99,7 +118,9 @@ def _speed_up(learner: str, n_envs: int, repeats: int) -> list[Line]:
         for cores, sums in spent.items():
             seconds[cores].append(sums)
     if len({training.weights for training in trainings.values()}) > 1:
-        raise RuntimeError(f"{learner}, {n_envs} environments: the weights depend on the number of cores")
+        raise RuntimeError(
+            f"{learner}, {n_envs} environments: the weights depend on the number of cores"
+        )
 
     def rate(cores: int) -> str:
         return f"{trainings[cores].env_steps * repeats / sum(seconds[cores]):,.0f}"
@@ -115,7 +136,9 @@ def _speed_up(learner: str, n_envs: int, repeats: int) -> list[Line]:
     ]
 
 
-PARTS: dict[str, Callable[[int], list[Line]]] = {str(n_envs): functools.partial(speed_up, n_envs) for n_envs in LEAST}
+PARTS: dict[str, Callable[[int], list[Line]]] = {
+    str(n_envs): functools.partial(speed_up, n_envs) for n_envs in LEAST
+}
 
 
 def main() -> None:

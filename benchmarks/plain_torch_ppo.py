@@ -1,7 +1,8 @@
 """PPO in plain PyTorch in a single file without a library, the style that CleanRL has made popular.
 
-Our own, for comparison only: the same algorithm, networks, initial weights' distribution and default hyperparameters
-as Stable-Baselines3's PPO, except that the value after a time limit is not bootstrapped, which the style leaves out.
+Our own, for comparison only: the same algorithm, networks, initial weights' distribution and
+default hyperparameters as Stable-Baselines3's PPO, except that the value after a time limit is not
+bootstrapped, which the style leaves out.
 """
 
 from __future__ import annotations
@@ -30,20 +31,32 @@ class Agent(nn.Module):
         super().__init__()
 
         def network(outputs: int, gain: float) -> nn.Sequential:
-            hidden = [layer(observation, 64, math.sqrt(2)), nn.Tanh(), layer(64, 64, math.sqrt(2)), nn.Tanh()]
+            hidden = [
+                layer(observation, 64, math.sqrt(2)),
+                nn.Tanh(),
+                layer(64, 64, math.sqrt(2)),
+                nn.Tanh(),
+            ]
             return nn.Sequential(*hidden, layer(64, outputs, gain))
 
         self.actor, self.critic = network(actions, 0.01), network(1, 1.0)
         self.log_std = nn.Parameter(torch.zeros(actions))
 
-    def forward(self, observations: Tensor, actions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(
+        self, observations: Tensor, actions: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Returns actions, their log-probabilities, entropies and values."""
         mean = self.actor(observations)
         distribution: Any = Normal(mean, self.log_std.exp().expand_as(mean))
         if actions is None:
             actions = distribution.sample()
         log_probs = distribution.log_prob(actions).sum(1)
-        return actions, log_probs, distribution.entropy().sum(1), self.critic(observations).flatten()
+        return (
+            actions,
+            log_probs,
+            distribution.entropy().sum(1),
+            self.critic(observations).flatten(),
+        )
 
 
 class PlainPPO:
@@ -65,7 +78,9 @@ class PlainPPO:
     ) -> None:
         torch.manual_seed(seed)
         np.random.seed(seed)
-        observation, actions = (space.shape or () for space in (venv.observation_space, venv.action_space))
+        observation, actions = (
+            space.shape or () for space in (venv.observation_space, venv.action_space)
+        )
         self.n_steps, self.batch_size, self.n_epochs = n_steps, batch_size, n_epochs
         self.gamma, self.gae_lambda, self.clip_range = gamma, gae_lambda, clip_range
         self.ent_coef, self.vf_coef, self.max_grad_norm = ent_coef, vf_coef, max_grad_norm
@@ -74,7 +89,9 @@ class PlainPPO:
         self.observations, self.actions = (
             torch.zeros(n_steps, venv.num_envs, *shape) for shape in (observation, actions)
         )
-        self.log_probs, self.rewards, self.begins, self.values = torch.zeros(4, n_steps, venv.num_envs)
+        self.log_probs, self.rewards, self.begins, self.values = torch.zeros(
+            4, n_steps, venv.num_envs
+        )
         self.next_observation = torch.as_tensor(np.asarray(venv.reset()), dtype=torch.float32)
         self.next_begin = torch.zeros(venv.num_envs)
 
@@ -83,9 +100,13 @@ class PlainPPO:
         for step in range(self.n_steps):
             self.observations[step], self.begins[step] = self.next_observation, self.next_begin
             with torch.no_grad():
-                actions, self.log_probs[step], _, self.values[step] = self.agent(self.next_observation)
+                actions, self.log_probs[step], _, self.values[step] = self.agent(
+                    self.next_observation
+                )
             self.actions[step] = actions
-            observation, rewards, done, _ = self.venv.step(np.clip(actions.numpy(), space.low, space.high))
+            observation, rewards, done, _ = self.venv.step(
+                np.clip(actions.numpy(), space.low, space.high)
+            )
             self.rewards[step] = torch.as_tensor(rewards)
             self.next_observation = torch.as_tensor(np.asarray(observation), dtype=torch.float32)
             self.next_begin = torch.as_tensor(done, dtype=torch.float32)
@@ -94,7 +115,10 @@ class PlainPPO:
         """Generalised advantage estimates (Schulman et al. 2016), ``(n_steps, n_envs)``."""
         advantages = torch.zeros_like(self.rewards)
         with torch.no_grad():
-            next_values, last = self.agent.critic(self.next_observation).flatten(), torch.zeros(self.venv.num_envs)
+            next_values, last = (
+                self.agent.critic(self.next_observation).flatten(),
+                torch.zeros(self.venv.num_envs),
+            )
         going_on = 1 - self.next_begin
         for step in reversed(range(self.n_steps)):
             delta = self.rewards[step] + self.gamma * next_values * going_on - self.values[step]

@@ -3,8 +3,9 @@
     python -m benchmarks.previews [--jobs jobs/robots.toml] [--repeats 5] [--only alone,together,evaluation]
 
 The robots of the job file are trained shortly, with OpenGL switched off, so that their poses wait.
-``alone``: CPU seconds of a process that draws one robot, as in a run with one job. ``together``: the same for each of
-all robots that one process draws. ``evaluation``: how much longer evaluations take that keep a pose.
+``alone``: CPU seconds of a process that draws one robot, as in a run with one job. ``together``:
+the same for each of all robots that one process draws. ``evaluation``: how much longer evaluations
+take that keep a pose.
 """
 
 from __future__ import annotations
@@ -32,8 +33,18 @@ MOST_S = 1.0
 def trained(jobs: Path, folder: str, *, preview: bool) -> RunPaths:
     """A run directory whose poses wait. :raises subprocess.CalledProcessError: the run failed."""
     run_dir = Path(folder) / f"run-{preview}"
-    settings = [f"--set={one}" for one in (*SETTINGS, f"preview={str(preview).lower()}", "video=false")]
-    command = [sys.executable, "-m", "orchestrator", "run", str(jobs), f"--run-dir={run_dir}", *settings]
+    settings = [
+        f"--set={one}" for one in (*SETTINGS, f"preview={str(preview).lower()}", "video=false")
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "orchestrator",
+        "run",
+        str(jobs),
+        f"--run-dir={run_dir}",
+        *settings,
+    ]
     environment = {**os.environ, "MUJOCO_GL": "disable"}
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, env=environment)
     return RunPaths(run_dir)
@@ -71,7 +82,9 @@ def alone(jobs: Path, repeats: int) -> list[Line]:
     middles = [statistics.median(values) for values in of_robot.values()]
     return [
         at_most("CPU s of a process that draws one robot, over the robots", middles, MOST_S),
-        at_most(f"the same of {worst}, which takes longest, over the repeats", of_robot[worst], MOST_S),
+        at_most(
+            f"the same of {worst}, which takes longest, over the repeats", of_robot[worst], MOST_S
+        ),
     ]
 
 
@@ -95,7 +108,9 @@ def evaluation(jobs: Path, repeats: int) -> list[Line]:
             with tempfile.TemporaryDirectory() as folder:
                 table = trained(jobs, folder, preview=preview).summary_csv
                 with table.open(newline="") as file:
-                    seconds[preview].append(statistics.mean(float(row["eval_s"]) for row in csv.DictReader(file)))
+                    seconds[preview].append(
+                        statistics.mean(float(row["eval_s"]) for row in csv.DictReader(file))
+                    )
     added = [kept - plain for plain, kept in zip(seconds[False], seconds[True], strict=True)]
     return [
         at_most("mean s of an evaluation that keeps no pose", seconds[False]),
@@ -108,7 +123,9 @@ def main() -> None:
     options.add_argument("--jobs", type=Path, default=ROOT / "jobs/robots.toml")
     jobs = options.parse_known_args()[0].jobs.absolute()
     parts = {"alone": alone, "together": together, "evaluation": evaluation}
-    print_table(__doc__, {name: functools.partial(part, jobs) for name, part in parts.items()}, options)
+    print_table(
+        __doc__, {name: functools.partial(part, jobs) for name, part in parts.items()}, options
+    )
 
 
 if __name__ == "__main__":

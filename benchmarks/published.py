@@ -1,7 +1,8 @@
-"""Published results of PPO on HalfCheetah, Hopper and Walker2d after a million steps, with their sources.
+"""Published results of PPO on HalfCheetah, Hopper and Walker2d after a million steps, with their
+sources.
 
-All of ``RECIPE`` have the settings of ``benchmarks/published.toml`` but for what docs/learning.md lists; the others are
-here because people compare with them.
+All of ``RECIPE`` have the settings of ``benchmarks/published.toml`` but for what docs/learning.md
+lists; the others are here because people compare with them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ ROBOTS = ("HalfCheetah", "Hopper", "Walker2d")
 class Reported:
     mean: float
     low: float | None = None
-    """``low`` and ``high``: one standard deviation over runs either way, or the interval that the source gives."""
+    """``low`` and ``high``: one standard deviation over runs either way, or the interval that the
+    source gives."""
     high: float | None = None
 
     def __str__(self) -> str:

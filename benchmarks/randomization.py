@@ -2,8 +2,8 @@
 
     python -m benchmarks.randomization [--repeats 5] [--only robot,disturbances,terrain] [--json FILE]
 
-The trainings have the hyperparameters of ``jobs/robots.toml`` and alternate within one process, iteration by iteration.
-A repeat is the ratio of their CPU times per env_step.
+The trainings have the hyperparameters of ``jobs/robots.toml`` and alternate within one process,
+iteration by iteration. A repeat is the ratio of their CPU times per env_step.
 """
 
 from __future__ import annotations

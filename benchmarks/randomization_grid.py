@@ -1,11 +1,13 @@
-"""Does a policy that was trained with randomisation lose less on changed robots than one that was trained without?
+"""Does a policy that was trained with randomisation lose less on changed robots than one that was
+trained without?
 
     python -m benchmarks.randomization_grid [--repeats 5] [--env-steps N] [--run-dir DIR] [--figures FOLDER]
 
-The quadruped, rewarded for its speed as in ``jobs/evolve.toml``, is trained with masses and friction of ±30 %, and
-without, ``--repeats`` seeds each. All policies are evaluated on a grid of mass × friction. What a policy loses is the
-difference between its mean return over the grid and its return on the robot of the file, as a share of the latter. With
-a ``--run-dir``, the same command resumes.
+The quadruped, rewarded for its speed as in ``jobs/evolve.toml``, is trained with masses and
+friction of ±30 %, and without, ``--repeats`` seeds each. All policies are evaluated on a grid of
+mass × friction. What a policy loses is the difference between its mean return over the grid and its
+return on the robot of the file, as a share of the latter. With a ``--run-dir``, the same command
+resumes.
 """
 
 from __future__ import annotations
@@ -52,15 +54,26 @@ def grid(repeats: int, *, env_steps: int, run_dir: Path | None, figures: Path | 
     """Train, evaluate on the grid, and compare."""
     with tempfile.TemporaryDirectory() as temporary:
         points = evaluated(repeats, env_steps, run_dir or Path(temporary) / "run")
-    search_figures.write(figures, "randomization-grid", grid_page.draw, [_panel(*one) for one in points.items()])
+    search_figures.write(
+        figures, "randomization-grid", grid_page.draw, [_panel(*one) for one in points.items()]
+    )
     losses = {name: list(map(loss, seeds)) for name, seeds in points.items()}
     worst = {name: [min(map(mean_of, seed)) for seed in seeds] for name, seeds in points.items()}
     own = {name: list(map(own_return, seeds)) for name, seeds in points.items()}
     means = {name: list(map(mean_return, seeds)) for name, seeds in points.items()}
     what = f"quadruped, {env_steps:,} env_steps, ±30 % mass × friction"
-    lines = [at_least(f"{what}, {name} randomisation: return on the robot of the file", own[name]) for name in own]
-    lines += [at_least(f"{what}, {name} randomisation: mean return over the grid", means[name]) for name in means]
-    lines += [at_least(f"{what}, {name} randomisation: lowest return on the grid", worst[name]) for name in worst]
+    lines = [
+        at_least(f"{what}, {name} randomisation: return on the robot of the file", own[name])
+        for name in own
+    ]
+    lines += [
+        at_least(f"{what}, {name} randomisation: mean return over the grid", means[name])
+        for name in means
+    ]
+    lines += [
+        at_least(f"{what}, {name} randomisation: lowest return on the grid", worst[name])
+        for name in worst
+    ]
     lines += [
         Line(
             what=f"{what}, {name} randomisation: share of the return that the grid costs",
@@ -86,7 +99,9 @@ def grid(repeats: int, *, env_steps: int, run_dir: Path | None, figures: Path | 
     return lines
 
 
-def evaluated(repeats: int, env_steps: int, run_dir: Path) -> dict[str, list[Sequence[EvaluatedPoint]]]:
+def evaluated(
+    repeats: int, env_steps: int, run_dir: Path
+) -> dict[str, list[Sequence[EvaluatedPoint]]]:
     """Name of the training → for each seed the points of the grid."""
     content = {
         "name": "randomization-grid",
@@ -102,7 +117,9 @@ def evaluated(repeats: int, env_steps: int, run_dir: Path) -> dict[str, list[Seq
         ],
     }
     experiment = from_mapping(content, source="benchmarks.randomization_grid", base=ROOT)
-    result = api.finish(experiment, run_plan.RunOptions(run_dir=run_dir), show=False, callbacks=None)
+    result = api.finish(
+        experiment, run_plan.RunOptions(run_dir=run_dir), show=False, callbacks=None
+    )
     points: dict[str, list[Sequence[EvaluatedPoint]]] = {name: [] for name in TRAININGS}
     for one in result:
         assert one.ok, one.error
@@ -134,7 +151,9 @@ def mean_of(point: EvaluatedPoint) -> float:
 
 def _panel(name: str, seeds: Sequence[Sequence[EvaluatedPoint]]) -> GridPanel:
     """Medians over the seeds, as shares of the return on the robot of the file."""
-    shares = np.array([[mean_of(point) / own_return(points) for point in points] for points in seeds])
+    shares = np.array(
+        [[mean_of(point) / own_return(points) for point in points] for points in seeds]
+    )
     return GridPanel(
         f"{name} randomisation",
         (MASS, FRICTION),
@@ -152,7 +171,9 @@ def main() -> None:
     options.add_argument("--run-dir", type=Path, metavar="DIR", help="run directory, which is kept")
     options.add_argument("--figures", type=Path, metavar="FOLDER", help="write the figure there")
     given, _ = options.parse_known_args()
-    part = functools.partial(grid, env_steps=given.env_steps, run_dir=given.run_dir, figures=given.figures)
+    part = functools.partial(
+        grid, env_steps=given.env_steps, run_dir=given.run_dir, figures=given.figures
+    )
     print_table(__doc__, {"grid": part}, options)
 
 

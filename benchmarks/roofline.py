@@ -1,4 +1,5 @@
-"""The least time of PPO's matrix products on this core: their shapes, and the measured rate for each shape."""
+"""The least time of PPO's matrix products on this core: their shapes, and the measured rate for
+each shape."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class Networks:
 
     @property
     def joined(self) -> list[tuple[int, int]]:
-        """The layers of both. The first layers share their inputs and are one product, which is faster than two."""
+        """The layers of both. The first layers share their inputs and are one product, which is
+        faster than two."""
         (inputs, of_actor), (_, of_critic) = self.actor[0], self.critic[0]
         return [(inputs, of_actor + of_critic), *self.actor[1:], *self.critic[1:]]
 
@@ -70,10 +72,14 @@ def minibatch(networks: Networks, rows: int) -> Products:
     return products
 
 
-def iteration(networks: Networks, *, n_envs: int, n_steps: int, batch_size: int, n_epochs: int) -> Products:
-    """Actions step by step, values of the whole rollout at once, then the minibatches of every epoch.
+def iteration(
+    networks: Networks, *, n_envs: int, n_steps: int, batch_size: int, n_epochs: int
+) -> Products:
+    """Actions step by step, values of the whole rollout at once, then the minibatches of every
+    epoch.
 
-    Log-probabilities need no product: they follow from the noise and the means that made the actions.
+    Log-probabilities need no product: they follow from the noise and the means that made the
+    actions.
     """
     products: Counter[Product] = Counter()
     for inputs, outputs in networks.actor:

@@ -1,7 +1,9 @@
-"""The capacity of the driver: experiments on simulated clusters, streams from many nodes, and pending jobs.
+"""The capacity of the driver: experiments on simulated clusters, streams from many nodes, and
+pending jobs.
 
-Supervisor, queue, slots, recorder, ledger and run directory are the real ones; nodes, workers and the clock are
-simulated, and only the part ``ray`` needs Ray. Figures are CPU time of one core unless they say otherwise.
+Supervisor, queue, slots, recorder, ledger and run directory are the real ones; nodes, workers and
+the clock are simulated, and only the part ``ray`` needs Ray. Figures are CPU time of one core
+unless they say otherwise.
 
     python -m benchmarks.scale                                     # everything: 10 to 10,000 nodes
     python -m benchmarks.scale --only clusters --nodes 1000 --worse 20
@@ -48,7 +50,11 @@ PENDING = (1_000, 10_000, 100_000)
 def cluster(root: Path, nodes: int, worse: float) -> dict[str, Any]:
     with _screen() as reporter:
         outcome = simulate(
-            root, nodes, min(MOST_JOBS, JOBS_A_NODE * nodes), rates=Rates().worse(worse), reporter=reporter
+            root,
+            nodes,
+            min(MOST_JOBS, JOBS_A_NODE * nodes),
+            rates=Rates().worse(worse),
+            reporter=reporter,
         )
     return asdict(outcome)
 
@@ -67,12 +73,19 @@ def _screen() -> Iterator[Reporter]:
 
 
 def stream(root: Path, nodes: int, report_every_s: float) -> dict[str, Any]:
-    load = measure(root, nodes, jobs_a_node=STREAMING_JOBS_A_NODE, report_every_s=report_every_s, seconds=STREAMED_S)
+    load = measure(
+        root,
+        nodes,
+        jobs_a_node=STREAMING_JOBS_A_NODE,
+        report_every_s=report_every_s,
+        seconds=STREAMED_S,
+    )
     return asdict(load)
 
 
 def pending(root: Path, count: int) -> dict[str, Any]:
-    """Resident memory of a driver while ``count`` jobs wait and one runs, with Ray loaded where it is installed."""
+    """Resident memory of a driver while ``count`` jobs wait and one runs, with Ray loaded where it
+    is installed."""
     from benchmarks.pending_jobs import supervise
 
     with contextlib.suppress(ImportError):
@@ -126,8 +139,21 @@ def cluster_row(measured: Mapping[str, Any]) -> Sequence[str]:
 
 
 CLUSTER_HEAD = (
-    *("nodes", "jobs", "attempts / nodes lost", "jobs lost", "makespan / ideal", "events/s offered", "handled"),
-    *("driver", "supervisor · slots · ledger · summary · directories · view", "MiB, pending / most", "wall"),
+    *(
+        "nodes",
+        "jobs",
+        "attempts / nodes lost",
+        "jobs lost",
+        "makespan / ideal",
+        "events/s offered",
+        "handled",
+    ),
+    *(
+        "driver",
+        "supervisor · slots · ledger · summary · directories · view",
+        "MiB, pending / most",
+        "wall",
+    ),
 )
 
 
@@ -151,7 +177,11 @@ def stream_row(measured: Mapping[str, Any]) -> Sequence[str]:
 
 STREAM_HEAD = (
     *("nodes", "jobs", "reports every", "batches/s", "cores", "wall seconds a second"),
-    *("unpickling · files · replies · supervisor · ledger · summary", "a batch", "fills a core at nodes"),
+    *(
+        "unpickling · files · replies · supervisor · ledger · summary",
+        "a batch",
+        "fills a core at nodes",
+    ),
     "falls behind at nodes",
 )
 
@@ -165,7 +195,12 @@ def ray_row(measured: Mapping[str, Any]) -> Sequence[str]:
     )
 
 
-RAY_HEAD = ("streams open", "CPU of a batch read", "CPU of a look at all", "MiB of a connected driver")
+RAY_HEAD = (
+    "streams open",
+    "CPU of a batch read",
+    "CPU of a look at all",
+    "MiB of a connected driver",
+)
 
 
 def print_rows(head: Sequence[str], rows: Iterator[Sequence[str]]) -> None:
@@ -175,10 +210,16 @@ def print_rows(head: Sequence[str], rows: Iterator[Sequence[str]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(MEASURED), metavar="A,B", help=f"parts, of {', '.join(MEASURED)}")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", default=",".join(MEASURED), metavar="A,B", help=f"parts, of {', '.join(MEASURED)}"
+    )
     parser.add_argument("--nodes", default="10,100,1000,10000", metavar="N,N")
-    parser.add_argument("--worse", type=float, default=1.0, help="factor on the published failure rates")
+    parser.add_argument(
+        "--worse", type=float, default=1.0, help="factor on the published failure rates"
+    )
     parser.add_argument("--folder", type=Path, help="folder of the temporary run directories")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
@@ -186,7 +227,11 @@ def main() -> None:
     if arguments.one:
         what, *numbers = arguments.one
         with tempfile.TemporaryDirectory(dir=arguments.folder) as root:
-            print(json.dumps(MEASURED[what](Path(root), *(float(n) if "." in n else int(n) for n in numbers))))
+            print(
+                json.dumps(
+                    MEASURED[what](Path(root), *(float(n) if "." in n else int(n) for n in numbers))
+                )
+            )
         return
     chosen = arguments.only.split(",")
     if unknown := set(chosen) - MEASURED.keys():
@@ -202,7 +247,10 @@ def main() -> None:
 
     print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {CORES} cores a node")
     if "clusters" in chosen:
-        print_rows(CLUSTER_HEAD, (cluster_row(measured("clusters", nodes, arguments.worse)) for nodes in sizes))
+        print_rows(
+            CLUSTER_HEAD,
+            (cluster_row(measured("clusters", nodes, arguments.worse)) for nodes in sizes),
+        )
     if "streams" in chosen:
         pairs = ((10, 1.0), (100, 1.0), (100, 3.0), (1000, 32.0))
         print_rows(STREAM_HEAD, (stream_row(measured("streams", *pair)) for pair in pairs))
@@ -210,7 +258,9 @@ def main() -> None:
         print_rows(RAY_HEAD, (ray_row(measured("ray", streams)) for streams in (100, 1000, 4000)))
     if "pending" in chosen:
         rows = (measured("pending", count) for count in PENDING)
-        table_rows = ((f"{row['jobs']:,}", f"{row['before_mib']:.0f}", f"{row['mib']:.0f}") for row in rows)
+        table_rows = (
+            (f"{row['jobs']:,}", f"{row['before_mib']:.0f}", f"{row['mib']:.0f}") for row in rows
+        )
         print_rows(("jobs pending", "MiB before", "MiB of the driver"), table_rows)
 
 

@@ -1,9 +1,10 @@
-"""What a search costs beside the trainings themselves, and what it finds for its env_steps, printed as one table.
+"""What a search costs beside the trainings themselves, and what it finds for its env_steps, printed
+as one table.
 
     python -m benchmarks.search [--repeats 5] [--only start,tiny,asynchronous,…] [--jobs 200] [--load 4] [--bodies 100]
 
-A and B of a ratio are measured interleaved in the same run, now A first and now B, and given as medians with their
-range. Run it on an otherwise idle machine.
+A and B of a ratio are measured interleaved in the same run, now A first and now B, and given as
+medians with their range. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -38,7 +39,13 @@ PPO = {"n_steps": 256, "batch_size": 256}
 
 
 def short_jobs(
-    folder: Path, count: int, start: str, *, env_steps: int = SHORT_ENV_STEPS, n_envs: int = 8, n_steps: int = 256
+    folder: Path,
+    count: int,
+    start: str,
+    *,
+    env_steps: int = SHORT_ENV_STEPS,
+    n_envs: int = 8,
+    n_steps: int = 256,
 ) -> Path:
     """A job file of ``count`` short trainings of one robot, which differ in their seed."""
     path = folder / "short.toml"
@@ -83,17 +90,24 @@ def measured_run(count: int, how: str, **settings: int) -> ShortRun:
     return ShortRun(makespan_s=makespan_s, cpu_s=cpu_s, weights=weights)
 
 
-def start_lines(what: str, runs: Sequence[Mapping[str, ShortRun]], forked: str, most: float) -> list[Line]:
+def start_lines(
+    what: str, runs: Sequence[Mapping[str, ShortRun]], forked: str, most: float
+) -> list[Line]:
     """:param runs: of each repeat, that with ``exec`` and that with ``forked``.
     :param most: the target of the ratio.
     """
     differences = sum(
-        one != other for run in runs for one, other in zip(run["exec"].weights, run[forked].weights, strict=True)
+        one != other
+        for run in runs
+        for one, other in zip(run["exec"].weights, run[forked].weights, strict=True)
     )
     ratios = [run[forked].makespan_s / run["exec"].makespan_s for run in runs]
     return [
         at_most(f"{what}: makespan {forked} / exec", ratios, most),
-        at_most(f"{what}: CPU seconds {forked} / exec", [run[forked].cpu_s / run["exec"].cpu_s for run in runs]),
+        at_most(
+            f"{what}: CPU seconds {forked} / exec",
+            [run[forked].cpu_s / run["exec"].cpu_s for run in runs],
+        ),
         at_most(f"{what}: makespan in seconds, {forked}", [run[forked].makespan_s for run in runs]),
         at_most(f"{what}: makespan in seconds, exec", [run["exec"].makespan_s for run in runs]),
         Line(
@@ -107,15 +121,24 @@ def start_lines(what: str, runs: Sequence[Mapping[str, ShortRun]], forked: str, 
 
 
 def start(repeats: int, *, jobs: int) -> list[Line]:
-    """Makespan of many short jobs whose workers are forked, against the same with workers that are exec'ed."""
-    runs = [{how: measured_run(jobs, how) for how in both_ways(number, "exec", "fork")} for number in range(repeats)]
+    """Makespan of many short jobs whose workers are forked, against the same with workers that are
+    exec'ed."""
+    runs = [
+        {how: measured_run(jobs, how) for how in both_ways(number, "exec", "fork")}
+        for number in range(repeats)
+    ]
     what = f"{jobs} jobs of {SHORT_ENV_STEPS:,} env_steps of runner on {topology.detect().capacity} cores"
     return start_lines(what, runs, "fork", 0.75)
 
 
 def tiny(repeats: int, *, jobs: int, load: int) -> list[Line]:
-    """The same for jobs of a single iteration, by ``resources.start = "auto"``, idle and beside busy loops."""
-    settings = {"env_steps": TINY_N_ENVS * TINY_N_STEPS, "n_envs": TINY_N_ENVS, "n_steps": TINY_N_STEPS}
+    """The same for jobs of a single iteration, by ``resources.start = "auto"``, idle and beside
+    busy loops."""
+    settings = {
+        "env_steps": TINY_N_ENVS * TINY_N_STEPS,
+        "n_envs": TINY_N_ENVS,
+        "n_steps": TINY_N_STEPS,
+    }
     runs: dict[int, list[dict[str, ShortRun]]] = {0: [], load: []}
     for number in range(repeats):
         for loops in both_ways(number, *runs):
@@ -132,7 +155,8 @@ def tiny(repeats: int, *, jobs: int, load: int) -> list[Line]:
 
 @contextlib.contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """``count`` processes that always want a CPU, in a session each, as programs of other users are."""
+    """``count`` processes that always want a CPU, in a session each, as programs of other users
+    are."""
     command = [sys.executable, "-I", "-S", "-c", "while True: pass"]
     loops = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
     try:
@@ -144,9 +168,13 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def asynchronous(repeats: int, *, bodies: int) -> list[Line]:
-    """Bodies of unequal cost, each as soon as a core is free, against generations that are waited for."""
+    """Bodies of unequal cost, each as soon as a core is free, against generations that are waited
+    for."""
     cores = topology.detect().capacity
-    costs = [round(LEAST_ENV_STEPS * MOST_TO_LEAST ** (number / (bodies - 1))) for number in range(bodies)]
+    costs = [
+        round(LEAST_ENV_STEPS * MOST_TO_LEAST ** (number / (bodies - 1)))
+        for number in range(bodies)
+    ]
     random.Random(0).shuffle(costs)
     ratios, busy = [], dict[str, list[float]](asynchronous=[], generations=[])
     for number in range(repeats):
@@ -155,13 +183,20 @@ def asynchronous(repeats: int, *, bodies: int) -> list[Line]:
             at_once = bodies if how == "asynchronous" else GENERATION
             with (
                 tempfile.TemporaryDirectory() as name,
-                orchestrator.TrainingPool(run_dir=Path(name) / "run", n_envs=8, eval_episodes=0, ppo=PPO) as pool,
+                orchestrator.TrainingPool(
+                    run_dir=Path(name) / "run", n_envs=8, eval_episodes=0, ppo=PPO
+                ) as pool,
             ):
-                pool.submit(ROOT / "mjcf/runner.xml", seed=bodies, total_timesteps=LEAST_ENV_STEPS).result()  # warm
+                pool.submit(
+                    ROOT / "mjcf/runner.xml", seed=bodies, total_timesteps=LEAST_ENV_STEPS
+                ).result()  # warm
                 begun, results = time.perf_counter(), list[orchestrator.Result]()
                 for first in range(0, bodies, at_once):
                     some = enumerate(costs[first : first + at_once], first)
-                    robots = [pool.submit(ROOT / "mjcf/runner.xml", seed=seed, total_timesteps=n) for seed, n in some]
+                    robots = [
+                        pool.submit(ROOT / "mjcf/runner.xml", seed=seed, total_timesteps=n)
+                        for seed, n in some
+                    ]
                     results += [future.result() for future in robots]
                 seconds[how] = time.perf_counter() - begun
             assert all(result.ok for result in results)
@@ -170,7 +205,11 @@ def asynchronous(repeats: int, *, bodies: int) -> list[Line]:
     what = f"{bodies} bodies of runner, up to {MOST_TO_LEAST:g} times as expensive"
     here, ratio = f"{what}, on {cores} cores", "makespan in generations / asynchronous"
     return [
-        at_least(f"{here}: share of the cores' time with a training, asynchronous", busy["asynchronous"], 0.95),
+        at_least(
+            f"{here}: share of the cores' time with a training, asynchronous",
+            busy["asynchronous"],
+            0.95,
+        ),
         at_least(f"{here}: the same in generations of {GENERATION}", busy["generations"]),
         at_least(f"{here}: {ratio}", ratios, 1.2),
         *(
@@ -184,12 +223,15 @@ def asynchronous(repeats: int, *, bodies: int) -> list[Line]:
 
 
 def derl(_: int) -> list[Line]:
-    """The scale of Gupta et al. (2021), by simulation: hours, and the share of the cores that idles."""
+    """The scale of Gupta et al. (2021), by simulation: hours, and the share of the cores that
+    idles."""
     lines = []
     for robot, speed in search_simulation.SPEEDS.items():
         for cores in (16, 1_152):
             mean_s = search_simulation.ENV_STEPS / speed + search_simulation.START_S
-            times = search_simulation.seconds_of_bodies(search_simulation.BODIES, mean_s, search_simulation.SPREAD, 0)
+            times = search_simulation.seconds_of_bodies(
+                search_simulation.BODIES, mean_s, search_simulation.SPREAD, 0
+            )
             what = f"4,000 bodies × 5 million env_steps, {robot}, {cores:,} cores (simulated)"
             for how, generation in (("asynchronous", None), (f"generations of {cores:,}", cores)):
                 outcome = search_simulation.simulate(times, cores, generation)
@@ -209,11 +251,25 @@ def weights_of(job_dir: Path | None) -> str:
 def main() -> None:
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument(
-        "--jobs", type=int, default=200, metavar="N", help="jobs of the parts start and tiny (default: 200)"
+        "--jobs",
+        type=int,
+        default=200,
+        metavar="N",
+        help="jobs of the parts start and tiny (default: 200)",
     )
-    options.add_argument("--load", type=int, default=4, metavar="N", help="busy loops of the part tiny (default: 4)")
-    options.add_argument("--bodies", type=int, default=100, metavar="N", help="of the part asynchronous (default: 100)")
-    options.add_argument("--figures", type=Path, metavar="DIR", help="also write figures of what was learned to DIR")
+    options.add_argument(
+        "--load", type=int, default=4, metavar="N", help="busy loops of the part tiny (default: 4)"
+    )
+    options.add_argument(
+        "--bodies",
+        type=int,
+        default=100,
+        metavar="N",
+        help="of the part asynchronous (default: 100)",
+    )
+    options.add_argument(
+        "--figures", type=Path, metavar="DIR", help="also write figures of what was learned to DIR"
+    )
     chosen, _ = options.parse_known_args()
     parts: dict[str, Callable[[int], list[Line]]] = {
         "start": functools.partial(start, jobs=chosen.jobs),

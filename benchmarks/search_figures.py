@@ -28,12 +28,23 @@ class Curve:
 
     def best(self, env_steps: int) -> float:
         """The best value after so many env_steps; the first value, if it came later."""
-        known = (value for spent, value in zip(self.env_steps, self.values, strict=True) if spent <= env_steps)
+        known = (
+            value
+            for spent, value in zip(self.env_steps, self.values, strict=True)
+            if spent <= env_steps
+        )
         return max(known, default=self.values[0])
 
     def until(self, value: float) -> int | None:
         """env_steps when the best was first at least ``value``; None: it never was."""
-        return next((spent for spent, best in zip(self.env_steps, self.values, strict=True) if best >= value), None)
+        return next(
+            (
+                spent
+                for spent, best in zip(self.env_steps, self.values, strict=True)
+                if best >= value
+            ),
+            None,
+        )
 
 
 def best_so_far(searches: Mapping[str, Sequence[Curve]]) -> Drawn:
@@ -45,23 +56,37 @@ def best_so_far(searches: Mapping[str, Sequence[Curve]]) -> Drawn:
         for one in curves:
             steps, values = [*one.env_steps, one.whole], [*one.values, one.values[-1]]
             axes.step(steps, values, where="post", color=style.colour, linewidth=0.6, alpha=0.5)
-        grid = np.linspace(max(one.env_steps[0] for one in curves), min(one.whole for one in curves), 200)
-        each = [np.array(one.values)[np.searchsorted(one.env_steps, grid, side="right") - 1] for one in curves]
-        axes.plot(grid, np.median(each, axis=0), color=style.colour, linestyle=style.dashes, linewidth=1.8)
+        grid = np.linspace(
+            max(one.env_steps[0] for one in curves), min(one.whole for one in curves), 200
+        )
+        each = [
+            np.array(one.values)[np.searchsorted(one.env_steps, grid, side="right") - 1]
+            for one in curves
+        ]
+        axes.plot(
+            grid, np.median(each, axis=0), color=style.colour, linestyle=style.dashes, linewidth=1.8
+        )
     _finish(axes, "env_steps of all trials", "best eval_mean so far")
     _legend(drawn, list(searches))
     return drawn
 
 
 def beside_grids(searches: Sequence[Curve], grids: Sequence[tuple[float, int]]) -> Drawn:
-    """Searches, and at the right the best of a grid with the env_steps of all of it: one colour for each seed.
+    """Searches, and at the right the best of a grid with the env_steps of all of it: one colour for
+    each seed.
 
     :param grids: ``(best value, env_steps)``, one for each search.
     """
     drawn, (axes,) = drawing.panels(1, columns=1, height_in=2.2)
     for seed, (one, (value, whole)) in enumerate(zip(searches, grids, strict=True)):
         colour = drawing.SERIES[seed % len(drawing.SERIES)]
-        axes.step([*one.env_steps, one.whole], [*one.values, one.values[-1]], where="post", color=colour, linewidth=1.2)
+        axes.step(
+            [*one.env_steps, one.whole],
+            [*one.values, one.values[-1]],
+            where="post",
+            color=colour,
+            linewidth=1.2,
+        )
         axes.plot([0, whole], [value, value], color=colour, linestyle=":", linewidth=0.9)
         axes.scatter(whole, value, s=26, color=colour, marker="s")
     _finish(axes, "env_steps of all trials", "best eval_mean so far")
@@ -69,7 +94,8 @@ def beside_grids(searches: Sequence[Curve], grids: Sequence[tuple[float, int]]) 
 
 
 def children(pairs: Sequence[tuple[int, int]], most: int) -> Drawn:
-    """A mark for each body: env_steps to the return of the parent, from nothing and with the policy of the parent."""
+    """A mark for each body: env_steps to the return of the parent, from nothing and with the policy
+    of the parent."""
     drawn, (axes,) = drawing.panels(1, columns=2, height_in=2.4)
     axes.plot([0, most], [0, most], color=DIM, linewidth=0.8)
     axes.plot([0, most], [0, most / 3], color=DIM, linewidth=0.8, linestyle="--")
@@ -97,5 +123,8 @@ def _finish(axes: Any, below: str, left: str) -> None:
 def _legend(drawn: Drawn, labels: Sequence[str]) -> None:
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], color=style.colour, linestyle=style.dashes, linewidth=1.8) for style in STYLES]
+    handles = [
+        Line2D([], [], color=style.colour, linestyle=style.dashes, linewidth=1.8)
+        for style in STYLES
+    ]
     drawing.legend(drawn, handles[: len(labels)], labels, columns=len(labels))

@@ -1,7 +1,9 @@
-"""A search with very many finished trials: how soon it goes on when it is resumed, and what it costs its supervisor.
+"""A search with very many finished trials: how soon it goes on when it is resumed, and what it
+costs its supervisor.
 
-The run directory is written by the functions that write one during a search, with made-up results in the place of
-trainings. Its resumption is real: the command ``run`` with a larger number of trials, and workers that train.
+The run directory is written by the functions that write one during a search, with made-up results
+in the place of trainings. Its resumption is real: the command ``run`` with a larger number of
+trials, and workers that train.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ trials = {trials}
 
 
 def enter_finished(paths: RunPaths, experiment: jobfile.Experiment, trials: int) -> None:
-    """Make a run directory in which so many trials of a search have finished, each with its one job."""
+    """Make a run directory in which so many trials of a search have finished, each with its one
+    job."""
     assert experiment.search is not None
     sampler, chance, now = make(experiment.search), random.Random(0), time.time()
     paths.search_declared.parent.mkdir(parents=True)
@@ -82,12 +85,28 @@ def enter_finished(paths: RunPaths, experiment: jobfile.Experiment, trials: int)
             (job,) = experiment.trial_jobs(number, point)
             ledger.put_jobs([(number, job, "0" * 64)])
             cpus, ended = (number % 2,), AttemptOutcome(cause=None)
-            attempt = Attempt(job_id=job.job_id, number=0, cpus=cpus, gpus=(), pid=None, started_at=now + number)
+            attempt = Attempt(
+                job_id=job.job_id, number=0, cpus=cpus, gpus=(), pid=None, started_at=now + number
+            )
             ledger.start_attempt(attempt, queue_s=0.1)
-            record = ExitRecord(code=0, message="", env_steps=ENV_STEPS, ep_rew_mean=value, learner="fast", cpu_s=1.0)
+            record = ExitRecord(
+                code=0,
+                message="",
+                env_steps=ENV_STEPS,
+                ep_rew_mean=value,
+                learner="fast",
+                cpu_s=1.0,
+            )
             end_s = now + number + 1.0
             ledger.end_attempt(
-                job.job_id, 0, ended_at=end_s, wall_s=1.0, returncode=0, outcome=ended, record=record, max_rss_mib=300.0
+                job.job_id,
+                0,
+                ended_at=end_s,
+                wall_s=1.0,
+                returncode=0,
+                outcome=ended,
+                record=record,
+                max_rss_mib=300.0,
             )
             ledger.set_state(job.job_id, Succeeded())
             directory = paths.job(job.job_id)
@@ -123,13 +142,16 @@ class Resumption:
 
 
 def resume(folder: Path, path: Path, next_trial: int) -> Resumption:
-    """Resume the search in ``folder``, which makes two more trials, and cancel their jobs after a while."""
+    """Resume the search in ``folder``, which makes two more trials, and cancel their jobs after a
+    while."""
     paths = RunPaths(folder / "run")
     jobs = [f"runner-t{number:05d}-s0" for number in (next_trial, next_trial + 1)]
     command = [sys.executable, "-m", "orchestrator", "run", str(path), "--run-dir", str(paths.root)]
     begun = time.monotonic()
     with (folder / "output.txt").open("wb") as output:
-        supervisor = psutil.Popen([*command, "--max-parallel", "2"], cwd=ROOT, stdout=output, stderr=output)
+        supervisor = psutil.Popen(
+            [*command, "--max-parallel", "2"], cwd=ROOT, stdout=output, stderr=output
+        )
     while not paths.job(jobs[0]).attempt(0).root.exists():
         late = time.monotonic() > begun + GIVE_UP_S
         if late or supervisor.poll() is not None:
@@ -139,7 +161,11 @@ def resume(folder: Path, path: Path, next_trial: int) -> Resumption:
     first_job_s = time.monotonic() - begun
     time.sleep(SETTLING_S)
     share = cpu_share([supervisor], MEASURED_S)
-    (searcher,) = [child for child in supervisor.children() if "orchestrator.search.searcher" in child.cmdline()]
+    (searcher,) = [
+        child
+        for child in supervisor.children()
+        if "orchestrator.search.searcher" in child.cmdline()
+    ]
     peaks = [_peak_mib(supervisor.pid), _peak_mib(searcher.pid)]
     stopped = time.monotonic()
     with run_directory.opened_ledger(paths, is_sound=True) as ledger:
@@ -155,18 +181,28 @@ def resume(folder: Path, path: Path, next_trial: int) -> Resumption:
 
 
 def _peak_mib(pid: int) -> float:
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
     return int(status["VmHWM"].split()[0]) / 1024
 
 
 def replay(events: int) -> float:
-    """Seconds for rebuilding the history of a search from so many events, half of them asks and half tells."""
-    point, told = {"a": 0.5, "b": 0.5, "c": 0.5}, {"values": [1.0], "measures": None, "env_steps": 1}
+    """Seconds for rebuilding the history of a search from so many events, half of them asks and
+    half tells."""
+    point, told = (
+        {"a": 0.5, "b": 0.5, "c": 0.5},
+        {"values": [1.0], "measures": None, "env_steps": 1},
+    )
     history, both = History(), list[SearchEvent]()
     for number in range(events // 2):
         content = {"point": point, "jobs": [f"job-t{number:05d}-s0"]}
         both.append(SearchEvent(kind="asked", content=content, at=float(number), id=2 * number + 1))
-        both.append(SearchEvent(kind="told", trial=number, content=told, at=float(number), id=2 * number + 2))
+        both.append(
+            SearchEvent(
+                kind="told", trial=number, content=told, at=float(number), id=2 * number + 2
+            )
+        )
 
     def apply() -> None:
         for event in both:
@@ -182,16 +218,32 @@ def ledger(repeats: int) -> list[Line]:
         measured = list[Resumption]()
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            enter_finished(RunPaths(folder / "run"), jobfile.load(job_file(folder, trials, sampler)), trials)
+            enter_finished(
+                RunPaths(folder / "run"), jobfile.load(job_file(folder, trials, sampler)), trials
+            )
             for done in range(trials, trials + 2 * repeats, 2):
                 measured.append(resume(folder, job_file(folder, done + 2, sampler), done))
         what = f"search with {trials:,} finished trials ({sampler}), resumed"
         lines += [
-            at_most(f"{what}: seconds until a new job is launched", [one.first_job_s for one in measured], 20.0),
+            at_most(
+                f"{what}: seconds until a new job is launched",
+                [one.first_job_s for one in measured],
+                20.0,
+            ),
             at_most(f"{what}: supervisor's share of a core", [one.share for one in measured], 0.01),
-            at_most(f"{what}: most memory of the supervisor, MiB", [one.supervisor_mib for one in measured]),
-            at_most(f"{what}: most memory of the searcher, MiB", [one.searcher_mib for one in measured]),
-            at_most(f"{what}: seconds from its last job to its end", [one.end_s for one in measured]),
+            at_most(
+                f"{what}: most memory of the supervisor, MiB",
+                [one.supervisor_mib for one in measured],
+            ),
+            at_most(
+                f"{what}: most memory of the searcher, MiB", [one.searcher_mib for one in measured]
+            ),
+            at_most(
+                f"{what}: seconds from its last job to its end", [one.end_s for one in measured]
+            ),
         ]
     replayed = [replay(EVENTS) for _ in range(repeats)]
-    return [*lines, at_most(f"{EVENTS:,} asks and tells: CPU seconds for the history of the search", replayed)]
+    return [
+        *lines,
+        at_most(f"{EVENTS:,} asks and tells: CPU seconds for the history of the search", replayed),
+    ]

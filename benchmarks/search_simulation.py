@@ -1,6 +1,8 @@
-"""How long a search takes on many cores, and how much of them idles: by simulation, from measured speeds.
+"""How long a search takes on many cores, and how much of them idles: by simulation, from measured
+speeds.
 
-A free core takes the next body at once; with generations it waits until all bodies of its generation are trained.
+A free core takes the next body at once; with generations it waits until all bodies of its
+generation are trained.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 SPEEDS = {"quadruped": 15_005, "Ant-v5": 2_966}
-"""env_steps/s of one core with everything included: docs/performance.md ("Two cores"), 2026-11-21."""
+"""env_steps/s of one core with everything included: docs/performance.md ("Two cores"),
+2026-11-21."""
 START_S = 0.05
-"""Of a forked worker, until its first env_step: ``import_s`` in ``exit.json``, measured by hand on 2026-11-21."""
+"""Of a forked worker, until its first env_step: ``import_s`` in ``exit.json``, measured by hand on
+2026-11-21."""
 BODIES, ENV_STEPS, SPREAD = 4_000, 5_000_000, 8.0
-"""The search of Gupta et al. (2021), "Embodied intelligence via learning and evolution", and the ratio between the most
-and the least expensive of its bodies that is assumed here."""
+"""The search of Gupta et al. (2021), "Embodied intelligence via learning and evolution", and the
+ratio between the most and the least expensive of its bodies that is assumed here."""
 
 
 class Outcome(NamedTuple):

@@ -1,16 +1,18 @@
-"""Runs of several users at once beside a program bound to the first core: which CPU each job got, and how it waited.
+"""Runs of several users at once beside a program bound to the first core: which CPU each job got,
+and how it waited.
 
     python -m benchmarks.shared_machine [--users 1001,1002] [--runs 4] [--program FOLDER] [--env-steps 300000]
     python -m benchmarks.shared_machine --disturbed [--repeats 5]
 
-As root, each run is a process of one of the users, in turns, who must be able to read Python and FOLDER; otherwise
-all are this user's. Each has one job, and begins when the job before has been launched. ``--program`` names another
-checkout of this repository, to compare with, and ``--python`` a Python of this version that the users can run.
+As root, each run is a process of one of the users, in turns, who must be able to read Python and
+FOLDER; otherwise all are this user's. Each has one job, and begins when the job before has been
+launched. ``--program`` names another checkout of this repository, to compare with, and ``--python``
+a Python of this version that the users can run.
 
-``--disturbed``: a job trains alone on CPU 0; then the same with a program that is bound to that CPU two seconds after
-the launch. The two alternate. Printed are the CPUs that it had, how soon it was moved, and the env_steps/s of
-iterations after the move (or the arrival of the program, where it is not moved) as a share of those of the undisturbed
-one.
+``--disturbed``: a job trains alone on CPU 0; then the same with a program that is bound to that CPU
+two seconds after the launch. The two alternate. Printed are the CPUs that it had, how soon it was
+moved, and the env_steps/s of iterations after the move (or the arrival of the program, where it is
+not moved) as a share of those of the undisturbed one.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class Options:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--program", type=Path, default=ROOT)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--users", default="1001,1002")
@@ -80,7 +84,9 @@ def show_placement(options: Options, folder: Path) -> None:
     with hog(0), contextlib.ExitStack() as stack:
         runs = []
         for number in range(options.runs):
-            runs.append(Run(options, folder / f"run-{number}", options.users[number % len(options.users)]))
+            runs.append(
+                Run(options, folder / f"run-{number}", options.users[number % len(options.users)])
+            )
             stack.enter_context(runs[-1].running())
             runs[-1].until_launched()
         for run in runs:
@@ -109,12 +115,20 @@ def compare_disturbed(options: Options, folder: Path) -> None:
             speeds[is_disturbed] = run.speed_since(begin)
             if is_disturbed:
                 how = "stayed" if moved_at is None else f"moved after {moved_at - arrived_at:.1f} s"
-                print(f"repeat {repeat}: {how}; CPUs {run.cpus()}; weights {run.weights()[:12]}", flush=True)
+                print(
+                    f"repeat {repeat}: {how}; CPUs {run.cpus()}; weights {run.weights()[:12]}",
+                    flush=True,
+                )
             else:
-                print(f"repeat {repeat}: undisturbed; CPUs {run.cpus()}; weights {run.weights()[:12]}", flush=True)
+                print(
+                    f"repeat {repeat}: undisturbed; CPUs {run.cpus()}; weights {run.weights()[:12]}",
+                    flush=True,
+                )
         ratios.append(speeds[True] / speeds[False])
     low, high = min(ratios), max(ratios)
-    print(f"env_steps/s, disturbed / undisturbed: {statistics.median(ratios):.3f} ({low:.3f} - {high:.3f})")
+    print(
+        f"env_steps/s, disturbed / undisturbed: {statistics.median(ratios):.3f} ({low:.3f} - {high:.3f})"
+    )
 
 
 class Run:
@@ -125,19 +139,38 @@ class Run:
         folder.mkdir()
         shutil.copy(ROOT / "mjcf/hopper.xml", folder)
         keys = f"total_timesteps = {options.env_steps}\neval_episodes = 0\npreview = false"
-        (folder / "jobs.toml").write_text(f'name = "{folder.name}"\n[[jobs]]\nxml = "hopper.xml"\n{keys}\n')
+        (folder / "jobs.toml").write_text(
+            f'name = "{folder.name}"\n[[jobs]]\nxml = "hopper.xml"\n{keys}\n'
+        )
         if os.geteuid() == 0:
             os.chown(folder, uid, uid)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        who = [] if os.geteuid() != 0 else ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"]
-        command = [*who, self._options.python, "-m", "orchestrator", "run", "jobs.toml", "--max-parallel", "1"]
+        who = (
+            []
+            if os.geteuid() != 0
+            else ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"]
+        )
+        command = [
+            *who,
+            self._options.python,
+            "-m",
+            "orchestrator",
+            "run",
+            "jobs.toml",
+            "--max-parallel",
+            "1",
+        ]
         search_path = os.pathsep.join([str(self._options.program), sysconfig.get_path("purelib")])
         environment = {**os.environ, "HOME": str(self._folder), "PYTHONPATH": search_path}
         with (self._folder / "output").open("w") as output:
             self._process = subprocess.Popen(
-                [*command, "--run-dir", "run"], cwd=self._folder, env=environment, stdout=output, stderr=output
+                [*command, "--run-dir", "run"],
+                cwd=self._folder,
+                env=environment,
+                stdout=output,
+                stderr=output,
             )
             try:
                 yield
@@ -170,10 +203,13 @@ class Run:
 
     def wait_share(self) -> float:
         rows = self._timings()
-        return sum(float(row["run_delay_s"]) for row in rows) / sum(float(row["wall_s"]) for row in rows)
+        return sum(float(row["run_delay_s"]) for row in rows) / sum(
+            float(row["wall_s"]) for row in rows
+        )
 
     def speed_since(self, begin: float) -> float:
-        """Mean env_steps/s of the iterations that began after ``begin`` (seconds since the epoch)."""
+        """Mean env_steps/s of the iterations that began after ``begin`` (seconds since the
+        epoch)."""
         rows = self._timings()
         ends_at = self._file("timings.csv").stat().st_mtime
         left_s = 0.0
@@ -181,7 +217,9 @@ class Run:
         for earlier, row in zip(reversed(rows[:-1]), reversed(rows[1:]), strict=True):
             left_s += float(row["wall_s"])
             if ends_at - left_s > begin:
-                counted.append((float(row["env_steps"]) - float(earlier["env_steps"]), float(row["wall_s"])))
+                counted.append(
+                    (float(row["env_steps"]) - float(earlier["env_steps"]), float(row["wall_s"]))
+                )
         return sum(steps for steps, _ in counted) / sum(wall_s for _, wall_s in counted)
 
     def weights(self) -> str:
@@ -197,7 +235,9 @@ class Run:
         from orchestrator.core.paths import RunPaths
         from orchestrator.ledger import Ledger
 
-        with contextlib.closing(Ledger.open(RunPaths(self._folder / "run").ledger, read_only=True)) as ledger:
+        with contextlib.closing(
+            Ledger.open(RunPaths(self._folder / "run").ledger, read_only=True)
+        ) as ledger:
             return [dict(span) for attempt in ledger.attempts() for span in attempt["cpu_spans"]]
 
     def _timings(self) -> list[dict[str, str]]:
@@ -214,7 +254,9 @@ def hog(cpu: int) -> Iterator[None]:
     """A program bound to a CPU, in a session of its own."""
     command = ["taskset", "-c", str(cpu), sys.executable, "-I", "-S", "-c", "while True: pass"]
     nothing = subprocess.DEVNULL
-    process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
+    )
     try:
         yield
     finally:

@@ -1,6 +1,8 @@
-"""A simulated cluster: nodes that fail and are repaired, jobs with work to do, and what happens to them.
+"""A simulated cluster: nodes that fail and are repaired, jobs with work to do, and what happens to
+them.
 
-All times are simulated seconds. The source of each figure stands beside it; docs/scale.md names the sources.
+All times are simulated seconds. The source of each figure stands beside it; docs/scale.md names the
+sources.
 """
 
 from __future__ import annotations
@@ -34,17 +36,21 @@ class Rates:
     """Failure rates."""
 
     losses_a_node_day: float = 6.5e-3
-    """Losses per node and day: the worse of two clusters in Kokolis et al. 2025. The training of Llama 3
-    was interrupted 419 times in 54 days on 2,048 nodes: 3.8e-3."""
+    """Losses per node and day: the worse of two clusters in Kokolis et al. 2025. The training of
+    Llama 3 was interrupted 419 times in 54 days on 2,048 nodes: 3.8e-3."""
     weibull_shape: float = 0.75
-    """Of the time between losses of a node: below 1, as Schroeder and Gibson 2006 found (decreasing hazard)."""
+    """Of the time between losses of a node: below 1, as Schroeder and Gibson 2006 found (decreasing
+    hazard)."""
     repair_mean_s: float = 6 * 3600.0
     repair_sigma: float = 1.0
-    """Of its logarithm: repairs are lognormal, with means from under an hour to over a day (same study)."""
+    """Of its logarithm: repairs are lognormal, with means from under an hour to over a day (same
+    study)."""
     notice_s: float = 15.0
-    """Time until a lost node is detected. Attempts that are launched on it meanwhile are lost with it."""
+    """Time until a lost node is detected. Attempts that are launched on it meanwhile are lost with
+    it."""
     killed: float = 5e-3
-    """Share of the jobs that are killed once, for example out of memory. This and the next two are our own guesses."""
+    """Share of the jobs that are killed once, for example out of memory. This and the next two are
+    our own guesses."""
     hung: float = 1e-3
     """Share of the jobs that hang once."""
     faulty: float = 2e-3
@@ -63,7 +69,9 @@ class Rates:
 class Nodes(ClusterSlots):
     """Slots of a simulated cluster whose nodes are lost and return after repair."""
 
-    def __init__(self, count: int, cores: int, rates: Rates, now: Callable[[], float], chance: random.Random) -> None:
+    def __init__(
+        self, count: int, cores: int, rates: Rates, now: Callable[[], float], chance: random.Random
+    ) -> None:
         super().__init__()
         self.losses = 0
         """Detected losses of nodes so far."""
@@ -77,23 +85,30 @@ class Nodes(ClusterSlots):
         heapq.heapify(self._agenda)
 
     def _join(self, node: int) -> None:
-        self.add(str(node), cores=self._cores_each, gpus=0, memory_mib=MIB_A_CORE * self._cores_each)
+        self.add(
+            str(node), cores=self._cores_each, gpus=0, memory_mib=MIB_A_CORE * self._cores_each
+        )
 
     def _first_loss(self) -> float:
-        """The first loss of a node in a cluster that has long been running: the rest of the current interval.
+        """The first loss of a node in a cluster that has long been running: the rest of the current
+        interval.
 
         Longer intervals are more likely to contain the start: such an interval is distributed as
         ``scale * gamma(1 + 1/shape) ** (1/shape)``.
         """
         shape = self._rates.weibull_shape
-        interval_s = self._scale_s * math.pow(self._chance.gammavariate(1 + 1 / shape, 1.0), 1 / shape)
+        interval_s = self._scale_s * math.pow(
+            self._chance.gammavariate(1 + 1 / shape, 1.0), 1 / shape
+        )
         return interval_s * self._chance.random()
 
     def lost_at(self, place: RankSlot) -> float:
         """When the node of ``place`` will be lost."""
         return self._lost_at[int(place.node)]
 
-    def acquire(self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
+    def acquire(
+        self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
+    ) -> Slot | None:
         self._catch_up()
         return super().acquire(cores, gpus, memory_mib=memory_mib, ranks=ranks)
 
@@ -109,17 +124,28 @@ class Nodes(ClusterSlots):
                 then = when + 60.0 + self._chance.lognormvariate(math.log(median_s), sigma)
             else:
                 self._join(node)
-                self._lost_at[node] = when + self._chance.weibullvariate(self._scale_s, self._rates.weibull_shape)
+                self._lost_at[node] = when + self._chance.weibullvariate(
+                    self._scale_s, self._rates.weibull_shape
+                )
                 then = self._lost_at[node] + self._rates.notice_s
             heapq.heapreplace(self._agenda, (then, node))
 
 
 STEPS_PER_S = 1000.0
-HYPERPARAMETERS = {"n_steps": 512, "batch_size": 256, "learning_rate": "linear(3e-4, 0)", "gamma": 0.99, "n_epochs": 10}
+HYPERPARAMETERS = {
+    "n_steps": 512,
+    "batch_size": 256,
+    "learning_rate": "linear(3e-4, 0)",
+    "gamma": 0.99,
+    "n_epochs": 10,
+}
 
 
-def make_jobs(count: int, chance: random.Random, *, max_retries: int, stall_timeout_s: float) -> Iterator[Job]:
-    """Trainings of 10 to 40 minutes (truncated lognormal); half of them with one core, the others with two or four."""
+def make_jobs(
+    count: int, chance: random.Random, *, max_retries: int, stall_timeout_s: float
+) -> Iterator[Job]:
+    """Trainings of 10 to 40 minutes (truncated lognormal); half of them with one core, the others
+    with two or four."""
     for number in range(count):
         cores = chance.choices((1, 2, 4), (50, 30, 20))[0]
         work_s = min(max(chance.lognormvariate(math.log(1200.0), 0.4), 600.0), 2400.0)
@@ -164,7 +190,9 @@ def entered(paths: RunPaths, jobs: Iterable[Job]) -> Ledger:
     return ledger
 
 
-def endless_supervisor(root: Path, jobs: Iterable[Job], *, nodes: int, cores: int, reporter: Reporter) -> Supervisor:
+def endless_supervisor(
+    root: Path, jobs: Iterable[Job], *, nodes: int, cores: int, reporter: Reporter
+) -> Supervisor:
     """The supervisor of jobs that never end, on ``nodes`` nodes with ``cores`` cores each."""
     fake = FakeExecutor(behave=lambda _: Behaviour(after_s=NEVER))
     pool = ClusterSlots()
@@ -195,11 +223,22 @@ class Work:
     """The remaining work of each job. :meth:`behave` is for a :class:`FakeExecutor`."""
 
     def __init__(
-        self, jobs: Sequence[Job], rates: Rates, nodes: Nodes, now: Callable[[], float], *, progress_every_s: float
+        self,
+        jobs: Sequence[Job],
+        rates: Rates,
+        nodes: Nodes,
+        now: Callable[[], float],
+        *,
+        progress_every_s: float,
     ) -> None:
         self._whole_s = {job.job_id: job.spec.total_timesteps / STEPS_PER_S for job in jobs}
         self._left_s = dict(self._whole_s)
-        self._rates, self._nodes, self._now, self._progress_every_s = rates, nodes, now, progress_every_s
+        self._rates, self._nodes, self._now, self._progress_every_s = (
+            rates,
+            nodes,
+            now,
+            progress_every_s,
+        )
         self.redone_s = 0.0
         """Training time lost: since the last checkpoint before an attempt was lost."""
 
@@ -210,11 +249,16 @@ class Work:
         return random.Random(job_id).random()
 
     def behave(self, launch: Launch) -> Behaviour:
-        left_s, lost_s = self._left_s[launch.job_id], self._nodes.lost_at(launch.rank_slots[0]) - self._now()
+        left_s, lost_s = (
+            self._left_s[launch.job_id],
+            self._nodes.lost_at(launch.rank_slots[0]) - self._now(),
+        )
         own = self._own_fate(launch, left_s)
         if lost_s < min(own.after_s, own.hangs_after_s):
             self._lose(launch.job_id, lost_s)
-            return self._fate(launch.job_id, max(0.0, lost_s + self._rates.notice_s), None, hangs_after_s=lost_s)
+            return self._fate(
+                launch.job_id, max(0.0, lost_s + self._rates.notice_s), None, hangs_after_s=lost_s
+            )
         if own.returncode != ExitCode.SUCCEEDED:
             self._lose(launch.job_id, min(own.after_s, own.hangs_after_s))
         return own
@@ -230,7 +274,9 @@ class Work:
             return self._fate(launch.job_id, NEVER, None, hangs_after_s=middle_s)
         return self._fate(launch.job_id, START_S + left_s, int(ExitCode.SUCCEEDED))
 
-    def _fate(self, job_id: str, after_s: float, returncode: int | None, hangs_after_s: float = NEVER) -> Behaviour:
+    def _fate(
+        self, job_id: str, after_s: float, returncode: int | None, hangs_after_s: float = NEVER
+    ) -> Behaviour:
         before_s = self._whole_s[job_id] - self._left_s[job_id]
 
         def progress(since_s: float) -> Progress:

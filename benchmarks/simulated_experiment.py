@@ -1,4 +1,5 @@
-"""An experiment on a simulated cluster: supervisor, queue, slots, recorder, ledger and files are the real ones.
+"""An experiment on a simulated cluster: supervisor, queue, slots, recorder, ledger and files are
+the real ones.
 
 The clock is simulated too; the reported costs are real time.
 """
@@ -43,7 +44,13 @@ MOST_RECORDS = 2e6
 """Largest number of progress records in one simulation."""
 MIB = 2**20
 EXIT_RECORD = ExitRecord(
-    code=0, message="", env_steps=10**6, ep_rew_mean=1.0, ep_rew_mean_first=0.0, eval_mean=1.0, cpu_s=1.0
+    code=0,
+    message="",
+    env_steps=10**6,
+    ep_rew_mean=1.0,
+    ep_rew_mean_first=0.0,
+    eval_mean=1.0,
+    cpu_s=1.0,
 ).to_json()
 
 
@@ -120,16 +127,22 @@ def simulate(
 ) -> Outcome:
     """Run ``count`` jobs on ``nodes`` simulated nodes in the run directory ``root``, which exists.
 
-    :param progress_every_s: of each worker; None for as often as they speak, or as two million records allow.
+    :param progress_every_s: of each worker; None for as often as they speak, or as two million
+        records allow.
     """
     chance, parts = random.Random(seed), Parts()
     jobs = list(make_jobs(count, chance, max_retries=MAX_RETRIES, stall_timeout_s=STALL_TIMEOUT_S))
     work_s = [job.spec.total_timesteps / STEPS_PER_S for job in jobs]
     ideal_s = max(
-        sum(work * job.resources.cores for work, job in zip(work_s, jobs, strict=True)) / (nodes * CORES), *work_s
+        sum(work * job.resources.cores for work, job in zip(work_s, jobs, strict=True))
+        / (nodes * CORES),
+        *work_s,
     )
     paths = RunPaths(root)
-    ledger = entered(paths, retry_policy.launch_order(jobs, "longest-first", lambda job: job.spec.total_timesteps))
+    ledger = entered(
+        paths,
+        retry_policy.launch_order(jobs, "longest-first", lambda job: job.spec.total_timesteps),
+    )
     executor = FilesOfEnds(paths)
     pool = Nodes(nodes, CORES, rates, executor.now, chance)
     every_s = progress_every_s or max(2.0, sum(work_s) / MOST_RECORDS)
@@ -189,7 +202,9 @@ def booked(parts: Parts) -> Iterator[None]:
             (Launcher, "_submit", "job directories"),
             (Recorder, "exit_record", "job directories"),
         ):
-            patches.enter_context(mock.patch.object(kind, method, parts.timed(part, getattr(kind, method))))
+            patches.enter_context(
+                mock.patch.object(kind, method, parts.timed(part, getattr(kind, method)))
+            )
         stepped = mock.patch.object(
             SummaryFiles, "writing", lambda *given: parts.stepped("summary files", writing(*given))
         )

@@ -1,10 +1,11 @@
-"""The pictures of the live page and of the report in the documents, as Chromium shows them, from a real run.
+"""The pictures of the live page and of the report in the documents, as Chromium shows them, from a
+real run.
 
     python -m benchmarks.site_pictures                 # jobs/robots.toml in a temporary folder, some minutes
     python -m benchmarks.site_pictures --job-file jobs/smoke.toml --output FOLDER
 
-The live page is shown when half of the jobs have ended and the others run or wait, wide and narrow, light and dark; the
-report when all have ended.
+The live page is shown when half of the jobs have ended and the others run or wait, wide and narrow,
+light and dark; the report when all have ended.
 """
 
 from __future__ import annotations
@@ -64,14 +65,21 @@ def take(shots: tuple[Shot, ...], address: str, folder: Path) -> None:
     try:
         for shot in shots:
             image = picture(driver, address, shot)
-            image.quantize(COLOURS, dither=Image.Dither.NONE).save(folder / f"{shot.name}.png", "PNG", optimize=True)
+            image.quantize(COLOURS, dither=Image.Dither.NONE).save(
+                folder / f"{shot.name}.png", "PNG", optimize=True
+            )
     finally:
         driver.quit()
 
 
 def picture(driver: Any, address: str, shot: Shot) -> Image.Image:
     scheme = {"name": "prefers-color-scheme", "value": "dark" if shot.dark else "light"}
-    screen = {"width": shot.width, "height": shot.height, "deviceScaleFactor": 1, "mobile": shot.width < 640}
+    screen = {
+        "width": shot.width,
+        "height": shot.height,
+        "deviceScaleFactor": 1,
+        "mobile": shot.width < 640,
+    }
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     driver.get(address + shot.section)
@@ -88,8 +96,12 @@ def half_have_ended(run_dir: Path) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job-file", type=Path, default=ROOT / "jobs/robots.toml", metavar="JOBS.toml")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--job-file", type=Path, default=ROOT / "jobs/robots.toml", metavar="JOBS.toml"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "docs/pictures", metavar="FOLDER")
     options = parser.parse_args()
     job_file, output = options.job_file.absolute(), options.output.absolute()
@@ -97,12 +109,16 @@ def main() -> None:
     command = [sys.executable, "-m", "orchestrator"]
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / job_file.stem
-        with subprocess.Popen([*command, "run", str(job_file), "--run-dir", str(run_dir)], cwd=ROOT) as run:
+        with subprocess.Popen(
+            [*command, "run", str(job_file), "--run-dir", str(run_dir)], cwd=ROOT
+        ) as run:
             try:
                 while run.poll() is None and not half_have_ended(run_dir):
                     time.sleep(1.0)
                 if run.poll():
-                    raise SystemExit(f"no pictures: the run of {job_file} ended with exit code {run.returncode}")
+                    raise SystemExit(
+                        f"no pictures: the run of {job_file} ended with exit code {run.returncode}"
+                    )
                 with serving(run_dir) as (_, port):
                     take(LIVE_PAGE, f"http://127.0.0.1:{port}/", output)
             except BaseException:

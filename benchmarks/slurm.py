@@ -1,10 +1,12 @@
-"""What pilots cost: one-second jobs through four of them, and trainings in them against the local executor.
+"""What pilots cost: one-second jobs through four of them, and trainings in them against the local
+executor.
 
     python -m benchmarks.slurm [--repeats 3] [--only jobs,makespan]
 
-It starts a Slurm of its own on this machine, with two nodes, and needs Debian's packages slurm-wlm and munge. The part
-``jobs`` sends 1,000 processes that sleep for a second through supervisor and ledger. In ``makespan``, pilots and the
-local executor have the same cores; see :mod:`benchmarks.executors` for the trainings.
+It starts a Slurm of its own on this machine, with two nodes, and needs Debian's packages slurm-wlm
+and munge. The part ``jobs`` sends 1,000 processes that sleep for a second through supervisor and
+ledger. In ``makespan``, pilots and the local executor have the same cores; see
+:mod:`benchmarks.executors` for the trainings.
 """
 
 from __future__ import annotations
@@ -83,7 +85,9 @@ def seconds_jobs(root: Path) -> tuple[float, float]:
         raise SystemExit("not every job has succeeded")
     rows = ledger.summary()
     ledger.close()
-    wall_s = max(row["ended_at"] or 0.0 for row in rows) - min(row["started_at"] or 0.0 for row in rows)
+    wall_s = max(row["ended_at"] or 0.0 for row in rows) - min(
+        row["started_at"] or 0.0 for row in rows
+    )
     return SECONDS_JOBS / wall_s, 1000 * cpu_s / SECONDS_JOBS
 
 
@@ -101,7 +105,11 @@ def jobs(repeats: int) -> list[Line]:
     return [
         at_least(f"{what}: jobs/s", rates),
         at_most("calls of sbatch", submissions, 1),
-        at_least("least seconds between calls of squeue", [min(between_s, default=math.inf)], LEAST_BETWEEN_S),
+        at_least(
+            "least seconds between calls of squeue",
+            [min(between_s, default=math.inf)],
+            LEAST_BETWEEN_S,
+        ),
         at_most("CPU of the supervisor, ms a job", costs),
     ]
 
@@ -117,7 +125,9 @@ def makespan(repeats: int) -> list[Line]:
             for name in both_ways(number, "local", "slurm"):
                 options = ("--executor", name, "--max-parallel", str(2 * each))
                 seconds_by[name].append(makespan_s(file, *options))
-    ratios = [slurm / local for slurm, local in zip(seconds_by["slurm"], seconds_by["local"], strict=True)]
+    ratios = [
+        slurm / local for slurm, local in zip(seconds_by["slurm"], seconds_by["local"], strict=True)
+    ]
     what = f"{JOBS} trainings of Ant-v5, {STEPS:,} env_steps, {2 * each} at once: makespan"
     return [
         at_most(f"{what} of --executor slurm / of --executor local", ratios, MOST_OF_LOCAL),

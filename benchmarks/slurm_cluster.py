@@ -1,4 +1,5 @@
-"""A real Slurm for tests and benchmarks: munged, slurmctld and two slurmd on this machine, configured for that."""
+"""A real Slurm for tests and benchmarks: munged, slurmctld and two slurmd on this machine,
+configured for that."""
 
 from __future__ import annotations
 
@@ -83,8 +84,17 @@ class SlurmCluster:
 
     def start(self) -> None:
         root = self.root
-        options = [f"--socket={root}/munge.socket", f"--key-file={root}/munge.key", f"--pid-file={root}/munge.pid"]
-        options += [f"--log-file={root}/munge.log", f"--seed-file={root}/munge.seed", "--force", "--foreground"]
+        options = [
+            f"--socket={root}/munge.socket",
+            f"--key-file={root}/munge.key",
+            f"--pid-file={root}/munge.pid",
+        ]
+        options += [
+            f"--log-file={root}/munge.log",
+            f"--seed-file={root}/munge.seed",
+            "--force",
+            "--foreground",
+        ]
         self._start("munged", "munged", *options)
         until((root / "munge.socket").exists)
         self.start_controller()
@@ -94,7 +104,12 @@ class SlurmCluster:
 
     def start_controller(self) -> None:
         self._start("slurmctld", "slurmctld", "-D", "-f", str(self.conf))
-        until(lambda: self.run("scontrol", "ping").returncode == 0 and "UP" in self.run("scontrol", "ping").stdout)
+        until(
+            lambda: (
+                self.run("scontrol", "ping").returncode == 0
+                and "UP" in self.run("scontrol", "ping").stdout
+            )
+        )
 
     def start_node(self, node: str) -> None:
         self._start(node, "slurmd", "-D", "-N", node, "-f", str(self.conf))
@@ -104,12 +119,21 @@ class SlurmCluster:
         command = ("setpriv", "--pdeathsig", "TERM", *command)
         with (self.root / f"{name}.out").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+                start_new_session=True,
             )
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "SLURM_CONF": str(self.conf), "PATH": f"{os.environ['PATH']}{os.pathsep}{SBIN}"}
+        return {
+            **os.environ,
+            "SLURM_CONF": str(self.conf),
+            "PATH": f"{os.environ['PATH']}{os.pathsep}{SBIN}",
+        }
 
     def end_controller(self) -> None:
         """By SIGTERM: it saves what it knows only every five seconds."""
@@ -125,7 +149,8 @@ class SlurmCluster:
         self._end(node, signal.SIGKILL)
 
     def kill_node(self, name: str, task: str) -> None:
-        """With everything of a task that it runs: its pilot's workers and what watches over them end with it."""
+        """With everything of a task that it runs: its pilot's workers and what watches over them
+        end with it."""
         pids = self.pids(task)
         self.kill_slurmd(name)
         signal_all(pids, signal.SIGKILL)
@@ -140,10 +165,14 @@ class SlurmCluster:
         return [pid for pid in pids if _is_of(pid, job, self.conf, program)]
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, check=False
+        )
 
     def node_states(self) -> set[str]:
-        lines = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%t").stdout.split()
+        lines = self.run(
+            "sinfo", "--noheader", "--Node", "--partition=main", "--format=%t"
+        ).stdout.split()
         return set(lines) if len(lines) == len(NODES) else set()
 
     def queue(self) -> dict[str, str]:
@@ -204,9 +233,15 @@ def slurm_at_hand() -> Iterator[SlurmCluster]:
 
     :raises FileNotFoundError: Slurm is not installed.
     """
-    missing = [name for name in PROGRAMS if shutil.which(name, path=f"{os.environ['PATH']}{os.pathsep}{SBIN}") is None]
+    missing = [
+        name
+        for name in PROGRAMS
+        if shutil.which(name, path=f"{os.environ['PATH']}{os.pathsep}{SBIN}") is None
+    ]
     if missing:
-        raise FileNotFoundError(f"{', '.join(missing)} not found: apt-get install slurm-wlm munge util-linux")
+        raise FileNotFoundError(
+            f"{', '.join(missing)} not found: apt-get install slurm-wlm munge util-linux"
+        )
     root, before = Path(tempfile.mkdtemp(prefix="slurm-")), os.environ.get("SLURM_CONF")
     cluster = SlurmCluster(root)
     try:

@@ -2,11 +2,12 @@
 
     python -m benchmarks.trackers [--repeats 5] [--trackers tensorboard,wandb,mlflow] [--env-steps 614400]
 
-One job on every core trains the hopper. The figure is the mean env_steps/s of the jobs with a tracker, relative to the
-run without trackers of the same repeat; the order alternates. W&B runs offline.
+One job on every core trains the hopper. The figure is the mean env_steps/s of the jobs with a
+tracker, relative to the run without trackers of the same repeat; the order alternates. W&B runs
+offline.
 
-Most of the CPU time of a tracker goes into loading its package and beginning its files, once for each run. So the
-longer a run is, the smaller is the share.
+Most of the CPU time of a tracker goes into loading its package and beginning its files, once for
+each run. So the longer a run is, the smaller is the share.
 """
 
 from __future__ import annotations
@@ -36,13 +37,16 @@ WATCH_S = 4.0
 def cost(tracker: str, repeats: int, *, env_steps: int) -> list[Line]:
     what, seconds = f"{tracker}, {env_steps:,} env_steps", list[float]()
     tables, beside = f"[track]\n{TABLES[tracker]}\n", functools.partial(_watched, seconds)
-    lines = slower(f"slower with {what}", repeats, env_steps=env_steps, tables=tables, beside=beside)
+    lines = slower(
+        f"slower with {what}", repeats, env_steps=env_steps, tables=tables, beside=beside
+    )
     return [*lines, at_most(f"CPU seconds of the processes of {what}", seconds)]
 
 
 @contextlib.contextmanager
 def _watched(seconds: list[float], run_dir: Path) -> Iterator[None]:
-    """Append the CPU seconds that the tracker's processes have taken by the end, or a little before it."""
+    """Append the CPU seconds that the tracker's processes have taken by the end, or a little before
+    it."""
     has_ended, taken = threading.Event(), dict[int, float]()
 
     def watch() -> None:
@@ -51,7 +55,12 @@ def _watched(seconds: list[float], run_dir: Path) -> Iterator[None]:
             if tracker is None:
                 running = psutil.process_iter(["cmdline"])
                 tracker = next(
-                    (one for one in running if {MODULE, str(run_dir)} <= {*(one.info["cmdline"] or ())}), None
+                    (
+                        one
+                        for one in running
+                        if {MODULE, str(run_dir)} <= {*(one.info["cmdline"] or ())}
+                    ),
+                    None,
                 )
             with contextlib.suppress(psutil.NoSuchProcess):
                 for process in [tracker, *tracker.children(recursive=True)] if tracker else ():
@@ -70,8 +79,12 @@ def _watched(seconds: list[float], run_dir: Path) -> Iterator[None]:
 
 def main() -> None:
     options = argparse.ArgumentParser(add_help=False)
-    options.add_argument("--trackers", default="tensorboard,wandb,mlflow", help="of " + ",".join(TABLES))
-    options.add_argument("--env-steps", type=int, default=ENV_STEPS, help="of each training (default: %(default)s)")
+    options.add_argument(
+        "--trackers", default="tensorboard,wandb,mlflow", help="of " + ",".join(TABLES)
+    )
+    options.add_argument(
+        "--env-steps", type=int, default=ENV_STEPS, help="of each training (default: %(default)s)"
+    )
     known = options.parse_known_args()[0]
     names = known.trackers.split(",")
     if unknown := set(names) - TABLES.keys():

@@ -1,4 +1,5 @@
-"""The speed of a training on every core, with something beside it or without: trackers, viewers of the live page."""
+"""The speed of a training on every core, with something beside it or without: trackers, viewers of
+the live page."""
 
 from __future__ import annotations
 
@@ -33,11 +34,12 @@ def slower(
     tables: str = "",
     beside: Callable[[Path], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> list[Line]:
-    """The shares by which a training is slower with ``tables`` in its job file, or with something beside it.
+    """The shares by which a training is slower with ``tables`` in its job file, or with something
+    beside it.
 
-    Each repeat trains with and without; the order alternates. On a virtual machine, the speed of the same training
-    changes by more than what is looked for. So a second line has what else takes of the cores: by how much more
-    of its time a training waits for a CPU.
+    Each repeat trains with and without; the order alternates. On a virtual machine, the speed of
+    the same training changes by more than what is looked for. So a second line has what else takes
+    of the cores: by how much more of its time a training waits for a CPU.
 
     :param beside: begins with the run directory as its argument, and lasts as long as the training.
     :raises subprocess.CalledProcessError: a run failed.
@@ -58,7 +60,9 @@ def slower(
 def _line(what: str, shares: list[float]) -> Line:
     middle = statistics.median(shares)
     shown = f"{middle:+.2%} ({min(shares):+.2%} – {max(shares):+.2%})"
-    return Line(what=what, measured=shown, target="< 0.5 %", good=middle < MOST_SLOWER, values=shares)
+    return Line(
+        what=what, measured=shown, target="< 0.5 %", good=middle < MOST_SLOWER, values=shares
+    )
 
 
 def _train(run_dir: Path, env_steps: int, tables: str) -> Training:
@@ -80,6 +84,7 @@ def _train(run_dir: Path, env_steps: int, tables: str) -> Training:
     return Training(
         statistics.mean(env_steps / seconds for seconds in wall_s),
         statistics.mean(
-            sum(row.run_delay_s or 0.0 for row in job) / seconds for job, seconds in zip(jobs, wall_s, strict=True)
+            sum(row.run_delay_s or 0.0 for row in job) / seconds
+            for job, seconds in zip(jobs, wall_s, strict=True)
         ),
     )

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core import gymnasium_ids
 
 if TYPE_CHECKING:
-    from orchestrator.api import ExperimentProgress, ExperimentResult, JobProgress, Result, Results, run, train
+    from orchestrator.api import (
+        ExperimentProgress,
+        ExperimentResult,
+        JobProgress,
+        Result,
+        Results,
+        run,
+        train,
+    )
     from orchestrator.core.errors import (
         AlteredRobotWarning,
         ChangedError,
@@ -53,7 +61,15 @@ __all__ = [
     "train",
 ]
 
-_IN_API = ("ExperimentProgress", "ExperimentResult", "JobProgress", "Result", "Results", "run", "train")
+_IN_API = (
+    "ExperimentProgress",
+    "ExperimentResult",
+    "JobProgress",
+    "Result",
+    "Results",
+    "run",
+    "train",
+)
 _MODULES = {
     **dict.fromkeys(_IN_API, "orchestrator.api"),
     **dict.fromkeys(("Search", "TrialResult"), "orchestrator.search_api"),

@@ -6,7 +6,8 @@ from orchestrator.core.process_setup import block_checkpoint_signal, set_up_proc
 
 
 def main() -> None:
-    # Until there is something to save, Ctrl-C ends the process at once, without a traceback from an import.
+    # Until there is something to save, Ctrl-C ends the process at once, without a traceback from an
+    # import.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     block_checkpoint_signal()  # `run` handles it

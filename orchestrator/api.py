@@ -1,8 +1,8 @@
 """The ``run`` command as functions, for scripts, notebooks and searches over robots.
 
-Both functions run the supervisor in the calling thread and return when it has ended. Every training has its own
-process, as with the command: no ``if __name__ == "__main__"`` is needed, a running event loop is not disturbed, and
-no process or open file remains.
+Both functions run the supervisor in the calling thread and return when it has ended. Every training
+has its own process, as with the command: no ``if __name__ == "__main__"`` is needed, a running
+event loop is not disturbed, and no process or open file remains.
 """
 
 from __future__ import annotations
@@ -42,7 +42,15 @@ from orchestrator.terminal.background_output import in_background
 from orchestrator.terminal.live_table import LineReporter
 from orchestrator.terminal.notebook_view import NotebookReporter, is_notebook
 
-__all__ = ["ExperimentProgress", "ExperimentResult", "JobProgress", "Result", "Results", "run", "train"]
+__all__ = [
+    "ExperimentProgress",
+    "ExperimentResult",
+    "JobProgress",
+    "Result",
+    "Results",
+    "run",
+    "train",
+]
 
 StrPath = str | os.PathLike[str]
 OnResult = Callable[[Result], object]
@@ -70,27 +78,38 @@ def run(
 
     :param jobs: path of the job file.
     :param run_dir: directory for all results; the default is ``runs/<name>``, as with the command.
-    :param overrides: settings of all jobs, as with ``--set``; they win over what a job sets: ``{"ppo.n_steps": 512}``.
+    :param overrides: settings of all jobs, as with ``--set``; they win over what a job sets:
+        ``{"ppo.n_steps": 512}``.
     :param fresh: start over, as with ``--fresh``; an existing run directory is renamed and kept.
-    :param on_change: what to do with jobs that have run and are declared differently now, as with ``--on-change``.
+    :param on_change: what to do with jobs that have run and are declared differently now, as with
+        ``--on-change``.
     :param skip_invalid: train the valid robots if others are invalid, as with ``--skip-invalid``.
-    :param executor: what launches the jobs, as with ``--executor``: ``"local"``, ``"ray"`` or ``"slurm"``. The default
-        is the executor of the run before in ``run_dir``, and ``"local"`` for a new run directory.
-    :param ray_address: Ray cluster to use, as with ``--ray-address``: ``"local"``, ``"auto"`` or ``"HOST:PORT"``. The
-        default is that of the run before, or ``"local"``.
-    :param storage: how other machines access the run directory, as with ``--storage``; the default is that of the run
-        before, or ``"auto"``.
-    :param until: time of day or duration by which everything has ended, as with ``--until``: ``"18:00"`` or ``"2h"``.
-    :param show: print one line per event; in a Jupyter notebook, show a table that is updated in place.
-    :param on_result: called with the result of every job as soon as it has ended, in the calling thread; at first with
-        those of jobs that had ended before. An exception in it stops all jobs, resumable, and is raised here.
-    :param on_progress: called about once a second in the same way, with the progress of the running jobs.
-    :raises UsageError: where the command would exit with 2; a SpecError has every problem found. Also if the search of
-        the job file has stopped before its end, when all jobs have ended: the same call goes on with the next trial.
+    :param executor: what launches the jobs, as with ``--executor``: ``"local"``, ``"ray"`` or
+        ``"slurm"``. The default is the executor of the run before in ``run_dir``, and ``"local"``
+        for a new run directory.
+    :param ray_address: Ray cluster to use, as with ``--ray-address``: ``"local"``, ``"auto"`` or
+        ``"HOST:PORT"``. The default is that of the run before, or ``"local"``.
+    :param storage: how other machines access the run directory, as with ``--storage``; the default
+        is that of the run before, or ``"auto"``.
+    :param until: time of day or duration by which everything has ended, as with ``--until``:
+        ``"18:00"`` or ``"2h"``.
+    :param show: print one line per event; in a Jupyter notebook, show a table that is updated in
+        place.
+    :param on_result: called with the result of every job as soon as it has ended, in the calling
+        thread; at first with those of jobs that had ended before. An exception in it stops all
+        jobs, resumable, and is raised here.
+    :param on_progress: called about once a second in the same way, with the progress of the running
+        jobs.
+    :raises UsageError: where the command would exit with 2; a SpecError has every problem found.
+        Also if the search of the job file has stopped before its end, when all jobs have ended: the
+        same call goes on with the next trial.
     :raises DiskFullError: no space is left; every job has stopped, and the same call resumes them.
-    :raises SupervisorError: unexpected error of the supervisor; every job has stopped, and the same call resumes them.
-    :raises ClusterLostError: the head node of the cluster is lost, and its jobs with it; the same call resumes them.
-    :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited; the same call resumes.
+    :raises SupervisorError: unexpected error of the supervisor; every job has stopped, and the same
+        call resumes them.
+    :raises ClusterLostError: the head node of the cluster is lost, and its jobs with it; the same
+        call resumes them.
+    :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited; the
+        same call resumes.
     """
     with python_messages():
         directory(jobs)  # refuses what is no path
@@ -132,34 +151,44 @@ def train(
 ) -> Results:
     """Train a policy for every robot, each in its own process, as many at once as there are cores.
 
-    Results are in the order of ``xmls``, and for each robot in the order of ``seeds``. The result of a robot that
-    cannot be trained has ``ok`` False and the reason in ``error``; the other robots are trained.
+    Results are in the order of ``xmls``, and for each robot in the order of ``seeds``. The result
+    of a robot that cannot be trained has ``ok`` False and the reason in ``error``; the other robots
+    are trained.
 
-    :param xmls: the robots, or a single one: paths of MJCF files, patterns such as ``"robots/*.xml"``, folders (all
-        ``*.xml`` in them), MJCF text, or ``mujoco.MjSpec``. The files of a pattern or folder are sorted by path.
-    :param task: as in a job file; your own module is looked for in the current directory, then in that of the script.
-        The default is ``"auto"`` (chosen from each robot's structure), or no task with ``env`` or ``entry_point``.
-    :param total_timesteps: env_steps of each job; the default is that of the preset, or 200,000 without one.
-    :param run_dir: directory for all results; the default is a new directory in ``runs/``. The same call with the
-        same ``run_dir`` resumes.
-    :param fresh: as for :func:`run`, and so are ``on_change``, ``executor``, ``ray_address``, ``storage``, ``show``,
-        ``on_result`` and ``on_progress``.
-    :param slurm: the table ``[slurm]`` of a job file, for ``executor="slurm"``: ``{"array": 4, "cpus_per_task": 16}``.
-    :param defaults: any further key of ``[defaults]`` in a job file: ``preset="thorough"``, ``n_envs=16``,
-        ``ppo={"n_steps": 512}``.
-    :raises UsageError: when settings that all robots share are invalid, such as an unknown key, a wrong option of
-        a task that is named, or a task that cannot be imported; also when no robot can be trained and the user's own
-        code, or with ``task="auto"`` an option of the task, fails for several robots in the same way.
+    :param xmls: the robots, or a single one: paths of MJCF files, patterns such as
+        ``"robots/*.xml"``, folders (all ``*.xml`` in them), MJCF text, or ``mujoco.MjSpec``. The
+        files of a pattern or folder are sorted by path.
+    :param task: as in a job file; your own module is looked for in the current directory, then in
+        that of the script. The default is ``"auto"`` (chosen from each robot's structure), or no
+        task with ``env`` or ``entry_point``.
+    :param total_timesteps: env_steps of each job; the default is that of the preset, or 200,000
+        without one.
+    :param run_dir: directory for all results; the default is a new directory in ``runs/``. The same
+        call with the same ``run_dir`` resumes.
+    :param fresh: as for :func:`run`, and so are ``on_change``, ``executor``, ``ray_address``,
+        ``storage``, ``show``, ``on_result`` and ``on_progress``.
+    :param slurm: the table ``[slurm]`` of a job file, for ``executor="slurm"``: ``{"array": 4,
+        "cpus_per_task": 16}``.
+    :param defaults: any further key of ``[defaults]`` in a job file: ``preset="thorough"``,
+        ``n_envs=16``, ``ppo={"n_steps": 512}``.
+    :raises UsageError: when settings that all robots share are invalid, such as an unknown key, a
+        wrong option of a task that is named, or a task that cannot be imported; also when no robot
+        can be trained and the user's own code, or with ``task="auto"`` an option of the task, fails
+        for several robots in the same way.
     :raises DiskFullError: no space is left; every job has stopped.
     :raises SupervisorError: an unexpected error of the supervisor; every job has stopped.
     :raises ClusterLostError: the head node of the cluster is lost, and its jobs with it.
     :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited.
     """
     if "matrix" in defaults:
-        raise UsageError("train: matrix belongs in a job file; call train once for each of its points")
+        raise UsageError(
+            "train: matrix belongs in a job file; call train once for each of its points"
+        )
     refuse_unknown("train", defaults, list(train.__kwdefaults__ or ()))
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
-        raise UsageError(f"seeds={seeds!r}: expected a sequence of whole numbers, such as [0, 1, 2]")
+        raise UsageError(
+            f"seeds={seeds!r}: expected a sequence of whole numbers, such as [0, 1, 2]"
+        )
     seeds = list(seeds)
     with contextlib.ExitStack() as stack, python_messages():
         folder = functools.cache(lambda: Path(stack.enter_context(TemporaryFolder())))
@@ -188,7 +217,12 @@ def train(
             shared["task"] = task
         results = {
             (robot.name, seed): Result(
-                ok=False, error=robot.fault, xml=robot.xml, index=robot.index, seed=seed, state="FAILED"
+                ok=False,
+                error=robot.fault,
+                xml=robot.xml,
+                index=robot.index,
+                seed=seed,
+                state="FAILED",
             )
             for robot in robots
             for seed in seeds
@@ -196,18 +230,27 @@ def train(
         }
         experiment = None
         if declared := [robot.entry() for robot in robots if not robot.fault]:
-            data = {"name": plain(root.name), "on_invalid": "skip", "defaults": shared, "jobs": declared}
+            data = {
+                "name": plain(root.name),
+                "on_invalid": "skip",
+                "defaults": shared,
+                "jobs": declared,
+            }
             if slurm is not None:
                 data["slurm"] = slurm
             base = code_folder(shared.get("entry_point") or shared.get("env") or task) or root
             experiment = from_mapping(data, source="orchestrator.train", base=base)
-            experiment = dataclasses.replace(experiment, unnamed={one.file: one for one in robots if one.label})
+            experiment = dataclasses.replace(
+                experiment, unnamed={one.file: one for one in robots if one.label}
+            )
         if on_result is not None:
             for result in results.values():
                 with users_code.in_this_process():
                     on_result(result)
         if experiment is not None:
-            to_result = functools.partial(_result_of_robot, RunPaths(root), {robot.name: robot for robot in robots})
+            to_result = functools.partial(
+                _result_of_robot, RunPaths(root), {robot.name: robot for robot in robots}
+            )
             indices = {robot.name: robot.index for robot in robots}
             callbacks = _callbacks(to_result, on_result, on_progress, indices)
             finished = _finish(experiment, options, show=show, callbacks=callbacks)
@@ -218,14 +261,18 @@ def train(
 
 def init_argument(init: Any) -> Any:
     """``init`` with an absolute path, if it is one."""
-    if isinstance(init, os.PathLike) or (isinstance(init, str) and init.strip() not in ("", "none")):
+    if isinstance(init, os.PathLike) or (
+        isinstance(init, str) and init.strip() not in ("", "none")
+    ):
         init = os.fsdecode(init)
         return init if init.startswith("job:") else str(absolute(Path(init)))
     return init
 
 
 def refuse_unknown(caller: str, keys: Iterable[str], arguments: Sequence[str]) -> None:
-    """Refuse what is no key of a job, but like one of the ``arguments``. The job file refuses the others."""
+    """Refuse what is no key of a job, but like one of the ``arguments``. The job file refuses the
+    others.
+    """
     for key in set(keys) - Settings.model_fields.keys():
         if (near := suggestion(key, [*Settings.model_fields, *arguments])) in arguments:
             raise UsageError(f'{caller}: {plain(key)}: unknown argument; did you mean "{near}"?')
@@ -247,7 +294,9 @@ def checked_lanes(max_parallel: MaxParallel) -> MaxParallel:
     return int(max_parallel)
 
 
-def _result_of_robot(paths: RunPaths, robots: Mapping[str, RobotArgument], row: SummaryRow) -> Result:
+def _result_of_robot(
+    paths: RunPaths, robots: Mapping[str, RobotArgument], row: SummaryRow
+) -> Result:
     if (robot := robots.get(row["name"])) is None:  # `reload` has added it
         return result_of(paths, row)
     return result_of(paths, {**row, "xml": robot.xml}, robot.index)
@@ -268,18 +317,28 @@ def _callbacks(
 
 
 def finish(
-    experiment: Experiment, options: run_plan.RunOptions, *, show: bool, callbacks: CallbackReporter | None
+    experiment: Experiment,
+    options: run_plan.RunOptions,
+    *,
+    show: bool,
+    callbacks: CallbackReporter | None,
 ) -> ExperimentResult:
     """Run ``experiment``; its results are in the order of its jobs."""
     finished = _finish(experiment, options, show=show, callbacks=callbacks)
     order = {job.job_id: index for index, job in enumerate(experiment.jobs)}
     rows = sorted(finished.rows, key=lambda row: order.get(row["job_id"], len(order)))
     results = tuple(result_of(finished.paths, row) for row in rows)
-    return ExperimentResult(run_dir=finished.paths.root, results=results, exit_code=finished.exit_code)
+    return ExperimentResult(
+        run_dir=finished.paths.root, results=results, exit_code=finished.exit_code
+    )
 
 
 def _finish(
-    experiment: Experiment, options: run_plan.RunOptions, *, show: bool, callbacks: CallbackReporter | None
+    experiment: Experiment,
+    options: run_plan.RunOptions,
+    *,
+    show: bool,
+    callbacks: CallbackReporter | None,
 ) -> session.RunResult:
     root, begun = options.run_dir, time.monotonic()
     experiment, options = search_process.on_change_applied(experiment, options)
@@ -293,7 +352,9 @@ def _finish(
             if callbacks is not None and error is callbacks.error:
                 error.add_note(f"The experiment was stopped. {_advice(root)}")
             elif isinstance(error, KeyboardInterrupt):
-                raise RunInterrupted(root, f"stopped before anything was launched. {_advice(root)}") from None
+                raise RunInterrupted(
+                    root, f"stopped before anything was launched. {_advice(root)}"
+                ) from None
             raise
         succeeded = sum(row["state"] == "SUCCEEDED" for row in finished.rows)
         text = f"{succeeded:,} of {count(len(finished.rows), 'job')} succeeded, {duration(time.monotonic() - begun)}"
@@ -304,7 +365,9 @@ def _finish(
         raise RunInterrupted(root, f"stopped; {jobs} not finished. {_advice(root)}")
     if finished.search_problem:
         problem = f"{root}: the search has stopped: {finished.search_problem}. {text}; the results are kept"
-        raise UsageError(f"{problem}. Correct the cause: the next trial stays the same. {_advice(root)}")
+        raise UsageError(
+            f"{problem}. Correct the cause: the next trial stays the same. {_advice(root)}"
+        )
     return finished
 
 
@@ -315,9 +378,15 @@ def directory(path: StrPath) -> Path:
 
 
 def code_folder(name: object) -> Path | None:
-    """Where the module of ``"module:Class"`` is looked for: the current directory, or the script's if it is there."""
+    """Where the module of ``"module:Class"`` is looked for: the current directory, or the script's
+    if it is there.
+    """
     main = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-    script = Path(main).resolve().parent if Path(main).is_absolute() else Path(sys.path[0] if sys.path else "")
+    script = (
+        Path(main).resolve().parent
+        if Path(main).is_absolute()
+        else Path(sys.path[0] if sys.path else "")
+    )
     here = current_directory()
     module = str(name or "").partition(":")[0].partition(".")[0]
 
@@ -353,7 +422,9 @@ class PythonReporter(DetachableReporter):
 
 
 class WarningReporter(SilentReporter):
-    """Shows as Python warnings what a silent call waits for, and what ``on_change="extend"`` cannot do."""
+    """Shows as Python warnings what a silent call waits for, and what ``on_change="extend"`` cannot
+    do.
+    """
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         if kind == "waiting" or facts.get("extended"):
@@ -379,7 +450,9 @@ def python_messages() -> Iterator[None]:
     try:
         yield
     except OrchestratorError as error:
-        error.args = tuple(in_python(text) if isinstance(text, str) else text for text in error.args)
+        error.args = tuple(
+            in_python(text) if isinstance(text, str) else text for text in error.args
+        )
         raise
 
 
@@ -391,7 +464,11 @@ def in_python(message: str) -> str:
             return f"{match['flag'].replace('-', '_')}=True"
         if match["option"]:
             name = match["option"].replace("-", "_")
-            return f'{name}="{match["value"]}"' if match["value"] else f"{name}={match['number']}".removesuffix("=None")
+            return (
+                f'{name}="{match["value"]}"'
+                if match["value"]
+                else f"{name}={match['number']}".removesuffix("=None")
+            )
         if match["until"]:
             return f'until="{match["until"]}"'
         if match["absent"]:

@@ -1,6 +1,8 @@
-"""The command line: the application, its commands, and how every error becomes a message and an exit code.
+"""The command line: the application, its commands, and how every error becomes a message and an
+exit code.
 
-A new command is a decorated function in one of the modules of :data:`COMMANDS`, or a new module named there.
+A new command is a decorated function in one of the modules of :data:`COMMANDS`, or a new module
+named there.
 """
 
 from __future__ import annotations
@@ -36,7 +38,14 @@ DISTRIBUTION = "mujoco-orchestrator"
 _EMPTY_OPTION = re.compile(r"--[\w-]+=")
 COMMANDS = (
     *(authoring_commands, run_command, control_commands),
-    *(search_commands, track_commands, experiment_commands, web_commands, inspection_commands, measurement_commands),
+    *(
+        search_commands,
+        track_commands,
+        experiment_commands,
+        web_commands,
+        inspection_commands,
+        measurement_commands,
+    ),
 )
 
 app = typer.Typer(
@@ -49,8 +58,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for module in COMMANDS:
-    for command in module.app.registered_commands:  # lines of a docstring are no lines of a terminal
-        paragraphs = inspect.cleandoc(command.callback.__doc__ or "").split("\n\n") if command.callback else []
+    for (
+        command
+    ) in module.app.registered_commands:  # lines of a docstring are no lines of a terminal
+        paragraphs = (
+            inspect.cleandoc(command.callback.__doc__ or "").split("\n\n")
+            if command.callback
+            else []
+        )
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     app.add_typer(module.app)
 app.add_typer(cluster_commands.app, name="cluster")
@@ -68,10 +83,15 @@ def _show_version(is_asked: bool) -> None:
 @app.callback()
 def orchestrator(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """Train many reinforcement-learning policies at once, each in a supervised process on its own CPU cores."""
+    """Train many reinforcement-learning policies at once, each in a supervised process on its own
+    CPU cores.
+    """
 
 
 def _fail(message: str, code: int) -> NoReturn:
@@ -82,22 +102,31 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
-    """An empty path would be the current directory, and an empty name of a job the beginning of every name.
+    """An empty path would be the current directory, and an empty name of a job the beginning of
+    every name.
 
     :raises UsageError: there is one.
     """
     for number, argument in enumerate(arguments, 1):
         if not argument or _EMPTY_OPTION.fullmatch(argument):
             named = f"{argument} has no value" if argument else f"argument {number} is empty"
-            raise UsageError(f"{named}; expected a value. Perhaps a variable of the shell in its place is not set")
+            raise UsageError(
+                f"{named}; expected a value. Perhaps a variable of the shell in its place is not set"
+            )
 
 
 def main() -> None:
-    """Entry point of the program: every :class:`OrchestratorError` becomes its message and its exit code."""
-    os.umask(os.umask(0o077) | 0o002)  # the user's own umask, but nothing is ever writable by everybody
+    """Entry point of the program: every :class:`OrchestratorError` becomes its message and its exit
+    code.
+    """
+    os.umask(
+        os.umask(0o077) | 0o002
+    )  # the user's own umask, but nothing is ever writable by everybody
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a name that the terminal cannot show is no reason to fail
+            stream.reconfigure(
+                errors="replace"
+            )  # a name that the terminal cannot show is no reason to fail
     try:
         _refuse_empty(sys.argv[1:])
         app(prog_name=PROGRAM)

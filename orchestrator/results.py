@@ -22,19 +22,25 @@ class Result:
     :ivar ok: whether there is a trained policy.
     :ivar error: why there is none; None if there is one.
     :ivar job_id: name of the job; None for a robot whose file name cannot be printed.
-    :ivar xml: the robot's file; None without one, also where it was given as MJCF text or ``MjSpec``.
-    :ivar index: position of the robot in the ``xmls`` of :func:`orchestrator.train`, ``xmls[result.index]``; of a
-        pattern or folder for each of its files. None in :func:`orchestrator.run`.
+    :ivar xml: the robot's file; None without one, also where it was given as MJCF text or
+        ``MjSpec``.
+    :ivar index: position of the robot in the ``xmls`` of :func:`orchestrator.train`,
+        ``xmls[result.index]``; of a pattern or folder for each of its files. None in
+        :func:`orchestrator.run`.
     :ivar seed: seed of the training.
-    :ivar state: ``"SUCCEEDED"``, ``"FAILED"``, ``"CANCELLED"``, ``"PAUSED"``, or ``"PENDING"`` if it was stopped.
-    :ivar ep_rew_mean: mean return of the last episodes of training (Stable-Baselines3's ``rollout/ep_rew_mean``).
+    :ivar state: ``"SUCCEEDED"``, ``"FAILED"``, ``"CANCELLED"``, ``"PAUSED"``, or ``"PENDING"`` if
+        it was stopped.
+    :ivar ep_rew_mean: mean return of the last episodes of training (Stable-Baselines3's
+        ``rollout/ep_rew_mean``).
     :ivar eval_mean: mean deterministic return over ``eval_episodes`` episodes after training.
-    :ivar measures: means of the task's measures over the same episodes, by name with unit, such as ``distance_m`` of
-        ``forward``. Empty if the job was not evaluated or its task reports none; see docs/evaluation.md.
+    :ivar measures: means of the task's measures over the same episodes, by name with unit, such as
+        ``distance_m`` of ``forward``. Empty if the job was not evaluated or its task reports none;
+        see docs/evaluation.md.
     :ivar env_steps: control steps trained, summed over environments and ranks.
     :ivar wall_s: seconds over all attempts.
     :ivar model: ``model.zip``, for ``stable_baselines3.PPO.load``.
-    :ivar vecnormalize: normalisation statistics, for ``VecNormalize.load``; None if normalisation was off.
+    :ivar vecnormalize: normalisation statistics, for ``VecNormalize.load``; None if normalisation
+        was off.
     :ivar job_dir: directory of all files of the job.
     """
 
@@ -57,8 +63,9 @@ class Result:
     def fitness(self, *, default: float = -math.inf) -> float:
         """One number to compare policies by.
 
-        It is ``eval_mean``, the mean deterministic return after training, or ``ep_rew_mean`` if the policy was not
-        evaluated. It is ``default`` if the job has not succeeded, or if no episode has ended.
+        It is ``eval_mean``, the mean deterministic return after training, or ``ep_rew_mean`` if the
+        policy was not evaluated. It is ``default`` if the job has not succeeded, or if no episode
+        has ended.
         """
         value = fitness(self.eval_mean, self.ep_rew_mean)
         return value if self.ok and value is not None else default
@@ -84,10 +91,11 @@ class Results(list[Result]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentResult(Sequence[Result]):
-    """Result of an experiment: a sequence of results in the order of the job file, which takes job ids as well.
+    """Result of an experiment: a sequence of results in the order of the job file, which takes job
+    ids as well.
 
-    ``result[0]`` is the first, ``result["hopper-s0"]`` that of the job, and ``"hopper-s0" in result`` says whether
-    there is one.
+    ``result[0]`` is the first, ``result["hopper-s0"]`` that of the job, and ``"hopper-s0" in
+    result`` says whether there is one.
     """
 
     run_dir: Path
@@ -126,7 +134,9 @@ class ExperimentResult(Sequence[Result]):
         for result in self.results:
             if result.job_id == key:
                 return result
-        raise KeyError(f"no job {key}; `[result.job_id for result in …]` shows the job ids of this experiment")
+        raise KeyError(
+            f"no job {key}; `[result.job_id for result in …]` shows the job ids of this experiment"
+        )
 
     def _repr_html_(self) -> str:
         return results_html(self.results)

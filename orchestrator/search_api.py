@@ -35,11 +35,13 @@ class TrialResult:
 
     :ivar number: of the trial, from 0 on.
     :ivar point: the value of every key of the space.
-    :ivar value: by which trials are compared: the first of ``values``; None if the trial failed or is not over.
+    :ivar value: by which trials are compared: the first of ``values``; None if the trial failed or
+        is not over.
     :ivar values: one for each objective.
     :ivar env_steps: of all of its trainings together.
     :ivar parent: the trial whose policy it started from; None: it started from nothing.
-    :ivar reevaluates: the trial whose point is trained again from nothing, with other seeds; None: it is no such trial.
+    :ivar reevaluates: the trial whose point is trained again from nothing, with other seeds; None:
+        it is no such trial.
     :ivar error: why it failed.
     :ivar results: of its trainings, one for each seed.
     """
@@ -69,10 +71,12 @@ class Search:
         print(search.best(5))
 
     :param xml: path of an MJCF file, or ``"module:function"`` that makes the robot of each point.
-    :param space: what varies: dotted keys of a job, each with ``low`` and ``high``, or with ``choices``.
-    :param run_dir: directory for all results; the default is a new directory in ``runs/``. A search with the same
-        directory resumes.
-    :param settings: keys of ``[search]`` (``sampler``, ``objective``, ``trials``, …), and those of a job.
+    :param space: what varies: dotted keys of a job, each with ``low`` and ``high``, or with
+        ``choices``.
+    :param run_dir: directory for all results; the default is a new directory in ``runs/``. A search
+        with the same directory resumes.
+    :param settings: keys of ``[search]`` (``sampler``, ``objective``, ``trials``, …), and those of
+        a job.
     :raises UsageError: a setting is invalid.
     """
 
@@ -89,7 +93,9 @@ class Search:
         new = Path("runs") / f"search-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
         self.run_dir = api.directory(run_dir or new)
         """Directory of all results."""
-        table = _without_none({key: value for key, value in settings.items() if key in SearchTable.model_fields})
+        table = _without_none(
+            {key: value for key, value in settings.items() if key in SearchTable.model_fields}
+        )
         job = {key: value for key, value in settings.items() if key not in SearchTable.model_fields}
         entry = {"name": job.pop("name")} if "name" in job else {}
         api.refuse_unknown("Search", job, [*SearchTable.model_fields, "max_parallel", "run_dir"])
@@ -98,10 +104,14 @@ class Search:
         if not {"task", "env", "entry_point"} & job.keys():
             job["task"] = "auto"
         if not isinstance(xml, str | os.PathLike):
-            raise UsageError(f'Search: xml={xml!r:.60}; expected a path, or a function as "module:function"')
+            raise UsageError(
+                f'Search: xml={xml!r:.60}; expected a path, or a function as "module:function"'
+            )
         xml = os.fsdecode(xml)
         if xml.lstrip().startswith("<"):
-            raise UsageError("Search: xml is MJCF text; expected a path: write it to a file that stays")
+            raise UsageError(
+                "Search: xml is MJCF text; expected a path: write it to a file that stays"
+            )
         data = {
             "name": plain(self.run_dir.name),
             "defaults": job,
@@ -110,25 +120,38 @@ class Search:
         }
         with api.python_messages():
             here = current_directory()
-            named = [xml if is_maker(xml) else None, *(job.get(key) for key in CODE), table.get("sampler")]
-            folders = (api.code_folder(name) for name in named if isinstance(name, str) and ":" in name)
+            named = [
+                xml if is_maker(xml) else None,
+                *(job.get(key) for key in CODE),
+                table.get("sampler"),
+            ]
+            folders = (
+                api.code_folder(name) for name in named if isinstance(name, str) and ":" in name
+            )
             base = next((folder for folder in folders if folder != here), here) or self.run_dir
             if base != here and xml.strip() and not (is_maker(xml) or xml.startswith(MENAGERIE)):
                 data["jobs"] = [{**entry, "xml": str(absolute(xml))}]
-            self._experiment: Experiment = from_mapping(data, source="orchestrator.Search", base=base)
+            self._experiment: Experiment = from_mapping(
+                data, source="orchestrator.Search", base=base
+            )
 
-    def run(self, *, show: bool = False, fresh: bool = False, on_change: OnChange = "refuse") -> ExperimentResult:
+    def run(
+        self, *, show: bool = False, fresh: bool = False, on_change: OnChange = "refuse"
+    ) -> ExperimentResult:
         """Run the search, or resume it. Returns the results of all of its trainings.
 
         :param show: as in :func:`orchestrator.train`, and so is ``fresh``.
-        :param on_change: if another search has begun in the run directory: ``"refuse"``; ``"restart"``, to start over;
-            or ``"keep"``, to go on with the earlier one.
-        :raises UsageError: the space does not fit the robot, or another search has begun in the run directory. Also if
-            the search has stopped before its end, for example because a sampler of yours has raised. All of its jobs
-            have then ended, :meth:`trials` has their results, and the same call goes on with the same next trial.
+        :param on_change: if another search has begun in the run directory: ``"refuse"``;
+            ``"restart"``, to start over; or ``"keep"``, to go on with the earlier one.
+        :raises UsageError: the space does not fit the robot, or another search has begun in the run
+            directory. Also if the search has stopped before its end, for example because a sampler
+            of yours has raised. All of its jobs have then ended, :meth:`trials` has their results,
+            and the same call goes on with the same next trial.
         :raises DiskFullError: no space is left; every job has stopped, and the same call resumes.
-        :raises SupervisorError: unexpected error of the supervisor; every job has stopped, and the same call resumes.
-        :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited; the same call resumes.
+        :raises SupervisorError: unexpected error of the supervisor; every job has stopped, and the
+            same call resumes.
+        :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited; the
+            same call resumes.
         """
         with api.python_messages():
             options = run_plan.RunOptions(
@@ -148,13 +171,16 @@ class Search:
         return self._read(lambda reader: reader.history.trials)[1]
 
     def best(self, count: int = 5) -> list[TrialResult]:
-        """Finished trials, the best first; of several objectives those that no other surpasses in all of them.
+        """Finished trials, the best first; of several objectives those that no other surpasses in
+        all of them.
 
         Trials that repeat the best from nothing are not among them; :meth:`trials` has them.
         """
         return self._read(lambda reader: reader.best(count))[1]
 
-    def _read(self, chosen: Callable[[TrialReader], Sequence[Trial]]) -> tuple[Sequence[str], list[TrialResult]]:
+    def _read(
+        self, chosen: Callable[[TrialReader], Sequence[Trial]]
+    ) -> tuple[Sequence[str], list[TrialResult]]:
         """The objectives of the search in the run directory, and those of its trials."""
         paths = run_directory.existing(self.run_dir)
         reader = TrialReader.of(paths)
@@ -172,29 +198,43 @@ class Search:
                     parent=trial.parent,
                     reevaluates=trial.reevaluates,
                     error=trial.why or None,
-                    results=tuple(result_of(paths, ledger.summary_of(job_id)) for job_id in trial.jobs),
+                    results=tuple(
+                        result_of(paths, ledger.summary_of(job_id)) for job_id in trial.jobs
+                    ),
                 )
                 for trial in chosen(reader)
             ]
 
     def to_dataframe(self) -> Any:
-        """A :class:`pandas.DataFrame` with a row for each trial: its number, its point, and its values.
+        """A :class:`pandas.DataFrame` with a row for each trial: its number, its point, and its
+        values.
 
-        The columns of values are named as the objectives of the search that has run in the run directory.
+        The columns of values are named as the objectives of the search that has run in the run
+        directory.
 
         :raises UsageError: pandas is not installed.
         """
         try:
             pandas = import_module("pandas")
         except ImportError as error:
-            raise UsageError(f"Search.to_dataframe needs pandas ({error}); `pip install pandas` installs it") from None
+            raise UsageError(
+                f"Search.to_dataframe needs pandas ({error}); `pip install pandas` installs it"
+            ) from None
         objectives, trials = self._read(lambda reader: reader.history.trials)
-        others = [name for name in ("env_steps", "parent", "reevaluates", "error") if name not in objectives]
+        others = [
+            name
+            for name in ("env_steps", "parent", "reevaluates", "error")
+            if name not in objectives
+        ]
         rows = [
             {
                 "trial": trial.number,
                 **trial.point,
-                **(dict(zip(objectives, trial.values, strict=True)) if trial.values else dict.fromkeys(objectives)),
+                **(
+                    dict(zip(objectives, trial.values, strict=True))
+                    if trial.values
+                    else dict.fromkeys(objectives)
+                ),
                 **{name: getattr(trial, name) for name in others},
             }
             for trial in trials

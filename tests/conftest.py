@@ -1,4 +1,5 @@
-"""Lets tests import the helper modules beside them (pytest's importlib mode does not), and fixtures shared by files."""
+"""Lets tests import the helper modules beside them (pytest's importlib mode does not), and fixtures
+shared by files."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
-# A training in the test's process has the bits of a worker's only if numpy's BLAS has as many threads as there: one.
+# A training in the test's process has the bits of a worker's only if numpy's BLAS has as many
+# threads as there: one.
 with pytest.MonkeyPatch.context() as patch:
     patch.setenv("OPENBLAS_NUM_THREADS", "1")
     import numpy  # noqa: F401  # reads it now; processes that tests start do not inherit it
@@ -29,33 +31,45 @@ with pytest.MonkeyPatch.context() as patch:
 import command_helpers as commands
 from command_helpers import Experiment
 from ray_helpers import ray_cluster, ray_nodes
-from slurm_helpers import _lasting_pilot, fake_slurm, slurm_cluster, slurm_pilots, slurm_scene, slurm_scenes
+from slurm_helpers import (
+    _lasting_pilot,
+    fake_slurm,
+    slurm_cluster,
+    slurm_pilots,
+    slurm_scene,
+    slurm_scenes,
+)
 
 from orchestrator.worker.runtime import startup
 
-# A script's background job has SIGINT ignored, `nohup` SIGHUP: the commands under test would respect that.
+# A script's background job has SIGINT ignored, `nohup` SIGHUP: the commands under test would
+# respect that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# The index of experiments: that of the user is none of the tests' business. Workers of pytest-xdist inherit it.
+# The index of experiments: that of the user is none of the tests' business. Workers of pytest-xdist
+# inherit it.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="state-of-tests-")
     atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # The CPUs that runs of tests hold are none of other runs' business, and the other way round.
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ["ORCHESTRATOR_CPU_HOLDERS"] = os.path.join(os.environ["XDG_STATE_HOME"], "cpu-holders")  # noqa: PTH118
+    os.environ["ORCHESTRATOR_CPU_HOLDERS"] = f"{os.environ['XDG_STATE_HOME']}/cpu-holders"
 
-# Otherwise every `learn()` of stock Stable-Baselines3 in a test leaves a folder in the temporary directory.
+# Otherwise every `learn()` of stock Stable-Baselines3 in a test leaves a folder in the temporary
+# directory.
 os.environ.setdefault("SB3_LOGDIR", tempfile.gettempdir())
 
 TESTS = Path(__file__).parent
 
-# Tests start thousands of processes: where Python keeps no compiled files, each would compile what it imports of it.
+# Tests start thousands of processes: where Python keeps no compiled files, each would compile what
+# it imports of it.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     compileall.compile_dir(TESTS.parent / "orchestrator", quiet=2)
 
-# What is imported while tests are collected is compiled once, also where Python was told to keep no compiled files.
+# What is imported while tests are collected is compiled once, also where Python was told to keep no
+# compiled files.
 KEEPS_NO_BYTECODE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
 
 __all__ = [
@@ -76,30 +90,44 @@ __all__ = [
 FULL = ("ray", "slurm", "ranks", "bench", "soak", "gpu")
 """Folders of tests that run with ``--full`` only, or where they are named on the command line."""
 TIERS = ("ray", "bench", "soak", "ranks", "slurm", "e2e", "process", "training", "unit")
-"""Folders in the order in which their tests start: long files first, so that no worker ends long after the others.
+"""Folders in the order in which their tests start: long files first, so that no worker ends long
+after the others.
 
-Tests of clusters mostly wait. So those of Slurm start behind others, which use the processors beside Ray's.
+Tests of clusters mostly wait. So those of Slurm start behind others, which use the processors
+beside Ray's.
 """
-LONG = ("test_fuzz_readers.py", "test_learning_comparison.py", "test_report.py", "test_supervisor.py")
+LONG = (
+    "test_fuzz_readers.py",
+    "test_learning_comparison.py",
+    "test_report.py",
+    "test_supervisor.py",
+)
 """Files that start first within the last of these folders, for the same reason."""
 TOGETHER = ("ray", "slurm", "bench", "gpu")
-"""Folders whose tests share one worker of pytest-xdist: they share a cluster or a GPU, or measure on their own CPUs."""
+"""Folders whose tests share one worker of pytest-xdist: they share a cluster or a GPU, or measure
+on their own CPUs."""
 OWN_CLUSTERS = ("cluster_commands", "cluster_document", "cluster_network", "two_drivers")
-"""Files with clusters of their own. They may run beside the shared one: on another worker, one after another."""
+"""Files with clusters of their own. They may run beside the shared one: on another worker, one
+after another."""
 GROUPS = {
     **{f"ray/test_{name}.py": "clusters" for name in OWN_CLUSTERS},
-    **dict.fromkeys(("process/test_executors.py", "ranks/test_ranks_nodes.py"), "ray"),  # they need the shared one
+    **dict.fromkeys(
+        ("process/test_executors.py", "ranks/test_ranks_nodes.py"), "ray"
+    ),  # they need the shared one
 }
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--full", action="store_true", help="run the slow tests too, not their small variants, and tests/{ray,ranks,…}"
+        "--full",
+        action="store_true",
+        help="run the slow tests too, not their small variants, and tests/{ray,ranks,…}",
     )
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two workers more than cores, because some tests wait; with ``--full`` three, as those of clusters mostly do."""
+    """Two workers more than cores, because some tests wait; with ``--full`` three, as those of
+    clusters mostly do."""
     return len(os.sched_getaffinity(0)) + 2 + bool(config.getoption("--full"))
 
 
@@ -114,10 +142,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Import what tests import as fast as a worker of ours does: every worker of pytest-xdist collects all of them.
+    """Import what tests import as fast as a worker of ours does: every worker of pytest-xdist
+    collects all of them.
 
-    What is imported stays, so the garbage collector would walk it in vain. It is not frozen: Hypothesis, where it is
-    imported later, looks for those who refer to a generator of random numbers.
+    What is imported stays, so the garbage collector would walk it in vain. It is not frozen:
+    Hypothesis, where it is imported later, looks for those who refer to a generator of random
+    numbers.
     """
     gc.disable()
     try:
@@ -128,7 +158,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """What tests import keeps compiled files no longer: they write modules of one name and size in the same second."""
+    """What tests import keeps compiled files no longer: they write modules of one name and size in
+    the same second."""
     sys.dont_write_bytecode = KEEPS_NO_BYTECODE
 
 
@@ -139,21 +170,33 @@ def _named(config: pytest.Config) -> set[Path]:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not even import the folders of the full tier, unless they are asked for or named."""
-    if config.getoption("--full") or collection_path.parent != TESTS or collection_path.name not in FULL:
+    if (
+        config.getoption("--full")
+        or collection_path.parent != TESTS
+        or collection_path.name not in FULL
+    ):
         return None
     return None if any(path.is_relative_to(collection_path) for path in _named(config)) else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the full tier unless it is asked for, or a file or folder of it is named; with it, small variants."""
+    """Leave out the full tier unless it is asked for, or a file or folder of it is named; with it,
+    small variants."""
     full, named = config.getoption("--full"), _named(config)
     left_out = "small" if full else "full"
     deselected = {
-        item for item in items if item.get_closest_marker(left_out) and not named & {item.path, item.path.parent}
+        item
+        for item in items
+        if item.get_closest_marker(left_out) and not named & {item.path, item.path.parent}
     }
     config.hook.pytest_deselected(items=list(deselected))
     items[:] = [item for item in items if item not in deselected]
-    items.sort(key=lambda item: (TIERS.index(_tier(item)) if _tier(item) in TIERS else 0, item.path.name not in LONG))
+    items.sort(
+        key=lambda item: (
+            TIERS.index(_tier(item)) if _tier(item) in TIERS else 0,
+            item.path.name not in LONG,
+        )
+    )
 
 
 def _tier(item: pytest.Item) -> str:
@@ -161,7 +204,8 @@ def _tier(item: pytest.Item) -> str:
 
 
 class FileScheduling(LoadScopeScheduling):
-    """The tests of a file run on one worker, which sets up their fixtures once; so do those of some folders."""
+    """The tests of a file run on one worker, which sets up their fixtures once; so do those of some
+    folders."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = Path(nodeid.partition("::")[0])
@@ -175,7 +219,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileSch
 
 @pytest.fixture(scope="session")
 def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    """Two robots trained by the command; not to be changed. The workers of pytest-xdist share it."""
+    """Two robots trained by the command; not to be changed. The workers of pytest-xdist share
+    it."""
     base = tmp_path_factory.getbasetemp()
     cwd = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "finished-once"
     cwd.mkdir(exist_ok=True)
@@ -185,7 +230,12 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
             jobs = commands.write_experiment(
                 cwd,
                 {"name": "hopper", "xml": commands.HOPPER, "eval_episodes": 1},
-                {"name": "balancer", "xml": commands.BALANCER, "task": "balance", "eval_episodes": 1},
+                {
+                    "name": "balancer",
+                    "xml": commands.BALANCER,
+                    "task": "balance",
+                    "eval_episodes": 1,
+                },
             )
             done = commands.give("run", jobs, "--run-dir", "run", cwd=cwd)
             assert done.returncode == 0, done.stderr

@@ -1,11 +1,13 @@
-"""Train the same robots with several implementations of PPO, and compare their speed and what they learn.
+"""Train the same robots with several implementations of PPO, and compare their speed and what they
+learn.
 
     python -m benchmarks.contenders speed   --cache DIR --out DIR [--only sb3,fast] [--robots Ant-v5] [--repeats 6]
     python -m benchmarks.contenders returns --cache DIR --out DIR [--only sb3,fast] [--robots Ant-v5] [--seeds 1]
 
-All contenders have one environment, two networks of 64-64 tanh units and Stable-Baselines3's default hyperparameters.
-The contender rl_games_own has the settings that rl_games recommends instead, and fast_wide as many of these as the
-fast learner has. Each training is a process of its own, with one core and one thread.
+All contenders have one environment, two networks of 64-64 tanh units and Stable-Baselines3's
+default hyperparameters. The contender rl_games_own has the settings that rl_games recommends
+instead, and fast_wide as many of these as the fast learner has. Each training is a process of its
+own, with one core and one thread.
 
 speed    The contenders take turns on one core: one training of each is a repeat, in reverse order in every second
          repeat. The first iteration (a rollout and its update) of a training is not counted, as it compiles and warms
@@ -13,13 +15,14 @@ speed    The contenders take turns on one core: one training of each is a repeat
 returns  Longer trainings, --at-once of them on a core each, whose return is reported: the mean of the last 100
          episodes of training, without normalisation or discount. Their speed is not reported.
 
-Both write contenders.json and contenders.md into --out, which then has the results of both. After Ctrl-C, the same
-command resumes: trainings in contenders.json are not repeated, except those of a repeat that was interrupted.
+Both write contenders.json and contenders.md into --out, which then has the results of both. After
+Ctrl-C, the same command resumes: trainings in contenders.json are not repeated, except those of a
+repeat that was interrupted.
 
-sbx, rl_games and torchrl get a virtual environment of their own in the cache folder, from the pinned versions in
-benchmarks/contenders/pins. Together they take about 5 GB. Their torch is the CPU build. Where pip does not find it, set
-PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu. A contender that cannot be installed or that fails is
-a row that says why.
+sbx, rl_games and torchrl get a virtual environment of their own in the cache folder, from the
+pinned versions in benchmarks/contenders/pins. Together they take about 5 GB. Their torch is the CPU
+build. Where pip does not find it, set PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu. A
+contender that cannot be installed or that fails is a row that says why.
 """
 
 from __future__ import annotations
@@ -48,21 +51,46 @@ def options() -> argparse.Namespace:
     )
     cores = sorted(os.sched_getaffinity(0))
     parser.add_argument("part", choices=("speed", "returns"))
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="folder of the virtual environments")
-    parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="folder of the results")
-    parser.add_argument("--only", default=",".join(CONTENDERS), metavar="A,B", help=f"of {','.join(CONTENDERS)}")
-    parser.add_argument("--robots", default=",".join(ROBOTS), metavar="A,B", help=f"of {','.join(ROBOTS)}")
-    parser.add_argument("--repeats", type=int, default=6, help="trainings of each contender for speed (default: 6)")
-    parser.add_argument("--speed-steps", type=int, default=16_384, help="env_steps of these (default: 16384)")
-    parser.add_argument("--seeds", type=int, default=1, help="trainings of each contender for returns (default: 1)")
-    parser.add_argument("--return-steps", type=int, default=1_000_000, help="env_steps of these (default: 1000000)")
-    parser.add_argument("--at-once", type=int, default=1, help="of the trainings for returns (default: 1)")
-    parser.add_argument("--retry", action="store_true", help="train contenders again that have failed before")
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="folder of the virtual environments"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", required=True, help="folder of the results"
+    )
+    parser.add_argument(
+        "--only", default=",".join(CONTENDERS), metavar="A,B", help=f"of {','.join(CONTENDERS)}"
+    )
+    parser.add_argument(
+        "--robots", default=",".join(ROBOTS), metavar="A,B", help=f"of {','.join(ROBOTS)}"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=6, help="trainings of each contender for speed (default: 6)"
+    )
+    parser.add_argument(
+        "--speed-steps", type=int, default=16_384, help="env_steps of these (default: 16384)"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="trainings of each contender for returns (default: 1)"
+    )
+    parser.add_argument(
+        "--return-steps", type=int, default=1_000_000, help="env_steps of these (default: 1000000)"
+    )
+    parser.add_argument(
+        "--at-once", type=int, default=1, help="of the trainings for returns (default: 1)"
+    )
+    parser.add_argument(
+        "--retry", action="store_true", help="train contenders again that have failed before"
+    )
     parsed = parser.parse_args()
     parsed.only, parsed.robots = parsed.only.split(","), parsed.robots.split(",")
-    for option, given, valid in (("only", parsed.only, CONTENDERS), ("robots", parsed.robots, ROBOTS)):
+    for option, given, valid in (
+        ("only", parsed.only, CONTENDERS),
+        ("robots", parsed.robots, ROBOTS),
+    ):
         if unknown := set(given) - set(valid):
-            parser.error(f"--{option} {','.join(sorted(unknown))}: unknown; valid: {','.join(valid)}")
+            parser.error(
+                f"--{option} {','.join(sorted(unknown))}: unknown; valid: {','.join(valid)}"
+            )
     for option in ("repeats", "speed_steps", "seeds", "return_steps", "at_once"):
         if getattr(parsed, option) < 1:
             parser.error(f"--{option.replace('_', '-')} {getattr(parsed, option)}: at least 1")
@@ -74,8 +102,11 @@ def options() -> argparse.Namespace:
     return parsed
 
 
-def installed(names: Sequence[str], cache: Path, failed: Callable[[str, str], None]) -> dict[str, Path]:
-    """The interpreters of the contenders, by name; ``failed`` is called with the name and the reason of others."""
+def installed(
+    names: Sequence[str], cache: Path, failed: Callable[[str, str], None]
+) -> dict[str, Path]:
+    """The interpreters of the contenders, by name; ``failed`` is called with the name and the
+    reason of others."""
     pythons = {}
     for name in names:
         try:
@@ -93,20 +124,29 @@ def measure(asked: argparse.Namespace, results: Results, save: Callable[[], None
     pythons = installed(asked.only, (asked.cache or Path()).resolve(), failed)
     for one in results.failures:
         if one["part"] == asked.part:
-            print("{robot}, {contender}: {reason} (left out; --retry tries again)".format(**one), file=sys.stderr)
+            print(
+                "{robot}, {contender}: {reason} (left out; --retry tries again)".format(**one),
+                file=sys.stderr,
+            )
 
     def start(task: Task, core: int) -> Training:
         contender = CONTENDERS[task.contender]
-        return Training(contender, pythons[task.contender], task.robot, task.env_steps, task.seed, core)
+        return Training(
+            contender, pythons[task.contender], task.robot, task.env_steps, task.seed, core
+        )
 
     os.environ.update(worker_thread_settings(1))
     measurement = Measurement(results=results, part=asked.part, start=start, save=save)
     if asked.part == "speed":
         core, steps = asked.cores[-1], asked.speed_steps
-        measurement.speed(asked.only, asked.robots, repeats=asked.repeats, env_steps=steps, core=core)
+        measurement.speed(
+            asked.only, asked.robots, repeats=asked.repeats, env_steps=steps, core=core
+        )
     else:
         cores, steps = asked.cores, asked.return_steps
-        measurement.returns(asked.only, asked.robots, seeds=asked.seeds, env_steps=steps, cores=cores)
+        measurement.returns(
+            asked.only, asked.robots, seeds=asked.seeds, env_steps=steps, cores=cores
+        )
 
 
 def main() -> int:
@@ -117,7 +157,10 @@ def main() -> int:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
         results = Results.read(asked.out / "contenders.json")
     except BlockingIOError:
-        print(f"Another command measures into {asked.out}. Wait for its end, or give another --out.", file=sys.stderr)
+        print(
+            f"Another command measures into {asked.out}. Wait for its end, or give another --out.",
+            file=sys.stderr,
+        )
         return 2
     except OSError as error:
         print(f"{asked.out} cannot be used: {error.strerror}. Give another --out.", file=sys.stderr)

@@ -1,4 +1,5 @@
-"""Trains ``benchmarks/plain_torch_ppo.py``, which has CleanRL's style, over gymnasium's own vector environment."""
+"""Trains ``benchmarks/plain_torch_ppo.py``, which has CleanRL's style, over gymnasium's own vector
+environment."""
 
 from __future__ import annotations
 
@@ -14,10 +15,13 @@ from benchmarks.plain_torch_ppo import PlainPPO
 
 
 class GymnasiumVector:
-    """gymnasium's vector environment with the methods that ``PlainPPO`` calls; keeps the returns of episodes."""
+    """gymnasium's vector environment with the methods that ``PlainPPO`` calls; keeps the returns of
+    episodes."""
 
     def __init__(self, robot: str, seed: int) -> None:
-        self._envs = SyncVectorEnv([lambda: gymnasium.make(robot)], autoreset_mode=AutoresetMode.SAME_STEP)
+        self._envs = SyncVectorEnv(
+            [lambda: gymnasium.make(robot)], autoreset_mode=AutoresetMode.SAME_STEP
+        )
         self._seed = seed
         self.num_envs = 1
         self.observation_space, self.action_space = (

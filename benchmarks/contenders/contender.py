@@ -1,4 +1,5 @@
-"""The contenders, the environments that they are installed into, and one training of one of them."""
+"""The contenders, the environments that they are installed into, and one training of one of
+them."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class Contender:
     runner: str
     """Module of this package that trains it."""
     pins: str | None = None
-    """File of its versions in ``pins/`` without suffix; None: it runs in the environment of this program."""
+    """File of its versions in ``pins/`` without suffix; None: it runs in the environment of this
+    program."""
     note: str = ""
     """What differs from Stable-Baselines3's PPO beside the implementation."""
 
@@ -97,9 +99,11 @@ CONTENDERS = {
 
 
 def python_of(contender: Contender, cache: Path) -> Path:
-    """The interpreter of the contender's environment, which is made in ``cache`` where it is not there yet.
+    """The interpreter of the contender's environment, which is made in ``cache`` where it is not
+    there yet.
 
-    The file of pins names every package that is needed, so that pip installs these and nothing else.
+    The file of pins names every package that is needed, so that pip installs these and nothing
+    else.
 
     :raises ContenderFailed: it cannot be installed.
     """
@@ -113,7 +117,9 @@ def python_of(contender: Contender, cache: Path) -> Path:
             [sys.executable, "-m", "venv", "--clear", str(folder)],
             [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(pins)],
         ):
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", check=False
+            )
             if done.returncode != 0:
                 raise ContenderFailed(f"not installed: {reason(done.stderr, done.returncode)}")
         whole.touch()
@@ -123,10 +129,13 @@ def python_of(contender: Contender, cache: Path) -> Path:
 class Training:
     """A training of one contender, in a process group of its own on one core.
 
-    The process inherits the thread variables of this one. The kernel kills it when this process dies.
+    The process inherits the thread variables of this one. The kernel kills it when this process
+    dies.
     """
 
-    def __init__(self, contender: Contender, python: Path, robot: str, env_steps: int, seed: int, core: int) -> None:
+    def __init__(
+        self, contender: Contender, python: Path, robot: str, env_steps: int, seed: int, core: int
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="contender-")
         folder = Path(self._folder.name)
         self._result, self._log = folder / "result.json", folder / "log"
@@ -157,7 +166,9 @@ class Training:
         status = self._process.returncode
         try:
             if status != 0:
-                raise ContenderFailed(f"failed: {reason(self._log.read_text(errors='replace'), status)}")
+                raise ContenderFailed(
+                    f"failed: {reason(self._log.read_text(errors='replace'), status)}"
+                )
             record: dict[str, Any] = json.loads(self._result.read_text(encoding="utf-8"))
             return record
         finally:
@@ -177,7 +188,8 @@ def die_with_parent() -> None:
 
 
 def reason(output: str, status: int) -> str:
-    """The first line that pip marks as an error, or else the last line, which is that of a traceback."""
+    """The first line that pip marks as an error, or else the last line, which is that of a
+    traceback."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     marked = [line for line in lines if line.startswith("ERROR: ")]
     killed = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

@@ -41,8 +41,8 @@ class Results:
 
     machine: dict[str, Any] = field(default_factory=dict)
     rounds: list[dict[str, Any]] = field(default_factory=list)
-    """For speed: ``robot``, ``env_steps``, ``began``, ``ended`` (None: interrupted) and ``trainings``, by contender, as
-    a stopwatch writes them."""
+    """For speed: ``robot``, ``env_steps``, ``began``, ``ended`` (None: interrupted) and
+    ``trainings``, by contender, as a stopwatch writes them."""
     returns: list[dict[str, Any]] = field(default_factory=list)
     """``contender``, ``robot``, ``seed``, ``asked`` (env_steps), and what a stopwatch writes."""
     failures: list[dict[str, str]] = field(default_factory=list)
@@ -50,35 +50,52 @@ class Results:
 
     @classmethod
     def read(cls, file: Path) -> Results:
-        """:raises Unreadable: it is there, but was not written by :meth:`write`, or on another machine."""
+        """:raises Unreadable: it is there, but was not written by :meth:`write`, or on another
+        machine."""
         try:
             found = cls(**json.loads(file.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, TypeError) as error:
-            raise Unreadable(f"{file} cannot be read ({error}). Remove it, or give another --out.") from None
+            raise Unreadable(
+                f"{file} cannot be read ({error}). Remove it, or give another --out."
+            ) from None
         if found.machine and (changed := plan.differences(found.machine, this_machine())):
             what = "; ".join(changed)
-            raise Unreadable(f"{file} is of another machine or other versions: {what}. Give another --out.")
+            raise Unreadable(
+                f"{file} is of another machine or other versions: {what}. Give another --out."
+            )
         return found
 
     def write(self, file: Path) -> None:
         self.machine = this_machine()
-        write_whole(file, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", durable=False)
+        write_whole(
+            file, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", durable=False
+        )
 
     def new_round(self, robot: str, env_steps: int) -> dict[str, Any]:
         began = now()
-        self.rounds.append({"robot": robot, "env_steps": env_steps, "began": began, "ended": None, "trainings": {}})
+        self.rounds.append(
+            {"robot": robot, "env_steps": env_steps, "began": began, "ended": None, "trainings": {}}
+        )
         return self.rounds[-1]
 
     def rounds_of(self, robot: str, env_steps: int) -> list[dict[str, Any]]:
         """The rounds that were not interrupted."""
-        return [one for one in self.rounds if (one["robot"], one["env_steps"]) == (robot, env_steps) and one["ended"]]
+        return [
+            one
+            for one in self.rounds
+            if (one["robot"], one["env_steps"]) == (robot, env_steps) and one["ended"]
+        ]
 
     def returns_of(self, robot: str, name: str, env_steps: int) -> dict[int, dict[str, Any]]:
         """By seed."""
         wanted = (robot, name, env_steps)
-        return {one["seed"]: one for one in self.returns if (one["robot"], one["contender"], one["asked"]) == wanted}
+        return {
+            one["seed"]: one
+            for one in self.returns
+            if (one["robot"], one["contender"], one["asked"]) == wanted
+        }
 
     def failure(self, part: str, name: str, robot: str) -> str | None:
         wanted = (part, name, robot)
@@ -89,7 +106,9 @@ class Results:
 
     def add_failure(self, part: str, name: str, robot: str, reason: str) -> None:
         if self.failure(part, name, robot) is None:
-            self.failures.append({"part": part, "contender": name, "robot": robot, "reason": reason})
+            self.failures.append(
+                {"part": part, "contender": name, "robot": robot, "reason": reason}
+            )
 
     def forget_failures(self, names: Sequence[str]) -> None:
         self.failures = [one for one in self.failures if one["contender"] not in names]
@@ -109,7 +128,9 @@ class Report:
             f"| robot | contender | env_steps/s | ratio to stock | return after {self.return_steps:,} env_steps "
             "| versions | remarks |\n|---|---|---|---|---|---|---|"
         )
-        robots = dict.fromkeys([one["robot"] for one in (*self.results.rounds, *self.results.returns)])
+        robots = dict.fromkeys(
+            [one["robot"] for one in (*self.results.rounds, *self.results.returns)]
+        )
         rows = [self._row(robot, name) for robot in robots for name in CONTENDERS]
         return "\n".join([*self._heading(robots), "", header, *filter(None, rows)]) + "\n"
 
@@ -117,20 +138,28 @@ class Report:
         rounds = [round_ for robot in robots for round_ in self._rounds(robot)]
         trainings = [one for round_ in rounds for one in round_["trainings"].values()]
         days = sorted(one["began"][:10] for one in rounds)
-        when = " to ".join(dict.fromkeys([days[0], days[-1]])) if days else time.strftime("%Y-%m-%d")
+        when = (
+            " to ".join(dict.fromkeys([days[0], days[-1]])) if days else time.strftime("%Y-%m-%d")
+        )
         lines = [f"{when}, {topology.cpu_model()}, one core and one thread."]
         if trainings:
-            made = collections.Counter((one["robot"], name) for one in rounds for name in one["trainings"])
+            made = collections.Counter(
+                (one["robot"], name) for one in rounds for name in one["trainings"]
+            )
             words = interval_words(min(made.values()), max(made.values()))
             lines += [
                 f"Speeds are of {self.speed_steps:,} env_steps: {words}.",
                 f"Ratios are to {CONTENDERS[STOCK].title} in the same repeat.",
             ]
         if shared := [one for one in trainings if one["cpu_s"] < UNDISTURBED * one["wall_s"]]:
-            lines.append(f"**{len(shared)} of {len(trainings)} trainings shared their core with other processes.**")
+            lines.append(
+                f"**{len(shared)} of {len(trainings)} trainings shared their core with other processes.**"
+            )
         seeds = [len(self._returns(robot, name)) for robot in robots for name in CONTENDERS]
         if any(seeds):
-            words = f"{count(max(seeds), 'seed')}{': median (least – most)' if max(seeds) > 1 else ''}"
+            words = (
+                f"{count(max(seeds), 'seed')}{': median (least – most)' if max(seeds) > 1 else ''}"
+            )
             lines.append(f"Returns are the means of the last 100 episodes of training, of {words}.")
         return lines
 
@@ -150,17 +179,27 @@ class Report:
             return None
         for one in trained:
             versions |= one["versions"]
-        remarks = [f"`{reason.replace('`', chr(39))}`" for reason in dict.fromkeys(reasons) if reason]
+        remarks = [
+            f"`{reason.replace('`', chr(39))}`" for reason in dict.fromkeys(reasons) if reason
+        ]
         cells = [
             robot,
             CONTENDERS[name].title,
             _figure(speeds),
             _figure(ratios),
-            _figure([one["episode_return"] for one in trained if one["episode_return"] is not None]),
-            ", ".join(f"{package} {versions[package]}" for package in SHOWN_VERSIONS[name] if package in versions),
+            _figure(
+                [one["episode_return"] for one in trained if one["episode_return"] is not None]
+            ),
+            ", ".join(
+                f"{package} {versions[package]}"
+                for package in SHOWN_VERSIONS[name]
+                if package in versions
+            ),
             "; ".join([*remarks, *filter(None, [CONTENDERS[name].note])]),
         ]
-        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+        return (
+            "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+        )
 
     def _rounds(self, robot: str) -> list[dict[str, Any]]:
         return self.results.rounds_of(robot, self.speed_steps)
@@ -175,7 +214,8 @@ def this_machine() -> dict[str, Any]:
 
 
 def interval_words(least: int, most: int) -> str:
-    """What the ranges in the table are: the range of n independent values holds their median but for 2 of 2ⁿ cases.
+    """What the ranges in the table are: the range of n independent values holds their median but
+    for 2 of 2ⁿ cases.
 
     :param least: the fewest repeats of a contender and robot; ``most`` the most.
     """

@@ -1,4 +1,5 @@
-"""Trains rl_games' PPO over EnvPool, with the common hyperparameters or with those that rl_games recommends."""
+"""Trains rl_games' PPO over EnvPool, with the common hyperparameters or with those that rl_games
+recommends."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ from typing import Any
 from benchmarks.contenders import stopwatch
 from benchmarks.contenders.stopwatch import Asked, Stopwatch
 
-ON_ONE_CORE = {"device": "cpu", "mixed_precision": False, "save_best_after": 10**9, "print_stats": False}
+ON_ONE_CORE = {
+    "device": "cpu",
+    "mixed_precision": False,
+    "save_best_after": 10**9,
+    "print_stats": False,
+}
 PARTS = {"HalfCheetah-v5": "halfcheetah", "Ant-v5": "ant"}
 
 
@@ -25,7 +31,8 @@ def own_settings(robot: str) -> dict[str, Any]:
 def common_settings() -> dict[str, Any]:
     """The hyperparameters of all contenders, in rl_games' words.
 
-    ``tau`` is GAE's lambda. The loss has half of the squared error times ``critic_coef``: 1 is 0.5 elsewhere.
+    ``tau`` is GAE's lambda. The loss has half of the squared error times ``critic_coef``: 1 is 0.5
+    elsewhere.
     """
     continuous = {
         "mu_activation": "None",
@@ -42,7 +49,11 @@ def common_settings() -> dict[str, Any]:
             "name": "actor_critic",
             "separate": True,
             "space": {"continuous": continuous},
-            "mlp": {"units": list(stopwatch.HIDDEN), "activation": "tanh", "initializer": orthogonal},
+            "mlp": {
+                "units": list(stopwatch.HIDDEN),
+                "activation": "tanh",
+                "initializer": orthogonal,
+            },
         },
         "config": {
             "env_name": "envpool",
@@ -77,7 +88,12 @@ def train(asked: Asked) -> None:
     epochs = stopwatch.iterations(asked.env_steps, of_one)
     params["seed"] = asked.seed
     config.update(ON_ONE_CORE, name="contender", max_epochs=epochs)
-    config["env_config"] = {"env_name": asked.robot, "env_type": "gym", "seed": asked.seed, "num_threads": 1}
+    config["env_config"] = {
+        "env_name": asked.robot,
+        "env_type": "gym",
+        "seed": asked.seed,
+        "num_threads": 1,
+    }
 
     observers = importlib.import_module("rl_games.common.algo_observer")
     returns: collections.deque[float] = collections.deque(maxlen=stopwatch.EPISODES)

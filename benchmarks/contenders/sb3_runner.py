@@ -29,10 +29,17 @@ HYPERPARAMETERS = {
 NETWORKS = {"net_arch": list(stopwatch.HIDDEN)}
 """Tanh layers are the default of all of them."""
 RL_GAMES: Mapping[str, tuple[Mapping[str, Any], Sequence[int]]] = {
-    "HalfCheetah-v5": ({"n_steps": 256, "n_epochs": 5, "learning_rate": 5e-4, "vf_coef": 2.0}, (128, 64, 32)),
-    "Ant-v5": ({"n_steps": 64, "n_epochs": 4, "learning_rate": 3e-4, "vf_coef": 1.0}, (256, 128, 64)),
+    "HalfCheetah-v5": (
+        {"n_steps": 256, "n_epochs": 5, "learning_rate": 5e-4, "vf_coef": 2.0},
+        (128, 64, 32),
+    ),
+    "Ant-v5": (
+        {"n_steps": 64, "n_epochs": 4, "learning_rate": 3e-4, "vf_coef": 1.0},
+        (256, 128, 64),
+    ),
 }
-"""Hyperparameters and layers in rl_games' files for EnvPool. Its ``critic_coef`` is twice a ``vf_coef``."""
+"""Hyperparameters and layers in rl_games' files for EnvPool. Its ``critic_coef`` is twice a
+``vf_coef``."""
 
 
 def model_of(asked: Asked) -> Any:
@@ -45,7 +52,9 @@ def model_of(asked: Asked) -> Any:
     if asked.contender == "sb3":
         return PPO("MlpPolicy", venv, policy_kwargs=NETWORKS, **common)
     small_last_layer = {**NETWORKS, "ortho_init": True}
-    return importlib.import_module("sbx").PPO("MlpPolicy", venv, policy_kwargs=small_last_layer, **common)
+    return importlib.import_module("sbx").PPO(
+        "MlpPolicy", venv, policy_kwargs=small_last_layer, **common
+    )
 
 
 def fast(asked: Asked) -> Any:
@@ -60,7 +69,8 @@ def fast(asked: Asked) -> Any:
 
 
 def fast_wide(asked: Asked) -> Any:
-    """The fast learner over the batched environment of a job, with rl_games' settings as far as it has them."""
+    """The fast learner over the batched environment of a job, with rl_games' settings as far as it
+    has them."""
     from benchmarks.learner import built, gymnasium_spec
     from orchestrator.worker.envs import env_factory
     from orchestrator.worker.envs.vec_env import MujocoVecEnv
@@ -73,16 +83,21 @@ def fast_wide(asked: Asked) -> Any:
         policy_kwargs={"net_arch": net_arch, "activation_fn": "elu"},
     )
     spec, task = replace(spec, seed=asked.seed, n_envs=64), f"gymnasium:{asked.robot}"
-    venv = MujocoVecEnv(gymnasium_tasks.default_xml(task), task, n_envs=spec.n_envs, seed=asked.seed)
+    venv = MujocoVecEnv(
+        gymnasium_tasks.default_xml(task), task, n_envs=spec.n_envs, seed=asked.seed
+    )
     return built(spec, "fast", env_factory.normalized(spec, venv))
 
 
 def train(asked: Asked) -> None:
     watch, model = Stopwatch(), model_of(asked)
-    model.set_logger(Logger(folder=None, output_formats=[]))  # its own makes a temporary folder at every `learn`
+    model.set_logger(
+        Logger(folder=None, output_formats=[])
+    )  # its own makes a temporary folder at every `learn`
     of_one = model.n_steps * model.n_envs
     for number in range(stopwatch.iterations(asked.env_steps, of_one)):
-        # Without a callback, for which the fast learner would evaluate every step as stock PPO does.
+        # Without a callback, for which the fast learner would evaluate every step as stock PPO
+        # does.
         model.learn(of_one, reset_num_timesteps=not number)
         watch.mark(model.num_timesteps)
     watch.write(asked.result, [episode["r"] for episode in model.ep_info_buffer])

@@ -1,4 +1,5 @@
-"""What every contender's training uses: the hyperparameters, the stopwatch, and the file that it writes.
+"""What every contender's training uses: the hyperparameters, the stopwatch, and the file that it
+writes.
 
 Only Python's standard library is imported here, as this runs in the environments of all contenders.
 """
@@ -19,7 +20,8 @@ ENT_COEF, VF_COEF, MAX_GRAD_NORM, ADAM_EPS = 0.0, 0.5, 0.5, 1e-5
 HIDDEN = (64, 64)
 """Units of the two tanh layers, of the policy and again of the value function."""
 EPISODES = 100
-"""The last episodes of training, of which the mean return is reported: the sums of the rewards of gymnasium's robot."""
+"""The last episodes of training, of which the mean return is reported: the sums of the rewards of
+gymnasium's robot."""
 PACKAGES = (
     *("torch", "numpy", "gymnasium", "mujoco", "stable_baselines3"),
     *("sbx-rl", "jax", "rl-games", "envpool", "torchrl", "tensordict"),
@@ -74,7 +76,8 @@ class Stopwatch:
 
 
 def iterations(env_steps: int, of_one: int) -> int:
-    """Number of iterations for at least ``env_steps``, and at least four, of which the first is not counted."""
+    """Number of iterations for at least ``env_steps``, and at least four, of which the first is not
+    counted."""
     return max(4, -(-env_steps // of_one))
 
 
@@ -89,6 +92,7 @@ def installed() -> dict[str, str]:
 
 
 def run(training: Callable[[Asked], None]) -> None:
-    """Run a runner with its command line: contender, robot, env_steps, seed, and the file of the result."""
+    """Run a runner with its command line: contender, robot, env_steps, seed, and the file of the
+    result."""
     contender, robot, env_steps, seed, result = sys.argv[1:]
     training(Asked(contender, robot, int(env_steps), int(seed), Path(result)))

@@ -1,4 +1,5 @@
-"""Trains PPO with TorchRL's parts: its environment, collector, advantages, loss and replay buffer."""
+"""Trains PPO with TorchRL's parts: its environment, collector, advantages, loss and replay
+buffer."""
 
 from __future__ import annotations
 
@@ -14,14 +15,16 @@ from benchmarks.contenders import stopwatch
 from benchmarks.contenders.stopwatch import Asked, Stopwatch
 
 collectors, data, envs, modules, objectives = (
-    importlib.import_module(f"torchrl.{part}") for part in ("collectors", "data", "envs", "modules", "objectives")
+    importlib.import_module(f"torchrl.{part}")
+    for part in ("collectors", "data", "envs", "modules", "objectives")
 )
 value_estimators: Any = importlib.import_module("torchrl.objectives.value")
 distributions: Any = importlib.import_module("tensordict.nn")
 
 
 def environment(robot: str, seed: int) -> Any:
-    """The robot with clipped actions, which reports the return of an episode as ``episode_reward``."""
+    """The robot with clipped actions, which reports the return of an episode as
+    ``episode_reward``."""
     wrapped = envs.GymWrapper(gymnasium.wrappers.ClipAction(gymnasium.make(robot)), device="cpu")
     made = envs.TransformedEnv(wrapped, envs.Compose(envs.DoubleToFloat(), envs.RewardSum()))
     made.set_seed(seed)
@@ -47,7 +50,9 @@ def actor_and_critic(observation: int, actions: int) -> tuple[Any, Any]:
     with_scale = distributions.AddStateIndependentNormalScale(actions)
     mean_and_scale = nn.Sequential(network(observation, actions, 0.01), with_scale)
     actor = modules.ProbabilisticActor(
-        distributions.TensorDictModule(mean_and_scale, in_keys=["observation"], out_keys=["loc", "scale"]),
+        distributions.TensorDictModule(
+            mean_and_scale, in_keys=["observation"], out_keys=["loc", "scale"]
+        ),
         in_keys=["loc", "scale"],
         distribution_class=modules.IndependentNormal,
         return_log_prob=True,
@@ -58,7 +63,9 @@ def actor_and_critic(observation: int, actions: int) -> tuple[Any, Any]:
 def train(asked: Asked) -> None:
     torch.manual_seed(asked.seed)
     watch, env = Stopwatch(), environment(asked.robot, asked.seed)
-    actor, critic = actor_and_critic(env.observation_spec["observation"].shape[-1], env.action_spec_unbatched.shape[-1])
+    actor, critic = actor_and_critic(
+        env.observation_spec["observation"].shape[-1], env.action_spec_unbatched.shape[-1]
+    )
     env_steps = stopwatch.N_STEPS * stopwatch.iterations(asked.env_steps, stopwatch.N_STEPS)
     collector = collectors.Collector(
         env, actor, frames_per_batch=stopwatch.N_STEPS, total_frames=env_steps, device="cpu"
@@ -68,7 +75,9 @@ def train(asked: Asked) -> None:
         sampler=data.SamplerWithoutReplacement(),
         batch_size=stopwatch.BATCH_SIZE,
     )
-    advantage = value_estimators.GAE(gamma=stopwatch.GAMMA, lmbda=stopwatch.GAE_LAMBDA, value_network=critic)
+    advantage = value_estimators.GAE(
+        gamma=stopwatch.GAMMA, lmbda=stopwatch.GAE_LAMBDA, value_network=critic
+    )
     loss_of = objectives.ClipPPOLoss(
         actor,
         critic,
@@ -78,7 +87,9 @@ def train(asked: Asked) -> None:
         loss_critic_type="l2",
         normalize_advantage=True,
     )
-    optimizer = torch.optim.Adam(loss_of.parameters(), stopwatch.LEARNING_RATE, eps=stopwatch.ADAM_EPS)
+    optimizer = torch.optim.Adam(
+        loss_of.parameters(), stopwatch.LEARNING_RATE, eps=stopwatch.ADAM_EPS
+    )
     returns: list[float] = []
     done = 0
     for batch in collector:

@@ -44,7 +44,8 @@ def a_child_has_ended() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Makes trainings and keeps their results; a contender that fails on a robot is not asked again for it."""
+    """Makes trainings and keeps their results; a contender that fails on a robot is not asked again
+    for it."""
 
     results: Results
     part: str
@@ -58,9 +59,13 @@ class Measurement:
         return self.results.failure(self.part, name, robot) is None
 
     def train(
-        self, tasks: Iterable[Task], cores: Sequence[int], succeeded: Callable[[Task, dict[str, Any]], None]
+        self,
+        tasks: Iterable[Task],
+        cores: Sequence[int],
+        succeeded: Callable[[Task, dict[str, Any]], None],
     ) -> None:
-        """Make the trainings in their order, one at a time on each core. Whatever ends this method ends them, too."""
+        """Make the trainings in their order, one at a time on each core. Whatever ends this method
+        ends them, too."""
         waiting, free = collections.deque(tasks), list(cores)
         running: list[tuple[Task, int, Running]] = []
         try:
@@ -90,43 +95,74 @@ class Measurement:
             for _, _, training in running:
                 training.end()
 
-    def speed(self, names: Sequence[str], robots: Sequence[str], *, repeats: int, env_steps: int, core: int) -> None:
+    def speed(
+        self,
+        names: Sequence[str],
+        robots: Sequence[str],
+        *,
+        repeats: int,
+        env_steps: int,
+        core: int,
+    ) -> None:
         """Make the rounds that are missing: in a round, every contender trains once on one robot.
 
-        A round that was interrupted, or in which one of ``names`` is missing, is kept but does not count.
+        A round that was interrupted, or in which one of ``names`` is missing, is kept but does not
+        count.
         """
         for number in range(repeats):
             for robot in robots:
                 able = {name for name in names if self.able(name, robot)}
-                whole = [one for one in self.results.rounds_of(robot, env_steps) if able <= one["trainings"].keys()]
+                whole = [
+                    one
+                    for one in self.results.rounds_of(robot, env_steps)
+                    if able <= one["trainings"].keys()
+                ]
                 if number >= len(whole):
                     self._round(harness.both_ways(number, *names), robot, number, env_steps, core)
 
-    def _round(self, names: Iterable[str], robot: str, seed: int, env_steps: int, core: int) -> None:
+    def _round(
+        self, names: Iterable[str], robot: str, seed: int, env_steps: int, core: int
+    ) -> None:
         round_ = self.results.new_round(robot, env_steps)
 
         def succeeded(task: Task, record: dict[str, Any]) -> None:
             round_["trainings"][task.contender] = record
 
-        tasks = [Task(contender=name, robot=robot, env_steps=env_steps, seed=seed) for name in names]
+        tasks = [
+            Task(contender=name, robot=robot, env_steps=env_steps, seed=seed) for name in names
+        ]
         self.train(tasks, [core], succeeded)
         round_["ended"] = now()
         self.save()
 
     def returns(
-        self, names: Sequence[str], robots: Sequence[str], *, seeds: int, env_steps: int, cores: Sequence[int]
+        self,
+        names: Sequence[str],
+        robots: Sequence[str],
+        *,
+        seeds: int,
+        env_steps: int,
+        cores: Sequence[int],
     ) -> None:
-        """Make the trainings that are missing, all contenders with the first seed before any with the second."""
+        """Make the trainings that are missing, all contenders with the first seed before any with
+        the second."""
         tasks = [
             Task(contender=name, robot=robot, env_steps=env_steps, seed=seed)
             for seed in range(seeds)
             for robot in robots
-            for name in reversed(names)  # the slowest are the last of them, and should not begin last
+            for name in reversed(
+                names
+            )  # the slowest are the last of them, and should not begin last
             if seed not in self.results.returns_of(robot, name, env_steps)
         ]
 
         def succeeded(task: Task, record: dict[str, Any]) -> None:
-            wanted = {"contender": task.contender, "robot": task.robot, "seed": task.seed, "asked": task.env_steps}
+            wanted = {
+                "contender": task.contender,
+                "robot": task.robot,
+                "seed": task.seed,
+                "asked": task.env_steps,
+            }
             self.results.returns.append({**wanted, **record})
 
         self.train(tasks, cores, succeeded)

@@ -1,4 +1,6 @@
-"""Reference pages made from the program itself, a hook of MkDocs: keys of the job file, options, Python interface."""
+"""Reference pages made from the program itself, a hook of MkDocs: keys of the job file, options,
+Python interface.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ Numbers are at most {GENERAL_LIMIT:,.0f} unless a smaller limit is given.
 `python -m orchestrator schema` prints the same as JSON Schema.
 """
 OPTIONS = (
-    "# All options of the commands\n\nMade from the commands themselves. [Commands](../commands.md) is the overview.\n"
+    "# All options of the commands\n\nMade from the commands "
+    "themselves. [Commands](../commands.md) is the overview.\n"
 )
 PYTHON = """# Python interface
 
@@ -41,13 +44,21 @@ LITERAL_FOLLOWS = "<p>::</p>\n"
 
 def on_files(files: Files, *, config: MkDocsConfig) -> None:
     """Add the pages."""
-    for name, text in (("job-file-keys", job_file_keys()), ("options", options()), ("python", python_interface())):
+    for name, text in (
+        ("job-file-keys", job_file_keys()),
+        ("options", options()),
+        ("python", python_interface()),
+    ):
         files.append(File.generated(config, f"reference/{name}.md", content=text))
 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001  # called by name
     """Remove what Sphinx would understand in a docstring, and Markdown does not."""
-    return ROLE.sub("", html).replace(LITERAL_FOLLOWS, "") if page.file.src_uri == "reference/python.md" else html
+    return (
+        ROLE.sub("", html).replace(LITERAL_FOLLOWS, "")
+        if page.file.src_uri == "reference/python.md"
+        else html
+    )
 
 
 def job_file_keys() -> str:
@@ -56,13 +67,17 @@ def job_file_keys() -> str:
     return KEYS + "".join(_section(table) for table in _tables(schema, "", schema["$defs"]))
 
 
-def _tables(schema: Mapping[str, Any], path: str, models: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _tables(
+    schema: Mapping[str, Any], path: str, models: Mapping[str, Any]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """A table with its path, and those in it."""
     yield path, schema
     jobs_first = sorted(schema["properties"].items(), key=lambda item: item[0] != "jobs")
     for key, value in jobs_first:
         inner = value.get("items", value.get("additionalProperties", value))
-        if key != "defaults" and isinstance(inner, Mapping) and "$ref" in inner:  # defaults: keys of a job
+        if (
+            key != "defaults" and isinstance(inner, Mapping) and "$ref" in inner
+        ):  # defaults: keys of a job
             name = f"{path}.{key}".removeprefix("jobs.").removeprefix(".")
             named = f"{name}.NAME" if "additionalProperties" in value else name
             yield from _tables(models[inner["$ref"].rpartition("/")[2]], named, models)
@@ -77,7 +92,9 @@ def _section(table: tuple[str, Mapping[str, Any]]) -> str:
         for key, value in schema["properties"].items()
     )
     text = _plain(schema["description"])
-    return f"\n## {title}\n\n{text}\n\n| key | value | default | meaning |\n|---|---|---|---|\n{rows}"
+    return (
+        f"\n## {title}\n\n{text}\n\n| key | value | default | meaning |\n|---|---|---|---|\n{rows}"
+    )
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
@@ -107,7 +124,9 @@ def _kind(schema: Mapping[str, Any]) -> str:
 def _limits(schema: Mapping[str, Any]) -> str:
     names = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     limits = [
-        f"{sign} {schema[key]:,}" for key, sign in names.items() if abs(schema.get(key, GENERAL_LIMIT)) < GENERAL_LIMIT
+        f"{sign} {schema[key]:,}"
+        for key, sign in names.items()
+        if abs(schema.get(key, GENERAL_LIMIT)) < GENERAL_LIMIT
     ]
     return f" {' and '.join(limits)}" if limits else ""
 
@@ -120,7 +139,11 @@ def _meaning(schema: Mapping[str, Any]) -> str:
     text = _plain(schema.get("description", ""))
     if "enum" in schema or schema.get("type") == "boolean":  # all values are shown anyway
         return text
-    examples = [example for example in schema.get("examples", ()) if example not in (schema.get("default"), {})]
+    examples = [
+        example
+        for example in schema.get("examples", ())
+        if example not in (schema.get("default"), {})
+    ]
     return text + "".join(f" Example: `{toml(example)}`" for example in examples)
 
 
@@ -132,13 +155,17 @@ def _plain(text: str) -> str:
 def options() -> str:
     """Every command with its arguments and options, from the application of typer."""
     command = typer.main.get_command(app)
-    text = get_docs_for_click(obj=command, ctx=typer.Context(command, info_name=PROGRAM), name=PROGRAM)
+    text = get_docs_for_click(
+        obj=command, ctx=typer.Context(command, info_name=PROGRAM), name=PROGRAM
+    )
     return OPTIONS + SHORTENED.sub("", text.partition("\n")[2])
 
 
 def python_interface() -> str:
     """A directive of mkdocstrings for each public name."""
-    errors = [name for name in orchestrator.__all__ if name.endswith(("Error", "Interrupted", "Warning"))]
+    errors = [
+        name for name in orchestrator.__all__ if name.endswith(("Error", "Interrupted", "Warning"))
+    ]
     functions = [name for name in orchestrator.__all__ if name.islower()]
     classes = [name for name in orchestrator.__all__ if name not in {*errors, *functions}]
     sections = {"Functions": functions, "Classes": classes, "Exceptions and warnings": errors}

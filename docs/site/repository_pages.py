@@ -1,7 +1,8 @@
 """Pages of the site from files beside ``docs/``, and links as the site has them: a hook of MkDocs.
 
-``README.md`` is the first page. Documents keep the links that work in the repository; here each becomes that of the
-page which the site makes from the file. A link to a file that the site does not have stays, and the build refuses it.
+``README.md`` is the first page. Documents keep the links that work in the repository; here each
+becomes that of the page which the site makes from the file. A link to a file that the site does not
+have stays, and the build refuses it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,17 @@ CODE = re.compile(r"`[^`]*`")
 def on_config(config: MkDocsConfig) -> None:
     """Put the decisions and the job files into the navigation, which lists all else by name."""
     folders = {
-        "Explanation": {"Decisions": ["decisions/index.md", *(f"decisions/{path.name}" for path in _decisions())]},
-        "Reference": {"Example job files": [site_path(name) for name in _names(SHOWN) if name.startswith("jobs/")]},
+        "Explanation": {
+            "Decisions": [
+                "decisions/index.md",
+                *(f"decisions/{path.name}" for path in _decisions()),
+            ]
+        },
+        "Reference": {
+            "Example job files": [
+                site_path(name) for name in _names(SHOWN) if name.startswith("jobs/")
+            ]
+        },
     }
     for section in config.nav or []:
         for title, pages in section.items():
@@ -51,13 +61,17 @@ def on_files(files: Files, *, config: MkDocsConfig) -> None:
         files.append(File.generated(config, page, content=text))
     for name in _names(SHOWN):
         text = (ROOT / name).read_text(encoding="utf-8")
-        files.append(File.generated(config, site_path(name), content=f"# {name}\n\n```toml\n{text}```\n"))
+        files.append(
+            File.generated(config, site_path(name), content=f"# {name}\n\n```toml\n{text}```\n")
+        )
     for name in _names(COPIED):
         files.append(File.generated(config, site_path(name), abs_src_path=str(ROOT / name)))
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001  # called by name
-    """Turn what the repository's pages understand into what the site does: links, and ``|`` in the code of a table."""
+    """Turn what the repository's pages understand into what the site does: links, and ``|`` in the
+    code of a table.
+    """
     return TABLE_ROW.sub(without_escapes, links_of_site(markdown, page.file.src_uri))
 
 
@@ -77,7 +91,9 @@ def links_of_site(markdown: str, page: str) -> str:
 
 
 def without_escapes(row: re.Match[str]) -> str:
-    """A row of a table whose code has ``|`` in place of ``\\|``, which Python-Markdown would show as it is."""
+    """A row of a table whose code has ``|`` in place of ``\\|``, which Python-Markdown would show
+    as it is.
+    """
     return CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0])
 
 
@@ -89,7 +105,9 @@ def site_path(name: str) -> str:
 
 
 def _names(patterns: tuple[str, ...]) -> list[str]:
-    return sorted(path.relative_to(ROOT).as_posix() for pattern in patterns for path in ROOT.glob(pattern))
+    return sorted(
+        path.relative_to(ROOT).as_posix() for pattern in patterns for path in ROOT.glob(pattern)
+    )
 
 
 def _decisions() -> list[Path]:
@@ -97,5 +115,9 @@ def _decisions() -> list[Path]:
 
 
 def _list_of_decisions() -> str:
-    titles = ((path.name, path.read_text(encoding="utf-8").partition("\n")[0]) for path in _decisions())
-    return "# Decisions\n\n" + "".join(f"- [{title.removeprefix('# ')}]({name})\n" for name, title in titles)
+    titles = (
+        (path.name, path.read_text(encoding="utf-8").partition("\n")[0]) for path in _decisions()
+    )
+    return "# Decisions\n\n" + "".join(
+        f"- [{title.removeprefix('# ')}]({name})\n" for name, title in titles
+    )

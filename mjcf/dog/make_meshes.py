@@ -1,7 +1,8 @@
 """Write the dog's meshes: ``python mjcf/dog/make_meshes.py``.
 
-Each part is a low-poly skin over a row of elliptic rings, closed at both ends by a point, in metres and in
-the frame of the body that it covers. The files in ``meshes/`` are what this script writes; a test holds them to it.
+Each part is a low-poly skin over a row of elliptic rings, closed at both ends by a point, in metres
+and in the frame of the body that it covers. The files in ``meshes/`` are what this script writes; a
+test holds them to it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,14 @@ ALONG_X: dict[str, tuple[Sequence[Ring], int]] = {
         ],
         SIDES,
     ),
-    "ear": ([(-0.02, 0.0, 0.0, 0.006, 0.012), (0.01, 0.0, 0.0, 0.009, 0.020), (0.055, 0.0, 0.0, 0.004, 0.006)], 6),
+    "ear": (
+        [
+            (-0.02, 0.0, 0.0, 0.006, 0.012),
+            (0.01, 0.0, 0.0, 0.009, 0.020),
+            (0.055, 0.0, 0.0, 0.004, 0.006),
+        ],
+        6,
+    ),
 }
 """Rings stand across x; "sideways" is y and "upwards" z."""
 
@@ -77,7 +85,8 @@ ALONG_Z: dict[str, tuple[Sequence[Ring], int]] = {
 
 
 def skin(rings: Sequence[Ring], sides: int, axes: tuple[int, int, int]) -> NDArray[np.float32]:
-    """``(triangles, 3 corners, 3)``, counter-clockwise seen from outside where ``axes`` is a right-handed order.
+    """``(triangles, 3 corners, 3)``, counter-clockwise seen from outside where ``axes`` is a
+    right-handed order.
 
     :param axes: which world axis is along, sideways, upwards.
     """
@@ -102,8 +111,12 @@ def skin(rings: Sequence[Ring], sides: int, axes: tuple[int, int, int]) -> NDArr
 
 
 def binary_stl(triangles: NDArray[np.float32]) -> bytes:
-    """The triangles with their normals in binary STL: 80 bytes of header, a count, 50 bytes each."""
-    record = np.zeros(len(triangles), [("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
+    """The triangles with their normals in binary STL: 80 bytes of header, a count, 50 bytes
+    each.
+    """
+    record = np.zeros(
+        len(triangles), [("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")]
+    )
     normals = np.cross(triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0])
     record["normal"] = normals / np.linalg.norm(normals, axis=1, keepdims=True)
     record["corners"] = triangles
@@ -114,7 +127,9 @@ def files() -> dict[str, bytes]:
     """File name → content of every mesh."""
     parts = [(name, *part, (0, 1, 2)) for name, part in ALONG_X.items()]
     parts += [(name, *part, (2, 0, 1)) for name, part in ALONG_Z.items()]
-    return {f"{name}.stl": binary_stl(skin(rings, sides, axes)) for name, rings, sides, axes in parts}
+    return {
+        f"{name}.stl": binary_stl(skin(rings, sides, axes)) for name, rings, sides, axes in parts
+    }
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Comparison of run directories (other machine, version or settings): ratios with intervals.
 
-Two benchmarks are compared by baseline and level, two files of ``benchmarks.machine`` by case, two experiments by job,
-over its seeds; of more than two, each is compared with the first. Read-only.
+Two benchmarks are compared by baseline and level, two files of ``benchmarks.machine`` by case, two
+experiments by job, over its seeds; of more than two, each is compared with the first. Read-only.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ class Pair:
     what: str
     """The case: ``default × 2``, or a job's name."""
     figure: str
-    """``throughput`` or ``efficiency``; of jobs ``env_steps/s``, ``return`` (in training) or ``evaluation``."""
+    """``throughput`` or ``efficiency``; of jobs ``env_steps/s``, ``return`` (in training) or
+    ``evaluation``."""
     a: Estimate
     b: Estimate
     ratio: Estimate | None
     """B divided by A; None where a value is not positive."""
     bound: str = ""
-    """The sides that are upper bounds, from measurements that were cut off: ``a``, ``b`` or ``ab``."""
+    """The sides that are upper bounds, from measurements that were cut off: ``a``, ``b`` or
+    ``ab``."""
     less_is_better: bool = False
 
 
@@ -59,7 +61,8 @@ class Comparison:
     differences: Sequence[tuple[str, str, str]]
     """Other differences: the name, the value in A, the value in B."""
     settings: Sequence[tuple[str, str, str]] = ()
-    """Likewise what jobs that both have are trained with; the jobs are named unless all of them differ alike."""
+    """Likewise what jobs that both have are trained with; the jobs are named unless all of them
+    differ alike."""
     only_a: Sequence[str]
     only_b: Sequence[str]
 
@@ -73,7 +76,8 @@ class Comparison:
 
 
 Line: TypeAlias = Sequence[Pair | None]
-"""One figure of one case: its pair in each comparison with the first run directory, None where one does not have it."""
+"""One figure of one case: its pair in each comparison with the first run directory, None where one
+does not have it."""
 LETTERS = "ABCDEFGH"
 """Names of the run directories in tables; as many can be compared."""
 
@@ -96,10 +100,13 @@ class _Side:
 def compare_with_first(runs: Sequence[Path]) -> list[Comparison]:
     """Each run directory after the first, compared with the first in the cases that both have.
 
-    :raises UsageError: for directories without results, of different kinds, or with nothing in common.
+    :raises UsageError: for directories without results, of different kinds, or with nothing in
+        common.
     """
     first, *others = map(_side, runs)
-    return [_compared(runs[0], first, run, other) for run, other in zip(runs[1:], others, strict=True)]
+    return [
+        _compared(runs[0], first, run, other) for run, other in zip(runs[1:], others, strict=True)
+    ]
 
 
 def _side(run: Path) -> _Side:
@@ -109,10 +116,11 @@ def _side(run: Path) -> _Side:
 
 
 def merged(rows: Sequence[Sequence[tuple[str, str, str]]]) -> list[tuple[str, list[str]]]:
-    """Differences of several run directories from the same first one: the name, the value in each of them.
+    """Differences of several run directories from the same first one: the name, the value in each
+    of them.
 
-    A run directory without a difference has the value of the first. It is ``–`` where it differs in the same setting,
-    but for other jobs.
+    A run directory without a difference has the value of the first. It is ``–`` where it differs in
+    the same setting, but for other jobs.
 
     :param rows: for each of the others its settings or differences.
     """
@@ -124,7 +132,10 @@ def merged(rows: Sequence[Sequence[tuple[str, str, str]]]) -> list[tuple[str, li
             is_same = first.setdefault(what, before) == before  # the jobs in common may be others
             others.setdefault(what, {})[place] = after if is_same else f"{after} (from {before})"
     values = {
-        what: [others[what].get(i, "–" if _setting(what) in settings[i] else value) for i in range(len(rows))]
+        what: [
+            others[what].get(i, "–" if _setting(what) in settings[i] else value)
+            for i in range(len(rows))
+        ]
         for what, value in first.items()
     }
     return [(what, [value, *values[what]]) for what, value in first.items()]
@@ -136,7 +147,9 @@ def _setting(what: str) -> str:
 
 
 def facts(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """The content of ``--json``; of more than two run directories, that of every comparison with the first."""
+    """The content of ``--json``; of more than two run directories, that of every comparison with
+    the first.
+    """
     if len(comparisons) == 1:
         return comparisons[0].facts()
     return {"kind": comparisons[0].kind, "comparisons": [one.facts() for one in comparisons]}
@@ -150,7 +163,9 @@ def lines(comparisons: Sequence[Comparison]) -> list[Line]:
 
 
 def any_pair(line: Line) -> Pair:
-    """The figure's first pair: what it says about the figure itself and the first run directory, all of them say."""
+    """The figure's first pair: what it says about the figure itself and the first run directory,
+    all of them say.
+    """
     return next(pair for pair in line if pair is not None)
 
 
@@ -163,8 +178,14 @@ def _compared(run_a: Path, a: _Side, run_b: Path, b: _Side) -> Comparison:
     if not pairs:
         cases = f"the first has {names_of(list(a.cases))}, the second has {names_of(list(b.cases))}"
         names = "Baselines and levels" if a.kind == "benchmark" else "Names of finished jobs"
-        advice = "; otherwise write a `report` of each, or read their summary.csv" if a.kind == "experiment" else ""
-        raise UsageError(f"{run_a} and {run_b} have nothing in common: {cases}. {names} must agree{advice}")
+        advice = (
+            "; otherwise write a `report` of each, or read their summary.csv"
+            if a.kind == "experiment"
+            else ""
+        )
+        raise UsageError(
+            f"{run_a} and {run_b} have nothing in common: {cases}. {names} must agree{advice}"
+        )
     return Comparison(
         kind=a.kind,
         a=run_a,
@@ -200,11 +221,21 @@ def _benchmark_side(bench: samples.Benchmark) -> _Side:
             if measured is not base and not base.at_most:
                 ideal = min(measured.processes, bench.capacity) / base.processes
                 counted = [sample for sample in measured.samples if sample.repeat in alone]
-                cases[name]["efficiency"] = [one.throughput / alone[one.repeat] / ideal for one in counted]
+                cases[name]["efficiency"] = [
+                    one.throughput / alone[one.repeat] / ideal for one in counted
+                ]
     plan = bench.plan
-    work = {DIFFERENT_WORK: ", ".join(map(str, plan.get("jobs") or ())), **_prefixed("work", plan.get("work"))}
+    work = {
+        DIFFERENT_WORK: ", ".join(map(str, plan.get("jobs") or ())),
+        **_prefixed("work", plan.get("work")),
+    }
     learner = ", ".join(bench.learners) or plan.get("learner")
-    facts = {**work, "learner": learner, **_prefixed("", plan.get("machine")), **_prefixed("", plan.get("versions"))}
+    facts = {
+        **work,
+        "learner": learner,
+        **_prefixed("", plan.get("machine")),
+        **_prefixed("", plan.get("versions")),
+    }
     return _Side(kind="benchmark", cases=cases, bounds=bounds, facts=facts)
 
 
@@ -224,7 +255,9 @@ def _machine(path: Path) -> _Side:
         expected = "expected a machine.json of `python -m benchmarks.machine`, or a run directory"
         raise UsageError(f"{path}: cannot be compared; {expected}") from error
     facts = {**_prefixed("", content.get("machine")), **_prefixed("", content.get("versions"))}
-    return _Side(kind="benchmark", cases=cases, bounds=bounds, less_is_better=less_is_better, facts=facts)
+    return _Side(
+        kind="benchmark", cases=cases, bounds=bounds, less_is_better=less_is_better, facts=facts
+    )
 
 
 def _numbers(values: Sequence[Any]) -> list[float]:
@@ -243,13 +276,20 @@ def _experiment(run_dir: Path) -> _Side:
     cases = {name: _values(rows, speeds) for name, rows in groups.items()}
     session = run_reader.last_session(snapshot.paths.provenance)
     facts = {
-        "learner": ", ".join(sorted({row["learner"] for row in snapshot.rows if row["learner"] is not None})),
-        **{name: session.get(name) for name in ("host", "platform", "physical_cores", "cpu_quota", "jobs_at_once")},
+        "learner": ", ".join(
+            sorted({row["learner"] for row in snapshot.rows if row["learner"] is not None})
+        ),
+        **{
+            name: session.get(name)
+            for name in ("host", "platform", "physical_cores", "cpu_quota", "jobs_at_once")
+        },
         **_prefixed("", session.get("versions")),
         **_prefixed("git", session.get("git")),
     }
     finished = {name: values for name, values in cases.items() if values}
-    return _Side(kind="experiment", cases=finished, facts=facts, settings=_by_case(snapshot.paths, finished))
+    return _Side(
+        kind="experiment", cases=finished, facts=facts, settings=_by_case(snapshot.paths, finished)
+    )
 
 
 def _by_case(paths: RunPaths, cases: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -269,9 +309,15 @@ def _settings(a: _Side, b: _Side) -> list[tuple[str, str, str]]:
         old, new = a.settings[case], b.settings[case]
         for key in {**old, **new}:
             if old.get(key) != new.get(key):
-                cases_with.setdefault((key, _short(old.get(key)), _short(new.get(key))), []).append(case)
+                cases_with.setdefault((key, _short(old.get(key)), _short(new.get(key))), []).append(
+                    case
+                )
     return [
-        (key if len(cases) == len(common) else f"{key} ({listed(cases, CASES_SHOWN)})", before, after)
+        (
+            key if len(cases) == len(common) else f"{key} ({listed(cases, CASES_SHOWN)})",
+            before,
+            after,
+        )
         for (key, before, after), cases in cases_with.items()
     ]
 
@@ -304,7 +350,9 @@ def _values(rows: Sequence[SummaryRow], speeds: Mapping[str, float]) -> dict[str
         "return": [row["ep_rew_mean"] for row in done],
         "evaluation": [row["eval_mean"] for row in done],
     }
-    known = {name: [value for value in values if value is not None] for name, values in figures.items()}
+    known = {
+        name: [value for value in values if value is not None] for name, values in figures.items()
+    }
     return {name: values for name, values in known.items() if values}
 
 
@@ -314,12 +362,27 @@ def _pairs(what: str, a: _Side, b: _Side) -> Iterator[Pair]:
         b_values = b.cases[what].get(figure)
         if not a_values or not b_values:
             continue
-        quotient = ratio(b_values, a_values) if min(*a_values, *b_values) > 0 and bound != "ab" else None
-        if quotient is not None and bound:  # A is at most so much, so the ratio is at least so much; B: at most
+        quotient = (
+            ratio(b_values, a_values) if min(*a_values, *b_values) > 0 and bound != "ab" else None
+        )
+        if (
+            quotient is not None and bound
+        ):  # A is at most so much, so the ratio is at least so much; B: at most
             quotient = replace(quotient, high=None) if bound == "a" else replace(quotient, low=None)
-        a_median, b_median = _estimate(figure, a_values, "a" in bound), _estimate(figure, b_values, "b" in bound)
+        a_median, b_median = (
+            _estimate(figure, a_values, "a" in bound),
+            _estimate(figure, b_values, "b" in bound),
+        )
         less = figure in a.less_is_better
-        yield Pair(what=what, figure=figure, a=a_median, b=b_median, ratio=quotient, bound=bound, less_is_better=less)
+        yield Pair(
+            what=what,
+            figure=figure,
+            a=a_median,
+            b=b_median,
+            ratio=quotient,
+            bound=bound,
+            less_is_better=less,
+        )
 
 
 def _estimate(figure: str, values: Sequence[float], is_bound: bool) -> Estimate:

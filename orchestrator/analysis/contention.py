@@ -1,8 +1,10 @@
-"""Diagnosis of contention: what took time from the jobs of an experiment, with the evidence and the remedy.
+"""Diagnosis of contention: what took time from the jobs of an experiment, with the evidence and the
+remedy.
 
-:func:`find` reads a run directory; :func:`diagnose` decides, from metrics alone. The causes leave different traces: a
-thread budget larger than the job's cores, a limit set from outside (cgroup or affinity), jobs that share cores,
-another program on a core, a job slower than others of the same work.
+:func:`find` reads a run directory; :func:`diagnose` decides, from metrics alone. The causes leave
+different traces: a thread budget larger than the job's cores, a limit set from outside (cgroup or
+affinity), jobs that share cores, another program on a core, a job slower than others of the same
+work.
 """
 
 from __future__ import annotations
@@ -76,7 +78,11 @@ def diagnose(experiment: ExperimentMetrics) -> list[ContentionFinding]:
 
 def _throttled(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
     quota, usable = experiment.quota, experiment.usable_cpus
-    throttled = [(share, job) for job in experiment.jobs if (share := job.share(job.throttled_s) or 0.0) > THROTTLED]
+    throttled = [
+        (share, job)
+        for job in experiment.jobs
+        if (share := job.share(job.throttled_s) or 0.0) > THROTTLED
+    ]
     if throttled:
         share, worst = max(throttled, key=itemgetter(0))
         limit = "" if quota is None else f"; the quota is {quota:g} CPUs"
@@ -107,7 +113,11 @@ def _affinity(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
             evidence=f"CPU affinity of the supervisor at its start: {count(experiment.lanes or usable, 'job')} at once",
             cure="start it without taskset or numactl, or ask the batch system or the container's cpuset for more CPUs",
         )
-    confined = [job for job in experiment.jobs if job.fewest_cpus is not None and job.fewest_cpus < (job.cores or 0)]
+    confined = [
+        job
+        for job in experiment.jobs
+        if job.fewest_cpus is not None and job.fewest_cpus < (job.cores or 0)
+    ]
     if confined:
         worst = min(confined, key=lambda job: job.fewest_cpus or 0)
         yield _finding(
@@ -129,7 +139,9 @@ def _threads(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[
         if cores is None:
             continue
         declared = job.threads is not None and job.threads > cores
-        competing = (job.runnable or 0.0) > OVERSUBSCRIBED * cores and job.delay_share > HIGH_RUN_DELAY_SHARE
+        competing = (
+            job.runnable or 0.0
+        ) > OVERSUBSCRIBED * cores and job.delay_share > HIGH_RUN_DELAY_SHARE
         if not declared and not (competing and job.job_id not in explained):
             continue
         evidence = [f"{job.n_threads} threads were running"] if job.n_threads is not None else []
@@ -147,12 +159,18 @@ def _threads(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[
             what = f"more threads than its {slot} can run"
             cure = "its code or a library starts threads: limit them to the thread budget, or give the job more cores"
         yield _finding(
-            "threads", [job], what=what, evidence="; ".join(evidence) or "as declared; nothing was measured", cure=cure
+            "threads",
+            [job],
+            what=what,
+            evidence="; ".join(evidence) or "as declared; nothing was measured",
+            cure=cure,
         )
 
 
 def _shared(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[ContentionFinding]:
-    """Jobs of this experiment that shared a core with each other: ``max_parallel`` was too large."""
+    """Jobs of this experiment that shared a core with each other: ``max_parallel`` was too
+    large.
+    """
     by_cpu: dict[int, list[JobMetrics]] = {}
     for job in jobs:
         for cpu in job.cpus:
@@ -173,7 +191,9 @@ def _shared(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[C
 
 
 def _sharer(job: JobMetrics, by_cpu: Mapping[int, Sequence[JobMetrics]]) -> JobMetrics | None:
-    """Another job that had a CPU of ``job`` at the same time. :param by_cpu: the jobs that had a CPU at any time."""
+    """Another job that had a CPU of ``job`` at the same time. :param by_cpu: the jobs that had a
+    CPU at any time.
+    """
     others = (other for cpu in sorted(job.cpus) for other in by_cpu[cpu] if other is not job)
     return next((other for other in others if job.common_cpus(other)), None)
 
@@ -192,7 +212,9 @@ def _hogs(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[Con
     where = "their CPUs"
     if cpus:
         # Which of the CPUs that a moved job had is not known.
-        where = f"{'some of ' if any(job.has_changed_cpus for job in delayed) else ''}{cpu_text(cpus)}"
+        where = (
+            f"{'some of ' if any(job.has_changed_cpus for job in delayed) else ''}{cpu_text(cpus)}"
+        )
     waited = median(job.delay_share for job in delayed)
     evidence = f"{count(len(delayed), 'job')} there waited {waited:.0%} of the time for a CPU"
     if all(job.cpus for job in delayed):
@@ -222,7 +244,9 @@ def _compared_with_others(waited: float, cpus: frozenset[int], jobs: Sequence[Jo
 
 
 def _of_cpus(cpus: frozenset[int]) -> str:
-    """The command that picks lines about ``cpus`` from those of ``ps``, which begin with the CPU."""
+    """The command that picks lines about ``cpus`` from those of ``ps``, which begin with the
+    CPU.
+    """
     if not cpus or len(cpus) > MOST_CPUS_IN_COMMAND:
         return "head -n 20"
     if len(cpus) == 1:
@@ -240,7 +264,10 @@ def _slow(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[Con
             peers = [other for other in group if other is not job and other.job_id not in explained]
             if job.job_id in explained or len(peers) < FEWEST_PEERS:
                 continue
-            own, usual = job.wall_s / job.env_steps, median(peer.wall_s / peer.env_steps for peer in peers)
+            own, usual = (
+                job.wall_s / job.env_steps,
+                median(peer.wall_s / peer.env_steps for peer in peers),
+            )
             if own <= SLOW * usual:
                 continue
             yield _finding(
@@ -273,11 +300,19 @@ def _cpus_of(job: JobMetrics) -> str:
 
 
 def _waiting(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> list[JobMetrics]:
-    return [job for job in jobs if job.delay_share > HIGH_RUN_DELAY_SHARE and job.job_id not in explained]
+    return [
+        job
+        for job in jobs
+        if job.delay_share > HIGH_RUN_DELAY_SHARE and job.job_id not in explained
+    ]
 
 
-def _finding(kind: Kind, jobs: Sequence[JobMetrics], *, what: str, evidence: str, cure: str) -> ContentionFinding:
+def _finding(
+    kind: Kind, jobs: Sequence[JobMetrics], *, what: str, evidence: str, cure: str
+) -> ContentionFinding:
     """:param jobs: those that lost time; none for a cause that concerns the whole experiment."""
     more = f" (and {count(len(jobs) - 1, 'more job')})" if len(jobs) > 1 else ""
     job_ids = tuple(job.job_id for job in jobs)
-    return ContentionFinding(kind=kind, job_ids=job_ids, what=what + more, evidence=evidence, cure=cure)
+    return ContentionFinding(
+        kind=kind, job_ids=job_ids, what=what + more, evidence=evidence, cure=cure
+    )

@@ -1,4 +1,6 @@
-"""The learning curve of a job while it trains: only what has been added to ``progress.csv`` is read."""
+"""The learning curve of a job while it trains: only what has been added to ``progress.csv`` is
+read.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,17 @@ from orchestrator.analysis.run_reader import CURVE_COLUMNS, CURVE_POINTS, number
 
 
 class NewPoints(NamedTuple):
-    """Points ``(env_steps, ep_rew_mean)`` to be appended to a curve, which is emptied before where it starts over."""
+    """Points ``(env_steps, ep_rew_mean)`` to be appended to a curve, which is emptied before where
+    it starts over.
+    """
 
     points: list[tuple[float, float]]
     starts_over: bool = False
 
 
 class CurveReader:
-    """Thinned to about :data:`CURVE_POINTS` points, which never change once they are known unless training goes back.
+    """Thinned to about :data:`CURVE_POINTS` points, which never change once they are known unless
+    training goes back.
 
     :param total: env_steps of the whole training.
     """

@@ -11,7 +11,9 @@ from orchestrator.core.regular_files import LARGEST_BYTES, open_regular, read_up
 
 @dataclass(slots=True)
 class GrowingTable:
-    """Reads what is new in the file since the last call; from its beginning when it is another one, or shorter."""
+    """Reads what is new in the file since the last call; from its beginning when it is another one,
+    or shorter.
+    """
 
     path: Path
     most_bytes: int = LARGEST_BYTES
@@ -25,7 +27,8 @@ class GrowingTable:
     _offset: int = field(default=0, init=False)
 
     def new_lines(self) -> tuple[bytes, bool]:
-        """The whole lines that are new, without the header, and whether they are the first ones of the file.
+        """The whole lines that are new, without the header, and whether they are the first ones of
+        the file.
 
         A file that is missing, or cannot be read, has no new lines.
         """

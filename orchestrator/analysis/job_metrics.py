@@ -20,7 +20,17 @@ from orchestrator.experiment import run_directory
 from orchestrator.ledger import AttemptRow, SummaryRow
 
 COST_NEUTRAL_KEYS = (
-    *("job_id", "name", "seed", "search_path", "checkpoint_every", "eval_episodes", "evaluate", "video", "preview"),
+    *(
+        "job_id",
+        "name",
+        "seed",
+        "search_path",
+        "checkpoint_every",
+        "eval_episodes",
+        "evaluate",
+        "video",
+        "preview",
+    ),
     *("checkpoint_every_s", "keep_replay_buffer", "extended_from"),
 )
 """Keys of a job's spec that do not change what an iteration costs."""
@@ -45,7 +55,9 @@ class CpuSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMetrics:
-    """One job; of a job with several ranks, its rank 0. Sums are over all iterations but the first, which warms up."""
+    """One job; of a job with several ranks, its rank 0. Sums are over all iterations but the first,
+    which warms up.
+    """
 
     job_id: str
     spans: Sequence[CpuSpan]
@@ -53,11 +65,13 @@ class JobMetrics:
     competitors: tuple[str, ...] = ()
     """Other runs and programs that were seen to use these CPUs, for people."""
     fewest_cpus: int | None = None
-    """The smallest number of CPUs of its slot that it was allowed, at the end of an iteration or of an attempt."""
+    """The smallest number of CPUs of its slot that it was allowed, at the end of an iteration or of
+    an attempt."""
     threads: int | None = None
     ranks: int = 1
     work: str = ""
-    """Robot and hyperparameters; equal for jobs that differ in their seed alone. Empty when not known."""
+    """Robot and hyperparameters; equal for jobs that differ in their seed alone. Empty when not
+    known."""
     env_steps: float = 0.0
     wall_s: float
     """0 where no iteration is finished."""
@@ -85,7 +99,9 @@ class JobMetrics:
 
     def common_cpus(self, other: JobMetrics) -> frozenset[int]:
         """CPUs that both jobs had at the same time."""
-        return frozenset[int]().union(*(one.common_cpus(two) for one in self.spans for two in other.spans))
+        return frozenset[int]().union(
+            *(one.common_cpus(two) for one in self.spans for two in other.spans)
+        )
 
     def share(self, seconds: float | None) -> float | None:
         """``seconds`` as a part of ``wall_s``."""
@@ -128,11 +144,15 @@ def gather(run_dir: Path, among: Collection[str] | None = None) -> ExperimentMet
     for attempt in _attempts(paths):
         if among is None or attempt.job_id in among:
             by_job.setdefault(attempt.job_id, []).append(attempt)
-    return of_jobs([_metrics(paths.job(job_id), attempts) for job_id, attempts in by_job.items()], paths)
+    return of_jobs(
+        [_metrics(paths.job(job_id), attempts) for job_id, attempts in by_job.items()], paths
+    )
 
 
 def of_jobs(jobs: Sequence[JobMetrics], paths: RunPaths) -> ExperimentMetrics:
-    """These metrics of jobs, with the limits of the machine as they were at the start of the last run."""
+    """These metrics of jobs, with the limits of the machine as they were at the start of the last
+    run.
+    """
     session = run_reader.last_session(paths.provenance)
     usable = session.get("cpus")
     return ExperimentMetrics(
@@ -149,7 +169,9 @@ NEEDED = {"job_id", "cpus", "started_at", "ended_at"}
 
 
 class _AttemptSlot(NamedTuple):
-    """The CPUs of an attempt, and when it had them; a moved attempt has several of these, the first one first."""
+    """The CPUs of an attempt, and when it had them; a moved attempt has several of these, the first
+    one first.
+    """
 
     job_id: str
     number: int
@@ -165,11 +187,17 @@ def _attempts(paths: RunPaths) -> list[_AttemptSlot]:
     if not paths.ledger.exists():
         rows = run_reader.read_json(paths.summary_json)
         found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        begun = [cast(SummaryRow, row) for row in found if _count(row.get("attempts")) and row.keys() >= NEEDED]
+        begun = [
+            cast(SummaryRow, row)
+            for row in found
+            if _count(row.get("attempts")) and row.keys() >= NEEDED
+        ]
         return [_attempt(row, row["attempts"] - 1, row.get("robot_hash")) for row in begun]
     with run_directory.reading_ledger(paths) as ledger:
         hashes = {row["job_id"]: row["robot_hash"] for row in ledger.summary()}
-        return [slot for row in ledger.attempts() for slot in _spans(row, hashes.get(row["job_id"]))]
+        return [
+            slot for row in ledger.attempts() for slot in _spans(row, hashes.get(row["job_id"]))
+        ]
 
 
 def _spans(row: AttemptRow, robot_hash: str | None) -> list[_AttemptSlot]:
@@ -177,13 +205,23 @@ def _spans(row: AttemptRow, robot_hash: str | None) -> list[_AttemptSlot]:
     spans = row["cpu_spans"]
     ends = [*(span["since"] for span in spans[1:]), row["ended_at"]]
     return [
-        _AttemptSlot(row["job_id"], row["number"], robot_hash, span["cpus"], span["since"], end, row["competitors"])
+        _AttemptSlot(
+            row["job_id"],
+            row["number"],
+            robot_hash,
+            span["cpus"],
+            span["since"],
+            end,
+            row["competitors"],
+        )
         for span, end in zip(spans, ends, strict=True)
     ]
 
 
 def _attempt(row: SummaryRow, number: int, robot_hash: str | None) -> _AttemptSlot:
-    return _AttemptSlot(row["job_id"], number, robot_hash, row["cpus"], row["started_at"], row["ended_at"])
+    return _AttemptSlot(
+        row["job_id"], number, robot_hash, row["cpus"], row["started_at"], row["ended_at"]
+    )
 
 
 def cpus_of_rank_0(cpus: Sequence[int] | None, ranks: int) -> frozenset[int]:
@@ -210,8 +248,12 @@ def _metrics(job: JobPaths, attempts: Sequence[_AttemptSlot]) -> JobMetrics:
             if attempt.started_at is not None
         ],
         ranks=ranks,
-        competitors=tuple(dict.fromkeys(name for attempt in attempts for name in attempt.competitors)),
-        fewest_cpus=_extreme(min, [*(row.n_cpus for row in counted), *_allowed(job, attempts, ranks)]),
+        competitors=tuple(
+            dict.fromkeys(name for attempt in attempts for name in attempt.competitors)
+        ),
+        fewest_cpus=_extreme(
+            min, [*(row.n_cpus for row in counted), *_allowed(job, attempts, ranks)]
+        ),
         threads=_count(spec.get("threads")),
         work=json.dumps([attempts[-1].robot_hash, work], sort_keys=True) if work else "",
         env_steps=iterations[-1].env_steps - warmed_up_at if iterations else 0.0,

@@ -1,4 +1,6 @@
-"""Contention as it is at this moment, from what running jobs report; the files of jobs are not read."""
+"""Contention as it is at this moment, from what running jobs report; the files of jobs are not
+read.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +49,15 @@ class LiveContention:
 
     def _mean(self, job_id: str, cpu: float, delay: float) -> tuple[float, float]:
         before_cpu, before_delay = self._shares.get(job_id, (cpu, delay))
-        return before_cpu + NEWEST * (cpu - before_cpu), before_delay + NEWEST * (delay - before_delay)
+        return before_cpu + NEWEST * (cpu - before_cpu), before_delay + NEWEST * (
+            delay - before_delay
+        )
 
     def find(self, rows: Sequence[SummaryRow]) -> list[ContentionFinding]:
         metrics = [
-            replace(_metrics(row, self._shares), competitors=self._competitors.get(row["job_id"], ()))
+            replace(
+                _metrics(row, self._shares), competitors=self._competitors.get(row["job_id"], ())
+            )
             for row in rows
             if row["job_id"] in self._shares
         ]

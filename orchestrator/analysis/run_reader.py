@@ -1,7 +1,8 @@
-"""The reader of what workers leave in a job directory: ``timings.csv``, ``progress.csv``, ``eval.json``.
+"""The reader of what workers leave in a job directory: ``timings.csv``, ``progress.csv``,
+``eval.json``.
 
-Files may be read while they are written: a last line without its newline is left out, and so is a line that has another
-number of cells than the header. A missing file has no rows. (``exit.json`` is
+Files may be read while they are written: a last line without its newline is left out, and so is a
+line that has another number of cells than the header. A missing file has no rows. (``exit.json`` is
 read by :func:`orchestrator.core.exit_record.read_exit_record`, which the supervisor needs as well.)
 """
 
@@ -32,7 +33,9 @@ LearningCurve: TypeAlias = Sequence[tuple[float, float]]
 
 
 class Episodes(TypedDict):
-    """Episodes of one kind: mean and deviation of their returns, means of their lengths and of the task's measures."""
+    """Episodes of one kind: mean and deviation of their returns, means of their lengths and of the
+    task's measures.
+    """
 
     mean: float | None
     std: float | None
@@ -80,22 +83,30 @@ def last_session(provenance: Path) -> dict[str, Any]:
 
 
 def iterations(path: Path) -> list[Iteration]:
-    """The rows of a ``timings.csv``; a row without ``env_steps`` or ``wall_s`` is damaged and left out."""
+    """The rows of a ``timings.csv``; a row without ``env_steps`` or ``wall_s`` is damaged and left
+    out.
+    """
     rows = map(Iteration._make, _numbers(path, COLUMNS))
     return [row for row in rows if row.env_steps is not None and row.wall_s is not None]
 
 
 def learning_curve(path: Path) -> LearningCurve:
-    """The points of a ``progress.csv``, thinned to about :data:`CURVE_POINTS`, the last one kept."""
+    """The points of a ``progress.csv``, thinned to about :data:`CURVE_POINTS`, the last one
+    kept.
+    """
     points = [
-        (steps, value) for steps, value in _numbers(path, CURVE_COLUMNS) if steps is not None and value is not None
+        (steps, value)
+        for steps, value in _numbers(path, CURVE_COLUMNS)
+        if steps is not None and value is not None
     ]
     stride = max(1, math.ceil(len(points) / CURVE_POINTS))
     return points[::stride] + ([points[-1]] if points and (len(points) - 1) % stride else [])
 
 
 def stage_starts(path: Path) -> list[float]:
-    """env_steps at which the stages after the first began, by a ``progress.csv``; none where it has no stages."""
+    """env_steps at which the stages after the first began, by a ``progress.csv``; none where it has
+    no stages.
+    """
     starts: list[float] = []
     before, stage_before = 0.0, 1.0
     for steps, stage in _numbers(path, STAGE_COLUMNS):
@@ -154,7 +165,9 @@ def _point(content: Mapping[str, Any]) -> EvaluatedPoint:
 
 
 def _numbers(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
-    """The named columns of a CSV file row by row: ``float | None``, None for a cell that is no finite number."""
+    """The named columns of a CSV file row by row: ``float | None``, None for a cell that is no
+    finite number.
+    """
     try:
         content = read_regular(path)
     except (OSError, ValueError):
@@ -177,7 +190,9 @@ def numbers(content: bytes, columns: Sequence[str]) -> Iterator[list[Any]]:
 
 
 def _complete(line: Sequence[str], places: Sequence[int | None]) -> list[float] | None:
-    """A row of numbers alone, as nearly all are; None for any other. Much faster than cell by cell."""
+    """A row of numbers alone, as nearly all are; None for any other. Much faster than cell by
+    cell.
+    """
     try:
         values = [float(line[place]) for place in places]  # type: ignore[index]
     except (ValueError, TypeError):

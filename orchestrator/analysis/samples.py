@@ -1,4 +1,5 @@
-"""The results of a benchmark, read from its directory: for each baseline and level, the counted measurements.
+"""The results of a benchmark, read from its directory: for each baseline and level, the counted
+measurements.
 
 Nothing is measured here, and numpy is not needed. A last line torn by a sudden end is left out.
 """
@@ -138,7 +139,12 @@ class Benchmark:
     def capacity(self) -> int:
         """Processes that have cores of their own, at once."""
         machine = self.plan.get("machine") or {}
-        cores = machine.get("capacity") or machine.get("physical_cores") or len(machine.get("cpus") or ()) or 1
+        cores = (
+            machine.get("capacity")
+            or machine.get("physical_cores")
+            or len(machine.get("cpus") or ())
+            or 1
+        )
         return max(1, int(cores) // max(1, int((self.plan.get("work") or {}).get("cores") or 1)))
 
     @property
@@ -153,13 +159,24 @@ def is_benchmark(run_dir: Path) -> bool:
 
 @contextlib.contextmanager
 def damage_explained(run_dir: Path) -> Iterator[None]:
-    """Raise what goes wrong with values of another type than this program writes as damage to a benchmark's files."""
+    """Raise what goes wrong with values of another type than this program writes as damage to a
+    benchmark's files.
+    """
     try:
         yield
-    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+    except (
+        TypeError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         folder = RunPaths(run_dir).bench
         advice = "they are damaged, or of another version of this program; measure again in another --run-dir"
-        raise UsageError(f"{folder}: its files cannot be analysed ({error!r:.200}); {advice}") from error
+        raise UsageError(
+            f"{folder}: its files cannot be analysed ({error!r:.200}); {advice}"
+        ) from error
 
 
 def read(run_dir: Path) -> Benchmark:
@@ -167,11 +184,14 @@ def read(run_dir: Path) -> Benchmark:
 
     Where ranks alone were measured, ``plan`` has what both kinds of plan say.
 
-    :raises UsageError: when ``run_dir`` is no benchmark's directory, or nothing in it has been measured yet.
+    :raises UsageError: when ``run_dir`` is no benchmark's directory, or nothing in it has been
+        measured yet.
     """
     folder = RunPaths(run_dir).bench
     ranks = read_json_object(folder / "ranks.json")
-    plan = read_json_object(folder / "plan.json") or (ranks and {name: ranks.get(name) for name in SHARED_PLAN_KEYS})
+    plan = read_json_object(folder / "plan.json") or (
+        ranks and {name: ranks.get(name) for name in SHARED_PLAN_KEYS}
+    )
     if plan is None:
         why = "bench/plan.json is missing or unreadable. `bench` makes one"
         raise UsageError(f"{run_dir}: not a benchmark's directory: {why}")
@@ -181,7 +201,12 @@ def read(run_dir: Path) -> Benchmark:
         advice = "run the same `bench` command to resume it"
         raise UsageError(f"{run_dir}: no measurement of this benchmark is finished yet; {advice}")
     baselines, failed = by_baseline(measurements, plan.get("arms", ()))
-    learners = {one["learner"] for record in measurements for one in _processes(record) if one.get("learner")}
+    learners = {
+        one["learner"]
+        for record in measurements
+        for one in _processes(record)
+        if one.get("learner")
+    }
     return Benchmark(
         plan=plan,
         baselines=baselines,
@@ -194,8 +219,12 @@ def read(run_dir: Path) -> Benchmark:
     )
 
 
-def by_baseline(records: Sequence[MeasurementRecord], order: Sequence[str]) -> tuple[Levels, Failed]:
-    """Samples by baseline, in ``order``, and level, rising; and the reasons where all measurements failed."""
+def by_baseline(
+    records: Sequence[MeasurementRecord], order: Sequence[str]
+) -> tuple[Levels, Failed]:
+    """Samples by baseline, in ``order``, and level, rising; and the reasons where all measurements
+    failed.
+    """
     groups: dict[tuple[str, int], list[MeasurementRecord]] = {}
     for record in records:
         groups.setdefault((record["arm"], record["level"]), []).append(record)
@@ -212,7 +241,9 @@ def by_baseline(records: Sequence[MeasurementRecord], order: Sequence[str]) -> t
 
 
 def records(path: Path) -> tuple[list[MeasurementRecord], int]:
-    """The measurements of a ``cells.jsonl``, and the number of other lines; a last line without newline is neither."""
+    """The measurements of a ``cells.jsonl``, and the number of other lines; a last line without
+    newline is neither.
+    """
     try:
         lines = read_regular(path).split(b"\n")[:-1]
     except FileNotFoundError:
@@ -249,7 +280,9 @@ def _has_figures(record: Mapping[str, Any]) -> bool:
 def _level(level: int, records: Sequence[MeasurementRecord]) -> LevelSamples | None:
     """None when no record has figures. Of several records of a repeat the last one counts."""
     counted = {one["repeat"]: one for one in records if one["status"] in ("ok", "cut")}
-    disturbed = {one["repeat"]: one for one in records if one["status"] == "disturbed" and _has_figures(one)}
+    disturbed = {
+        one["repeat"]: one for one in records if one["status"] == "disturbed" and _has_figures(one)
+    }
     samples = [
         Sample(
             repeat=repeat,
@@ -262,7 +295,13 @@ def _level(level: int, records: Sequence[MeasurementRecord]) -> LevelSamples | N
     if not samples:
         return None
     statuses, messages = _statuses(records), _messages(records)
-    return LevelSamples(processes=level, samples=samples, statuses=statuses, messages=messages, disturbed=not counted)
+    return LevelSamples(
+        processes=level,
+        samples=samples,
+        statuses=statuses,
+        messages=messages,
+        disturbed=not counted,
+    )
 
 
 def _statuses(records: Iterable[MeasurementRecord]) -> dict[str, int]:
@@ -275,16 +314,20 @@ def _messages(records: Iterable[MeasurementRecord]) -> list[str]:
 
 
 def figures(record: MeasurementRecord) -> dict[str, float]:
-    """Figures of one process, averaged over the processes of a measurement; without those that were not measured.
+    """Figures of one process, averaged over the processes of a measurement; without those that were
+    not measured.
 
-    Besides :data:`SUMS` and :data:`COUNTS`: ``update_s``, backward and optimiser of one minibatch; ``runnable``,
-    threads that computed or waited for a CPU; ``throttled``, seconds per 1,000 env_steps for which the cgroup was kept
-    off the CPU (a counter of the whole group, divided by its processes); ``others_cores``, cores busy with other
-    programs; ``allreduce``, the share of time that rank 0 spent in collectives, waiting included; ``n_threads``,
-    ``rss_mib``, ``import_s`` and ``first_step_s``.
+    Besides :data:`SUMS` and :data:`COUNTS`: ``update_s``, backward and optimiser of one minibatch;
+    ``runnable``, threads that computed or waited for a CPU; ``throttled``, seconds per 1,000
+    env_steps for which the cgroup was kept off the CPU (a counter of the whole group, divided by
+    its processes); ``others_cores``, cores busy with other programs; ``allreduce``, the share of
+    time that rank 0 spent in collectives, waiting included; ``n_threads``, ``rss_mib``,
+    ``import_s`` and ``first_step_s``.
     """
     processes = _processes(record)
-    values: dict[str, float | None] = {"others_cores": finite((record.get("drift") or {}).get("others_cores"))}
+    values: dict[str, float | None] = {
+        "others_cores": finite((record.get("drift") or {}).get("others_cores"))
+    }
     for name in ("n_threads", "rss_mib", "import_s", "first_step_s"):
         values[name] = _ratio(_total(processes, name), len(processes))
     steps = _total(processes, "env_steps")
@@ -292,9 +335,13 @@ def figures(record: MeasurementRecord) -> dict[str, float]:
         sums = {name: _total(processes, f"{name}_s") for name in (*SUMS, "throttled")}
         sums |= {name: _total(processes, name) for name in COUNTS}
         sums["throttled"] = _ratio(sums["throttled"], len(processes))
-        values |= {name: None if total is None else total * 1000 / steps for name, total in sums.items()}
+        values |= {
+            name: None if total is None else total * 1000 / steps for name, total in sums.items()
+        }
         values["runnable"] = _ratio(_sum(sums["cpu"], sums["run_delay"]), sums["wall"])
-        values["update_s"] = _ratio(_sum(sums["backward"], sums["optimizer"]), _total(processes, "updates"))
+        values["update_s"] = _ratio(
+            _sum(sums["backward"], sums["optimizer"]), _total(processes, "updates")
+        )
         values["allreduce"] = _ratio(_total(processes, "allreduce_s"), sums["wall"])
     return {name: value for name, value in values.items() if value is not None}
 

@@ -1,14 +1,16 @@
 """Medians and ratios with confidence intervals that have the stated coverage, also for few values.
 
-A median's interval is a smoothed percentile bootstrap (B. W. Silverman, G. A. Young, "The bootstrap: to smooth or not
-to smooth?", Biometrika 74, 1987; the width of the kernel, s/√n, from T. C. Hesterberg, "What Teachers Should Know about
-the Bootstrap", The American Statistician 69, 2015): resampled values are blurred, since the plain
-bootstrap of a median of seven values covers the true median in 87 % of cases where 95 % are required. Positive values
-are taken as logarithms, so that intervals of times and ratios stay positive.
+A median's interval is a smoothed percentile bootstrap (B. W. Silverman, G. A. Young, "The
+bootstrap: to smooth or not to smooth?", Biometrika 74, 1987; the width of the kernel, s/√n, from T.
+C. Hesterberg, "What Teachers Should Know about the Bootstrap", The American Statistician 69, 2015):
+resampled values are blurred, since the plain bootstrap of a median of seven values covers the true
+median in 87 % of cases where 95 % are required. Positive values are taken as logarithms, so that
+intervals of times and ratios stay positive.
 
-A bootstrap cannot work with two to four values (the range of three values covers the median in 75 % of cases). There
-the interval is Student's, which assumes a normal distribution. For up to five values it is at least their range; for
-one value there is none. ``tests/unit/test_statistics.py`` measures the coverage. numpy is imported late.
+A bootstrap cannot work with two to four values (the range of three values covers the median in 75 %
+of cases). There the interval is Student's, which assumes a normal distribution. For up to five
+values it is at least their range; for one value there is none. ``tests/unit/test_statistics.py``
+measures the coverage. numpy is imported late.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ AT_ONCE = 1 << 20
 """Numbers in memory at a time, for any number of values."""
 LEAST_FOR_BOOTSTRAP = 5
 MOST_FOR_RANGE = 5
-"""Up to so many values, the interval is at least their range; that of five covers the median in 94 % of cases."""
+"""Up to so many values, the interval is at least their range; that of five covers the median in 94
+% of cases."""
 LEVEL = 0.95
 
 
@@ -49,7 +52,8 @@ class Estimate:
 
     median: float
     low: float | None
-    """None, as ``high``, where there is only one value. One of the two alone is None where the other is a bound."""
+    """None, as ``high``, where there is only one value. One of the two alone is None where the
+    other is a bound."""
     high: float | None
     n: int
     """Number of values; of a ratio, that of the shorter side."""
@@ -80,32 +84,42 @@ def estimate(values: Sequence[float]) -> Estimate:
         low, high = _interval(sample)
         if sample.min() >= 0:
             low = max(low, 0.0)
-    # For an even number of values, the median of logarithms is not exactly the logarithm of the median.
+    # For an even number of values, the median of logarithms is not exactly the logarithm of the
+    # median.
     return Estimate(median, min(low, median), max(high, median), int(sample.size))
 
 
 def location(values: Sequence[float]) -> Estimate:
-    """As :func:`estimate`, for numbers without a natural zero, such as returns: no logarithms are taken."""
+    """As :func:`estimate`, for numbers without a natural zero, such as returns: no logarithms are
+    taken.
+    """
     highest = max(values)
     shifted = estimate([value - highest for value in values])
-    low, high = (None if bound is None else bound + highest for bound in (shifted.low, shifted.high))
+    low, high = (
+        None if bound is None else bound + highest for bound in (shifted.low, shifted.high)
+    )
     return Estimate(shifted.median + highest, low, high, shifted.n)
 
 
 def known_estimate(
     values: Iterable[float | None], of: Callable[[list[float]], Estimate] = estimate
 ) -> EstimateFacts | None:
-    """The facts of :func:`estimate` or :func:`location` of the values that are not None; None without any."""
+    """The facts of :func:`estimate` or :func:`location` of the values that are not None; None
+    without any.
+    """
     known = [value for value in values if value is not None]
     return of(known).facts() if known else None
 
 
-def ratio(numerator: Sequence[float], denominator: Sequence[float], *, paired: bool = False) -> Estimate:
+def ratio(
+    numerator: Sequence[float], denominator: Sequence[float], *, paired: bool = False
+) -> Estimate:
     """The median of ``numerator`` divided by that of ``denominator``.
 
-    :param paired: whether values of the same index belong together (the same repeat). The result is then the median
-        of their ratios, which disturbances of both do not change.
-    :raises ValueError: without values, where one is not positive, or for pairs of different lengths.
+    :param paired: whether values of the same index belong together (the same repeat). The result is
+        then the median of their ratios, which disturbances of both do not change.
+    :raises ValueError: without values, where one is not positive, or for pairs of different
+        lengths.
     """
     import numpy as np
 
@@ -125,7 +139,9 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], *, paired: b
 
 
 def _exp(bound: float) -> float:
-    """Limited: of very few and very different values, the interval may end beyond the largest number."""
+    """Limited: of very few and very different values, the interval may end beyond the largest
+    number.
+    """
     return math.exp(min(bound, 700.0))
 
 
@@ -157,7 +173,9 @@ def _difference(above: Floats, below: Floats) -> tuple[float, float]:
     if fewest >= LEAST_FOR_BOOTSTRAP:
         return _quantiles(_medians(above, seed=0) - _medians(below, seed=1))
     # Fewer degrees of freedom than in Welch's formula: the interval is wider, never narrower.
-    reach = t_quantile((1 + LEVEL) / 2, fewest - 1) * math.hypot(_standard_error(above), _standard_error(below))
+    reach = t_quantile((1 + LEVEL) / 2, fewest - 1) * math.hypot(
+        _standard_error(above), _standard_error(below)
+    )
     centre = float(above.mean() - below.mean())
     return centre - reach, centre + reach
 
@@ -199,8 +217,8 @@ _T_CDF: dict[int, Callable[[float], float]] = {
 def t_quantile(probability: float, freedom: int) -> float:
     """Quantile of Student's distribution, for a probability in [0.5, 1), to three digits.
 
-    From four degrees of freedom on, it uses the expansion about the normal distribution (M. Abramowitz, I. A. Stegun,
-    "Handbook of Mathematical Functions", 26.7.5).
+    From four degrees of freedom on, it uses the expansion about the normal distribution (M.
+    Abramowitz, I. A. Stegun, "Handbook of Mathematical Functions", 26.7.5).
     """
     if freedom in _T_CDF:
         low, high = 0.0, 1.0

@@ -1,6 +1,8 @@
-"""The text of a job file that is written for its user: values, comments, and the file itself, which replaces no other.
+"""The text of a job file that is written for its user: values, comments, and the file itself, which
+replaces no other.
 
-:func:`check_target` comes first, so that nobody waits for work that cannot be kept; :func:`write` comes last.
+:func:`check_target` comes first, so that nobody waits for work that cannot be kept; :func:`write`
+comes last.
 """
 
 from __future__ import annotations
@@ -46,7 +48,11 @@ def toml(value: Any) -> str:
             # Every escape of JSON is one of TOML, which allows DEL only as one.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case Mapping():
-            return "{ " + ", ".join(f"{_key(name)} = {toml(part)}" for name, part in value.items()) + " }"
+            return (
+                "{ "
+                + ", ".join(f"{_key(name)} = {toml(part)}" for name, part in value.items())
+                + " }"
+            )
     return f"[{', '.join(map(toml, value))}]"
 
 
@@ -74,16 +80,26 @@ def check_target(path: Path, *, force: bool) -> None:
     """
     folder = absolute(path).parent
     if path.suffix != ".toml":
-        raise UsageError(f"{path}: expected the name of a job file, which ends in .toml; set it with -o")
+        raise UsageError(
+            f"{path}: expected the name of a job file, which ends in .toml; set it with -o"
+        )
     if not folder.is_dir():
-        raise UsageError(f"{path}: the folder {folder} does not exist; create it, or choose another file with -o")
+        raise UsageError(
+            f"{path}: the folder {folder} does not exist; create it, or choose another file with -o"
+        )
     if os.path.lexists(path):
         if not force:
-            raise UsageError(f"{path} exists and was not changed; --force replaces it, -o FILE.toml writes another")
+            raise UsageError(
+                f"{path} exists and was not changed; --force replaces it, -o FILE.toml writes another"
+            )
         if not path.is_file() and not path.is_symlink():
-            raise UsageError(f"{path}: is not a regular file, so it is not replaced; choose another with -o")
+            raise UsageError(
+                f"{path}: is not a regular file, so it is not replaced; choose another with -o"
+            )
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{path}: the folder {folder} is not writable; choose another file with -o")
+        raise UsageError(
+            f"{path}: the folder {folder} is not writable; choose another file with -o"
+        )
 
 
 def write(path: Path, text: str, *, force: bool) -> Experiment:
@@ -99,5 +115,7 @@ def write(path: Path, text: str, *, force: bool) -> Experiment:
         with disk_full_explained(path, "run the same command again"):
             write_whole(path, text)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}; choose another file with -o") from None
+        raise UsageError(
+            f"{path}: cannot be written: {error.strerror or error}; choose another file with -o"
+        ) from None
     return experiment

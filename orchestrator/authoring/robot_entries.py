@@ -1,4 +1,5 @@
-"""Groups robots into the entries of a job file: a pattern where one matches exactly these files, otherwise a file each.
+"""Groups robots into the entries of a job file: a pattern where one matches exactly these files,
+otherwise a file each.
 
 A pattern is tried as the job file will read it, so that it matches neither more nor fewer files.
 """
@@ -21,7 +22,8 @@ from orchestrator.jobfile.validation_errors import Problems
 LEAST = 3
 """Files that are worth a pattern."""
 MOST_BY_NAME = 12
-"""Files of a folder that get an entry each where only patterns with parts of their names would match them."""
+"""Files of a folder that get an entry each where only patterns with parts of their names would
+match them."""
 _SERIES = re.compile(r"(.+[-_. ])[^-_. ]+|(.+?)[0-9]+")
 """Names with a part that others of a series have in common: ``cart_heavy``, ``cart7``."""
 
@@ -39,7 +41,8 @@ class RobotEntry:
 
 
 def entries(kinds: Mapping[Path, str], base: Path, folders: Iterable[Path]) -> list[RobotEntry]:
-    """Entries that hold each robot once, in the order of the robots; every job gets a name of its own.
+    """Entries that hold each robot once, in the order of the robots; every job gets a name of its
+    own.
 
     :param kinds: absolute path of each robot → what must be the same for all robots of an entry.
     :param base: folder of the job file, absolute and without links.
@@ -54,7 +57,12 @@ def entries(kinds: Mapping[Path, str], base: Path, folders: Iterable[Path]) -> l
             paths = [robot.xml for robot in robots if robot.xml in left]
             own = {str(robot.name) for robot in robots}
             kinds_of_it = {left[path] for path in paths}
-            if problems or not LEAST <= len(robots) == len(paths) or len(kinds_of_it) > 1 or own & names:
+            if (
+                problems
+                or not LEAST <= len(robots) == len(paths)
+                or len(kinds_of_it) > 1
+                or own & names
+            ):
                 continue
             made.append(RobotEntry(xml=pattern, name=None, paths=paths))
             names |= own
@@ -74,12 +82,18 @@ def _name(path: Path, common: Path, taken: set[str], *, is_only: bool) -> str:
     """The stem where no other robot has it, otherwise the path below ``common``."""
     below = path.relative_to(common)
     numbered = (f"{below} {number}" for number in itertools.count(2))
-    candidates = itertools.chain([path.stem] if is_only else [], [str(below.with_suffix("")), str(below)], numbered)
-    return next(name for name in candidates if name.strip() and is_showable(name) and name not in taken)
+    candidates = itertools.chain(
+        [path.stem] if is_only else [], [str(below.with_suffix("")), str(below)], numbered
+    )
+    return next(
+        name for name in candidates if name.strip() and is_showable(name) and name not in taken
+    )
 
 
 def _whole_folders(kinds: Mapping[Path, str], base: Path, folders: Sequence[Path]) -> list[str]:
-    """Patterns for all files of a folder, a series of them, or the folders in it: those for most robots first."""
+    """Patterns for all files of a folder, a series of them, or the folders in it: those for most
+    robots first.
+    """
     counts: Counter[str] = Counter()
     of_kind: Counter[tuple[str, str]] = Counter()
     for path, kind in kinds.items():
@@ -88,8 +102,14 @@ def _whole_folders(kinds: Mapping[Path, str], base: Path, folders: Sequence[Path
         if series := _SERIES.fullmatch(path.stem):
             patterns.append(_pattern(base, parent, f"{glob.escape(series[1] or series[2])}*.xml"))
         if any(parent.is_relative_to(folder) and parent != folder for folder in folders):
-            patterns += [_pattern(base, parent.parent, "*", end) for end in (glob.escape(path.name), "*.xml")]
-        patterns += [_pattern(base, folder, "**", "*.xml") for folder in folders if parent.is_relative_to(folder)]
+            patterns += [
+                _pattern(base, parent.parent, "*", end) for end in (glob.escape(path.name), "*.xml")
+            ]
+        patterns += [
+            _pattern(base, folder, "**", "*.xml")
+            for folder in folders
+            if parent.is_relative_to(folder)
+        ]
         for pattern in patterns:
             of_kind[kind, pattern] += 1
     for (_kind, pattern), count in of_kind.items():
@@ -99,7 +119,9 @@ def _whole_folders(kinds: Mapping[Path, str], base: Path, folders: Sequence[Path
 
 
 def _parts_of_folders(kinds: Mapping[Path, str], base: Path, _: Sequence[Path]) -> Iterator[str]:
-    """Patterns with the beginnings of names, in folders with many robots of one kind beside other files."""
+    """Patterns with the beginnings of names, in folders with many robots of one kind beside other
+    files.
+    """
     grouped: defaultdict[tuple[str, Path], set[str]] = defaultdict(set)
     for path, kind in kinds.items():
         if path.suffix == ".xml":
@@ -111,7 +133,8 @@ def _parts_of_folders(kinds: Mapping[Path, str], base: Path, _: Sequence[Path]) 
 
 
 def _beginnings(prefix: str, names: set[str], others: set[str]) -> Iterator[str]:
-    """Patterns of the form ``prefix*.xml`` that together match ``names``, which begin with it, and none of ``others``.
+    """Patterns of the form ``prefix*.xml`` that together match ``names``, which begin with it, and
+    none of ``others``.
 
     Names that only a pattern for themselves would match are left out.
     """
@@ -130,7 +153,9 @@ def _beginnings(prefix: str, names: set[str], others: set[str]) -> Iterator[str]
     for letter in sorted(by_next.keys() - set(free if len(free) > 1 else ())):
         if letter:
             begins = prefix + letter
-            yield from _beginnings(begins, by_next[letter], {name for name in others if name.startswith(begins)})
+            yield from _beginnings(
+                begins, by_next[letter], {name for name in others if name.startswith(begins)}
+            )
 
 
 def _pattern(base: Path, folder: Path, *parts: str) -> str:

@@ -1,4 +1,6 @@
-"""``init``: a short job file of the robots that can be trained, with the reasons why the others cannot."""
+"""``init``: a short job file of the robots that can be trained, with the reasons why the others
+cannot.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,11 @@ def located(path: str) -> Path:
     whole = absolute(Path(path))
     if ".." not in whole.parts:
         return whole
-    return Path(os.path.realpath(whole)) if whole.name == ".." else Path(os.path.realpath(whole.parent), whole.name)
+    return (
+        Path(os.path.realpath(whole))
+        if whole.name == ".."
+        else Path(os.path.realpath(whole.parent), whole.name)
+    )
 
 
 def _sorted_out(
@@ -104,10 +110,17 @@ def _sorted_out(
     """The robots to be trained, and all other files with the reason."""
     faults = {row.path: _fault(row, allow_outside=allow_outside) for row in rows}
     trained, left_out = list[RobotCheck](), list[LeftOut]()
-    distinct = {located(row.path): row for row in reversed(rows)}  # folders on the command line may overlap
+    distinct = {
+        located(row.path): row for row in reversed(rows)
+    }  # folders on the command line may overlap
     for row in reversed(distinct.values()):
         reason, whole = faults[row.path], row.included_by
-        if reason is None and whole is not None and faults[whole] is None and str(located(row.path)) not in named:
+        if (
+            reason is None
+            and whole is not None
+            and faults[whole] is None
+            and str(located(row.path)) not in named
+        ):
             reason = f"a part of {whole}, which is trained"
         if reason is None:
             trained.append(row)
@@ -129,35 +142,58 @@ def _fault(row: RobotCheck, *, allow_outside: bool) -> str | None:
     return None
 
 
-def _nothing_to_train(rows: Sequence[RobotCheck], left_out: Sequence[LeftOut], paths: Sequence[Path]) -> str:
+def _nothing_to_train(
+    rows: Sequence[RobotCheck], left_out: Sequence[LeftOut], paths: Sequence[Path]
+) -> str:
     where = joined(paths)
     if all(row.verdict == "fragment" for row in rows):
-        what = f"{where}: no robot, only parts of robots; expected an MJCF with joints and actuators"
+        what = (
+            f"{where}: no robot, only parts of robots; expected an MJCF with joints and actuators"
+        )
     else:
         what = f"{where}: no robot that can be trained; nothing was written"
     shown = [f"    {entry.what}: {entry.reason}" for entry in left_out[:MOST_SHOWN]]
     more = len(left_out) - len(shown)
-    return "\n".join([what, *shown, *([f"    and {more:,} more; `check` shows all"] if more else [])])
+    return "\n".join(
+        [what, *shown, *([f"    and {more:,} more; `check` shows all"] if more else [])]
+    )
 
 
 def _head(
-    paths: Sequence[Path], target: Path, timesteps: int | None, time: TrainingTime, *, allow_outside: bool
+    paths: Sequence[Path],
+    target: Path,
+    timesteps: int | None,
+    time: TrainingTime,
+    *,
+    allow_outside: bool,
 ) -> list[str]:
     n_steps = min(N_STEPS, max(8, (timesteps or TIMESTEPS) // (ITERATIONS * N_ENVS) // 8 * 8))
     name = _experiment_name(paths, target)
     advice = f'for quick results, with {toml(TIMESTEPS)} env_steps; "standard" and "thorough" train for longer'
     defaults = [('preset = "quick"', advice)]
     if timesteps is not None:
-        defaults.append((f"total_timesteps = {toml(timesteps)}", "env_steps of each robot, in place of the preset's"))
+        defaults.append(
+            (
+                f"total_timesteps = {toml(timesteps)}",
+                "env_steps of each robot, in place of the preset's",
+            )
+        )
     defaults += [
         ("seeds = [0]", "[0, 1, 2] would train every robot three times"),
-        ("video = false", "true makes a video of every policy, which takes about 15 s of CPU time each"),
+        (
+            "video = false",
+            "true makes a video of every policy, which takes about 15 s of CPU time each",
+        ),
     ]
     if allow_outside:
         defaults.append(("allow_outside = true", "robots may use files outside of their folders"))
     lines = [
-        comment("Written by `orchestrator init`. docs/presets.md describes presets; docs/job-file.md lists all keys."),
-        comment(f"Training takes about {rough_duration(time.seconds)} here, {time.at_once} at a time (estimated)."),
+        comment(
+            "Written by `orchestrator init`. docs/presets.md describes presets; docs/job-file.md lists all keys."
+        ),
+        comment(
+            f"Training takes about {rough_duration(time.seconds)} here, {time.at_once} at a time (estimated)."
+        ),
         *aligned([(f"name = {toml(name)}", f"the results go to runs/{safe_name(name)}")]),
         *("", "[defaults]"),
         *aligned(defaults),
@@ -167,14 +203,27 @@ def _head(
         lines += ["", "[defaults.ppo]", *aligned([(f"n_steps = {n_steps}", remark)])]
     if time.longest_s * 3 > USUAL_TIMEOUT_S:
         hours = f'timeout = "{round(time.longest_s * 3 / 3600) + 1}h"'
-        lines += ["", "[defaults.resources]", *aligned([(hours, "a job that takes longer is ended")])]
+        lines += [
+            "",
+            "[defaults.resources]",
+            *aligned([(hours, "a job that takes longer is ended")]),
+        ]
     return lines
 
 
 def _experiment_name(paths: Sequence[Path], target: Path) -> str:
-    """The name of the job file where one was chosen, otherwise that of the robots' folder or file."""
-    own = located(str(paths[0])) if len(paths) == 1 else Path(os.path.commonpath([*map(located, map(str, paths))]))
-    candidates = (target.stem if target.name != "jobs.toml" else "", own.stem if own.is_file() else own.name)
+    """The name of the job file where one was chosen, otherwise that of the robots' folder or
+    file.
+    """
+    own = (
+        located(str(paths[0]))
+        if len(paths) == 1
+        else Path(os.path.commonpath([*map(located, map(str, paths))]))
+    )
+    candidates = (
+        target.stem if target.name != "jobs.toml" else "",
+        own.stem if own.is_file() else own.name,
+    )
     return next((name for name in candidates if name.strip() and is_showable(name)), "robots")
 
 
@@ -185,7 +234,10 @@ def _table(entry: RobotEntry, robots: Sequence[RobotCheck]) -> list[str]:
     lines = [] if entry.name is None else [(f"name = {toml(entry.name)}", "")]
     lines += [
         (f"xml = {toml(entry.xml)}", count(len(robots), "robot") if is_pattern else ""),
-        (f"task = {toml(str(robots[0].task))}", acts if is_pattern else f"{acts}; {robots[0].task_reason}"),
+        (
+            f"task = {toml(str(robots[0].task))}",
+            acts if is_pattern else f"{acts}; {robots[0].task_reason}",
+        ),
     ]
     return ["", "[[jobs]]", *aligned(lines)]
 
@@ -193,7 +245,9 @@ def _table(entry: RobotEntry, robots: Sequence[RobotCheck]) -> list[str]:
 def _remarks(left_out: Sequence[LeftOut], base: Path) -> list[str]:
     if not left_out:
         return []
-    lines = [comment(f"{_below(entry.what, base)}: {entry.reason}") for entry in left_out[:MOST_LISTED]]
+    lines = [
+        comment(f"{_below(entry.what, base)}: {entry.reason}") for entry in left_out[:MOST_LISTED]
+    ]
     more = len(left_out) - len(lines)
     last = [comment(f"and {more:,} more; `orchestrator check` shows all")] if more else []
     return ["", comment("Not trained:"), *lines, *last]
@@ -206,12 +260,15 @@ def _below(path: str, base: Path) -> str:
 def facts(made: RobotJobFile, target: Path) -> Mapping[str, object]:
     """What was written, as JSON types."""
     robots = [
-        {"path": row.path, "task": row.task, "control_period_s": row.figures["control_period_s"]} for row in made.robots
+        {"path": row.path, "task": row.task, "control_period_s": row.figures["control_period_s"]}
+        for row in made.robots
     ]
     return {
         "job_file": str(target),
         "robots": robots,
-        "left_out": [{"path": entry.what, "reason": plain(entry.reason)} for entry in made.left_out],
+        "left_out": [
+            {"path": entry.what, "reason": plain(entry.reason)} for entry in made.left_out
+        ],
         "estimate_s": round(made.time.seconds, 1),
         "jobs_at_once": made.time.at_once,
     }

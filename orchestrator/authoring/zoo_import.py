@@ -32,8 +32,13 @@ MUJOCO = ("HumanoidStandup", "Pusher", "Reacher")
 CLASSIC = ("Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
 """Environments that gymnasium has without further packages."""
 DISCRETE = ("Acrobot-v1", "CartPole-v1", "MountainCar-v0")
-NUMBERS_A_TRANSITION = {"Ant": 2 * 105 + 8, "Humanoid": 2 * 348 + 17, "HumanoidStandup": 2 * 348 + 17}
-"""Where a full replay buffer may need more than the usual memory: two observations and an action."""
+NUMBERS_A_TRANSITION = {
+    "Ant": 2 * 105 + 8,
+    "Humanoid": 2 * 348 + 17,
+    "HumanoidStandup": 2 * 348 + 17,
+}
+"""Where a full replay buffer may need more than the usual memory: two observations and an
+action."""
 USUAL_GIB = 2
 _VERSIONED = re.compile(r"([\w/]+)-v(\d+)\Z")
 _WRAPPED = "a job file has no wrappers; write a function that makes the wrapped environment, and name it as entry_point"
@@ -86,7 +91,9 @@ def draft(path: Path, *, algo: str | None, names: Sequence[str], target: Path) -
     algo = algo or _ALGOS.get(path.stem.lower(), path.stem.lower())
     if algo not in ALGORITHMS:
         known = ", ".join(ALGORITHMS)
-        raise UsageError(f"{path}: {algo!r} is no algorithm of this program; set --algo to one of {known}")
+        raise UsageError(
+            f"{path}: {algo!r} is no algorithm of this program; set --algo to one of {known}"
+        )
     entries = _chosen(_read(path), names, path)
     jobs, left_out = list[_ZooJob](), list[LeftOut]()
     for name, settings in entries.items():
@@ -96,18 +103,27 @@ def draft(path: Path, *, algo: str | None, names: Sequence[str], target: Path) -
             left_out.append(LeftOut(what=name, reason=str(error)))
     if not jobs:
         shown = "\n".join(f"    {entry.what}: {entry.reason}" for entry in left_out[:MOST_SHOWN])
-        raise UsageError(f"{path}: none of {len(left_out):,} entries can be imported; nothing was written\n{shown}")
+        raise UsageError(
+            f"{path}: none of {len(left_out):,} entries can be imported; nothing was written\n{shown}"
+        )
     name = path.stem if target.name == "jobs.toml" else target.stem
     lines = [
         comment("Written by `orchestrator import-zoo`. docs/job-file.md lists all keys."),
         f"name = {toml(name if is_showable(name) else algo)}",
         *("", "[defaults]", f"algo = {toml(algo)}", ""),
-        *("[defaults.resources]", *aligned([('timeout = "7d"', "of a job; some of these trainings take long")])),
+        *(
+            "[defaults.resources]",
+            *aligned([('timeout = "7d"', "of a job; some of these trainings take long")]),
+        ),
     ]
     for job in jobs:
         lines += _table(job)
     if left_out:
-        lines += ["", comment("Not imported:"), *(comment(f"{entry.what}: {entry.reason}") for entry in left_out)]
+        lines += [
+            "",
+            comment("Not imported:"),
+            *(comment(f"{entry.what}: {entry.reason}") for entry in left_out),
+        ]
     return ZooJobFile(
         text="\n".join(lines) + "\n",
         algo=algo,
@@ -129,7 +145,9 @@ def _read(path: Path) -> dict[str, Any]:
         import yaml
     except ModuleNotFoundError:
         install = 'pip install -c constraints.txt ".[zoo]" in a clone of this project, or pip install pyyaml'
-        raise UsageError(f"{path}: import-zoo needs PyYAML, which is not installed here: {install}") from None
+        raise UsageError(
+            f"{path}: import-zoo needs PyYAML, which is not installed here: {install}"
+        ) from None
     try:
         loader = yaml.SafeLoader(read_regular(path, LARGEST_BYTES).decode("utf-8-sig"))
         # Some of the Zoo's files have tuples; any other object of Python is an error.
@@ -139,9 +157,13 @@ def _read(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise UsageError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise UsageError(
+            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
     if not isinstance(content, dict) or not content:
-        raise UsageError(f"{path}: expected a table of environments with their hyperparameters, such as ppo.yml")
+        raise UsageError(
+            f"{path}: expected a table of environments with their hyperparameters, such as ppo.yml"
+        )
     return {str(name): settings for name, settings in content.items()}
 
 
@@ -149,7 +171,11 @@ def _chosen(entries: dict[str, Any], names: Sequence[str], path: Path) -> dict[s
     for name in names:
         if name not in entries:
             near_by = suggestion(name, list(entries))
-            hint = f"did you mean {near_by}?" if near_by else f"it has {', '.join(list(entries)[:MOST_SHOWN])} …"
+            hint = (
+                f"did you mean {near_by}?"
+                if near_by
+                else f"it has {', '.join(list(entries)[:MOST_SHOWN])} …"
+            )
             raise UsageError(f"--env {name}: {path} has no such entry; {hint}")
     return {name: settings for name, settings in entries.items() if not names or name in names}
 
@@ -196,14 +222,20 @@ def _environment(name: str, algo: str) -> tuple[str, str, str]:
             "is none of gymnasium's MuJoCo and classic-control environments; if the package that has it is installed, "
             f"add a job with env = {quoted(name)} by hand"
         )
-    remark = "" if name == newest else f"{name} in the Zoo; {newest} is its successor, with small differences"
+    remark = (
+        ""
+        if name == newest
+        else f"{name} in the Zoo; {newest} is its successor, with small differences"
+    )
     return ("task", f"gymnasium:{newest}", remark) if is_task else ("env", newest, remark)
 
 
 def _take(job: _ZooJob, key: str, content: Any) -> None:
     """Add one of the Zoo's keys to the job, or the reason why it is left out."""
     if key == "policy" and isinstance(content, str):
-        content = content.replace("LstmPolicy", "Policy")  # one name for all algorithms, in a job file
+        content = content.replace(
+            "LstmPolicy", "Policy"
+        )  # one name for all algorithms, in a job file
     if key in _NO_KEY:
         if content not in (None, False, 0, "", [], {}):
             job.refused[key] = _NO_KEY[key]
@@ -222,7 +254,9 @@ def _take(job: _ZooJob, key: str, content: Any) -> None:
 
 
 def _set(job: _ZooJob, key: str, value: Any) -> None:
-    """Set a key of the job, if the job file accepts the value, whole numbers also where it is a float."""
+    """Set a key of the job, if the job file accepts the value, whole numbers also where it is a
+    float.
+    """
     if value is None:  # Stable-Baselines3's default, which is that of an unset key
         return
     candidates = [value]
@@ -244,13 +278,19 @@ def _take_normalize(job: _ZooJob, content: Any) -> None:
         except ValueError as error:
             job.refused["normalize"] = str(error)
             return
-        value, rewards = (zoo_values.boolean(options.pop(name, True)) for name in ("norm_obs", "norm_reward"))
+        value, rewards = (
+            zoo_values.boolean(options.pop(name, True)) for name in ("norm_obs", "norm_reward")
+        )
         if value != rewards:
             only = "observations" if value else "rewards"
             both = "observations and rewards" if value else "nothing"
-            job.remarks["normalize"] = f"only {only} in the Zoo; a job normalises both or neither, here {both}"
+            job.remarks["normalize"] = (
+                f"only {only} in the Zoo; a job normalises both or neither, here {both}"
+            )
         elif options:
-            job.remarks["normalize"] = f"without {', '.join(options)}, which a job file does not have"
+            job.remarks["normalize"] = (
+                f"without {', '.join(options)}, which a job file does not have"
+            )
     job.values["normalize"] = bool(value)
 
 
@@ -259,15 +299,22 @@ def _take_noise(job: _ZooJob, kind: str, std: Any) -> None:
         return
     _set(job, f"{job.algo}.action_noise", std)
     if kind != "normal" and f"{job.algo}.action_noise" in job.values:
-        job.remarks[f"{job.algo}.action_noise"] = f"{kind} noise in the Zoo; here normal noise of the same size"
+        job.remarks[f"{job.algo}.action_noise"] = (
+            f"{kind} noise in the Zoo; here normal noise of the same size"
+        )
 
 
 def _fit_minibatch(job: _ZooJob) -> None:
-    """Change PPO's batch_size to the nearest that divides a rollout: Stable-Baselines3 would only warn."""
+    """Change PPO's batch_size to the nearest that divides a rollout: Stable-Baselines3 would only
+    warn.
+    """
     algo = job.algo
     if algo in OFF_POLICY or "batch_size" not in DEFAULTS[algo]:
         return
-    values = {name: job.values.get(f"{algo}.{name}", DEFAULTS[algo][name]) for name in ("n_steps", "batch_size")}
+    values = {
+        name: job.values.get(f"{algo}.{name}", DEFAULTS[algo][name])
+        for name in ("n_steps", "batch_size")
+    }
     rollout, batch_size = values["n_steps"] * job.values["n_envs"], values["batch_size"]
     sizes = near(batch_size, 1, rollout) if rollout % batch_size else []
     if sizes:
@@ -280,7 +327,9 @@ def _fit_memory(job: _ZooJob) -> None:
     if job.algo in OFF_POLICY:
         base = job.name.rpartition("-v")[0]
         size = job.values.get(f"{job.algo}.buffer_size", DEFAULTS[job.algo]["buffer_size"])
-        gib = math.ceil(size * (NUMBERS_A_TRANSITION.get(base, 0) * 8 + 12) / 2**30) + 1  # of torch and the networks
+        gib = (
+            math.ceil(size * (NUMBERS_A_TRANSITION.get(base, 0) * 8 + 12) / 2**30) + 1
+        )  # of torch and the networks
         if gib > USUAL_GIB:
             job.values["resources.memory"] = f"{gib} GiB"
 
@@ -299,12 +348,18 @@ def _settle(job: _ZooJob) -> None:
                 inner = inner.setdefault(table, {})
             inner[last] = value
         try:
-            from_mapping({"name": "zoo", "defaults": {"algo": job.algo}, "jobs": [entry]}, source="", base=Path())
+            from_mapping(
+                {"name": "zoo", "defaults": {"algo": job.algo}, "jobs": [entry]},
+                source="",
+                base=Path(),
+            )
             return
         except SpecError as error:
             problem = error.problems[0]
         where = problem.where.removeprefix("jobs[0].")
-        at_fault = next((key for key in job.values if where == key or where.startswith(f"{key}.")), None)
+        at_fault = next(
+            (key for key in job.values if where == key or where.startswith(f"{key}.")), None
+        )
         if at_fault in (None, "name", "task", "env"):
             raise ValueError(problem.message)
         job.refused[str(at_fault)] = problem.message
@@ -313,7 +368,9 @@ def _settle(job: _ZooJob) -> None:
 
 
 def _table(job: _ZooJob) -> list[str]:
-    lines = [(f"{key} = {toml(value)}", job.remarks.get(key, "")) for key, value in job.values.items()]
+    lines = [
+        (f"{key} = {toml(value)}", job.remarks.get(key, "")) for key, value in job.values.items()
+    ]
     return [
         *("", "[[jobs]]", *aligned(lines)),
         *(comment(f"without {key}: {reason}") for key, reason in job.refused.items()),

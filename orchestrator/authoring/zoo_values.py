@@ -1,6 +1,7 @@
 """Values of RL Baselines3 Zoo's hyperparameter files in the words of a job file.
 
-The Zoo evaluates Python in some of them (``"dict(activation_fn=nn.ReLU)"``). Here such text is only parsed.
+The Zoo evaluates Python in some of them (``"dict(activation_fn=nn.ReLU)"``). Here such text is only
+parsed.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def parsed(text: str) -> Any:
             raise ValueError(f"more than {LONGEST:,} characters")
         return _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = error.msg if isinstance(error, SyntaxError) else str(error) or "is nested too deeply"
+        reason = (
+            error.msg if isinstance(error, SyntaxError) else str(error) or "is nested too deeply"
+        )
         raise ValueError(f"cannot be read: {reason}") from None
 
 
@@ -52,7 +55,9 @@ def _value(node: ast.expr) -> Any:
             names = [None if key is None else _value(key) for key in keys]
             if all(isinstance(name, str) for name in names):
                 return dict(zip(names, map(_value, values), strict=True))
-        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords) if all(word.arg for word in keywords):
+        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords) if all(
+            word.arg for word in keywords
+        ):
             return {word.arg: _value(word.value) for word in keywords}
         case ast.Name() | ast.Attribute():
             return PythonName(ast.unparse(node))
@@ -68,7 +73,9 @@ def table(value: Any) -> dict[str, Any]:
 
 
 def number(value: Any) -> Any:
-    """Text that is a number as that number, and the Zoo's linear schedule as ours; everything else as it is."""
+    """Text that is a number as that number, and the Zoo's linear schedule as ours; everything else
+    as it is.
+    """
     if not isinstance(value, str):
         return value
     if match := _LINEAR.match(value):
@@ -81,7 +88,11 @@ def number(value: Any) -> Any:
 
 def boolean(value: Any) -> bool | None:
     """A truth value, also as text; None for anything else."""
-    return value if isinstance(value, bool) else {"true": True, "false": False}.get(str(value).strip().lower())
+    return (
+        value
+        if isinstance(value, bool)
+        else {"true": True, "false": False}.get(str(value).strip().lower())
+    )
 
 
 def policy_value(name: str, value: Any) -> Any:
@@ -89,7 +100,12 @@ def policy_value(name: str, value: Any) -> Any:
     if name == "activation_fn":
         last = str(value).rpartition(".")[2].lower().replace("_", "")
         return _ACTIVATIONS.get(last, str(value))
-    if name == "net_arch" and isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
+    if (
+        name == "net_arch"
+        and isinstance(value, list)
+        and len(value) == 1
+        and isinstance(value[0], Mapping)
+    ):
         return value[0]  # the form of older versions of Stable-Baselines3
     return value
 
@@ -100,4 +116,6 @@ def is_small(value: Any, depth: int = DEEPEST) -> bool:
         value = list(value.values())
     if not isinstance(value, list):
         return True
-    return depth > 0 and len(value) <= MOST_PARTS and all(is_small(part, depth - 1) for part in value)
+    return (
+        depth > 0 and len(value) <= MOST_PARTS and all(is_small(part, depth - 1) for part in value)
+    )

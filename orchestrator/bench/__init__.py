@@ -1,1 +1,3 @@
-"""The concurrency benchmark: what is measured (:mod:`orchestrator.bench.benchmark`) and what it means."""
+"""The concurrency benchmark: what is measured (:mod:`orchestrator.bench.benchmark`) and what it
+means.
+"""

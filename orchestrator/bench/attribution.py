@@ -1,7 +1,9 @@
-"""What was lost at each level, in which phase, and why: from the figures of a benchmark to sentences with numbers.
+"""What was lost at each level, in which phase, and why: from the figures of a benchmark to
+sentences with numbers.
 
-The loss of a process is how much longer its 1,000 env_steps take at a level than at the baseline's lowest level. It is
-split by phase. Direct metrics (seconds of waiting for a CPU, of CPU time, of throttling) tell the causes apart.
+The loss of a process is how much longer its 1,000 env_steps take at a level than at the baseline's
+lowest level. It is split by phase. Direct metrics (seconds of waiting for a CPU, of CPU time, of
+throttling) tell the causes apart.
 """
 
 from __future__ import annotations
@@ -44,13 +46,15 @@ CauseName = Literal["threads", "sharing", "throttling", "processor", "others", "
 class LossCause:
     name: CauseName
     ms: float
-    """Milliseconds of its metric per 1,000 env_steps of one process; the sum of all threads, which may exceed the
-    loss."""
+    """Milliseconds of its metric per 1,000 env_steps of one process; the sum of all threads, which
+    may exceed the loss."""
     text: str
 
 
 def attribute(bench: Benchmark) -> list[dict[str, Any]]:
-    """Entries with ``text`` and its numbers: those of ``kind`` ``level``, then those of ``kind`` ``isolation``."""
+    """Entries with ``text`` and its numbers: those of ``kind`` ``level``, then those of ``kind``
+    ``isolation``.
+    """
     entries: list[dict[str, Any]] = []
     for name, levels in bench.baselines.items():
         lowest, *higher = levels
@@ -62,7 +66,12 @@ def _level(bench: Benchmark, name: str, now: LevelSamples, base: LevelSamples) -
     cores = bench.capacity * int((bench.plan.get("work") or {}).get("cores") or 1)
     way = BASELINES[name].short if name in BASELINES else name
     place = f"At {_processes(now.processes)} on {count(cores, 'core')} with {way}"
-    entry: dict[str, Any] = {"kind": "level", "arm": name, "level": now.processes, "base": base.processes}
+    entry: dict[str, Any] = {
+        "kind": "level",
+        "arm": name,
+        "level": now.processes,
+        "base": base.processes,
+    }
     longer, at_least = gain(base, now)
     if longer is None:
         text = f"{place}, the loss is unknown: the measurement of the lowest level was cut off."
@@ -71,7 +80,12 @@ def _level(bench: Benchmark, name: str, now: LevelSamples, base: LevelSamples) -
     was_ms = 1e6 * base.processes / median(base.throughputs)
     loss_ms = was_ms * (longer.median - 1)
     startup = _startup(now, base)
-    entry |= {"longer": longer.facts(), "at_least": at_least, "ms_before": was_ms, "loss_ms": loss_ms}
+    entry |= {
+        "longer": longer.facts(),
+        "at_least": at_least,
+        "ms_before": was_ms,
+        "loss_ms": loss_ms,
+    }
     entry |= {"shares": {}, "causes": [], "startup": startup, "recovers": None}
     if longer.median - 1 < NO_LOSS and not at_least:
         text = f"{place}, nothing is lost: an env_step takes {times(longer)} the time that it takes with"
@@ -104,7 +118,9 @@ def _processes(number: int) -> str:
 
 
 def _shares(now: LevelSamples, base: LevelSamples) -> dict[str, float]:
-    """Phase → share of the loss, largest first, negative for a phase that became faster; empty where unknown."""
+    """Phase → share of the loss, largest first, negative for a phase that became faster; empty
+    where unknown.
+    """
     differences = {}
     for phase in PHASES:
         later, earlier = now.values(phase), base.values(phase)
@@ -114,7 +130,10 @@ def _shares(now: LevelSamples, base: LevelSamples) -> dict[str, float]:
     total = sum(differences.values())
     if total <= 0:
         return {}
-    return {phase: differences[phase] / total for phase in sorted(differences, key=lambda name: -differences[name])}
+    return {
+        phase: differences[phase] / total
+        for phase in sorted(differences, key=lambda name: -differences[name])
+    }
 
 
 def _phases(shares: Mapping[str, float]) -> str:
@@ -134,16 +153,22 @@ def causes_of(
 ) -> list[LossCause]:
     """The causes that the metrics show, the most expensive first; empty where they show none.
 
-    :param now: medians of :func:`orchestrator.analysis.samples.figures` at the level; ``base``: at the lowest level.
+    :param now: medians of :func:`orchestrator.analysis.samples.figures` at the level; ``base``: at
+        the lowest level.
     :param capacity: processes that have cores of their own at once.
     """
     known = now.keys() & base.keys()
     if "wall" not in known or now["wall"] <= base["wall"]:
         return []
     loss = now["wall"] - base["wall"]
-    more = {name: now[name] - base[name] if name in known else 0.0 for name in ("cpu", "run_delay", "throttled")}
+    more = {
+        name: now[name] - base[name] if name in known else 0.0
+        for name in ("cpu", "run_delay", "throttled")
+    }
     runnable, started = now.get("runnable", 0.0), now.get("n_threads", 0.0)
-    too_many_threads = runnable >= SEVERAL and runnable * processes > cores * 1.05 and started * processes > cores
+    too_many_threads = (
+        runnable >= SEVERAL and runnable * processes > cores * 1.05 and started * processes > cores
+    )
     causes: list[LossCause] = []
 
     def add(name: CauseName, ms: float, text: str) -> None:
@@ -156,7 +181,11 @@ def causes_of(
     if processes > capacity:
         ms = min(base["wall"] * (processes / capacity - 1), loss) * 1e3
         each = f"each gets {capacity / processes:.0%} of the CPU time that it needs"
-        add("sharing", ms, f"{_processes(processes)} share cores for {capacity}: {each}, which costs {ms:,.0f} ms")
+        add(
+            "sharing",
+            ms,
+            f"{_processes(processes)} share cores for {capacity}: {each}, which costs {ms:,.0f} ms",
+        )
     if more["throttled"] >= NOTABLE * loss:
         ms = more["throttled"] * 1e3
         advice = "raise the CPU quota, or run fewer processes at once"
@@ -165,7 +194,11 @@ def causes_of(
         ms = more["run_delay"] * 1e3
         text = f"Each process waits {ms:,.0f} ms for a CPU although there is one for each"
         add("others", ms, f"{text}: {_why_waiting(now.get('others_cores'))}")
-    if not too_many_threads and more["cpu"] >= NOTABLE * loss and now["cpu"] >= base["cpu"] * (1 + NO_LOSS):
+    if (
+        not too_many_threads
+        and more["cpu"] >= NOTABLE * loss
+        and now["cpu"] >= base["cpu"] * (1 + NO_LOSS)
+    ):
         text = f"The same work takes {now['cpu'] / base['cpu'] - 1:.0%} more CPU time ({more['cpu'] * 1e3:,.0f} ms)"
         reasons = "clock frequency, SMT siblings, caches or memory bandwidth"
         add("processor", more["cpu"] * 1e3, f"{text} because of {reasons}")
@@ -185,7 +218,9 @@ def _why_waiting(others_cores: float | None) -> str:
 
 
 def _startup(now: LevelSamples, base: LevelSamples) -> dict[str, Any] | None:
-    """The start-up, which is no part of the loss in steady training; None where it does not take longer."""
+    """The start-up, which is no part of the loss in steady training; None where it does not take
+    longer.
+    """
     later, earlier = now.values("first_step_s"), base.values("first_step_s")
     if not later or not earlier or median(later) < median(earlier) * SLOW_START:
         return None

@@ -1,4 +1,6 @@
-"""Baselines: ways of starting the processes of a measurement. Two that differ in one thing isolate its effect."""
+"""Baselines: ways of starting the processes of a measurement. Two that differ in one thing isolate
+its effect.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +36,25 @@ DEFAULT = "the libraries' default threads"
 
 def _pool(how: Literal["fork", "spawn"], *, budget: bool) -> Baseline:
     about = f"multiprocessing.Pool by {how}, {'thread budget' if budget else DEFAULT}"
-    return Baseline(how, budget, about, f"Pool by {how} with {'a thread budget' if budget else 'default threads'}")
+    return Baseline(
+        how,
+        budget,
+        about,
+        f"Pool by {how} with {'a thread budget' if budget else 'default threads'}",
+    )
 
 
-PINNED = "this program: supervised worker processes, thread budget, each pinned to a core of its own"
+PINNED = (
+    "this program: supervised worker processes, thread budget, each pinned to a core of its own"
+)
 STOCK = "stock Stable-Baselines3: SubprocVecEnv with one process per environment, thread budget"
 BASELINES: Mapping[str, Baseline] = {
     "pinned": Baseline("supervised", True, PINNED, "pinned workers"),
     "threads": Baseline(
-        "alone", True, "one subprocess each, thread budget, no affinity", "subprocesses with a thread budget"
+        "alone",
+        True,
+        "one subprocess each, thread budget, no affinity",
+        "subprocesses with a thread budget",
     ),
     "default": Baseline("alone", False, f"one subprocess each, {DEFAULT}", "default threads"),
     "pool-fork": _pool("fork", budget=False),
@@ -56,7 +68,8 @@ ALL_BASELINES: Mapping[str, Baseline] = {**BASELINES, "subproc": SUBPROC}
 
 
 def chosen(text: str | None) -> tuple[str, ...]:
-    """The baselines of ``--arms``: ``"default,pinned"`` → those two, in the order of :data:`BASELINES`; None → all.
+    """The baselines of ``--arms``: ``"default,pinned"`` → those two, in the order of
+    :data:`BASELINES`; None → all.
 
     :raises UsageError: for unknown names; lists the valid ones.
     """
@@ -71,15 +84,20 @@ def chosen(text: str | None) -> tuple[str, ...]:
 
 
 def command(baseline: Baseline, threads: int, job_dirs: Sequence[Path]) -> list[list[str]]:
-    """The commands that start the trainings in ``job_dirs``, for every baseline but the supervised one."""
+    """The commands that start the trainings in ``job_dirs``, for every baseline but the supervised
+    one.
+    """
     budget = str(threads) if baseline.budget else "default"
     base = [sys.executable, "-m", "orchestrator.worker.baselines.bench_child", baseline.how, budget]
-    groups = [[job_dir] for job_dir in job_dirs] if baseline.how in ("alone", "subproc") else [job_dirs]
+    groups = (
+        [[job_dir] for job_dir in job_dirs] if baseline.how in ("alone", "subproc") else [job_dirs]
+    )
     return [[*base, *map(str, group)] for group in groups]
 
 
 def environment(baseline: Baseline, threads: int, *, token: str) -> dict[str, str]:
-    """The variables of a baseline's processes: this process's, without those that set numbers of threads.
+    """The variables of a baseline's processes: this process's, without those that set numbers of
+    threads.
 
     :param token: marks every process, so that none is left behind.
     """

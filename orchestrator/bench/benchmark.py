@@ -1,4 +1,6 @@
-"""The procedure of the ``bench`` command: from a job file and options to measurements in a run directory."""
+"""The procedure of the ``bench`` command: from a job file and options to measurements in a run
+directory.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.bench import forecast, plan, rank_benchmark, strong_scaling, tune, weak_scaling, workload
+from orchestrator.bench import (
+    forecast,
+    plan,
+    rank_benchmark,
+    strong_scaling,
+    tune,
+    weak_scaling,
+    workload,
+)
 from orchestrator.bench.baselines import BASELINES
 from orchestrator.bench.forecast import Forecast
 from orchestrator.bench.measurement import Measurement, MeasurementLog
@@ -30,24 +40,33 @@ from orchestrator.supervisor.stop_signals import StopRequests
 class BenchResult:
     run_dir: Path
     exit_code: int
-    """0; 1 when a measurement failed; 130 when stopped: the same command continues the benchmark."""
+    """0; 1 when a measurement failed; 130 when stopped: the same command continues the
+    benchmark."""
     measured: int = 0
     lines: Sequence[str] = ()
     """Lines for the job file, from ``--tune``."""
 
 
-def _measure(experiment: Experiment, options: BenchOptions, paths: RunPaths, work: Work, setup: Setup) -> BenchResult:
+def _measure(
+    experiment: Experiment, options: BenchOptions, paths: RunPaths, work: Work, setup: Setup
+) -> BenchResult:
     """:param work: with one rank."""
     if options.tune:
-        return BenchResult(run_dir=paths.root, exit_code=0, lines=tune.run(paths, work, setup, options.seconds))
+        return BenchResult(
+            run_dir=paths.root, exit_code=0, lines=tune.run(paths, work, setup, options.seconds)
+        )
     measure = _scaling if options.ranks is None else _over_ranks
     failed = measure(experiment, options, paths, work, setup)
     if failed:
-        setup.tell(f"{count(failed, 'measurement')} failed. Run the same command again to repeat them.")
+        setup.tell(
+            f"{count(failed, 'measurement')} failed. Run the same command again to repeat them."
+        )
     return BenchResult(run_dir=paths.root, exit_code=1 if failed else 0, measured=_measured(paths))
 
 
-def _scaling(experiment: Experiment, options: BenchOptions, paths: RunPaths, work: Work, setup: Setup) -> int:
+def _scaling(
+    experiment: Experiment, options: BenchOptions, paths: RunPaths, work: Work, setup: Setup
+) -> int:
     """Weak and strong scaling. Returns how many measurements have failed."""
     machine, cores = setup.machine, work.job.resources.cores
     levels = plan.levels(options.levels, machine, cores)
@@ -72,24 +91,38 @@ def _scaling(experiment: Experiment, options: BenchOptions, paths: RunPaths, wor
     for line in _forecast(begun, missing, options, makespans_s).lines():
         setup.tell(line)
     document, failed = weak_scaling.run(
-        new, paths.bench / "plan.json", log, work, setup, without_pinned=unfit, retakes=options.retakes
+        new,
+        paths.bench / "plan.json",
+        log,
+        work,
+        setup,
+        without_pinned=unfit,
+        retakes=options.retakes,
     )
     if options.strong_seconds:
-        failed += strong_scaling.run(experiment, options, paths, fit, setup, document["calibration"]["throughput"])
+        failed += strong_scaling.run(
+            experiment, options, paths, fit, setup, document["calibration"]["throughput"]
+        )
     return failed
 
 
 def _forecast(
-    document: Mapping[str, Any], missing: Sequence[Measurement], options: BenchOptions, makespans_s: tuple[float, ...]
+    document: Mapping[str, Any],
+    missing: Sequence[Measurement],
+    options: BenchOptions,
+    makespans_s: tuple[float, ...],
 ) -> Forecast:
     """What this call is about to do.
 
-    :param missing: the measurements that it is to take; a benchmark that is continued has the others.
+    :param missing: the measurements that it is to take; a benchmark that is continued has the
+        others.
     """
     room = {"cores": document["work"]["cores"], "capacity": document["machine"]["capacity"]}
     is_calibrated = document["calibration"] is not None
     return Forecast(
-        cells_s=tuple(forecast.cell_s(one.level, seconds=options.seconds, **room) for one in missing),
+        cells_s=tuple(
+            forecast.cell_s(one.level, seconds=options.seconds, **room) for one in missing
+        ),
         seconds=options.seconds,
         calibration_s=0.0 if is_calibrated else forecast.cell_s(1, seconds=options.seconds, **room),
         retakes=forecast.most_retakes(len(missing)) if options.retakes else 0,
@@ -98,7 +131,9 @@ def _forecast(
     )
 
 
-def _over_ranks(experiment: Experiment, options: BenchOptions, paths: RunPaths, work: Work, setup: Setup) -> int:
+def _over_ranks(
+    experiment: Experiment, options: BenchOptions, paths: RunPaths, work: Work, setup: Setup
+) -> int:
     """One job over several processes. Returns how many measurements have failed."""
     ranks = rank_benchmark.numbers(options.ranks or "")
     numbers, remarks = rank_benchmark.fitting(ranks, work, setup.machine)
@@ -137,14 +172,18 @@ def run(experiment: Experiment, options: BenchOptions, tell: Callable[[str], Non
         paths = stack.enter_context(run_directory.claim(options.run_dir))
         stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
         if paths.ledger.exists():
-            raise UsageError(f"{paths.root}: holds an experiment; choose another --run-dir for the benchmark")
+            raise UsageError(
+                f"{paths.root}: holds an experiment; choose another --run-dir for the benchmark"
+            )
         try:
             shutil.rmtree(paths.staging, ignore_errors=True)
             stack.callback(shutil.rmtree, paths.staging, ignore_errors=True)
             work = workload.examine(experiment, job, paths.staging)
             ranks = job.resources.ranks
             if ranks > 1 and options.ranks is None:
-                text = f"{job.job_id} is measured with one rank instead of resources.ranks = {ranks}."
+                text = (
+                    f"{job.job_id} is measured with one rank instead of resources.ranks = {ranks}."
+                )
                 tell(f"{text} Use --ranks to measure it with several.")
             paths.bench.mkdir(exist_ok=True)
             setup = stack.enter_context(set_up(paths.bench / "work", machine, tell))
@@ -159,18 +198,30 @@ def _interrupt(_reason: str) -> None:
 
 
 def _measured(paths: RunPaths) -> int:
-    records = [record for name in ("cells", "ranks") for record in MeasurementLog(paths.bench / f"{name}.jsonl").read()]
+    records = [
+        record
+        for name in ("cells", "ranks")
+        for record in MeasurementLog(paths.bench / f"{name}.jsonl").read()
+    ]
     return sum(record["throughput"] is not None for record in records)
 
 
 def notes(
-    machine: Machine, levels: Sequence[int], unfit: Sequence[int], cores: int, baselines: Sequence[str]
+    machine: Machine,
+    levels: Sequence[int],
+    unfit: Sequence[int],
+    cores: int,
+    baselines: Sequence[str],
 ) -> list[str]:
-    """Sentences on levels that share cores, that the supervisor does not run, or that may not fit into memory."""
+    """Sentences on levels that share cores, that the supervisor does not run, or that may not fit
+    into memory.
+    """
     sentences = []
     if over := [level for level in levels if level * cores > machine.capacity]:
         needed, available = count(cores, "core"), count(machine.capacity, "core")
-        sentences.append(f"Over-subscribed: {_listed(over)} processes with {needed} each share {available}.")
+        sentences.append(
+            f"Over-subscribed: {_listed(over)} processes with {needed} each share {available}."
+        )
     if unfit and "pinned" in baselines:
         sentences.append(
             f"The supervisor never runs {_listed(unfit)} such jobs at once on this machine (see `doctor`):"
@@ -178,7 +229,9 @@ def notes(
         )
     free_mib = available_memory_mib()
     if large := [level for level in levels if level * plan.PROCESS_MIB > free_mib]:
-        sentences.append(f"{_listed(large)} processes may not fit into the {free_mib} MiB of free memory.")
+        sentences.append(
+            f"{_listed(large)} processes may not fit into the {free_mib} MiB of free memory."
+        )
     return sentences
 
 

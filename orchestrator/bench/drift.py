@@ -1,7 +1,8 @@
-"""Whether the machine has become slower or busier: a fixed arithmetic kernel, and the CPU time of other processes.
+"""Whether the machine has become slower or busier: a fixed arithmetic kernel, and the CPU time of
+other processes.
 
-The kernel is plain Python, so that it depends on no library's threads. Its duration depends on clock frequency, SMT
-siblings and competing processes; it is compared only with itself.
+The kernel is plain Python, so that it depends on no library's threads. Its duration depends on
+clock frequency, SMT siblings and competing processes; it is compared only with itself.
 """
 
 from __future__ import annotations
@@ -19,17 +20,21 @@ from orchestrator.core.procfs import PROC, TICKS_PER_S, process_stat, text_of
 from orchestrator.machine.cpu_load import BUSY
 
 ROUNDS = 150_000
-"""About 15 milliseconds: long enough to be timed, and to be delayed by whatever else runs on the CPU."""
+"""About 15 milliseconds: long enough to be timed, and to be delayed by whatever else runs on the
+CPU."""
 TRIES = 5
 MOST_CPUS = 8
 TOLERANCE = 0.15
-"""A kernel slower by more than this share than at the beginning marks a measurement as disturbed."""
+"""A kernel slower by more than this share than at the beginning marks a measurement as
+disturbed."""
 BUSY_FIELDS = (0, 1, 2, 5, 6, 7)
 """Fields of a CPU's line in /proc/stat: user, nice, system, irq, softirq, steal (proc_stat(5))."""
 
 
 def kernel_s(cpus: Sequence[int]) -> float:
-    """Wall seconds of the kernel on the slowest of the first few ``cpus``; the median of several tries on each."""
+    """Wall seconds of the kernel on the slowest of the first few ``cpus``; the median of several
+    tries on each.
+    """
     before = os.sched_getaffinity(0)
     slowest = 0.0
     try:
@@ -58,14 +63,18 @@ class Load:
     clock_s: float
 
     def others_since(self, earlier: Load) -> float | None:
-        """CPU seconds per second that other processes used since ``earlier``; None where too little time has passed."""
+        """CPU seconds per second that other processes used since ``earlier``; None where too little
+        time has passed.
+        """
         elapsed = self.clock_s - earlier.clock_s
         others_s = (self.busy_s - earlier.busy_s) - (self.own_s - earlier.own_s)
         return max(0.0, others_s / elapsed) if elapsed > 0.5 else None
 
 
 def load(cpus: Collection[int], pids: Iterable[int], root: Path = PROC) -> Load | None:
-    """The load of ``cpus``; None where the kernel does not report it. :param pids: the benchmark's own processes."""
+    """The load of ``cpus``; None where the kernel does not report it. :param pids: the benchmark's
+    own processes.
+    """
     busy = busy_s(text_of(root / "stat") or "", cpus)
     if busy is None:
         return None
@@ -74,7 +83,9 @@ def load(cpus: Collection[int], pids: Iterable[int], root: Path = PROC) -> Load 
 
 
 def busy_s(stat: str, cpus: Iterable[int]) -> float | None:
-    """Seconds that ``cpus`` were busy, from the text of /proc/stat; None where one of them is not in it."""
+    """Seconds that ``cpus`` were busy, from the text of /proc/stat; None where one of them is not
+    in it.
+    """
     names = {f"cpu{cpu}" for cpu in cpus}
     ticks, seen = 0, set()
     for line in stat.splitlines():

@@ -1,4 +1,6 @@
-"""The processes of one measurement: how they are started, what they report, why they ended, and how they are killed."""
+"""The processes of one measurement: how they are started, what they report, why they ended, and how
+they are killed.
+"""
 
 from __future__ import annotations
 
@@ -50,15 +52,21 @@ class MeasuredProcesses:
         return last_line(output, f"a process ended with exit code {codes[0]}") if codes else ""
 
     def summary_rows(self) -> list[SummaryRow]:
-        """The supervisor's ``summary.json``; empty without a supervisor, and until the file is there."""
+        """The supervisor's ``summary.json``; empty without a supervisor, and until the file is
+        there.
+        """
         if self.run_dir is not None:
             with contextlib.suppress(OSError, ValueError):
-                return list(json.loads(RunPaths(self.run_dir).summary_json.read_text(encoding="utf-8")))
+                return list(
+                    json.loads(RunPaths(self.run_dir).summary_json.read_text(encoding="utf-8"))
+                )
         return []
 
     def affinities(self) -> dict[str, list[int]]:
         """``job_id`` → the CPUs that its process may run on, as the kernel reports them."""
-        pids: dict[str, int | None] = {job_id: start_facts(paths).get("pid") for job_id, paths in self.jobs.items()}
+        pids: dict[str, int | None] = {
+            job_id: start_facts(paths).get("pid") for job_id, paths in self.jobs.items()
+        }
         pids |= {row["job_id"]: row["pid"] for row in self.summary_rows()}
         affinities = {}
         for job_id, pid in pids.items():
@@ -72,7 +80,9 @@ class MeasuredProcesses:
         return [pid for popen in self.popens for pid in with_descendants(popen.pid)]
 
     def stop(self) -> None:
-        """End all processes. Supervised workers may finish their iteration and write their exit record."""
+        """End all processes. Supervised workers may finish their iteration and write their exit
+        record.
+        """
         if self.run_dir is not None and self.popens[0].poll() is None:
             self.popens[0].terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -85,7 +95,10 @@ class MeasuredProcesses:
 
 
 def start(
-    command: Sequence[str], log: Path, environment: Mapping[str, str], cpus: Collection[int] | None = None
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    cpus: Collection[int] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, with its output in ``log``.
 
@@ -108,14 +121,20 @@ def start(
 
 
 def await_end(pids: Iterable[int]) -> None:
-    """Wait until killed processes are gone: while they release memory they would disturb the next measurement."""
+    """Wait until killed processes are gone: while they release memory they would disturb the next
+    measurement.
+    """
     remaining, deadline = list(pids), time.monotonic() + EXIT_LIMIT_S
-    while (remaining := [pid for pid in remaining if is_running(pid)]) and time.monotonic() < deadline:
+    while (
+        remaining := [pid for pid in remaining if is_running(pid)]
+    ) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
 def start_facts(paths: JobPaths) -> dict[str, Any]:
-    """What a process reports of its start: in ``begun.json``, or, under a supervisor, in its exit record."""
+    """What a process reports of its start: in ``begun.json``, or, under a supervisor, in its exit
+    record.
+    """
     for path in (paths.begun, paths.attempt(0).exit):
         with contextlib.suppress(OSError, ValueError):
             return dict(json.loads(path.read_text()))

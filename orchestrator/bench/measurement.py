@@ -1,4 +1,6 @@
-"""Measurements of a benchmark: what each one is, and ``cells.jsonl``, the log of those that are finished."""
+"""Measurements of a benchmark: what each one is, and ``cells.jsonl``, the log of those that are
+finished.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ class Measurement:
     """Some processes, started in one way, that are measured once."""
 
     baseline: str
-    """How the processes are started; with ``--ranks``, how one job or several get their processes."""
+    """How the processes are started; with ``--ranks``, how one job or several get their
+    processes."""
     level: int
     """Number of processes; with ``--ranks``, number of ranks."""
     repeat: int
@@ -37,7 +40,9 @@ class Measurement:
 
 @dataclass(slots=True)
 class MeasurementLog:
-    """``cells.jsonl``: one finished measurement per line, each on the disk before the next one begins."""
+    """``cells.jsonl``: one finished measurement per line, each on the disk before the next one
+    begins.
+    """
 
     path: Path
 
@@ -55,11 +60,17 @@ class MeasurementLog:
 
     def disturbed(self) -> Counter[Measurement]:
         """How many times each was disturbed."""
-        return Counter(Measurement.of(record) for record in self.read() if record["status"] == "disturbed")
+        return Counter(
+            Measurement.of(record) for record in self.read() if record["status"] == "disturbed"
+        )
 
     def missing(self, planned: Sequence[Measurement], retakes: int) -> list[Measurement]:
-        """What is still to be measured, in order: also what failed, and what was disturbed up to ``retakes`` times."""
-        done = {Measurement.of(record) for record in self.read() if record["status"] in ("ok", "cut")}
+        """What is still to be measured, in order: also what failed, and what was disturbed up to
+        ``retakes`` times.
+        """
+        done = {
+            Measurement.of(record) for record in self.read() if record["status"] in ("ok", "cut")
+        }
         done |= {measurement for measurement, times in self.disturbed().items() if times > retakes}
         return [measurement for measurement in planned if measurement not in done]
 
@@ -67,8 +78,8 @@ class MeasurementLog:
 def with_disturbance(record: MeasurementRecord, *, again: bool) -> MeasurementRecord:
     """``record`` with the status that its disturbance, if any, gives it.
 
-    A disturbed measurement that was cut off is without a figure as long as it is measured ``again``; after that its
-    throughput counts as the upper bound that it is.
+    A disturbed measurement that was cut off is without a figure as long as it is measured
+    ``again``; after that its throughput counts as the upper bound that it is.
     """
     disturbance = record["disturbance"]
     if not disturbance or record["status"] == "failed":
@@ -85,4 +96,7 @@ def describe(record: MeasurementRecord) -> str:
     if record["throughput"] is None:
         return f"{status}: {message}"
     rate = f"{record['throughput']:,.0f} env_steps/s"
-    return {"cut": f"at most {rate} ({message})", "disturbed": f"{rate}, but disturbed: {message}"}.get(status, rate)
+    return {
+        "cut": f"at most {rate} ({message})",
+        "disturbed": f"{rate}, but disturbed: {message}",
+    }.get(status, rate)

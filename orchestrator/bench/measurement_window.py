@@ -1,4 +1,6 @@
-"""From the rows of ``timings.csv`` of processes that ran side by side to the figures of a measurement."""
+"""From the rows of ``timings.csv`` of processes that ran side by side to the figures of a
+measurement.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from orchestrator.analysis.samples import Throughput
 from orchestrator.core.timing_columns import PHASES, SUMMABLE, Iteration
 
 WARM_UP = 2
-"""Iterations of each process that are not counted: caches, allocators and running statistics settle."""
+"""Iterations of each process that are not counted: caches, allocators and running statistics
+settle."""
 LEAST_ITERATIONS = 2
 """Fewest iterations of each process in a window."""
 SUMMED = tuple(name for name in SUMMABLE if name not in ("rollout_s", "train_s"))
@@ -39,7 +42,9 @@ class TimeSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Seconds of the machine's monotonic clock in which all processes of a measurement were in steady training."""
+    """Seconds of the machine's monotonic clock in which all processes of a measurement were in
+    steady training.
+    """
 
     begin: float
     end: float
@@ -50,7 +55,9 @@ class Window:
 
 
 def window(all_series: Sequence[TimeSeries]) -> Window | None:
-    """From the end of the last warm-up to the first process's last row; None while there is no such window."""
+    """From the end of the last warm-up to the first process's last row; None while there is no such
+    window.
+    """
     begin = warm_up_end(all_series)
     if begin is None:
         return None
@@ -85,7 +92,11 @@ def process(series: TimeSeries, begin: float, end: float) -> dict[str, Any]:
     sums = {name: _sum(counted, name) for name in SUMMED}
     phases = [sums[name] for name in PHASES]
     wall, updates = sums["wall_s"], series.updates_an_iteration
-    rest = None if wall is None or None in phases else wall - math.fsum(phase or 0.0 for phase in phases)
+    rest = (
+        None
+        if wall is None or None in phases
+        else wall - math.fsum(phase or 0.0 for phase in phases)
+    )
     return {
         "job": series.job,
         "learner": series.facts.get("learner"),
@@ -117,15 +128,18 @@ def measured(all_series: Sequence[TimeSeries], span: Window) -> Throughput:
 def bounded(all_series: Sequence[TimeSeries], cut_at: float) -> Throughput:
     """Of a measurement that was cut off; ``throughput`` is an upper bound.
 
-    An iteration that has begun takes at least as long as it has taken so far. So a process that has finished ``n``
-    iterations since ``t`` has done fewer than ``n + 1`` until now. Counting begins at the end of the warm-up, or, where
-    the process has not come that far, at its first environment step or its launch.
+    An iteration that has begun takes at least as long as it has taken so far. So a process that has
+    finished ``n`` iterations since ``t`` has done fewer than ``n + 1`` until now. Counting begins
+    at the end of the warm-up, or, where the process has not come that far, at its first environment
+    step or its launch.
     """
     processes, bound, longest = [], 0.0, 0.0
     for series in all_series:
         begin = _counted_from(series)
         entry = process(series, begin, cut_at)
-        bound += (round(entry["iterations"]) + 1) * series.steps_an_iteration / max(cut_at - begin, 1e-9)
+        bound += (
+            (round(entry["iterations"]) + 1) * series.steps_an_iteration / max(cut_at - begin, 1e-9)
+        )
         longest = max(longest, cut_at - begin)
         processes.append(entry)
     return {"throughput": bound, "window_s": longest, "processes": processes}

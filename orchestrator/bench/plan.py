@@ -22,12 +22,25 @@ from orchestrator.machine.topology import Machine, cpu_model
 
 FORMAT = 1
 PROCESS_MIB = 400
-"""Most memory of a process: one with the stock learner, as in the baselines with default threads."""
+"""Most memory of a process: one with the stock learner, as in the baselines with default
+threads."""
 MUST_MATCH = (
-    *("format", "jobs", "fingerprint", "robot_hash", "learner", "arms", "levels", "repeats", "seconds", "seed"),
+    *(
+        "format",
+        "jobs",
+        "fingerprint",
+        "robot_hash",
+        "learner",
+        "arms",
+        "levels",
+        "repeats",
+        "seconds",
+        "seed",
+    ),
     "machine",
 )
-"""Entries that must be the same when a benchmark is continued: its table compares like with like."""
+"""Entries that must be the same when a benchmark is continued: its table compares like with
+like."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +54,8 @@ class BenchOptions:
     job: str | None = None
     retakes: int = 2
     strong_seconds: float = 120.0
-    """Seconds of one core's work to which the experiment is scaled down for strong scaling; 0 skips it."""
+    """Seconds of one core's work to which the experiment is scaled down for strong scaling; 0 skips
+    it."""
     why_no_strong: str = ""
     """Why it is skipped, as a clause."""
     tune: bool = False
@@ -50,7 +64,8 @@ class BenchOptions:
 
 
 def levels(text: str, machine: Machine, cores: int) -> tuple[int, ...]:
-    """``"1,2,4"`` → those numbers; ``"auto"``: 1, 2, 4 … up to what the machine runs at once, then twice that.
+    """``"1,2,4"`` → those numbers; ``"auto"``: 1, 2, 4 … up to what the machine runs at once, then
+    twice that.
 
     ``"auto"`` leaves out the levels that do not fit into memory.
 
@@ -66,8 +81,13 @@ def levels(text: str, machine: Machine, cores: int) -> tuple[int, ...]:
     if not numbers or min(numbers) < 1:
         raise UsageError(f'--levels {text}: expected "auto" or numbers of processes such as 1,2,4')
     if max(numbers) > most:
-        asked, total = f"{max(numbers)} processes of {PROCESS_MIB} MiB", f"{machine.memory_total_mib:,} MiB"
-        raise UsageError(f"--levels {text}: {asked} do not fit into the {total} of this machine; at most {most} do")
+        asked, total = (
+            f"{max(numbers)} processes of {PROCESS_MIB} MiB",
+            f"{machine.memory_total_mib:,} MiB",
+        )
+        raise UsageError(
+            f"--levels {text}: {asked} do not fit into the {total} of this machine; at most {most} do"
+        )
     return tuple(sorted(numbers))
 
 
@@ -90,16 +110,22 @@ def has_slots(machine: Machine, level: int, cores: int) -> bool:
     return all(pool.acquire(cores) is not None for _ in range(level))
 
 
-def order(baselines: Sequence[str], levels: Sequence[int], repeats: int, seed: int) -> list[Measurement]:
+def order(
+    baselines: Sequence[str], levels: Sequence[int], repeats: int, seed: int
+) -> list[Measurement]:
     """All measurements. Each repeat holds every one of them once, in a random order of its own.
 
-    So a machine that becomes slower with time favours no baseline, and an interrupted benchmark is as balanced as it
-    can be.
+    So a machine that becomes slower with time favours no baseline, and an interrupted benchmark is
+    as balanced as it can be.
     """
     rng = random.Random(seed)
     measurements = []
     for repeat in range(repeats):
-        block = [Measurement(baseline=name, level=level, repeat=repeat) for name in baselines for level in levels]
+        block = [
+            Measurement(baseline=name, level=level, repeat=repeat)
+            for name in baselines
+            for level in levels
+        ]
         rng.shuffle(block)
         measurements += block
     return measurements
@@ -161,20 +187,27 @@ def document(
     }
 
 
-def begin(path: Path, new: dict[str, Any], must_match: Iterable[str] = MUST_MATCH) -> dict[str, Any]:
+def begin(
+    path: Path, new: dict[str, Any], must_match: Iterable[str] = MUST_MATCH
+) -> dict[str, Any]:
     """The plan at ``path`` where a benchmark is continued, or else ``new``.
 
-    :raises UsageError: the plan at ``path`` cannot be read, or measures something else; names the differences.
+    :raises UsageError: the plan at ``path`` cannot be read, or measures something else; names the
+        differences.
     """
     if not path.exists():
         return new
     try:
         current = dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}); choose another --run-dir, or remove this one") from error
+        raise UsageError(
+            f"{path}: cannot be read ({error}); choose another --run-dir, or remove this one"
+        ) from error
     if changed := differences(current, {name: new[name] for name in must_match}):
         advice = "Give the same settings to continue it, or another --run-dir"
-        raise UsageError(f"{path.parent.parent}: holds a benchmark with other settings: {'; '.join(changed)}. {advice}")
+        raise UsageError(
+            f"{path.parent.parent}: holds a benchmark with other settings: {'; '.join(changed)}. {advice}"
+        )
     return current
 
 

@@ -36,7 +36,8 @@ class RankVerdict:
 
     number: int
     choice: Choice
-    """``jobs`` where many jobs surely do more, ``wide`` where one wide job does, ``either`` for a small difference."""
+    """``jobs`` where many jobs surely do more, ``wide`` where one wide job does, ``either`` for a
+    small difference."""
     sentences: tuple[str, ...]
 
 
@@ -57,8 +58,14 @@ def facts(run_dir: Path) -> dict[str, Any] | None:
     records, unreadable = samples.records(folder / "ranks.jsonl")
     ways, failed = samples.by_baseline(records, plan.get("arms", ()))
     one = ways.get(REFERENCE_WAY, {}).get(1)
-    job, work, machine = (plan.get("jobs") or ["the job"])[0], plan.get("work") or {}, plan.get("machine") or {}
-    result = verdict(ways, job=job, cores=int(work.get("cores") or 1), capacity=int(machine.get("capacity") or 1))
+    job, work, machine = (
+        (plan.get("jobs") or ["the job"])[0],
+        plan.get("work") or {},
+        plan.get("machine") or {},
+    )
+    result = verdict(
+        ways, job=job, cores=int(work.get("cores") or 1), capacity=int(machine.get("capacity") or 1)
+    )
     return {
         "jobs": plan.get("jobs"),
         "work": plan.get("work"),
@@ -72,10 +79,17 @@ def facts(run_dir: Path) -> dict[str, Any] | None:
             }
             for way, levels in ways.items()
         },
-        "failed": {way: {str(number): list(why) for number, why in levels.items()} for way, levels in failed.items()},
+        "failed": {
+            way: {str(number): list(why) for number, why in levels.items()}
+            for way, levels in failed.items()
+        },
         "verdict": None if result is None else {"number": result.number, "choice": result.choice},
         "sentences": [] if result is None else list(result.sentences),
-        "cells": {"planned": len(plan.get("order") or ()), "measured": len(records), "unreadable": unreadable},
+        "cells": {
+            "planned": len(plan.get("order") or ()),
+            "measured": len(records),
+            "unreadable": unreadable,
+        },
         "notes": list(plan.get("notes") or ()),
     }
 
@@ -95,14 +109,18 @@ def _measured(measured: LevelSamples, one: LevelSamples | None, *, together: boo
 def verdict(
     ways: Mapping[str, Mapping[int, LevelSamples]], *, job: str, cores: int, capacity: int
 ) -> RankVerdict | None:
-    """The comparison at the most ranks that have cores of their own, or else the fewest; None without measurements.
+    """The comparison at the most ranks that have cores of their own, or else the fewest; None
+    without measurements.
 
     :param cores: of a rank.
     :param capacity: of the machine, in cores.
     """
     wide, many = ways.get(REFERENCE_WAY, {}), ways.get("jobs", {})
     numbers = sorted(wide.keys() & many.keys() - {1})
-    number = max((number for number in numbers if number * cores <= capacity), default=numbers[0] if numbers else None)
+    number = max(
+        (number for number in numbers if number * cores <= capacity),
+        default=numbers[0] if numbers else None,
+    )
     if number is None:
         return None
     better, at_least = gain(many[number], wide[number])
@@ -128,7 +146,9 @@ def verdict(
             ratio, at_least = gain(wide[number], ways[way][number])
             if ratio is not None:
                 does = times(ratio, at_least=at_least)
-                sentences.append(f"One job of {number} ranks does {does} the env_steps/s of {text}.")
+                sentences.append(
+                    f"One job of {number} ranks does {does} the env_steps/s of {text}."
+                )
     return RankVerdict(number=number, choice=choice, sentences=tuple(sentences))
 
 

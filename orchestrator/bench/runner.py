@@ -1,8 +1,9 @@
-"""One measurement: start its processes, wait until all have trained side by side long enough, end them, sum up.
+"""One measurement: start its processes, wait until all have trained side by side long enough, end
+them, sum up.
 
-No process of a measurement survives it: the processes run in sessions of their own, which are killed, and all carry a
-token by which the orphan reaper (:mod:`orchestrator.executors.orphan_reaper`) finds the rest, even after SIGKILL of
-this process.
+No process of a measurement survives it: the processes run in sessions of their own, which are
+killed, and all carry a token by which the orphan reaper
+(:mod:`orchestrator.executors.orphan_reaper`) finds the rest, even after SIGKILL of this process.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
 
 POLL_INTERVAL_S = 0.25
-"""Polling interval before all processes are warm, and when the window should be full. Nothing is read in between: the
-benchmark itself must not disturb the measurement."""
+"""Polling interval before all processes are warm, and when the window should be full. Nothing is
+read in between: the benchmark itself must not disturb the measurement."""
 LONGEST_SLEEP_S = 2.0
 """Longest time until a dead process is noticed."""
 
@@ -61,14 +62,22 @@ def set_up(scratch: Path, machine: Machine, tell: Callable[[str], None]) -> Iter
     scratch.mkdir(parents=True)
     orphan_reaper = OrphanReaper(token)
     try:
-        yield Setup(scratch=scratch, machine=machine, orphan_reaper=orphan_reaper, token=token, tell=tell)
+        yield Setup(
+            scratch=scratch, machine=machine, orphan_reaper=orphan_reaper, token=token, tell=tell
+        )
     finally:
         orphan_reaper.close()
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def measure(
-    measurement: Measurement, work: Work, setup: Setup, *, seconds: float, limit_s: float, reference_s: float
+    measurement: Measurement,
+    work: Work,
+    setup: Setup,
+    *,
+    seconds: float,
+    limit_s: float,
+    reference_s: float,
 ) -> MeasurementRecord:
     """Run a measurement. Returns a record with the status "ok", "cut" or "failed".
 
@@ -85,7 +94,9 @@ def measure(
     processes = _launch(measurement, work, setup, folder, token)
     try:
         loads = [drift.load(setup.cpus, processes.pids())]
-        window, failure = _wait_for_window(processes, work, seconds, processes.launched_at + limit_s, loads, setup.cpus)
+        window, failure = _wait_for_window(
+            processes, work, seconds, processes.launched_at + limit_s, loads, setup.cpus
+        )
         cut_at = time.monotonic()
         affinities, pids = processes.affinities(), processes.pids()
         processes.stop()
@@ -123,13 +134,17 @@ def measure(
     }
 
 
-def _launch(measurement: Measurement, work: Work, setup: Setup, folder: Path, token: str) -> MeasuredProcesses:
+def _launch(
+    measurement: Measurement, work: Work, setup: Setup, folder: Path, token: str
+) -> MeasuredProcesses:
     baseline = ALL_BASELINES[measurement.baseline]
     jobs, threads = work.copies(measurement.level), work.job.resources.threads
     log, run_dir = folder / "log", folder / "run" if baseline.how == "supervised" else None
     cpus = _cpus_of_ranks(work, setup.machine) if baseline.how == "subproc" else None
     if run_dir is not None:
-        commands = [write_request(folder / "request", jobs, run_dir=run_dir, max_parallel=measurement.level)]
+        commands = [
+            write_request(folder / "request", jobs, run_dir=run_dir, max_parallel=measurement.level)
+        ]
         paths = {job.job_id: RunPaths(run_dir).job(job.job_id) for job in jobs}
     else:
         paths = {job.job_id: JobPaths(folder / job.job_id) for job in jobs}
@@ -137,10 +152,14 @@ def _launch(measurement: Measurement, work: Work, setup: Setup, folder: Path, to
             work.make_job_directory(job, paths[job.job_id])
         commands = baselines.command(baseline, threads, [one.root for one in paths.values()])
     popens: list[subprocess.Popen[bytes]] = []
-    processes = MeasuredProcesses(popens=popens, jobs=paths, run_dir=run_dir, log=log, launched_at=time.monotonic())
+    processes = MeasuredProcesses(
+        popens=popens, jobs=paths, run_dir=run_dir, log=log, launched_at=time.monotonic()
+    )
     try:
         for command in commands:
-            popens.append(start(command, log, baselines.environment(baseline, threads, token=token), cpus))
+            popens.append(
+                start(command, log, baselines.environment(baseline, threads, token=token), cpus)
+            )
     except BaseException:
         processes.kill()
         raise
@@ -162,7 +181,8 @@ def _wait_for_window(
     loads: list[drift.Load | None],
     cpus: Sequence[int],
 ) -> tuple[Window | None, str]:
-    """Wait for a window of ``seconds``, the deadline, or a failure. Returns the window, and the failure in words.
+    """Wait for a window of ``seconds``, the deadline, or a failure. Returns the window, and the
+    failure in words.
 
     ``loads`` becomes the load of the CPUs when all processes were warm, and at the end.
     """
@@ -173,21 +193,31 @@ def _wait_for_window(
         if warm_at is None or now >= min(warm_at + seconds, deadline):
             all_series = _time_series(processes, work, {})
             window = measurement_window.window(all_series)
-            if warm_at is None and (warm_at := measurement_window.warm_up_end(all_series)) is not None:
+            if (
+                warm_at is None
+                and (warm_at := measurement_window.warm_up_end(all_series)) is not None
+            ):
                 loads[:] = [drift.load(cpus, processes.pids())]
         full = window is not None and window.length_s >= seconds
         failure = "" if full else processes.why_ended()
         if full or failure or now >= deadline:
             loads.append(drift.load(cpus, processes.pids()))
             return (None if failure else window), failure
-        pause_s = POLL_INTERVAL_S if warm_at is None else max(warm_at + seconds - now, POLL_INTERVAL_S)
+        pause_s = (
+            POLL_INTERVAL_S if warm_at is None else max(warm_at + seconds - now, POLL_INTERVAL_S)
+        )
         time.sleep(max(0.0, min(pause_s, LONGEST_SLEEP_S, deadline - now)))
 
 
 def _time_series(
-    processes: MeasuredProcesses, work: Work, affinities: Mapping[str, Sequence[int]], until: float = math.inf
+    processes: MeasuredProcesses,
+    work: Work,
+    affinities: Mapping[str, Sequence[int]],
+    until: float = math.inf,
 ) -> list[TimeSeries]:
-    """What the processes have written; without what came after ``until``, as supervised workers end an iteration."""
+    """What the processes have written; without what came after ``until``, as supervised workers end
+    an iteration.
+    """
     return [
         TimeSeries(
             job=job_id,
@@ -198,7 +228,9 @@ def _time_series(
                 for row in run_reader.iterations(paths.timings_csv)
                 if row.clock_s is not None and row.clock_s <= until
             ],
-            begun_at=begun_at if (begun_at := facts.get("clock_s", math.inf)) <= until else processes.launched_at,
+            begun_at=begun_at
+            if (begun_at := facts.get("clock_s", math.inf)) <= until
+            else processes.launched_at,
             facts={**facts, "cpus": affinities.get(job_id)},
         )
         for job_id, paths in processes.jobs.items()

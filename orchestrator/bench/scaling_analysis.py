@@ -1,4 +1,5 @@
-"""From a benchmark's directory to every number of its report: ``report.json`` is what :func:`analyse` returns.
+"""From a benchmark's directory to every number of its report: ``report.json`` is what
+:func:`analyse` returns.
 
 A benchmark that is still running, or was stopped, gives a report of its finished measurements.
 """
@@ -14,7 +15,12 @@ from orchestrator.analysis.samples import COUNTS, PHASES, Benchmark, LevelSample
 from orchestrator.analysis.statistics import EstimateFacts, known_estimate
 from orchestrator.bench import rank_analysis, usl
 from orchestrator.bench.attribution import attribute
-from orchestrator.bench.throughput_ratios import MeasuredFacts, efficiency_facts, speed_up, throughput
+from orchestrator.bench.throughput_ratios import (
+    MeasuredFacts,
+    efficiency_facts,
+    speed_up,
+    throughput,
+)
 from orchestrator.core.text import joined
 
 REFERENCE = "pinned"
@@ -40,12 +46,14 @@ class LevelFacts(MeasuredFacts):
     update_s: EstimateFacts | None
     """Seconds of backward and optimiser for one minibatch."""
     witnesses: Mapping[str, EstimateFacts | None]
-    """Seconds and counts per 1,000 env_steps of a process; ``runnable`` and all that follow it as they are."""
+    """Seconds and counts per 1,000 env_steps of a process; ``runnable`` and all that follow it as
+    they are."""
     startup: Mapping[str, EstimateFacts | None]
 
 
 def analyse(run_dir: Path) -> dict[str, Any]:
-    """Every figure of a benchmark, with a :class:`LevelFacts` at ``arms.<baseline>.levels.<K>`` for K processes.
+    """Every figure of a benchmark, with a :class:`LevelFacts` at ``arms.<baseline>.levels.<K>`` for
+    K processes.
 
     :raises UsageError: it is no benchmark's directory, or nothing has been measured yet.
     """
@@ -61,8 +69,13 @@ def analyse(run_dir: Path) -> dict[str, Any]:
         "arms": {
             name: {
                 "about": (bench.plan.get("about_arms") or {}).get(name),
-                "levels": {str(level): _level(bench, one, levels, reference) for level, one in levels.items()},
-                "failed": {str(level): list(why) for level, why in bench.failed.get(name, {}).items()},
+                "levels": {
+                    str(level): _level(bench, one, levels, reference)
+                    for level, one in levels.items()
+                },
+                "failed": {
+                    str(level): list(why) for level, why in bench.failed.get(name, {}).items()
+                },
             }
             for name, levels in all_levels.items()
         },
@@ -72,7 +85,11 @@ def analyse(run_dir: Path) -> dict[str, Any]:
         "tune": bench.tune,
         "ranks": rank_analysis.facts(run_dir),
         "cores": bench.capacity,
-        "cells": {**bench.statuses, "planned": len(bench.plan.get("order") or ()), "unreadable": bench.unreadable},
+        "cells": {
+            **bench.statuses,
+            "planned": len(bench.plan.get("order") or ()),
+            "unreadable": bench.unreadable,
+        },
         "machine": bench.plan.get("machine"),
         "versions": bench.plan.get("versions"),
         "how": _method(bench),
@@ -81,7 +98,10 @@ def analyse(run_dir: Path) -> dict[str, Any]:
 
 
 def _level(
-    bench: Benchmark, one: LevelSamples, levels: Mapping[int, LevelSamples], reference: LevelSamples | None
+    bench: Benchmark,
+    one: LevelSamples,
+    levels: Mapping[int, LevelSamples],
+    reference: LevelSamples | None,
 ) -> LevelFacts:
     base = levels[min(levels)]
     ideal = min(one.processes, bench.capacity)
@@ -106,8 +126,13 @@ def _level(
 
 
 def _law(bench: Benchmark, levels: Mapping[int, LevelSamples]) -> dict[str, Any]:
-    """The Universal Scalability Law of one baseline; only ``warning`` and no levels where it cannot be fitted."""
-    fit = usl.fit({level: [] if one.at_most else one.throughputs for level, one in levels.items()}, bench.capacity)
+    """The Universal Scalability Law of one baseline; only ``warning`` and no levels where it cannot
+    be fitted.
+    """
+    fit = usl.fit(
+        {level: [] if one.at_most else one.throughputs for level, one in levels.items()},
+        bench.capacity,
+    )
     warning = "there is nothing to fit: fewer than two levels with a core for every process were measured fully"
     return {"warning": warning, "levels": []} if fit is None else fit.facts()
 
@@ -117,7 +142,9 @@ def _method(bench: Benchmark) -> list[str]:
     plan = bench.plan
     sentences = []
     if plan.get("jobs") and plan.get("arms"):
-        seconds = f" for {plan['seconds']:g} s" if isinstance(plan.get("seconds"), int | float) else ""
+        seconds = (
+            f" for {plan['seconds']:g} s" if isinstance(plan.get("seconds"), int | float) else ""
+        )
         sentences.append(
             f"At each level that number of copies of {', '.join(plan['jobs'])} are trained at once, each in a process"
             f" of its own. The env_steps of all of them are counted{seconds} while all train side by side, after their"

@@ -1,4 +1,6 @@
-"""Strong scaling: the makespan of the whole job file at each level, against a lower bound of any schedule."""
+"""Strong scaling: the makespan of the whole job file at each level, against a lower bound of any
+schedule.
+"""
 
 from __future__ import annotations
 
@@ -33,37 +35,51 @@ POLL_INTERVAL_S = 0.5
 def scaled(jobs: Sequence[Job], budget_steps: float) -> tuple[list[Job], float]:
     """The jobs with their ``total_timesteps`` reduced by one common factor, and that factor.
 
-    Together they have about ``budget_steps`` env_steps. Each has whole iterations, at least a few. Nothing is
-    evaluated, and the only checkpoint is at the end.
+    Together they have about ``budget_steps`` env_steps. Each has whole iterations, at least a few.
+    Nothing is evaluated, and the only checkpoint is at the end.
     """
     part = min(1.0, budget_steps / sum(job.spec.total_timesteps for job in jobs))
     short = []
     for job in jobs:
         spec = job.spec
-        iterations = max(LEAST_ITERATIONS, math.ceil(spec.total_timesteps * part / spec.steps_an_iteration))
+        iterations = max(
+            LEAST_ITERATIONS, math.ceil(spec.total_timesteps * part / spec.steps_an_iteration)
+        )
         spec = training_alone(spec, min(spec.total_timesteps, iterations * spec.steps_an_iteration))
         short.append(dataclasses.replace(job, spec=spec, resources=job.resources.for_measurement()))
     return short, part
 
 
 def lower_bound_s(jobs: Sequence[tuple[float, int]], *, at_once: int, cores: int) -> float:
-    """A bound of every schedule's makespan: the longest job, all jobs evenly over the lanes, their work over the cores.
+    """A bound of every schedule's makespan: the longest job, all jobs evenly over the lanes, their
+    work over the cores.
 
     :param jobs: seconds and number of cores of each.
     """
     durations = [seconds for seconds, _ in jobs]
-    return max(0.0, *durations, sum(durations) / at_once, sum(seconds * width for seconds, width in jobs) / cores)
+    return max(
+        0.0,
+        *durations,
+        sum(durations) / at_once,
+        sum(seconds * width for seconds, width in jobs) / cores,
+    )
 
 
 def run(
-    experiment: Experiment, options: BenchOptions, paths: RunPaths, levels: Sequence[int], setup: Setup, rate: float
+    experiment: Experiment,
+    options: BenchOptions,
+    paths: RunPaths,
+    levels: Sequence[int],
+    setup: Setup,
+    rate: float,
 ) -> int:
     """Measure the levels that are missing or incomplete in ``strong.json``, in random order.
 
     Returns how many are still incomplete.
 
     :param rate: env_steps/s of one process, which converts ``strong_seconds`` to env_steps.
-    :raises UsageError: ``strong.json`` was measured with other jobs, or the experiment cannot be run.
+    :raises UsageError: ``strong.json`` was measured with other jobs, or the experiment cannot be
+        run.
     """
     path = paths.bench / FILE
     on_cpus = [job for job in experiment.jobs if not job.resources.gpus]
@@ -80,7 +96,9 @@ def run(
         document = json.loads(path.read_text(encoding="utf-8"))
         steps = document["total_timesteps"]
         if document["fingerprints"] != fingerprints or set(steps) != {job.job_id for job in jobs}:
-            raise UsageError(f"{path}: measured with other jobs than {experiment.source} has; choose another --run-dir")
+            raise UsageError(
+                f"{path}: measured with other jobs than {experiment.source} has; choose another --run-dir"
+            )
         jobs = [job.with_spec(total_timesteps=steps[job.job_id]) for job in jobs]
     entries, job_ids = document["levels"], document["total_timesteps"]
     missing = [level for level in levels if incomplete(entries.get(str(level)), job_ids)]
@@ -102,7 +120,9 @@ def run(
 
 
 def missing_levels(paths: RunPaths, levels: Sequence[int]) -> list[int]:
-    """Those that :func:`run` would measure; all of them where earlier measurements cannot be read."""
+    """Those that :func:`run` would measure; all of them where earlier measurements cannot be
+    read.
+    """
     try:
         document = json.loads((paths.bench / FILE).read_text(encoding="utf-8"))
         entries, job_ids = document["levels"], document["total_timesteps"]
@@ -112,13 +132,23 @@ def missing_levels(paths: RunPaths, levels: Sequence[int]) -> list[int]:
 
 
 def incomplete(entry: Mapping[str, Any] | None, job_ids: Iterable[str]) -> list[str]:
-    """The jobs that have not succeeded at a level, with their states. :param entry: None where it was not measured."""
+    """The jobs that have not succeeded at a level, with their states. :param entry: None where it
+    was not measured.
+    """
     states = {job["job_id"]: job.get("state", "SUCCEEDED") for job in (entry or {}).get("jobs", ())}
-    return [f"{name} {state}" for name in job_ids if (state := states.get(name, "PENDING")) != "SUCCEEDED"]
+    return [
+        f"{name} {state}"
+        for name in job_ids
+        if (state := states.get(name, "PENDING")) != "SUCCEEDED"
+    ]
 
 
-def add_lower_bounds(levels: Mapping[str, dict[str, Any]], job_ids: Iterable[str], capacity: int) -> None:
-    """Bounds for all levels from the durations at the lowest complete one, where jobs disturb each other least."""
+def add_lower_bounds(
+    levels: Mapping[str, dict[str, Any]], job_ids: Iterable[str], capacity: int
+) -> None:
+    """Bounds for all levels from the durations at the lowest complete one, where jobs disturb each
+    other least.
+    """
     complete = [level for level, entry in levels.items() if not incomplete(entry, job_ids)]
     if not complete:
         return
@@ -135,7 +165,9 @@ def _measure(jobs: Sequence[Job], level: int, setup: Setup) -> dict[str, Any]:
     run_paths = RunPaths(folder / "run")
     command = write_request(folder / "request", jobs, run_dir=run_paths.root, max_parallel=level)
     token = f"{setup.token}/strong-{level}"
-    popen = start(command, folder / "log", baselines.environment(BASELINES["pinned"], 1, token=token))
+    popen = start(
+        command, folder / "log", baselines.environment(BASELINES["pinned"], 1, token=token)
+    )
     try:
         while popen.poll() is None:
             time.sleep(POLL_INTERVAL_S)

@@ -1,7 +1,7 @@
 """``python -m orchestrator.bench.supervised_jobs REQUEST``: run jobs under the real supervisor.
 
-It has a process of its own because the benchmark stops it midway, and because the cost of the supervisor must count
-for the measurements that use it, and for no others.
+It has a process of its own because the benchmark stops it midway, and because the cost of the
+supervisor must count for the measurements that use it, and for no others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ GRACE_S = 5.0
 """Time that workers have to end after SIGTERM to the process, before they are killed."""
 
 
-def write_request(path: Path, jobs: Sequence[Job], *, run_dir: Path, max_parallel: int) -> list[str]:
+def write_request(
+    path: Path, jobs: Sequence[Job], *, run_dir: Path, max_parallel: int
+) -> list[str]:
     """Write a request to ``path``. Returns the command that runs ``jobs`` without retries."""
     experiment = Experiment(
         name="benchmark",
@@ -40,8 +42,8 @@ def write_request(path: Path, jobs: Sequence[Job], *, run_dir: Path, max_paralle
 
 
 def main(path: Path) -> int:
-    # The benchmark's orphan reaper kills what carries its token: this process, but not this process's own reaper,
-    # which then kills the workers.
+    # The benchmark's orphan reaper kills what carries its token: this process, but not this
+    # process's own reaper, which then kills the workers.
     os.environ.pop(TOKEN_VARIABLE, None)
     experiment, options = pickle.loads(path.read_bytes())
     try:

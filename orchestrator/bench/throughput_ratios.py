@@ -1,4 +1,6 @@
-"""Ratios of measured throughputs, with bounds where a measurement was cut off, and how they are written."""
+"""Ratios of measured throughputs, with bounds where a measurement was cut off, and how they are
+written.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class MeasuredFacts(EfficiencyFacts):
     throughput: EstimateFacts
     """env_steps/s of all processes."""
     at_most: bool
-    """Whether measurements were cut off: the throughput is then an upper bound, and its ``low`` is None."""
+    """Whether measurements were cut off: the throughput is then an upper bound, and its ``low`` is
+    None."""
     disturbed: bool
     cells: Mapping[str, int]
     """Status → measurements."""
@@ -33,12 +36,16 @@ class MeasuredFacts(EfficiencyFacts):
 
 
 def throughput(measured: LevelSamples) -> Estimate:
-    """env_steps/s of all processes; where measurements were cut off it is an upper bound and has no ``low``."""
+    """env_steps/s of all processes; where measurements were cut off it is an upper bound and has no
+    ``low``.
+    """
     return _bounded(estimate(measured.throughputs), measured)
 
 
 def gain(after: LevelSamples, before: LevelSamples) -> tuple[Estimate | None, bool]:
-    """How many times the throughput of ``before``, and whether that is a lower bound; None where ``after`` was cut."""
+    """How many times the throughput of ``before``, and whether that is a lower bound; None where
+    ``after`` was cut.
+    """
     if after.at_most:
         return None, False
     result = _ratio(after, before)
@@ -58,7 +65,9 @@ def speed_up(measured: LevelSamples, base: LevelSamples) -> Estimate | None:
 
 
 def efficiency_facts(speedup: Estimate | None, ideal: float) -> EfficiencyFacts:
-    """``speedup``, and ``efficiency``: the same divided by ``ideal``; None where it is not known."""
+    """``speedup``, and ``efficiency``: the same divided by ``ideal``; None where it is not
+    known.
+    """
     if speedup is None:
         return {"speedup": None, "efficiency": None}
     return {"speedup": speedup.facts(), "efficiency": speedup.scaled(1 / ideal).facts()}
@@ -82,7 +91,9 @@ def high(result: Estimate) -> float:
 
 
 def factor(value: float) -> str:
-    return f"{value:.0f}×" if value >= 9.5 else f"{value:.1f}×" if value >= 1.95 else f"{value:.2f}×"
+    return (
+        f"{value:.0f}×" if value >= 9.5 else f"{value:.1f}×" if value >= 1.95 else f"{value:.2f}×"
+    )
 
 
 def times(result: Estimate, *, at_least: bool = False) -> str:

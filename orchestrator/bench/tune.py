@@ -1,4 +1,6 @@
-"""``bench --tune``: which processes × threads × environments, with SMT or without, give the most env_steps/s."""
+"""``bench --tune``: which processes × threads × environments, with SMT or without, give the most
+env_steps/s.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,19 @@ Point = tuple[int, int, int]
 
 
 def packings(machine: Machine) -> list[tuple[int, int]]:
-    """Processes and threads to be tried: all cores by processes, by fewer processes of more threads, and with SMT."""
+    """Processes and threads to be tried: all cores by processes, by fewer processes of more
+    threads, and with SMT.
+    """
     capacity = machine.capacity
-    pairs = [(capacity, 1), *((capacity // 2**power, 2**power) for power in range(1, capacity.bit_length()))]
+    pairs = [
+        (capacity, 1),
+        *((capacity // 2**power, 2**power) for power in range(1, capacity.bit_length())),
+    ]
     pairs += [(processes, 1) for processes in (capacity // 2, len(machine.cpus)) if processes]
     most = plan.max_processes(machine)
-    return [one for one in dict.fromkeys(pairs) if one[0] <= most and plan.has_slots(machine, *one)] or [(1, 1)]
+    return [
+        one for one in dict.fromkeys(pairs) if one[0] <= most and plan.has_slots(machine, *one)
+    ] or [(1, 1)]
 
 
 def run(paths: RunPaths, work: Work, setup: Setup, seconds: float) -> list[str]:
@@ -95,7 +104,9 @@ class _Search:
     def points(self) -> Iterator[Point]:
         """First the packings, then ``n_envs`` with the best of them, then the finalists again."""
         own = self._work.job.spec.n_envs
-        yield from self._unmeasured([(processes, threads, own) for processes, threads in packings(self._setup.machine)])
+        yield from self._unmeasured(
+            [(processes, threads, own) for processes, threads in packings(self._setup.machine)]
+        )
         packed = [entry for entry in self._measured() if entry["n_envs"] == own]
         if not packed:
             return
@@ -119,8 +130,14 @@ class _Search:
         return [entry for entry in self._points if entry["throughput"] is not None]
 
     def best(self) -> TunePoint | None:
-        """The best of the points that were measured most often: a single measurement may have been lucky."""
-        return max(self._measured(), key=lambda entry: (len(entry["samples"]), entry["throughput"]), default=None)
+        """The best of the points that were measured most often: a single measurement may have been
+        lucky.
+        """
+        return max(
+            self._measured(),
+            key=lambda entry: (len(entry["samples"]), entry["throughput"]),
+            default=None,
+        )
 
     def measure(self, point: Point) -> None:
         """Measure a point, for the first time or again."""
@@ -138,14 +155,24 @@ class _Search:
         if entry is None:
             smt = processes * threads > self._setup.machine.physical_cores
             entry = TunePoint(
-                processes=processes, threads=threads, n_envs=n_envs, smt=smt, throughput=None, samples=[], message=""
+                processes=processes,
+                threads=threads,
+                n_envs=n_envs,
+                smt=smt,
+                throughput=None,
+                samples=[],
+                message="",
             )
             self._points.append(entry)
         if record["status"] == "ok" and record["throughput"] is not None:
             entry["samples"].append(record["throughput"])
             entry["throughput"] = statistics.median(entry["samples"])
         entry["message"] = record["message"] or record["disturbance"]
-        result = entry["message"] if entry["throughput"] is None else f"{entry['throughput']:,.0f} env_steps/s"
+        result = (
+            entry["message"]
+            if entry["throughput"] is None
+            else f"{entry['throughput']:,.0f} env_steps/s"
+        )
         self._setup.tell(
             f"{processes} × {threads} threads × {n_envs} environments: {result} ({duration(time.monotonic() - begun)})"
         )

@@ -1,10 +1,12 @@
-"""The Universal Scalability Law: the cost of contention and coherency, measured, and predicted for more cores.
+"""The Universal Scalability Law: the cost of contention and coherency, measured, and predicted for
+more cores.
 
-``C(N) = N / (1 + σ (N - 1) + κ N (N - 1))`` (N. J. Gunther, "Guerrilla Capacity Planning", Springer 2007, ch. 6). C
-is the speed-up of N processes on N cores, σ the part of the work that only one can do at a time, κ the cost of keeping
-each pair of processes consistent. It is fitted to throughputs X(N) = X(1) C(N) in the form that is linear in its three
-unknowns, ``N / X(N) = a + aσ (N - 1) + aκ N (N - 1)``, a = 1 / X(1), by least squares of relative errors with σ, κ ≥ 0.
-numpy is imported late.
+``C(N) = N / (1 + σ (N - 1) + κ N (N - 1))`` (N. J. Gunther, "Guerrilla Capacity Planning", Springer
+2007, ch. 6). C is the speed-up of N processes on N cores, σ the part of the work that only one can
+do at a time, κ the cost of keeping each pair of processes consistent. It is fitted to throughputs
+X(N) = X(1) C(N) in the form that is linear in its three unknowns, ``N / X(N) = a + aσ (N - 1) + aκ
+N (N - 1)``, a = 1 / X(1), by least squares of relative errors with σ, κ ≥ 0. numpy is imported
+late.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ RESAMPLES = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The law fitted to one baseline. Intervals are of 95 % over the repeats; there are none with a single repeat."""
+    """The law fitted to one baseline. Intervals are of 95 % over the repeats; there are none with a
+    single repeat.
+    """
 
     sigma: Estimate
     kappa: Estimate
@@ -75,13 +79,18 @@ class Fit:
         def cores(value: float) -> str:
             return f"over {MOST}" if value >= MOST else f"{value:.0f}"
 
-        predictions = ", ".join(f"{with_interval(one, '{:.1f}'.format)} at {n}" for n, one in self.predictions.items())
+        predictions = ", ".join(
+            f"{with_interval(one, '{:.1f}'.format)} at {n}" for n, one in self.predictions.items()
+        )
         peak, worth = "no peak", "every further core is worthwhile"
         if self.peak.median < MOST:
             peak = f"a peak at {with_interval(self.peak, cores)} cores"
         if self.worth.median < MOST:
             worth = f"beyond {with_interval(self.worth, cores)} cores the next core adds less than half of the first"
-        sigma, kappa = with_interval(self.sigma, "{:.4f}".format), with_interval(self.kappa, "{:.6f}".format)
+        sigma, kappa = (
+            with_interval(self.sigma, "{:.4f}".format),
+            with_interval(self.kappa, "{:.6f}".format),
+        )
         return f"σ = {sigma}, κ = {kappa}: speed-up {predictions} cores; {peak}; {worth}"
 
 
@@ -93,8 +102,8 @@ def speedup(cores: float, sigma: float, kappa: float) -> float:
 def fit(throughputs: Mapping[int, Sequence[float]], capacity: int) -> Fit | None:
     """Fit the law to ``throughputs`` (number of processes → one value per repeat).
 
-    Levels above ``capacity``, where processes share cores, are left out. With two levels contention and coherency
-    cannot be told apart: κ is then taken to be 0.
+    Levels above ``capacity``, where processes share cores, are left out. With two levels contention
+    and coherency cannot be told apart: κ is then taken to be 0.
 
     :param capacity: processes that have cores of their own.
     :return: None with fewer than two levels.
@@ -102,13 +111,19 @@ def fit(throughputs: Mapping[int, Sequence[float]], capacity: int) -> Fit | None
     """
     import numpy as np
 
-    samples = {cores: values for cores, values in sorted(throughputs.items()) if cores <= capacity and values}
+    samples = {
+        cores: values
+        for cores, values in sorted(throughputs.items())
+        if cores <= capacity and values
+    }
     if any(value <= 0 for values in samples.values() for value in values):
         raise ValueError("throughputs must be positive")
     if len(samples) < 2:
         return None
     both = len(samples) >= LEAST_LEVELS
-    inverse = {cores: 1 / np.asarray(values, dtype=np.float64)[None] for cores, values in samples.items()}
+    inverse = {
+        cores: 1 / np.asarray(values, dtype=np.float64)[None] for cores, values in samples.items()
+    }
     best = _solve(inverse, both)[0]
     fewest = min(map(len, samples.values()))
     resampled = _solve(_resampled(inverse), both) if fewest >= 2 else best[None][:0]
@@ -133,14 +148,18 @@ def fit(throughputs: Mapping[int, Sequence[float]], capacity: int) -> Fit | None
 
 
 def peak(sigma: float, kappa: float) -> float:
-    """Number of cores with the most throughput, at most :data:`MOST`: where C'(N) is 0; 1 where C falls from there."""
+    """Number of cores with the most throughput, at most :data:`MOST`: where C'(N) is 0; 1 where C
+    falls from there.
+    """
     if kappa <= 0:
         return float(MOST) if sigma < 1 else 1.0
     return float(min(MOST, max(1.0, math.sqrt(max(0.0, 1 - sigma) / kappa))))
 
 
 def worth(sigma: float, kappa: float) -> float:
-    """The largest N up to :data:`MOST` with C(N) − C(N − 1) ≥ :data:`WORTH`; this difference falls with N."""
+    """The largest N up to :data:`MOST` with C(N) − C(N − 1) ≥ :data:`WORTH`; this difference falls
+    with N.
+    """
     low, high = 1, MOST
     while low < high:
         middle = (low + high + 1) // 2
@@ -150,18 +169,21 @@ def worth(sigma: float, kappa: float) -> float:
 
 
 def _resampled(inverse: Mapping[int, Floats]) -> dict[int, Floats]:
-    """Resampled values of each level: its mean times relative residuals that are drawn from all levels.
+    """Resampled values of each level: its mean times relative residuals that are drawn from all
+    levels.
 
-    The residuals are pooled because the few repeats of one level do not show how much they scatter. They are stretched
-    because values lie nearer to their own mean than to the true one, and as Student's distribution is wider than the
-    normal one (the "expanded" percentile interval, Hesterberg 2015, as in statistics.py).
+    The residuals are pooled because the few repeats of one level do not show how much they scatter.
+    They are stretched because values lie nearer to their own mean than to the true one, and as
+    Student's distribution is wider than the normal one (the "expanded" percentile interval,
+    Hesterberg 2015, as in statistics.py).
     """
     import numpy as np
 
     generator = np.random.default_rng(0)
     means = {cores: float(values.mean()) for cores, values in inverse.items()}
     residuals = [
-        (values[0] / means[cores] - 1) * math.sqrt(values.size / (values.size - 1)) for cores, values in inverse.items()
+        (values[0] / means[cores] - 1) * math.sqrt(values.size / (values.size - 1))
+        for cores, values in inverse.items()
     ]
     pool = np.concatenate(residuals)
     probability = (1 + LEVEL) / 2
@@ -176,13 +198,16 @@ def _resampled(inverse: Mapping[int, Floats]) -> dict[int, Floats]:
 def _solve(inverse: Mapping[int, Floats], both: bool) -> Floats:
     """σ and κ of each sample, shape (n_samples, 2); κ is 0 unless ``both``.
 
-    The least squares under σ, κ ≥ 0 are the unconstrained ones of the unknowns that are not 0: each subset is tried.
+    The least squares under σ, κ ≥ 0 are the unconstrained ones of the unknowns that are not 0: each
+    subset is tried.
 
     :param inverse: cores → seconds per env_step, shape (n_samples, n_repeats).
     """
     import numpy as np
 
-    cores = np.concatenate([np.full(values.shape[1], float(number)) for number, values in inverse.items()])
+    cores = np.concatenate(
+        [np.full(values.shape[1], float(number)) for number, values in inverse.items()]
+    )
     seconds = np.concatenate(list(inverse.values()), axis=1) * cores
     columns = np.stack([np.ones_like(cores), cores - 1, cores * (cores - 1)], axis=1)
     weighted = columns[None] / seconds[:, :, None]  # (n_samples, n_values, 3)
@@ -191,7 +216,9 @@ def _solve(inverse: Mapping[int, Floats], both: bool) -> Floats:
     least = np.full(len(seconds), np.inf)
     for used in ([0, 1, 2], [0, 1], [0, 2], [0]) if both else ([0, 1], [0]):
         unknowns = np.zeros((len(seconds), 3))
-        unknowns[:, used] = np.linalg.solve(products[:, used][:, :, used], sums[:, used, None])[:, :, 0]
+        unknowns[:, used] = np.linalg.solve(products[:, used][:, :, used], sums[:, used, None])[
+            :, :, 0
+        ]
         error = np.square((weighted @ unknowns[:, :, None])[:, :, 0] - 1).sum(axis=1)
         better = (unknowns >= 0).all(axis=1) & (error < least)
         least[better] = error[better]

@@ -1,4 +1,6 @@
-"""Weak scaling: the same work in one, two, many processes at once, started in every way, in random order."""
+"""Weak scaling: the same work in one, two, many processes at once, started in every way, in random
+order.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.text import count, duration
 
 TIME_LIMIT_FACTOR = 4.0
-"""Time limit of a measurement, in durations of the calibration; longer where processes share cores."""
+"""Time limit of a measurement, in durations of the calibration; longer where processes share
+cores."""
 CALIBRATION_LIMIT_S = 1800.0
 CALIBRATION = Measurement(baseline="pinned", level=1, repeat=-1)
 
@@ -24,8 +27,8 @@ CALIBRATION = Measurement(baseline="pinned", level=1, repeat=-1)
 def _calibrated(path: Path, document: dict[str, Any], work: Work, setup: Setup) -> dict[str, Any]:
     """Measure one process alone, and write the result into the plan at ``path``; returns the plan.
 
-    Time limits and drift are relative to this calibration, which also fills the page cache. A continued benchmark keeps
-    its calibration.
+    Time limits and drift are relative to this calibration, which also fills the page cache. A
+    continued benchmark keeps its calibration.
 
     :raises UsageError: one process alone cannot be measured.
     """
@@ -35,7 +38,12 @@ def _calibrated(path: Path, document: dict[str, Any], work: Work, setup: Setup) 
     reference_s = drift.kernel_s(setup.cpus)
     begun = time.monotonic()
     record = measure(
-        CALIBRATION, work, setup, seconds=document["seconds"], limit_s=CALIBRATION_LIMIT_S, reference_s=reference_s
+        CALIBRATION,
+        work,
+        setup,
+        seconds=document["seconds"],
+        limit_s=CALIBRATION_LIMIT_S,
+        reference_s=reference_s,
     )
     if record["status"] == "failed":
         raise UsageError(f"{work.job.job_id} cannot be measured: {record['message']}")
@@ -60,16 +68,20 @@ def run(
     setup: Setup,
     *,
     without_pinned: Collection[int] = (),
-    started_as: Callable[[Measurement, Work], tuple[Measurement, Work]] = lambda measurement, work: (measurement, work),
+    started_as: Callable[
+        [Measurement, Work], tuple[Measurement, Work]
+    ] = lambda measurement, work: (measurement, work),
     extra_s: float = 0.0,
     retakes: int,
 ) -> tuple[dict[str, Any], int]:
-    """Take the missing measurements of the plan at ``path``, or of ``new``. Returns the plan, and how many have failed.
+    """Take the missing measurements of the plan at ``path``, or of ``new``. Returns the plan, and
+    how many have failed.
 
     Disturbed measurements are repeated at the end; failed ones wait for the next call.
 
     :param without_pinned: levels at which the baseline "pinned" is left out.
-    :param started_as: planned measurement and the job's work → the processes and the work that are started for it.
+    :param started_as: planned measurement and the job's work → the processes and the work that are
+        started for it.
     :param extra_s: added to every time limit.
     :raises UsageError: the plan at ``path`` measures something else, or nothing can be measured.
     """
@@ -82,13 +94,17 @@ def run(
     if len(queue) < len(planned):
         tell(f"{len(planned) - len(queue)} of {len(planned)} measurements are already finished.")
     if queue:
-        tell(f"{len(queue)} measurements to take, about {duration(cell_s * len(queue))} if none is slow.")
+        tell(
+            f"{len(queue)} measurements to take, about {duration(cell_s * len(queue))} if none is slow."
+        )
     done, begun = 0, time.monotonic()
     retakes_left, given_up = forecast.most_retakes(len(queue)), set[Measurement]()
     while queue:
         measurement = queue.popleft()
         started, its_work = started_as(measurement, work)
-        sharing = max(1.0, started.level * document["work"]["cores"] / document["machine"]["capacity"])
+        sharing = max(
+            1.0, started.level * document["work"]["cores"] / document["machine"]["capacity"]
+        )
         record = measure(
             started,
             its_work,
@@ -114,11 +130,20 @@ def run(
         tell(f"[{done}/{done + len(queue)}] {measurement}: {describe(record)}{remaining}")
     if given_up:
         text = f"{count(len(given_up), 'disturbed measurement')} not taken again, as too many were disturbed"
-        tell(f"{text}. The same command takes them again; a machine without other load needs no retakes.")
+        tell(
+            f"{text}. The same command takes them again; a machine without other load needs no retakes."
+        )
     return document, len(set(log.missing(planned, retakes)) - given_up)
 
 
-def planned_measurements(document: Mapping[str, Any], without_pinned: Collection[int]) -> list[Measurement]:
-    """Those of a plan, in order. :param without_pinned: levels at which the baseline "pinned" is left out."""
-    every = [Measurement(baseline=name, level=level, repeat=repeat) for name, level, repeat in document["order"]]
+def planned_measurements(
+    document: Mapping[str, Any], without_pinned: Collection[int]
+) -> list[Measurement]:
+    """Those of a plan, in order. :param without_pinned: levels at which the baseline "pinned" is
+    left out.
+    """
+    every = [
+        Measurement(baseline=name, level=level, repeat=repeat)
+        for name, level, repeat in document["order"]
+    ]
     return [one for one in every if one.baseline != "pinned" or one.level not in without_pinned]

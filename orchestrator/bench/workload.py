@@ -43,12 +43,15 @@ class Work:
         if self.job.spec.hyperparameters.get("target_kl") is not None:
             return None
         batch_size = self.hyperparameter("batch_size")
-        return self.hyperparameter("n_epochs") * math.ceil(self.job.spec.steps_an_iteration / batch_size)
+        return self.hyperparameter("n_epochs") * math.ceil(
+            self.job.spec.steps_an_iteration / batch_size
+        )
 
     def copies(self, count: int) -> list[Job]:
         """``count`` jobs that differ only in their names, without evaluation, checkpoint or end.
 
-        Their memory requests fit into memory together, so that the supervisor admits all of them at once.
+        Their memory requests fit into memory together, so that the supervisor admits all of them at
+        once.
         """
         asked = self.job.resources.for_measurement()
         share = max(1, int(available_memory_mib() * MEMORY_SHARE / (count * asked.ranks)))
@@ -57,7 +60,9 @@ class Work:
         spec = training_alone(self.job.spec, ENDLESS_STEPS)
         job = replace(self.job, resources=limits, max_retries=0)
         names = [f"copy-{number}" for number in range(count)]
-        return [replace(job, job_id=name, spec=replace(spec, job_id=name, name=name)) for name in names]
+        return [
+            replace(job, job_id=name, spec=replace(spec, job_id=name, name=name)) for name in names
+        ]
 
     def make_job_directory(self, job: Job, paths: JobPaths) -> None:
         """Make the job directory of one copy as a supervisor would."""
@@ -76,16 +81,21 @@ class Work:
         return replace(self, job=replace(self.job, spec=spec, resources=resources))
 
     def with_settings(self, *, n_envs: int, threads: int) -> Work:
-        """The same work with other settings and as many env_steps per iteration; ``n_envs`` divides them."""
+        """The same work with other settings and as many env_steps per iteration; ``n_envs`` divides
+        them.
+        """
         n_steps = self.job.spec.steps_an_iteration // n_envs
         hyper = {**self.job.spec.hyperparameters, "n_steps": n_steps}
-        spec = replace(self.job.spec, n_envs=n_envs, hyperparameters=hyper, threads=threads, cores=threads)
+        spec = replace(
+            self.job.spec, n_envs=n_envs, hyperparameters=hyper, threads=threads, cores=threads
+        )
         resources = replace(self.job.resources, cores=threads, threads=threads)
         return replace(self, job=replace(self.job, spec=spec, resources=resources))
 
 
 def training_alone(spec: WorkerSpec, steps: int) -> WorkerSpec:
-    """``spec`` for that many env_steps, without evaluation and video, and with no checkpoint but at the end.
+    """``spec`` for that many env_steps, without evaluation and video, and with no checkpoint but at
+    the end.
 
     It waits for no other job, and starts with random weights where its policy would come from one.
     """
@@ -102,7 +112,9 @@ def pick(experiment: Experiment, name: str | None) -> Job:
     named = [job for job in experiment.jobs if name in (None, job.job_id, job.spec.name)]
     if not named:
         valid = dict.fromkeys(job.spec.name for job in experiment.jobs)
-        raise UsageError(f"--job {name}: not a job of {experiment.source}; valid: {', '.join(valid)}")
+        raise UsageError(
+            f"--job {name}: not a job of {experiment.source}; valid: {', '.join(valid)}"
+        )
     job = named[0]
     if job.resources.gpus:
         text = f"{experiment.source}: {job.job_id} asks for a GPU, but bench measures trainings on CPUs."
@@ -119,4 +131,10 @@ def examine(experiment: Experiment, job: Job, staging: Path) -> Work:
     verdict = preflight.examine([job], staging=staging, at_once=1)[job.job_id]
     if verdict.problem is not None:
         raise SpecError(experiment.source, [verdict.problem])
-    return Work(job=job, bundle=verdict.bundle, xml=verdict.xml, task=verdict.task, robot_hash=verdict.robot_hash)
+    return Work(
+        job=job,
+        bundle=verdict.bundle,
+        xml=verdict.xml,
+        task=verdict.task,
+        robot_hash=verdict.robot_hash,
+    )

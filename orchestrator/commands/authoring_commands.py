@@ -8,19 +8,29 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from orchestrator.commands.shared_options import AsJson, interruptible, print_json, print_text, stoppable
+from orchestrator.commands.shared_options import (
+    AsJson,
+    interruptible,
+    print_json,
+    print_text,
+    stoppable,
+)
 from orchestrator.core.errors import UsageError
 
 app = typer.Typer()
 
-JobFile = Annotated[Path, Option("--output", "-o", metavar="JOBS.toml", help="The job file to write.")]
+JobFile = Annotated[
+    Path, Option("--output", "-o", metavar="JOBS.toml", help="The job file to write.")
+]
 Force = Annotated[bool, Option("--force", help="Replace the job file if it exists.")]
 NOTHING_WRITTEN = "stopped; nothing was written"
 
 
 @app.command()
 def init(
-    paths: Annotated[list[Path], Argument(metavar="FOLDER|FILE.xml...", help="MJCF files, and folders of them.")],
+    paths: Annotated[
+        list[Path], Argument(metavar="FOLDER|FILE.xml...", help="MJCF files, and folders of them.")
+    ],
     output: JobFile = Path("jobs.toml"),
     timesteps: Annotated[
         str | None,
@@ -39,12 +49,16 @@ def init(
             "Only for robots that you trust.",
         ),
     ] = False,
-    time_limit: Annotated[float, Option(min=0.1, help="Time limit for the check of each robot, in seconds.")] = 30.0,
+    time_limit: Annotated[
+        float, Option(min=0.1, help="Time limit for the check of each robot, in seconds.")
+    ] = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Check robots and write a short job file that trains those that can be trained; `run` then trains them.
+    """Check robots and write a short job file that trains those that can be trained; `run` then
+    trains them.
 
-    The task is the one that `auto` chooses. The file names the robots that cannot be trained, with the reason.
+    The task is the one that `auto` chooses. The file names the robots that cannot be trained, with
+    the reason.
     """
     from orchestrator.authoring import job_file_text, robot_job_file
     from orchestrator.experiment import robot_check
@@ -57,12 +71,19 @@ def init(
     job_file_text.check_target(output, force=force)
     for path in paths:
         if path.suffix == ".toml" and path.is_file():
-            raise UsageError(f"{path}: this is a job file already; `orchestrator run {path}` trains its robots")
+            raise UsageError(
+                f"{path}: this is a job file already; `orchestrator run {path}` trains its robots"
+            )
     stops = StopRequests()
     with stoppable(NOTHING_WRITTEN), stops.installed(), terminal.examination() as show:
         rows = robot_check.check(paths, time_limit_s=time_limit, watch=stops.checking(show))
         made = robot_job_file.draft(
-            rows, paths, output, timesteps=env_steps, at_once=topology.detect().capacity, allow_outside=allow_outside
+            rows,
+            paths,
+            output,
+            timesteps=env_steps,
+            at_once=topology.detect().capacity,
+            allow_outside=allow_outside,
         )
         stops.check()
         job_file_text.write(output, made.text, force=force)
@@ -75,12 +96,18 @@ def init(
 @app.command("import-zoo")
 def import_zoo(
     hyperparameters: Annotated[
-        Path, Argument(metavar="FILE.yml", help="A hyperparameter file of RL Baselines3 Zoo, such as ppo.yml.")
+        Path,
+        Argument(
+            metavar="FILE.yml", help="A hyperparameter file of RL Baselines3 Zoo, such as ppo.yml."
+        ),
     ],
     output: JobFile = Path("jobs.toml"),
     env: Annotated[
         list[str] | None,
-        Option(metavar="ID", help="Import this environment only, such as HalfCheetah-v4. May be repeated."),
+        Option(
+            metavar="ID",
+            help="Import this environment only, such as HalfCheetah-v4. May be repeated.",
+        ),
     ] = None,
     algo: Annotated[
         str | None,

@@ -26,14 +26,19 @@ Host = Annotated[
     ),
 ]
 Insecure = Annotated[
-    bool, Option("--insecure", help="Use no token: everybody who can reach the machine can run code on it.")
+    bool,
+    Option(
+        "--insecure", help="Use no token: everybody who can reach the machine can run code on it."
+    ),
 ]
 
 
 @app.command()
 def up(
     host: Host = None,
-    port: Annotated[int, Option(min=1, max=65535, help="Port on which the head node listens.")] = 6379,
+    port: Annotated[
+        int, Option(min=1, max=65535, help="Port on which the head node listens.")
+    ] = 6379,
     insecure: Insecure = False,
 ) -> None:
     """Start a cluster with this machine as its head node."""
@@ -48,7 +53,9 @@ def join(
     host: Host = None,
     insecure: Insecure = False,
 ) -> None:
-    """Add this machine to a cluster. It needs the cluster's token: `cluster up` shows how to copy it."""
+    """Add this machine to a cluster. It needs the cluster's token: `cluster up` shows how to copy
+    it.
+    """
     from orchestrator.executors.ray.cluster import up
 
     print_text("\n".join(up.join(head, host=host, insecure=insecure)))
@@ -67,7 +74,9 @@ def status(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every node: cores, memory, GPUs, jobs of this program, package versions, and where jobs are slow."""
+    """Show every node: cores, memory, GPUs, jobs of this program, package versions, and where jobs
+    are slow.
+    """
     from orchestrator.executors.ray.cluster import cluster_status
     from orchestrator.terminal import cluster_view
 
@@ -80,7 +89,9 @@ def status(
 
 @app.command()
 def down() -> None:
-    """Remove this machine from its cluster and end the cluster's processes on it; its jobs continue elsewhere."""
+    """Remove this machine from its cluster and end the cluster's processes on it; its jobs continue
+    elsewhere.
+    """
     from orchestrator.executors.ray.cluster import down
 
     print_text("\n".join(down.down()))

@@ -1,4 +1,6 @@
-"""Commands on a run directory: look at it, stop it, retry, pause and resume jobs, show a trained policy."""
+"""Commands on a run directory: look at it, stop it, retry, pause and resume jobs, show a trained
+policy.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from typer import Argument, Option
 
 from orchestrator.commands import experiment_commands
 from orchestrator.commands import shared_options as shared
-from orchestrator.commands.shared_options import ONE_JOB, AsJson, Checkpoint, FoundRunDir, JobName, RunDir
+from orchestrator.commands.shared_options import (
+    ONE_JOB,
+    AsJson,
+    Checkpoint,
+    FoundRunDir,
+    JobName,
+    RunDir,
+)
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import plain
 
@@ -30,7 +39,9 @@ app = typer.Typer()
 
 def _jobs_argument(verb: str, otherwise: str) -> Any:
     """:param otherwise: what happens if no jobs are named."""
-    return Argument(metavar="[JOB]...", help=f"Jobs to {verb}: {NAMES}; if none are named, {otherwise}.")
+    return Argument(
+        metavar="[JOB]...", help=f"Jobs to {verb}: {NAMES}; if none are named, {otherwise}."
+    )
 
 
 def _one_job(otherwise: str) -> Any:
@@ -42,7 +53,8 @@ def _one_job(otherwise: str) -> Any:
 def status(
     run_dir: FoundRunDir = None,
     watch: Annotated[
-        bool, Option("--watch", help="Refresh every second until all jobs or the supervisor have ended.")
+        bool,
+        Option("--watch", help="Refresh every second until all jobs or the supervisor have ended."),
     ] = False,
     with_exit_code: Annotated[
         bool,
@@ -54,7 +66,9 @@ def status(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the state of every job of a run directory; without one, of the only one here, otherwise your experiments."""
+    """Show the state of every job of a run directory; without one, of the only one here, otherwise
+    your experiments.
+    """
     found = _found(run_dir, "status", needs_one=watch or with_exit_code, as_json=as_json)
     if found is None:
         return
@@ -74,16 +88,24 @@ def status(
         message = "no longer watching; the experiment continues"
         with shared.interruptible(message) if watch else contextlib.nullcontext():
             last = status_view.show(snapshots, in_place=watch)
-    raise typer.Exit(search_process.exit_code_of(last) if with_exit_code and last is not None else 0)
+    raise typer.Exit(
+        search_process.exit_code_of(last) if with_exit_code and last is not None else 0
+    )
 
 
-def _found(run_dir: Path | None, command: str, *, needs_one: bool, as_json: bool = False) -> Path | None:
-    """``run_dir``, or the only one here. Where there is not exactly one, lists the user's experiments; returns None."""
+def _found(
+    run_dir: Path | None, command: str, *, needs_one: bool, as_json: bool = False
+) -> Path | None:
+    """``run_dir``, or the only one here. Where there is not exactly one, lists the user's
+    experiments; returns None.
+    """
     from orchestrator.experiment import run_directory
 
     found = run_dir or run_directory.only_one()
     if found is None and needs_one:
-        raise UsageError(f"{command}: name a run directory; here is none, or more than one. `list` shows yours")
+        raise UsageError(
+            f"{command}: name a run directory; here is none, or more than one. `list` shows yours"
+        )
     if found is None:
         experiment_commands.list_experiments(is_all=False, as_json=as_json)
     return found
@@ -101,19 +123,31 @@ def _snapshots(run_dir: Path, *, watch: bool) -> Iterator[Snapshot]:
 @app.command()
 def logs(
     run_dir: FoundRunDir = None,
-    job: Annotated[str | None, _one_job("the jobs are listed, with the last line of each log")] = None,
+    job: Annotated[
+        str | None, _one_job("the jobs are listed, with the last line of each log")
+    ] = None,
     follow: Annotated[
-        bool, Option("-f", "--follow", help="Print new lines as they are written, until the job has ended.")
+        bool,
+        Option(
+            "-f", "--follow", help="Print new lines as they are written, until the job has ended."
+        ),
     ] = False,
     lines: Annotated[
-        int, Option("-n", "--lines", min=0, help="Number of lines to show, from the end of the log; 0: all.")
+        int,
+        Option(
+            "-n", "--lines", min=0, help="Number of lines to show, from the end of the log; 0: all."
+        ),
     ] = 200,
     attempt: Annotated[
         int | None, Option(min=1, help="Number of the attempt, from 1.", show_default="the last")
     ] = None,
-    rank: Annotated[int, Option(min=0, help="Number of the rank, from 0, of a job with several ranks.")] = 0,
+    rank: Annotated[
+        int, Option(min=0, help="Number of the rank, from 0, of a job with several ranks.")
+    ] = 0,
 ) -> None:
-    """Show the output of a job's worker: on a terminal with escape sequences made visible, otherwise as it is."""
+    """Show the output of a job's worker: on a terminal with escape sequences made visible,
+    otherwise as it is.
+    """
     found = _found(run_dir, "logs", needs_one=follow or attempt is not None)
     if found is None:
         return
@@ -138,15 +172,23 @@ def logs(
 @app.command()
 def stop(
     run_dir: RunDir,
-    jobs: Annotated[list[str] | None, _jobs_argument("cancel", "the whole experiment stops")] = None,
+    jobs: Annotated[
+        list[str] | None, _jobs_argument("cancel", "the whole experiment stops")
+    ] = None,
     now: Annotated[
-        bool, Option("--now", help="Kill the workers at once; their jobs resume from their last checkpoints.")
+        bool,
+        Option(
+            "--now", help="Kill the workers at once; their jobs resume from their last checkpoints."
+        ),
     ] = False,
-    wait: Annotated[bool, Option("--wait", help="Return when the experiment and its batch jobs have ended.")] = False,
+    wait: Annotated[
+        bool, Option("--wait", help="Return when the experiment and its batch jobs have ended.")
+    ] = False,
 ) -> None:
     """Stop an experiment so that it can be resumed, as Ctrl-C does; or cancel some of its jobs.
 
-    Workers save a checkpoint and exit within the grace time of the run. A second stop kills them, as --now does.
+    Workers save a checkpoint and exit within the grace time of the run. A second stop kills them,
+    as --now does.
     """
     from orchestrator.experiment import control
 
@@ -161,7 +203,9 @@ def stop(
 @app.command()
 def retry(
     run_dir: RunDir,
-    jobs: Annotated[list[str] | None, _jobs_argument("retry", "all failed and cancelled jobs")] = None,
+    jobs: Annotated[
+        list[str] | None, _jobs_argument("retry", "all failed and cancelled jobs")
+    ] = None,
 ) -> None:
     """Queue failed and cancelled jobs again; they resume from their last checkpoint."""
     from orchestrator.experiment import control
@@ -171,9 +215,11 @@ def retry(
 
 @app.command()
 def pause(
-    run_dir: RunDir, jobs: Annotated[list[str], Argument(metavar="JOB...", help=f"Jobs to pause: {NAMES}.")]
+    run_dir: RunDir,
+    jobs: Annotated[list[str], Argument(metavar="JOB...", help=f"Jobs to pause: {NAMES}.")],
 ) -> None:
-    """Pause jobs until they are resumed, also over later runs. Running ones save a checkpoint and exit.
+    """Pause jobs until they are resumed, also over later runs. Running ones save a checkpoint and
+    exit.
 
     Their CPUs are free for other jobs meanwhile, and no failure is counted.
     """
@@ -197,19 +243,26 @@ def resume(
 def set_(
     run_dir: RunDir,
     setting: Annotated[
-        str, Argument(metavar="max_parallel=N", help="The setting and its new value; max_parallel is the only one.")
+        str,
+        Argument(
+            metavar="max_parallel=N",
+            help="The setting and its new value; max_parallel is the only one.",
+        ),
     ],
 ) -> None:
     """Change how many jobs run at once in a running experiment, until it ends.
 
-    With a lower number no job is ended: fewer are launched. The number is limited by the slots of the machine.
+    With a lower number no job is ended: fewer are launched. The number is limited by the slots of
+    the machine.
     """
     from orchestrator.experiment import control
 
     key, equals, value = (part.strip() for part in setting.partition("="))
     if key != "max_parallel" or not equals:
         other = "the rest of a job file is for the next run" if equals else "the value is missing"
-        raise UsageError(f"set: {setting}: expected max_parallel=N, such as max_parallel=8; {other}")
+        raise UsageError(
+            f"set: {setting}: expected max_parallel=N, such as max_parallel=8; {other}"
+        )
     if not (value.isdecimal() and value.isascii() and 0 < int(value) < shared.MOST_JOBS):
         why = "a whole number from 1 on; `pause` and `stop` end jobs"
         raise UsageError(f"set: {setting}: {value or 'nothing'} is not {why}")
@@ -221,13 +274,22 @@ def play(
     run_dir: RunDir,
     job: Annotated[str | None, _one_job("--all")] = None,
     all_robots: Annotated[
-        bool, Option("--all", help="Write mosaic.mp4: all robots side by side, each with its name and return.")
+        bool,
+        Option(
+            "--all",
+            help="Write mosaic.mp4: all robots side by side, each with its name and return.",
+        ),
     ] = False,
     checkpoint: Checkpoint = None,
     video: Annotated[
-        bool, Option("--video", help="Write video.mp4 and preview.png, even where a window could be opened.")
+        bool,
+        Option(
+            "--video", help="Write video.mp4 and preview.png, even where a window could be opened."
+        ),
     ] = False,
-    gif: Annotated[bool, Option("--gif", help="Also write an animated GIF beside the video.")] = False,
+    gif: Annotated[
+        bool, Option("--gif", help="Also write an animated GIF beside the video.")
+    ] = False,
     seconds: Annotated[
         float | None,
         Option(
@@ -238,11 +300,18 @@ def play(
         ),
     ] = None,
     episodes: Annotated[
-        int | None, Option(min=1, help="Number of episodes to show; without --seconds, at most ten simulated minutes.")
+        int | None,
+        Option(
+            min=1,
+            help="Number of episodes to show; without --seconds, at most ten simulated minutes.",
+        ),
     ] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the episodes.")] = 0,
     stochastic: Annotated[
-        bool, Option("--stochastic", help="Sample actions, as in training, instead of taking their mean.")
+        bool,
+        Option(
+            "--stochastic", help="Sample actions, as in training, instead of taking their mean."
+        ),
     ] = False,
     policy: Annotated[
         Path | None,
@@ -253,10 +322,13 @@ def play(
         ),
     ] = None,
     output: Annotated[
-        Path | None, Option(help="Directory for the video and the preview.", show_default="the job's directory")
+        Path | None,
+        Option(help="Directory for the video and the preview.", show_default="the job's directory"),
     ] = None,
 ) -> None:
-    """Show a trained policy: in a window where there is a display, otherwise as video and preview image."""
+    """Show a trained policy: in a window where there is a display, otherwise as video and preview
+    image.
+    """
     from orchestrator.experiment import control
     from orchestrator.experiment.policy_process import PlayRequest
 
@@ -265,9 +337,13 @@ def play(
             "play: an exported policy has no checkpoints and no noise; leave out --checkpoint, --stochastic"
         )
     if all_robots and (checkpoint is not None or policy is not None):
-        raise UsageError("play: --all shows the trained policies of all robots; leave out --checkpoint, --policy")
+        raise UsageError(
+            "play: --all shows the trained policies of all robots; leave out --checkpoint, --policy"
+        )
     if all_robots == (job is not None):
-        raise UsageError("play: name a job, or give --all, which shows the trained policies of all robots")
+        raise UsageError(
+            "play: name a job, or give --all, which shows the trained policies of all robots"
+        )
     request = PlayRequest(
         checkpoint=checkpoint,
         policy=policy,
@@ -304,9 +380,11 @@ def export(
     ],
     checkpoint: Checkpoint = None,
 ) -> None:
-    """Write a trained policy for other programs, such as a robot's controller: observations in, actions and ctrl out.
+    """Write a trained policy for other programs, such as a robot's controller: observations in,
+    actions and ctrl out.
 
-    Normalisation of observations is part of the file, and so are names, units and the control period.
+    Normalisation of observations is part of the file, and so are names, units and the control
+    period.
     """
     from orchestrator.experiment.policy_process import ExportRequest
 
@@ -319,7 +397,9 @@ def _use_policy(run_dir: Path, job: str, request: PlayRequest | ExportRequest) -
     with shared.interruptible("stopped"):
         paths = control.find(run_dir, job)
         if (warning := policy_process.robot_warning(paths)) is not None:
-            if isinstance(request, policy_process.ExportRequest):  # the file would have names and limits of another
+            if isinstance(
+                request, policy_process.ExportRequest
+            ):  # the file would have names and limits of another
                 raise UsageError(f"{paths.root.name} cannot be exported: {warning}")
             shared.print_progress(f"warning: {warning}")
         policy_process.use(paths, request)

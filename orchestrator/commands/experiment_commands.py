@@ -25,10 +25,16 @@ def reload(
     run_dir: RunDir,
     jobs: Annotated[
         Path | None,
-        Argument(metavar="[JOBS.toml]", help="The job file.", show_default="the one that the run was started with"),
+        Argument(
+            metavar="[JOBS.toml]",
+            help="The job file.",
+            show_default="the one that the run was started with",
+        ),
     ] = None,
 ) -> None:
-    """Add new jobs of the job file to a running experiment. Jobs that exist must be declared as before."""
+    """Add new jobs of the job file to a running experiment. Jobs that exist must be declared as
+    before.
+    """
     from orchestrator.experiment import reload as reloading
     from orchestrator.terminal import output
 
@@ -69,23 +75,32 @@ def wait(
     ] = None,
     timeout: Annotated[
         str | None,
-        Option(metavar="DURATION", help="Longest time to wait, such as 2h or 90min.", show_default="no limit"),
+        Option(
+            metavar="DURATION",
+            help="Longest time to wait, such as 2h or 90min.",
+            show_default="no limit",
+        ),
     ] = None,
 ) -> None:
     """Wait until an experiment, or some of its jobs, have ended; ends with the exit code of `run`.
 
-    That is: 0 if all jobs succeeded, 1 if some did not or the supervisor was killed, 130 if jobs were stopped or are
-    paused. When the time is over it is 124. Ctrl-C ends this command alone: the experiment continues.
+    That is: 0 if all jobs succeeded, 1 if some did not or the supervisor was killed, 130 if jobs
+    were stopped or are paused. When the time is over it is 124. Ctrl-C ends this command alone: the
+    experiment continues.
     """
     from orchestrator.experiment import attach as follower
     from orchestrator.terminal import screen
 
     limit_s = math.inf if timeout is None else _duration_s("--timeout", timeout)
-    with shared.interruptible(f"no longer waiting; the experiment continues. `stop {run_dir}` stops it"):
+    with shared.interruptible(
+        f"no longer waiting; the experiment continues. `stop {run_dir}` stops it"
+    ):
         end = follower.wait(run_dir, jobs or [], timeout_s=limit_s)
     if end.rows:
         which = f" ({listed([row['job_id'] for row in end.rows], JOBS_SHOWN)})" if jobs else ""
-        shared.print_text(f"{run_dir}: {screen.counted(Counter(row['state'] for row in end.rows))}{which}")
+        shared.print_text(
+            f"{run_dir}: {screen.counted(Counter(row['state'] for row in end.rows))}{which}"
+        )
     if end.problem:
         shared.print_progress(f"error: {end.problem}")
     raise typer.Exit(end.exit_code)
@@ -103,13 +118,17 @@ def _duration_s(option: str, text: str) -> float:
 @app.command()
 def clean(
     run_dir: RunDir,
-    dry_run: Annotated[bool, Option("--dry-run", help="Show what would be removed; remove nothing.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Show what would be removed; remove nothing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what a run directory does not need any more; it can be resumed, played and reported as before.
+    """Remove what a run directory does not need any more; it can be resumed, played and reported as
+    before.
 
-    That is, among others: what `run --fresh` and `--on-change=restart` have set aside, damaged checkpoints, logs of
-    attempts before the last one, and the older checkpoints of jobs that succeeded. Use --dry-run first.
+    That is, among others: what `run --fresh` and `--on-change=restart` have set aside, damaged
+    checkpoints, logs of attempts before the last one, and the older checkpoints of jobs that
+    succeeded. Use --dry-run first.
     """
     from orchestrator.experiment import cleaning
     from orchestrator.terminal import clean_view
@@ -126,10 +145,14 @@ def clean(
 
 @app.command("list")
 def list_experiments(
-    is_all: Annotated[bool, Option("--all", help="Show experiments that have finished, too.")] = False,
+    is_all: Annotated[
+        bool, Option("--all", help="Show experiments that have finished, too.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show your experiments on this machine that run or can be resumed, wherever they were started."""
+    """Show your experiments on this machine that run or can be resumed, wherever they were
+    started.
+    """
     from orchestrator.experiment import run_index
     from orchestrator.terminal import list_view
 

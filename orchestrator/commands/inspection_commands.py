@@ -21,9 +21,14 @@ ADVISE_S = 30.0
 def check(
     paths: Annotated[
         list[Path],
-        Argument(metavar="JOBS.toml|FILE.xml|FOLDER...", help="Job files, MJCF files, folders of MJCF files."),
+        Argument(
+            metavar="JOBS.toml|FILE.xml|FOLDER...",
+            help="Job files, MJCF files, folders of MJCF files.",
+        ),
     ],
-    time_limit: Annotated[float, Option(min=0.1, help="Time limit for each robot, in seconds.")] = 30.0,
+    time_limit: Annotated[
+        float, Option(min=0.1, help="Time limit for each robot, in seconds.")
+    ] = 30.0,
     advise: Annotated[
         bool,
         Option(
@@ -34,11 +39,18 @@ def check(
     ] = False,
     advise_time: Annotated[
         float | None,
-        Option(min=0.5, max=3600, help="CPU seconds that --advise measures each robot.", show_default="30"),
+        Option(
+            min=0.5,
+            max=3600,
+            help="CPU seconds that --advise measures each robot.",
+            show_default="30",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which robots can be trained, how fast they simulate, and what is wrong with the others."""
+    """Show which robots can be trained, how fast they simulate, and what is wrong with the
+    others.
+    """
     from orchestrator.experiment import robot_check
     from orchestrator.supervisor.stop_signals import StopRequests
     from orchestrator.terminal import advice_view, check_view, output
@@ -48,7 +60,9 @@ def check(
     advise_s = (advise_time or ADVISE_S) if advise else 0.0
     stops = StopRequests()
     with stoppable("stopped"), stops.installed(), output.examination() as show:
-        rows = robot_check.check(paths, time_limit_s=time_limit, advise_s=advise_s, watch=stops.checking(show))
+        rows = robot_check.check(
+            paths, time_limit_s=time_limit, advise_s=advise_s, watch=stops.checking(show)
+        )
     if as_json:
         print_json([row.facts() for row in rows])
     else:
@@ -59,7 +73,9 @@ def check(
 
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
-    """Show what this machine offers, what the program will use of it, and what would cause contention."""
+    """Show what this machine offers, what the program will use of it, and what would cause
+    contention.
+    """
     from orchestrator.machine import doctor as doctors
     from orchestrator.terminal import doctor_view
 

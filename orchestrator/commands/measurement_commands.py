@@ -19,7 +19,9 @@ STRONG_SECONDS = 120.0
 
 @app.command()
 def verify(
-    source: Annotated[Path, Argument(metavar="RUN_DIR|JOBS.toml", help="A run directory, or a job file.")],
+    source: Annotated[
+        Path, Argument(metavar="RUN_DIR|JOBS.toml", help="A run directory, or a job file.")
+    ],
     jobs: Annotated[
         list[str] | None,
         Option(
@@ -36,16 +38,26 @@ def verify(
         ),
     ] = 1,
     output: Annotated[
-        Path | None, Option(help="Directory for certificate.json.", show_default="RUN_DIR, or runs/<name>-verify")
+        Path | None,
+        Option(
+            help="Directory for certificate.json.", show_default="RUN_DIR, or runs/<name>-verify"
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify that jobs train the same policy alone, beside others, and killed and resumed; measure the slow-down."""
+    """Verify that jobs train the same policy alone, beside others, and killed and resumed; measure
+    the slow-down.
+    """
     from orchestrator.terminal import background_output, verify_view
     from orchestrator.verify import verification
 
-    options = verification.VerifyOptions(jobs=jobs or (), iterations=iterations, repeats=repeats, output=output)
-    with shared.stoppable("stopped; no certificate was written"), background_output.standard_output_in_background():
+    options = verification.VerifyOptions(
+        jobs=jobs or (), iterations=iterations, repeats=repeats, output=output
+    )
+    with (
+        shared.stoppable("stopped; no certificate was written"),
+        background_output.standard_output_in_background(),
+    ):
         certificate, where = verification.verify(source, options, shared.print_progress)
     if as_json:
         shared.print_text(certificate.to_json().rstrip("\n"))
@@ -73,14 +85,21 @@ def bench(
     ] = None,
     repeats: Annotated[int, Option(min=1, help="Repeats of each measurement.")] = 5,
     seconds: Annotated[
-        float, Option(min=0.1, help="Seconds for which all processes of a measurement train at once.")
+        float,
+        Option(min=0.1, help="Seconds for which all processes of a measurement train at once."),
     ] = 20.0,
     learner: Learner = None,
-    run_dir: Annotated[Path | None, Option(help="Directory for all results.", show_default="runs/<name>-bench")] = None,
-    job: Annotated[str | None, Option(help="The job that every process trains.", show_default="the first job")] = None,
+    run_dir: Annotated[
+        Path | None, Option(help="Directory for all results.", show_default="runs/<name>-bench")
+    ] = None,
+    job: Annotated[
+        str | None, Option(help="The job that every process trains.", show_default="the first job")
+    ] = None,
     set_: Settings = None,
     seed: Annotated[int, Option(min=0, help="Seed of the order of the measurements.")] = 0,
-    retakes: Annotated[int, Option(min=0, help="How often a measurement that was disturbed is repeated at most.")] = 2,
+    retakes: Annotated[
+        int, Option(min=0, help="How often a measurement that was disturbed is repeated at most.")
+    ] = 2,
     strong: Annotated[
         bool | None,
         Option(
@@ -100,7 +119,8 @@ def bench(
     tune: Annotated[
         bool,
         Option(
-            "--tune", help="Search for the best number of processes, threads and environments; measure no baselines."
+            "--tune",
+            help="Search for the best number of processes, threads and environments; measure no baselines.",
         ),
     ] = False,
     ranks: Annotated[
@@ -111,7 +131,9 @@ def bench(
         ),
     ] = None,
 ) -> None:
-    """Measure how training scales with the number of processes, and compare baselines. Can be resumed."""
+    """Measure how training scales with the number of processes, and compare baselines. Can be
+    resumed.
+    """
     from orchestrator.bench import baselines, benchmark, plan, rank_analysis, scaling_analysis
     from orchestrator.jobfile import load
     from orchestrator.terminal import background_output, bench_view
@@ -155,29 +177,49 @@ def bench(
 
 @app.command()
 def selftest(
-    minutes: Annotated[float, Option(min=0.1, help="Minutes for which new rounds are begun.")] = 10.0,
+    minutes: Annotated[
+        float, Option(min=0.1, help="Minutes for which new rounds are begun.")
+    ] = 10.0,
     seed: Annotated[
         int | None,
-        Option(min=0, help="Seed of the faults and their moments, to repeat a selftest.", show_default="random"),
+        Option(
+            min=0,
+            help="Seed of the faults and their moments, to repeat a selftest.",
+            show_default="random",
+        ),
     ] = None,
     only_round: Annotated[
         int | None,
         Option(
-            "--round", min=1, metavar="K", help="Take only round K of the selftest with --seed.", show_default="all"
+            "--round",
+            min=1,
+            metavar="K",
+            help="Take only round K of the selftest with --seed.",
+            show_default="all",
         ),
     ] = None,
     folder: Annotated[
-        Path, Option("--dir", help="Directory in which the trainings get a folder; its file system is tested.")
+        Path,
+        Option(
+            "--dir",
+            help="Directory in which the trainings get a folder; its file system is tested.",
+        ),
     ] = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Test this machine: small trainings that are killed, stopped and obstructed must end like undisturbed ones."""
+    """Test this machine: small trainings that are killed, stopped and obstructed must end like
+    undisturbed ones.
+    """
     from orchestrator.selftest import campaign
     from orchestrator.terminal import background_output, selftest_view
 
     if only_round is not None and seed is None:
-        raise UsageError(f"--round {only_round}: needs --seed, the seed of the selftest that is to be repeated")
-    options = campaign.SelftestOptions(minutes=minutes, seed=seed, only_round=only_round, folder=folder)
+        raise UsageError(
+            f"--round {only_round}: needs --seed, the seed of the selftest that is to be repeated"
+        )
+    options = campaign.SelftestOptions(
+        minutes=minutes, seed=seed, only_round=only_round, folder=folder
+    )
     with background_output.standard_output_in_background():
         result = campaign.selftest(options, shared.print_progress)
     if as_json:
@@ -205,10 +247,15 @@ def report(
         ),
     ] = None,
     format_: Annotated[
-        ReportFormat, Option("--format", help="html: print the path of the page. md: print its content as Markdown.")
+        ReportFormat,
+        Option(
+            "--format", help="html: print the path of the page. md: print its content as Markdown."
+        ),
     ] = ReportFormat.html,
 ) -> None:
-    """Write RUN_DIR/report: a page about an experiment or a benchmark, its figures, and every number as JSON."""
+    """Write RUN_DIR/report: a page about an experiment or a benchmark, its figures, and every
+    number as JSON.
+    """
     from orchestrator import report as reports
 
     written = reports.make(run_dir, same_search or ())
@@ -227,11 +274,15 @@ def compare(
     ],
     output: Annotated[
         Path | None,
-        Option(metavar="FILE.html", help="Also write a web page: learning curves over each other, settings, figures."),
+        Option(
+            metavar="FILE.html",
+            help="Also write a web page: learning curves over each other, settings, figures.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare experiments or benchmarks, such as of two machines, versions or settings: ratios with intervals.
+    """Compare experiments or benchmarks, such as of two machines, versions or settings: ratios with
+    intervals.
 
     Of more than two, each is compared with the first.
     """
@@ -239,8 +290,12 @@ def compare(
     from orchestrator.terminal import compare_view
 
     if not 2 <= len(runs) <= len(comparison.LETTERS):
-        problem = f"compare: expected two to {len(comparison.LETTERS)} run directories, found {len(runs)}"
-        within = f'; `report {runs[0]}` compares the jobs of one run, in its section "Varied parameters"'
+        problem = (
+            f"compare: expected two to {len(comparison.LETTERS)} run directories, found {len(runs)}"
+        )
+        within = (
+            f'; `report {runs[0]}` compares the jobs of one run, in its section "Varied parameters"'
+        )
         raise UsageError(problem + (within if len(runs) == 1 else ""))
     compared = comparison.compare_with_first(runs)
     if output is not None:

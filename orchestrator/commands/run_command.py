@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 MOST_FOLDERS = 500
-"""Folders that are searched for robots before the message that this is no run directory: a home may have millions."""
+"""Folders that are searched for robots before the message that this is no run directory: a home may
+have millions."""
 
 
 class OnChangeChoice(StrEnum):
@@ -47,10 +48,13 @@ def run(
     jobs: Annotated[
         Path,
         Argument(
-            metavar="JOBS.toml|RUN_DIR", help="A job file; or a run directory, whose experiment is resumed as it is."
+            metavar="JOBS.toml|RUN_DIR",
+            help="A job file; or a run directory, whose experiment is resumed as it is.",
         ),
     ],
-    run_dir: Annotated[Path | None, Option(help="Directory for all results.", show_default="runs/<name>")] = None,
+    run_dir: Annotated[
+        Path | None, Option(help="Directory for all results.", show_default="runs/<name>")
+    ] = None,
     max_parallel: Annotated[
         str | None,
         Option(
@@ -109,10 +113,17 @@ def run(
     ] = False,
     set_: Settings = None,
     rebuild_ledger: Annotated[
-        bool, Option("--rebuild-ledger", help="Replace a damaged ledger by one made from the job directories.")
+        bool,
+        Option(
+            "--rebuild-ledger",
+            help="Replace a damaged ledger by one made from the job directories.",
+        ),
     ] = False,
     grace: Annotated[
-        float, Option(min=0.0, help="Seconds that workers have after Ctrl-C to save a checkpoint and exit.")
+        float,
+        Option(
+            min=0.0, help="Seconds that workers have after Ctrl-C to save a checkpoint and exit."
+        ),
     ] = 30.0,
     until: Annotated[
         str | None,
@@ -126,7 +137,8 @@ def run(
     dry_run: Annotated[
         bool,
         Option(
-            "--dry-run", help="Show jobs, their states and hyperparameters, slots and launch order; launch nothing."
+            "--dry-run",
+            help="Show jobs, their states and hyperparameters, slots and launch order; launch nothing.",
         ),
     ] = False,
     detach: Annotated[
@@ -142,13 +154,15 @@ def run(
 ) -> None:
     """Run an experiment, or resume it: interrupted jobs resume, finished jobs are not run again.
 
-    A finished job whose model.zip or vecnormalize.pkl has been removed is trained again: copy policies, do not move
-    them.
+    A finished job whose model.zip or vecnormalize.pkl has been removed is trained again: copy
+    policies, do not move them.
     """
     if detach and dry_run:
         raise UsageError("run: --dry-run launches nothing that could continue; leave out --detach")
     if timesteps is not None:
-        raise UsageError(f"run: there is no --timesteps; use --set total_timesteps={timesteps}, which is for all jobs")
+        raise UsageError(
+            f"run: there is no --timesteps; use --set total_timesteps={timesteps}, which is for all jobs"
+        )
     process = _detached(as_json=as_json) if detach else None
     from orchestrator.experiment import preflight
 
@@ -160,7 +174,9 @@ def run(
         changes = overrides(set_, learner)
         if is_run_dir:
             if run_dir is not None or changes or fresh or rebuild_ledger:
-                options_of_files = "--run-dir, --set, --learner, --fresh and --rebuild-ledger need the job file"
+                options_of_files = (
+                    "--run-dir, --set, --learner, --fresh and --rebuild-ledger need the job file"
+                )
                 raise UsageError(f"{jobs}: a run directory is resumed as it is; {options_of_files}")
             _refuse_robots(jobs)
             experiment, verdicts = resume.load(jobs)
@@ -218,11 +234,15 @@ def _refuse_robots(folder: Path) -> None:
         return
     if any(robot_check.robot_files(folder, most_folders=MOST_FOLDERS)):
         advice = f"`orchestrator init {shlex.quote(str(folder))}` writes a job file for its robots"
-        raise UsageError(f"{folder}: this folder is not a run directory, which `run` makes; {advice}")
+        raise UsageError(
+            f"{folder}: this folder is not a run directory, which `run` makes; {advice}"
+        )
 
 
 def _detached(*, as_json: bool) -> DetachedProcess:
-    """Continue in a process without a terminal, which this returns in. The command ends when the first jobs run."""
+    """Continue in a process without a terminal, which this returns in. The command ends when the
+    first jobs run.
+    """
     from orchestrator.experiment import detach
 
     process = detach.fork()
@@ -254,9 +274,13 @@ def _run(
     is_search = experiment.search is not None or experiment.scheduler is not None
     notice = live_table.json_notice if as_json else background_output.line_notice
     with background_output.standard_output_in_background(notice):
-        reporting: contextlib.AbstractContextManager[Reporter] = live_table.reporter(as_json=as_json)
+        reporting: contextlib.AbstractContextManager[Reporter] = live_table.reporter(
+            as_json=as_json
+        )
         if process is not None:
-            reporting = contextlib.nullcontext(detached_view.reporter(process, options.run_dir, as_json=as_json))
+            reporting = contextlib.nullcontext(
+                detached_view.reporter(process, options.run_dir, as_json=as_json)
+            )
         with reporting as reporter:
             watching = WatchReporter(reporter, RunPaths(options.run_dir)) if is_search else None
             finished = session.run(experiment, options, watching or reporter, warm=warm)
@@ -264,10 +288,16 @@ def _run(
         if as_json:
             succeeded = sum(state.name == "SUCCEEDED" for state in finished.states.values())
             text = f"{succeeded} of {len(finished.states)} jobs succeeded{search and '; '}{search}"
-            reporter.event("ended", text, exit_code=finished.exit_code, run_dir=str(finished.paths.root))
+            reporter.event(
+                "ended", text, exit_code=finished.exit_code, run_dir=str(finished.paths.root)
+            )
         else:
             root, is_stopped = finished.paths.root, finished.interrupted
             status_view.show_end(
-                root, finished.rows, exit_code=finished.exit_code, is_stopped=is_stopped, search=search
+                root,
+                finished.rows,
+                exit_code=finished.exit_code,
+                is_stopped=is_stopped,
+                search=search,
             )
     return finished.exit_code

@@ -21,7 +21,9 @@ group = typer.Typer(
 @app.command()
 def best(
     run_dir: RunDir,
-    number: Annotated[int, Option("-n", "--number", min=1, help="How many trials to show, and to copy.")] = 5,
+    number: Annotated[
+        int, Option("-n", "--number", min=1, help="How many trials to show, and to copy.")
+    ] = 5,
     to: Annotated[
         Path | None,
         Option(
@@ -33,10 +35,11 @@ def best(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the best trials of a search: value, point and jobs. Of several objectives, that is the Pareto front.
+    """Show the best trials of a search: value, point and jobs. Of several objectives, that is the
+    Pareto front.
 
-    Without a search, jobs are compared by eval_mean; those that differ in their seed alone are one trial. The exit code
-    is 1 where all have ended and none has finished.
+    Without a search, jobs are compared by eval_mean; those that differ in their seed alone are one
+    trial. The exit code is 1 where all have ended and none has finished.
     """
     from orchestrator.search import ranking
     from orchestrator.terminal import best_view
@@ -48,7 +51,9 @@ def best(
     else:
         best_view.show(found)
         if job_file is not None:
-            print_text(f"\nCopied to {to}. `orchestrator run {job_file}` trains what was copied again.")
+            print_text(
+                f"\nCopied to {to}. `orchestrator run {job_file}` trains what was copied again."
+            )
     if found.is_over and not found.shown:
         raise typer.Exit(1)
 
@@ -76,15 +81,30 @@ def export(
     try:
         from orchestrator.search import optuna_journal
     except ModuleNotFoundError as error:
-        raise UsageError(f"search export: needs Optuna, which is not installed ({error}): {INSTALL_SEARCH}") from None
+        raise UsageError(
+            f"search export: needs Optuna, which is not installed ({error}): {INSTALL_SEARCH}"
+        ) from None
     exported = optuna_journal.export(run_dir, out)
     trials, file = sum(exported.states.values()), str(exported.file)
     if as_json:
-        facts = {"states": dict(exported.states), "is_over": exported.is_over, "is_replaced": exported.is_replaced}
+        facts = {
+            "states": dict(exported.states),
+            "is_over": exported.is_over,
+            "is_replaced": exported.is_replaced,
+        }
         print_json({"file": file, "trials": trials, **facts})
         return
     of_states = ", ".join(f"{number:,} {state}" for state, number in exported.states.items())
-    newer = "" if exported.is_over else " The search has not ended: the same command exports newer trials."
-    replaced = " What it had before was changed: restart an optuna-dashboard that shows it." * exported.is_replaced
+    newer = (
+        ""
+        if exported.is_over
+        else " The search has not ended: the same command exports newer trials."
+    )
+    replaced = (
+        " What it had before was changed: restart an optuna-dashboard that shows it."
+        * exported.is_replaced
+    )
     shown = f"`optuna-dashboard {file}` shows them."
-    print_text(f"{file}: {count(trials, 'trial')} ({of_states or 'none yet'}). {shown}{replaced}{newer}")
+    print_text(
+        f"{file}: {count(trials, 'trial')} ({of_states or 'none yet'}). {shown}{replaced}{newer}"
+    )

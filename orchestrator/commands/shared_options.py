@@ -48,7 +48,10 @@ Settings = Annotated[
     ),
 ]
 Learner = Annotated[
-    str | None, Option(help="Learner of all jobs: auto, fast or sb3.", show_default="the learner in the job file")
+    str | None,
+    Option(
+        help="Learner of all jobs: auto, fast or sb3.", show_default="the learner in the job file"
+    ),
 ]
 
 

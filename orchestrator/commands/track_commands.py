@@ -16,18 +16,31 @@ app = typer.Typer()
 @app.command()
 def publish(
     run_dir: RunDir,
-    to: Annotated[str, Option("--to", metavar="TRACKER", help="tensorboard, wandb, mlflow or trackio.")],
+    to: Annotated[
+        str, Option("--to", metavar="TRACKER", help="tensorboard, wandb, mlflow or trackio.")
+    ],
     project: Annotated[
-        str | None, Option(help="Project of wandb or trackio.", show_default="[track], or the experiment's name")
+        str | None,
+        Option(
+            help="Project of wandb or trackio.", show_default="[track], or the experiment's name"
+        ),
     ] = None,
     uri: Annotated[
-        str | None, Option(help="Tracking URI of mlflow.", show_default="[track], or mlflow.db in the run directory")
+        str | None,
+        Option(
+            help="Tracking URI of mlflow.",
+            show_default="[track], or mlflow.db in the run directory",
+        ),
     ] = None,
-    mode: Annotated[str | None, Option(help="online or offline, of wandb.", show_default="[track], or online")] = None,
+    mode: Annotated[
+        str | None, Option(help="online or offline, of wandb.", show_default="[track], or online")
+    ] = None,
 ) -> None:
-    """Send learning curves, hyperparameters, results and videos of a run directory to an experiment tracker.
+    """Send learning curves, hyperparameters, results and videos of a run directory to an experiment
+    tracker.
 
-    What it has already is not sent again. With the table [track] of the job file, `run` sends all by itself.
+    What it has already is not sent again. With the table [track] of the job file, `run` sends all
+    by itself.
     """
     from orchestrator.core.errors import UsageError
     from orchestrator.track import publishing

@@ -13,14 +13,19 @@ from typing import BinaryIO
 from orchestrator.core.text import storable
 
 FICLONE = 0x40049409
-"""The request of Linux to give a file the blocks of another one; each gets its own when it is written."""
+"""The request of Linux to give a file the blocks of another one; each gets its own when it is
+written."""
 SYNCED_AT_ONCE = 16
 
 
-def write_whole(path: Path, data: str | bytes | Callable[[BinaryIO], object], *, durable: bool = True) -> None:
-    """Write so that ``path`` has the old content or the new, never a part of it: to a temporary file, fsync, rename.
+def write_whole(
+    path: Path, data: str | bytes | Callable[[BinaryIO], object], *, durable: bool = True
+) -> None:
+    """Write so that ``path`` has the old content or the new, never a part of it: to a temporary
+    file, fsync, rename.
 
-    :param durable: whether the content must survive a power cut; False for a file that can be made again.
+    :param durable: whether the content must survive a power cut; False for a file that can be made
+        again.
     :raises OSError: of the file system (``ENOSPC`` on a full disk); the temporary file is removed.
     """
     with writing_whole(path, durable=durable) as file:
@@ -31,14 +36,18 @@ def write_whole(path: Path, data: str | bytes | Callable[[BinaryIO], object], *,
 
 
 def remove_partial_files(directory: Path, name: str = "") -> None:
-    """Remove the temporary files of killed processes that wrote ``name``, or any file, in ``directory``."""
+    """Remove the temporary files of killed processes that wrote ``name``, or any file, in
+    ``directory``.
+    """
     for partial in directory.glob(f".{name}*.tmp"):
         partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """As :func:`write_whole`, for content written in parts; it appears when the block ends without an exception."""
+    """As :func:`write_whole`, for content written in parts; it appears when the block ends without
+    an exception.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(beside, "wb", opener=no_follow) as file:
@@ -55,10 +64,11 @@ def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
 
 
 def clone_tree(source: Path, target: Path) -> None:
-    """Copy a folder to ``target``, which must not exist, with modes and times. Before it is whole, its owner
-    alone can read it.
+    """Copy a folder to ``target``, which must not exist, with modes and times. Before it is whole,
+    its owner alone can read it.
 
-    :raises OSError: of the first file that cannot be copied, with its errno, which :func:`shutil.copytree` hides.
+    :raises OSError: of the first file that cannot be copied, with its errno, which
+        :func:`shutil.copytree` hides.
     """
     target.mkdir(mode=0o700, parents=True)
     for path in source.iterdir():
@@ -70,8 +80,8 @@ def clone_tree(source: Path, target: Path) -> None:
 def _clone_file(source: Path, target: Path) -> None:
     """Copy a file with its mode and times, as :func:`shutil.copy2` does.
 
-    On file systems that can (Btrfs, XFS, bcachefs), both share their blocks until one of them changes. They are no hard
-    links: an edit of one copy must not change the others.
+    On file systems that can (Btrfs, XFS, bcachefs), both share their blocks until one of them
+    changes. They are no hard links: an edit of one copy must not change the others.
     """
     with source.open("rb") as original, open(target, "wb", opener=_private) as copy:
         try:
@@ -86,14 +96,18 @@ def _private(path: str, flags: int) -> int:
 
 
 def no_follow(path: str, flags: int) -> int:
-    """Opener for :func:`open`: raises OSError for a symbolic link (``ELOOP``), and for a pipe that nobody reads."""
+    """Opener for :func:`open`: raises OSError for a symbolic link (``ELOOP``), and for a pipe that
+    nobody reads.
+    """
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     os.set_blocking(descriptor, True)
     return descriptor
 
 
 def sync_trees(folders: Sequence[Path]) -> None:
-    """Make every file and every name in ``folders`` survive a power cut. Disks do many at once much faster."""
+    """Make every file and every name in ``folders`` survive a power cut. Disks do many at once much
+    faster.
+    """
     from concurrent.futures import ThreadPoolExecutor  # not needed by workers
 
     with ThreadPoolExecutor(SYNCED_AT_ONCE) as pool:

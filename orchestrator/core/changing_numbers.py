@@ -1,7 +1,9 @@
-"""Numbers that change in the course of a training, and the conditions by which it advances from stage to stage.
+"""Numbers that change in the course of a training, and the conditions by which it advances from
+stage to stage.
 
-A job file writes such a number as text: ``"linear(0, 1, 0.5)"`` follows the share of the training that is over, and
-``"stages(0, 0.5, 1)"`` has one value for each stage. A condition is ``"ep_rew_mean > 800"``.
+A job file writes such a number as text: ``"linear(0, 1, 0.5)"`` follows the share of the training
+that is over, and ``"stages(0, 0.5, 1)"`` has one value for each stage. A condition is
+``"ep_rew_mean > 800"``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from orchestrator.core.worker_spec import parse_schedule
 FORMS = 'linear(start, end[, fraction]) over the training, or "stages(a, b, …)" with a value for each stage'
 """How a changing number is written."""
 ROLLOUT = ("rollout/ep_rew_mean", "rollout/ep_len_mean")
-_ON_POLICY = ("value_loss", "entropy_loss", "explained_variance", "learning_rate", "n_updates", "std")
+_ON_POLICY = (
+    "value_loss",
+    "entropy_loss",
+    "explained_variance",
+    "learning_rate",
+    "n_updates",
+    "std",
+)
 _PPO = ("loss", "policy_gradient_loss", "approx_kl", "clip_fraction", "clip_range")
 _OFF_POLICY = ("actor_loss", "critic_loss", "learning_rate", "n_updates")
 _WITH_ENTROPY = (*_OFF_POLICY, "ent_coef", "ent_coef_loss")
@@ -65,7 +74,9 @@ END = TrainingMoment(1.0)
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """From ``start`` to ``end``, which it reaches after the share ``end_fraction`` of the training."""
+    """From ``start`` to ``end``, which it reaches after the share ``end_fraction`` of the
+    training.
+    """
 
     start: float
     end: float
@@ -82,7 +93,11 @@ class Stages:
     values: tuple[float, ...]
 
     def at(self, moment: TrainingMoment) -> float:
-        return self.values[-1] if moment.stage is None else self.values[min(moment.stage, len(self.values)) - 1]
+        return (
+            self.values[-1]
+            if moment.stage is None
+            else self.values[min(moment.stage, len(self.values)) - 1]
+        )
 
 
 ChangingNumber: TypeAlias = Linear | Stages
@@ -107,7 +122,9 @@ def parse_number(text: str) -> ChangingNumber:
     except ValueError:
         raise ValueError(f"{text!r}: expected numbers, such as stages(0, 0.5, 1)") from None
     if len(values) < 2:
-        raise ValueError(f"{text!r} has {len(values)}; expected a number for each stage, at least two")
+        raise ValueError(
+            f"{text!r} has {len(values)}; expected a number for each stage, at least two"
+        )
     return _finite(text, Stages(values), *values)
 
 
@@ -118,7 +135,9 @@ def _finite(text: str, number: ChangingNumber, *values: float) -> ChangingNumber
 
 
 def changing_numbers(tree: object, above: str = "") -> Iterator[tuple[str, str]]:
-    """The dotted keys and the texts of the changing numbers in tables and lists: ``("reward.weights[1]", …)``."""
+    """The dotted keys and the texts of the changing numbers in tables and lists:
+    ``("reward.weights[1]", …)``.
+    """
     if isinstance(tree, Mapping):
         for key, value in tree.items():
             yield from changing_numbers(value, f"{above}.{key}" if above else str(key))
@@ -145,9 +164,13 @@ def value_at(value: Any, moment: TrainingMoment, *, whole: bool = False) -> Any:
 
 
 def turning_moments(numbers: Iterable[ChangingNumber]) -> list[TrainingMoment]:
-    """Between these moments all ``numbers`` change linearly. The stages may come at any time of the training."""
+    """Between these moments all ``numbers`` change linearly. The stages may come at any time of the
+    training.
+    """
     known = list(numbers)
-    shares = sorted({0.0, 1.0, *(number.end_fraction for number in known if isinstance(number, Linear))})
+    shares = sorted(
+        {0.0, 1.0, *(number.end_fraction for number in known if isinstance(number, Linear))}
+    )
     most = max((len(number.values) for number in known if isinstance(number, Stages)), default=0)
     stages: Sequence[int | None] = range(1, most + 1) if most else [None]
     return [TrainingMoment(share, stage) for share, stage in itertools.product(shares, stages)]
@@ -183,12 +206,16 @@ def parse_condition(text: str) -> Condition:
     except ValueError:
         threshold = math.nan
     if match is None or not math.isfinite(threshold):
-        raise ValueError(f'"{text}" is no condition: {expected}, with one of {", ".join(_OPERATORS)} between them')
+        raise ValueError(
+            f'"{text}" is no condition: {expected}, with one of {", ".join(_OPERATORS)} between them'
+        )
     return Condition(match[1].strip(), match[2], threshold)
 
 
 def progress_columns(algo: str) -> list[str]:
-    """The columns of ``progress.csv`` that an algorithm fills and that depend on the training alone."""
+    """The columns of ``progress.csv`` that an algorithm fills and that depend on the training
+    alone.
+    """
     return [*ROLLOUT, "time/total_timesteps", *(f"train/{name}" for name in _TRAIN.get(algo, ()))]
 
 

@@ -1,4 +1,6 @@
-"""Dataclasses from JSON that another process wrote, every field checked against its declared type."""
+"""Dataclasses from JSON that another process wrote, every field checked against its declared
+type.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ T = TypeVar("T")
 Reader: TypeAlias = Callable[[Any], Any]
 
 FilePath: TypeAlias = Annotated[str, str]
-"""The path of a file, which is read as it is: it may hold bytes that are not UTF-8. Other text becomes storable."""
+"""The path of a file, which is read as it is: it may hold bytes that are not UTF-8. Other text
+becomes storable."""
 Message: TypeAlias = Annotated[str, shortened]
 """Text for people, whose length nobody has limited yet."""
 Positive: TypeAlias = Annotated[int, range(1, 2**63)]
@@ -35,8 +38,8 @@ INT64 = range(-(2**63), 2**63)
 def decode(kind: type[T], text: str | bytes) -> T:
     """The dataclass ``kind`` from a JSON object.
 
-    Fields with a default may be missing. Lists become tuples; NaN and infinities become None where a number or None
-    is admitted, and are refused elsewhere.
+    Fields with a default may be missing. Lists become tuples; NaN and infinities become None where
+    a number or None is admitted, and are refused elsewhere.
 
     :raises ValueError: naming the field, when it is unknown, missing or of another type.
     """
@@ -79,7 +82,11 @@ def _fields(kind: Any) -> tuple[Mapping[str, Reader], frozenset[str]]:
     """How each field is read, and the names of those without a default."""
     hints = get_type_hints(kind, include_extras=True)
     fields = dataclasses.fields(kind)
-    optional = {field.name for field in fields if {field.default, field.default_factory} != {dataclasses.MISSING}}
+    optional = {
+        field.name
+        for field in fields
+        if {field.default, field.default_factory} != {dataclasses.MISSING}
+    }
     return {field.name: _reader(hints[field.name]) for field in fields}, frozenset(hints) - optional
 
 
@@ -111,7 +118,9 @@ def _read(reader: Reader, value: Any, name: str) -> Any:
 
 def _scalar(kind: type, value: Any) -> Any:
     expected, accepted = _KINDS[kind]
-    is_wrong = (type(value) is int and value not in INT64) or (type(value) is float and not abs(value) <= LARGEST)
+    is_wrong = (type(value) is int and value not in INT64) or (
+        type(value) is float and not abs(value) <= LARGEST
+    )
     if type(value) not in accepted or is_wrong:
         raise ValueError(f"expected {expected}, not {_shown(value)}")
     return value
@@ -139,11 +148,16 @@ def _optional(reader: Reader, is_number: bool, value: Any) -> Any:
 
 
 def _mapping(reader: Reader, value: Any) -> dict[str, Any]:
-    return {name: _read(reader, one, name) for name, one in _instance(dict, "an object", value).items()}
+    return {
+        name: _read(reader, one, name) for name, one in _instance(dict, "an object", value).items()
+    }
 
 
 def _sequence(reader: Reader, value: Any) -> tuple[Any, ...]:
-    return tuple(_read(reader, one, f"[{index}]") for index, one in enumerate(_instance(list, "a list", value)))
+    return tuple(
+        _read(reader, one, f"[{index}]")
+        for index, one in enumerate(_instance(list, "a list", value))
+    )
 
 
 def _instance(kind: type[T], expected: str, value: Any) -> T:

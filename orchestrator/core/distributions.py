@@ -1,7 +1,9 @@
-"""Distributions that a job file writes as text, such as ``"uniform(0.4, 1.2)"``, and numbers that change with training.
+"""Distributions that a job file writes as text, such as ``"uniform(0.4, 1.2)"``, and numbers that
+change with training.
 
-A number of a distribution may itself change: ``"uniform(linear(1, 0.4), linear(1, 1.6, 0.5))"`` begins narrow, and has
-its whole width after half of the training; ``"uniform(0, stages(0, 0.5, 1))"`` widens with each stage.
+A number of a distribution may itself change: ``"uniform(linear(1, 0.4), linear(1, 1.6, 0.5))"``
+begins narrow, and has its whole width after half of the training; ``"uniform(0, stages(0, 0.5,
+1))"`` widens with each stage.
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ FORMS = {
     "choice": "choice(a, b, …)",
     "scale": "scale(low, high)",
 }
-"""Name of a distribution → how it is written. ``scale`` draws a factor, by which the robot's value is multiplied."""
+"""Name of a distribution → how it is written. ``scale`` draws a factor, by which the robot's value
+is multiplied."""
 NORMAL_WIDTH = 3.0
-"""Standard deviations at which values of ``normal`` end: what lies beyond is moved there. So every distribution has
-bounds."""
+"""Standard deviations at which values of ``normal`` end: what lies beyond is moved there. So every
+distribution has bounds."""
 DISTURBANCES = {
     "observation.noise": "added to every value of every observation",
     "observation.delay": "control steps by which observations are late",
@@ -46,7 +49,8 @@ DISTURBANCES = {
 }
 """Keys of ``randomize`` that are no property of the robot → what is drawn."""
 PRIVILEGED = ("action.delay", "observation.delay", "push.period")
-"""Those that an episode draws once, so that ``asymmetric`` shows them to the critic as it shows the robot's."""
+"""Those that an episode draws once, so that ``asymmetric`` shows them to the critic as it shows the
+robot's."""
 NOISE = "observation.noise"
 _ANY_SIGN = (NOISE, "start.joints", "start.turn")
 MOST_DELAY = 100
@@ -102,7 +106,9 @@ def parse_distribution(text: str) -> Distribution:
     kind, arguments = match[1], match[2]
     if is_changing(text):
         number = text.strip()
-        raise ValueError(f"{number!r} is a number, no distribution; write it inside one: uniform(0, {number})")
+        raise ValueError(
+            f"{number!r} is a number, no distribution; write it inside one: uniform(0, {number})"
+        )
     if kind not in FORMS:
         near = difflib.get_close_matches(kind, FORMS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -121,9 +127,11 @@ def parse_distribution(text: str) -> Distribution:
 
 
 def by_number(randomize: Mapping[str, Any]) -> dict[str, Any]:
-    """``randomize`` with a key for each number of an attribute that has a list, its elements as they are.
+    """``randomize`` with a key for each number of an attribute that has a list, its elements as
+    they are.
 
-    ``{"geom.foot.friction": ["uniform(0.4, 1.2)", 0.005]}`` gives the keys ``geom.foot.friction[0]`` and ``…[1]``.
+    ``{"geom.foot.friction": ["uniform(0.4, 1.2)", 0.005]}`` gives the keys
+    ``geom.foot.friction[0]`` and ``…[1]``.
 
     :raises ValueError: a number is there twice, in a list and by a key of its own.
     """
@@ -134,7 +142,9 @@ def by_number(randomize: Mapping[str, Any]) -> dict[str, Any]:
             parts = {f"{key}[{place}]": part for place, part in enumerate(value)}
         if twice := parts.keys() & {*found, *(randomize.keys() - {key})}:
             where = f"randomize.{min(twice)}"
-            raise ValueError(f"{where} is there twice: in a list, and by a key of its own; leave one of them out")
+            raise ValueError(
+                f"{where} is there twice: in a list, and by a key of its own; leave one of them out"
+            )
         found |= parts
     return found
 
@@ -150,14 +160,20 @@ def read_drawn(value: str | float) -> Distribution:
 
 
 def disturbance(key: str) -> str | None:
-    """Which of :data:`DISTURBANCES` a key of ``randomize`` is: noise may name observations, ``observation.noise.*``."""
+    """Which of :data:`DISTURBANCES` a key of ``randomize`` is: noise may name observations,
+    ``observation.noise.*``.
+    """
     return NOISE if key.startswith(f"{NOISE}.") else key if key in DISTURBANCES else None
 
 
 def check_disturbance(key: str, distribution: Distribution) -> None:
-    """:raises ValueError: a key of :data:`DISTURBANCES`, or for noise, cannot be drawn from this distribution."""
+    """:raises ValueError: a key of :data:`DISTURBANCES`, or for noise, cannot be drawn from this
+    distribution.
+    """
     key = disturbance(key) or key
-    fitting = ("normal", "uniform") if key == NOISE else tuple(kind for kind in FORMS if kind != "scale")
+    fitting = (
+        ("normal", "uniform") if key == NOISE else tuple(kind for kind in FORMS if kind != "scale")
+    )
     if distribution.kind not in fitting:
         expected = " or ".join(FORMS[kind] for kind in fitting)
         raise ValueError(f"{distribution.kind} does not fit here; expected {expected}")
@@ -176,12 +192,16 @@ def _number(text: str) -> ChangingNumber:
     try:
         number = float(text)
     except ValueError:
-        raise ValueError(f"{text.strip()!r} is no number; a number may be a schedule such as linear(0, 1)") from None
+        raise ValueError(
+            f"{text.strip()!r} is no number; a number may be a schedule such as linear(0, 1)"
+        ) from None
     return Linear(number, number)
 
 
 def _check_numbers(text: str, kind: str, numbers: Sequence[float]) -> None:
-    """:raises ValueError: the numbers, those of one time of the training, do not make a distribution of this kind."""
+    """:raises ValueError: the numbers, those of one time of the training, do not make a
+    distribution of this kind.
+    """
     if not all(map(math.isfinite, numbers)):
         raise ValueError(f"{text!r}: expected finite numbers")
     if kind == "choice":
@@ -191,6 +211,8 @@ def _check_numbers(text: str, kind: str, numbers: Sequence[float]) -> None:
         if second < 0:
             raise ValueError(f"{text!r}: the standard deviation is {second:g}; expected at least 0")
     elif first > second:
-        raise ValueError(f"{text!r}: low is {first:g} and high is {second:g}; expected low below high")
+        raise ValueError(
+            f"{text!r}: low is {first:g} and high is {second:g}; expected low below high"
+        )
     elif kind == "loguniform" and first <= 0:
         raise ValueError(f"{text!r}: low is {first:g}; a logarithm needs numbers above 0")

@@ -1,4 +1,6 @@
-"""Environment variables that the supervisor sets for workers, and those that decide thread counts."""
+"""Environment variables that the supervisor sets for workers, and those that decide thread
+counts.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +8,45 @@ CHANNEL_VARIABLE = "ORCHESTRATOR_CHANNEL"
 """Number of the inherited socket; its end-of-file means that the supervisor is gone."""
 
 TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"  # noqa: S105 - the name of a variable, no secret
-"""``<supervisor token>/<job_id>/<number>``, with several ranks followed by ``/<rank>``; marks every descendant of an
-attempt."""
+"""``<supervisor token>/<job_id>/<number>``, with several ranks followed by ``/<rank>``; marks every
+descendant of an attempt."""
 
 SELFTEST_VARIABLE = "ORCHESTRATOR_SELFTEST"
-"""Marks every process that a self-test starts, their descendants, and the temporary folders that they make."""
+"""Marks every process that a self-test starts, their descendants, and the temporary folders that
+they make."""
 
 NICE_VARIABLE = "ORCHESTRATOR_NICE"
-"""The niceness that the worker's session is given: of its job, or of the supervisor where that is more; unset: 0."""
+"""The niceness that the worker's session is given: of its job, or of the supervisor where that is
+more; unset: 0."""
 
 START_VARIABLE = "ORCHESTRATOR_START"
-"""How the worker was started: :data:`FORKED`, or why it was exec'ed although it was to be forked; unset: exec'ed."""
+"""How the worker was started: :data:`FORKED`, or why it was exec'ed although it was to be forked;
+unset: exec'ed."""
 FORKED = "fork"
 
 HOLDERS_VARIABLE = "ORCHESTRATOR_CPU_HOLDERS"
-"""Folder in which experiments of all users say which CPUs they hold, in place of the fixed one: for tests."""
+"""Folder in which experiments of all users say which CPUs they hold, in place of the fixed one: for
+tests."""
 
 GPU_SHARE_VARIABLE = "ORCHESTRATOR_GPU_SHARE"
 """The share of its GPU that the worker may use, such as 0.5; set only for a job that shares one."""
 
 SEARCH_PATH_VARIABLE = "ORCHESTRATOR_SEARCH_PATH"
-"""Folder to use instead of :attr:`WorkerSpec.search_path`, on machines where that folder is missing or has changed."""
+"""Folder to use instead of :attr:`WorkerSpec.search_path`, on machines where that folder is missing
+or has changed."""
 
 RANK_VARIABLE, WORLD_SIZE_VARIABLE, LOCAL_RANK_VARIABLE = "RANK", "WORLD_SIZE", "LOCAL_RANK"
 
 RANKS_SECRET_VARIABLE = "ORCHESTRATOR_RANKS_SECRET"  # noqa: S105 - the name of a variable, no secret
-"""Secret by which the ranks of an attempt authenticate each other; never on a command line or in a file."""
+"""Secret by which the ranks of an attempt authenticate each other; never on a command line or in a
+file."""
 
 DISTRIBUTED_VARIABLES = (
     *(RANK_VARIABLE, WORLD_SIZE_VARIABLE, LOCAL_RANK_VARIABLE, RANKS_SECRET_VARIABLE),
     *("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
 )
-"""Variables that make a process one of several ranks; a worker does not inherit those of its supervisor."""
+"""Variables that make a process one of several ranks; a worker does not inherit those of its
+supervisor."""
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -48,9 +57,16 @@ THREAD_VARIABLES = (
 )
 
 BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-"""Variables by which a library binds its threads to CPUs of its own choice, whatever CPUs the job has."""
+"""Variables by which a library binds its threads to CPUs of its own choice, whatever CPUs the job
+has."""
 
 
 def worker_thread_settings(threads: int) -> dict[str, str]:
-    """Environment variables that give a process ``threads`` threads, which wait without spinning."""
-    return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
+    """Environment variables that give a process ``threads`` threads, which wait without
+    spinning.
+    """
+    return {
+        **dict.fromkeys(THREAD_VARIABLES, str(threads)),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "KMP_BLOCKTIME": "0",
+    }

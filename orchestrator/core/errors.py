@@ -1,4 +1,6 @@
-"""The exceptions that this program raises on purpose. Each message says what is wrong, where, and what to do."""
+"""The exceptions that this program raises on purpose. Each message says what is wrong, where, and
+what to do.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ class SpecError(UsageError):
     def __init__(self, source: str, problems: Sequence[Problem], advice: str = "") -> None:
         self.source = source
         self.problems = tuple(problems)
-        super().__init__("\n".join([*(f"{source}: {problem}" for problem in problems), *([advice] if advice else [])]))
+        super().__init__(
+            "\n".join(
+                [*(f"{source}: {problem}" for problem in problems), *([advice] if advice else [])]
+            )
+        )
 
 
 class RunDirError(UsageError):
@@ -54,7 +60,9 @@ class RunDirError(UsageError):
 
 
 class ChangedError(UsageError):
-    """Jobs or robots differ from those that the run directory was made for; the message shows how."""
+    """Jobs or robots differ from those that the run directory was made for; the message shows
+    how.
+    """
 
 
 class LedgerError(UsageError):
@@ -85,7 +93,8 @@ class FileLimitError(DiskFullError):
 
 @contextlib.contextmanager
 def disk_full_explained(path: Path, advice: str = "") -> Iterator[None]:
-    """Raise :class:`DiskFullError` for an OSError of a full disk, or of a file that reached the limit on its size.
+    """Raise :class:`DiskFullError` for an OSError of a full disk, or of a file that reached the
+    limit on its size.
 
     :param advice: what to do when the cause is corrected.
     """
@@ -95,7 +104,9 @@ def disk_full_explained(path: Path, advice: str = "") -> Iterator[None]:
         kind = FileLimitError if error.errno == errno.EFBIG else DiskFullError
         if kind is DiskFullError and error.errno not in DISK_FULL_ERRNOS:
             raise
-        raise kind(f"{path}: {kind.what}" + (f". {kind.cure} and {advice}" if advice else "")) from error
+        raise kind(
+            f"{path}: {kind.what}" + (f". {kind.cure} and {advice}" if advice else "")
+        ) from error
 
 
 @contextlib.contextmanager
@@ -114,11 +125,15 @@ class ClusterLostError(OrchestratorError):
 
 
 class SupervisorError(OrchestratorError):
-    """The supervisor met an error that it cannot continue with; every job was stopped in good order, resumable."""
+    """The supervisor met an error that it cannot continue with; every job was stopped in good
+    order, resumable.
+    """
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """Ctrl-C while a Python program runs an experiment: every worker has exited, and the same call resumes them."""
+    """Ctrl-C while a Python program runs an experiment: every worker has exited, and the same call
+    resumes them.
+    """
 
     def __init__(self, run_dir: Path, message: str) -> None:
         super().__init__(run_dir, message)
@@ -133,7 +148,9 @@ class IllegalTransition(OrchestratorError):
 
 
 class UnfinishedPolicyWarning(UserWarning):
-    """The policy that is loaded is not that of a finished training; the message says how far it was trained."""
+    """The policy that is loaded is not that of a finished training; the message says how far it was
+    trained.
+    """
 
 
 class AlteredRobotWarning(UserWarning):

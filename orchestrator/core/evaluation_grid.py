@@ -1,7 +1,8 @@
-"""The grid of ``[jobs.evaluate]``: changed robots and disturbances at which a trained policy is evaluated.
+"""The grid of ``[jobs.evaluate]``: changed robots and disturbances at which a trained policy is
+evaluated.
 
-A value is written as in ``model``: ``[2.0, 3.0]`` are values, and ``["*0.7", "*1", "*1.3"]`` factors of the robot's
-own.
+A value is written as in ``model``: ``[2.0, 3.0]`` are values, and ``["*0.7", "*1", "*1.3"]``
+factors of the robot's own.
 """
 
 from __future__ import annotations
@@ -50,12 +51,16 @@ class GridAxis:
         return self._drawn_from(min(numbers), max(numbers))
 
     def at(self, value: GridValue) -> Distribution:
-        """What an environment at ``value`` draws from: always the same; noise of this standard deviation."""
+        """What an environment at ``value`` draws from: always the same; noise of this standard
+        deviation.
+        """
         number = _number(value)
         return self._drawn_from(0.0 if disturbance(self.key) == NOISE else number, number)
 
     def _drawn_from(self, first: float, second: float) -> Distribution:
-        kind = "scale" if self.multiplies else "normal" if disturbance(self.key) == NOISE else "choice"
+        kind = (
+            "scale" if self.multiplies else "normal" if disturbance(self.key) == NOISE else "choice"
+        )
         return parse_distribution(f"{kind}({first!r}, {second!r})")
 
 
@@ -82,7 +87,11 @@ class EvaluationGrid:
 
         :raises ValueError: a value does not fit.
         """
-        return cls(tuple(parse_axis(key, evaluate[key]) for key in sorted(evaluate))) if evaluate else None
+        return (
+            cls(tuple(parse_axis(key, evaluate[key]) for key in sorted(evaluate)))
+            if evaluate
+            else None
+        )
 
     @functools.cached_property
     def points(self) -> tuple[GridPoint, ...]:
@@ -104,7 +113,9 @@ def parse_axis(key: str, values: Any) -> GridAxis:
     numbers = list(map(_number, values))
     if len({isinstance(value, str) for value in values}) > 1:
         raise ValueError("mixes values and factors; write all values as numbers, or all as factors")
-    if repeated := [value for value, number in zip(values, numbers, strict=True) if numbers.count(number) > 1]:
+    if repeated := [
+        value for value, number in zip(values, numbers, strict=True) if numbers.count(number) > 1
+    ]:
         raise ValueError(f"{repeated[0]} is there twice")
     if disturbance(key) is not None:
         if axis.multiplies:

@@ -10,7 +10,8 @@ CANNOT_RENDER = 3
 """Exit code of a child process that should draw, where nothing can be drawn."""
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-"""Signals that end a process from outside. The others come from a fault in it, and would come again."""
+"""Signals that end a process from outside. The others come from a fault in it, and would come
+again."""
 
 
 def is_killed_from_outside(returncode: int) -> bool:

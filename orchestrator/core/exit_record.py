@@ -39,7 +39,8 @@ class ExitRecord:
     eval_mean: float | None = None
     """Mean return of the deterministic policy over ``eval_episodes`` episodes."""
     measures: Mapping[str, float | None] | None = None
-    """Means of the task's measures over the same episodes, by name; None for a mean that does not exist."""
+    """Means of the task's measures over the same episodes, by name; None for a mean that does not
+    exist."""
     learner: str | None = None
     learner_reason: str | None = None
     import_s: float | None = None
@@ -52,9 +53,11 @@ class ExitRecord:
     """Seconds from exec to the writing of this record."""
     cpu_s: float | None = None
     weights_sha256: str | None = None
-    """Over policy, optimiser and normalisation of a finished training (see ``worker/training/weights.py``)."""
+    """Over policy, optimiser and normalisation of a finished training (see
+    ``worker/training/weights.py``)."""
     unsaveable: str | None = None
-    """Why the last checkpoint lacks the state of the environments, so that resuming starts new episodes."""
+    """Why the last checkpoint lacks the state of the environments, so that resuming starts new
+    episodes."""
     divergences: int | None = None
     """Episodes that ended because physics diverged, where that does not end the job."""
     advanced_at: Sequence[int] | None = None
@@ -64,7 +67,8 @@ class ExitRecord:
     why_exec: str = ""
     """Why it was exec'ed although it was to be forked."""
     cpus: Sequence[int] | None = None
-    """CPUs that the worker was allowed at its end; a job may have moved itself. None where that is unknown."""
+    """CPUs that the worker was allowed at its end; a job may have moved itself. None where that is
+    unknown."""
 
     def __post_init__(self) -> None:
         for name in _TEXTS:  # by the worker, and again by whoever reads what another program wrote
@@ -76,7 +80,9 @@ class ExitRecord:
 
     @property
     def env_steps_per_s(self) -> float | None:
-        """Mean speed of the attempt's training: from its first env_step until the evaluation; None without training."""
+        """Mean speed of the attempt's training: from its first env_step until the evaluation; None
+        without training.
+        """
         if self.first_step_s is None or self.wall_s is None:
             return None
         training_s = self.wall_s - self.first_step_s - (self.eval_s or 0.0)
@@ -92,7 +98,9 @@ class ExitRecord:
         return decode(cls, text)
 
 
-def read_exit_record(path: Path, on_error: Callable[[Exception], object] | None = None) -> ExitRecord | None:
+def read_exit_record(
+    path: Path, on_error: Callable[[Exception], object] | None = None
+) -> ExitRecord | None:
     """The exit record in ``path``; None if the file is missing or cannot be read.
 
     :param on_error: called if the file is there but cannot be read.

@@ -1,7 +1,7 @@
 """Makes ``gymnasium.make("orchestrator/forward-v0", xml=…)`` work after ``import orchestrator``.
 
-The other built-in tasks have such ids too. gymnasium is never imported for it: where it is imported after this
-package, its import ends with the registration.
+The other built-in tasks have such ids too. gymnasium is never imported for it: where it is imported
+after this package, its import ends with the registration.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def env_id(task: str) -> str:
 
 
 def announce() -> None:
-    """Register the tasks now if gymnasium is imported already, otherwise at the end of its import."""
+    """Register the tasks now if gymnasium is imported already, otherwise at the end of its
+    import.
+    """
     if LIBRARY in sys.modules:
         _register(sys.modules[LIBRARY])
     elif not any(isinstance(finder, RegistrationFinder) for finder in sys.meta_path):
@@ -38,7 +40,9 @@ def _register(gymnasium: Any) -> None:
 
 
 class RegistrationFinder:
-    """Finds gymnasium as the other finders do, with a loader that registers the tasks afterwards."""
+    """Finds gymnasium as the other finders do, with a loader that registers the tasks
+    afterwards.
+    """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != LIBRARY:

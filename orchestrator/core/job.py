@@ -26,8 +26,8 @@ from orchestrator.core.errors import IllegalTransition
 from orchestrator.core.worker_spec import WorkerSpec
 
 Start: TypeAlias = Literal["auto", "exec", "fork"]
-"""How a worker starts: as a new Python process, forked from one that has imported its packages already, or whichever
-of these is faster (:func:`orchestrator.supervisor.start_choice.choose`)."""
+"""How a worker starts: as a new Python process, forked from one that has imported its packages
+already, or whichever of these is faster (:func:`orchestrator.supervisor.start_choice.choose`)."""
 
 GPU_PARTS = 10_000
 """Shares of a GPU are multiples of 1/10,000, as in Ray."""
@@ -44,7 +44,8 @@ class Resources:
     """Wall-clock limit of one attempt."""
     stall_timeout_s: float
     ranks: Positive = 1
-    """Processes of one attempt. ``cores``, ``threads``, ``memory_mib`` and ``gpus`` are those of one rank."""
+    """Processes of one attempt. ``cores``, ``threads``, ``memory_mib`` and ``gpus`` are those of
+    one rank."""
     log_mib: int = 64
     """Limit on the log of each rank."""
     nice: int = 0
@@ -73,7 +74,9 @@ class Resources:
         return min(self.gpus, 1)
 
     def for_measurement(self) -> Resources:
-        """The same, for a job that is compared with others: no niceness, no wait for disk space, no fork, no move."""
+        """The same, for a job that is compared with others: no niceness, no wait for disk space, no
+        fork, no move.
+        """
         return replace(self, nice=0, min_free_disk_mib=0, start="exec", move=False)
 
 
@@ -82,7 +85,8 @@ class Job:
     """One declared training: robot × task × hyperparameters × seed."""
 
     job_id: str
-    """Unique in the experiment, and safe as a directory name: letters, digits, ``.``, ``_`` and ``-``."""
+    """Unique in the experiment, and safe as a directory name: letters, digits, ``.``, ``_`` and
+    ``-``."""
     where: str
     """Where the job file declares it, for messages: ``jobs[2]``."""
     spec: WorkerSpec
@@ -91,7 +95,8 @@ class Job:
     xml_source: Path | None
     """The user's own MJCF, absolute; None for a gymnasium id without one."""
     allow_outside: bool = False
-    """Whether files of the robot may lie outside of its folder. Not in the ledger: only an examination needs it."""
+    """Whether files of the robot may lie outside of its folder. Not in the ledger: only an
+    examination needs it."""
     maker_folder: Path | None = None
     """Where the module of ``spec.robot_maker`` is looked for. Not in the ledger, likewise."""
     asset_paths: tuple[str, ...] = ()
@@ -110,7 +115,9 @@ class Job:
 
     @property
     def why_exec(self) -> str | None:
-        """Why its worker is exec'ed whatever ``resources.start`` is; None where it can be forked."""
+        """Why its worker is exec'ed whatever ``resources.start`` is; None where it can be
+        forked.
+        """
         resources = self.resources
         reasons = (
             ("the job uses a GPU", resources.gpus > 0),
@@ -125,7 +132,8 @@ class Cause(enum.StrEnum):
 
     ERROR = "error"
     INVALID = "invalid"
-    """Robot or spec refused before any launch, where the other jobs are to be trained (``on_invalid = "skip"``)."""
+    """Robot or spec refused before any launch, where the other jobs are to be trained (``on_invalid
+    = "skip"``)."""
     DIVERGED = "diverged"
     SIGNAL = "killed"
     OUT_OF_MEMORY = "out-of-memory"
@@ -134,15 +142,18 @@ class Cause(enum.StrEnum):
     MEMORY = "memory-limit"
     NODE_LOST = "node-lost"
     RANK_LOST = "rank-lost"
-    """A rank lost the others, and none is known to have failed by itself: one hung or could not be reached."""
+    """A rank lost the others, and none is known to have failed by itself: one hung or could not be
+    reached."""
     SUPERVISOR_DIED = "supervisor-died"
     INTERRUPTED = "interrupted"
-    """Ended because the whole experiment stops, or because its machine is taken away; not a failure."""
+    """Ended because the whole experiment stops, or because its machine is taken away; not a
+    failure."""
     CANCELLED = "cancelled"
     PAUSED = "paused"
     """Ended because the job is paused; not a failure."""
     RUNG = "rung"
-    """Ended at the number of env_steps at which the job is compared with others of a search; not a failure."""
+    """Ended at the number of env_steps at which the job is compared with others of a search; not a
+    failure."""
     DISK_FULL = "disk-full"
     LAUNCH = "launch-failed"
     UNDECLARED = "undeclared"
@@ -185,7 +196,9 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused:
-    """Not launched, by this supervisor or a later one, until the user resumes it or a search promotes it."""
+    """Not launched, by this supervisor or a later one, until the user resumes it or a search
+    promotes it.
+    """
 
     failures: int = 0
     at_rung: bool = False
@@ -208,7 +221,8 @@ class Failed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
     is_undeclared: bool = False
-    """Whether `run` cancelled it, as the job file no longer declared it; it resumes once it is declared again."""
+    """Whether `run` cancelled it, as the job file no longer declared it; it resumes once it is
+    declared again."""
     name: Literal["CANCELLED"] = "CANCELLED"
 
 

@@ -19,7 +19,8 @@ JOBS_NAMED = 5
 def read_job(root: Path) -> tuple[JobPaths, WorkerSpec]:
     """Paths and specification of the job in ``root``.
 
-    :raises UsageError: it is not the directory of a job that has been launched, or its robot is missing.
+    :raises UsageError: it is not the directory of a job that has been launched, or its robot is
+        missing.
     """
     paths = JobPaths(root)
     try:
@@ -33,9 +34,13 @@ def read_job(root: Path) -> tuple[JobPaths, WorkerSpec]:
             problem = "there is no spec.json in it, which is written when a job is launched"
         else:
             problem = f"spec.json cannot be read: {error.strerror or error}"
-        raise UsageError(f"{root}: {problem}; expected a job's directory: RUN_DIR/jobs/JOB_ID") from error
+        raise UsageError(
+            f"{root}: {problem}; expected a job's directory: RUN_DIR/jobs/JOB_ID"
+        ) from error
     except ValueError as error:
-        raise UsageError(f"{paths.spec}: was written by another version of this program: {error}") from error
+        raise UsageError(
+            f"{paths.spec}: was written by another version of this program: {error}"
+        ) from error
     if spec.xml is not None and not (root / spec.xml).is_file():
         advice = "restore it, or run the job file again with --on-change=restart"
         raise UsageError(f"{root / spec.xml}: the job's own copy of the robot is missing; {advice}")
@@ -43,7 +48,9 @@ def read_job(root: Path) -> tuple[JobPaths, WorkerSpec]:
 
 
 def standing(paths: JobPaths) -> str:
-    """A sentence on how the last attempt of a job ended, as far as its directory says, without its full stop."""
+    """A sentence on how the last attempt of a job ended, as far as its directory says, without its
+    full stop.
+    """
     numbers = [int(path.name) for path in paths.attempts.glob("*") if path.name.isdecimal()]
     record = read_exit_record(paths.attempt(max(numbers)).exit) if numbers else None
     if record is None:

@@ -1,9 +1,10 @@
-"""The limit on a worker's log: its first MiB and its end stay, and a line between them counts what was dropped.
+"""The limit on a worker's log: its first MiB and its end stay, and a line between them counts what
+was dropped.
 
-The log is cut in place while the worker appends to it. That needs no pipe that could block the worker, works on every
-file system, and leaves an ordinary file. What is written between the last look and the cut is lost, and missing from
-the number in that line: microseconds of output, or more where the kernel lets the cut wait for a worker that writes
-without a pause.
+The log is cut in place while the worker appends to it. That needs no pipe that could block the
+worker, works on every file system, and leaves an ordinary file. What is written between the last
+look and the cut is lost, and missing from the number in that line: microseconds of output, or more
+where the kernel lets the cut wait for a worker that writes without a pause.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from pathlib import Path
 
 HEAD_BYTES = 2**20
 SMALLEST_MIB, LARGEST_MIB = 4, 1024
-"""Limits that a user can set: room for the head and some of the end; and no more than can be copied in a moment."""
+"""Limits that a user can set: room for the head and some of the end; and no more than can be copied
+in a moment."""
 BUDGET_S = 0.25
-"""After so long the remaining logs are left to the next call, so that the supervisor's loop goes on."""
+"""After so long the remaining logs are left to the next call, so that the supervisor's loop goes
+on."""
 COPY_BYTES = 2**20
 _BEFORE = "\n… ".encode()
 _AFTER = " bytes of output were dropped here (the limit is resources.log) …\n".encode()
@@ -27,7 +30,8 @@ GAP_BYTES = len(_BEFORE) + _DIGITS + len(_AFTER)
 
 
 def limit(logs: Mapping[Path, int]) -> None:
-    """Cut those logs that are longer than their limits in bytes, the one that exceeds it most first.
+    """Cut those logs that are longer than their limits in bytes, the one that exceeds it most
+    first.
 
     A log that is missing, or cannot be cut because of an error of the disk, stays as it is.
     """
@@ -36,7 +40,9 @@ def limit(logs: Mapping[Path, int]) -> None:
         with contextlib.suppress(OSError):
             excess[path] = path.stat().st_size - limit_bytes
     begun = time.monotonic()
-    for path in sorted((path for path in excess if excess[path] > 0), key=excess.__getitem__, reverse=True):
+    for path in sorted(
+        (path for path in excess if excess[path] > 0), key=excess.__getitem__, reverse=True
+    ):
         with contextlib.suppress(OSError):
             _cut(path, logs[path])
         if time.monotonic() - begun > BUDGET_S:
@@ -44,11 +50,16 @@ def limit(logs: Mapping[Path, int]) -> None:
 
 
 def _cut(path: Path, limit_bytes: int) -> None:
-    """Keep the head and half of the limit from the end, so that a log is copied once per half of the limit."""
+    """Keep the head and half of the limit from the end, so that a log is copied once per half of
+    the limit.
+    """
     with path.open("r+b", buffering=0) as file:
         log = file.fileno()
         dropped = dropped_bytes(log)
-        source, target = os.fstat(log).st_size - (limit_bytes - HEAD_BYTES) // 2, HEAD_BYTES + GAP_BYTES
+        source, target = (
+            os.fstat(log).st_size - (limit_bytes - HEAD_BYTES) // 2,
+            HEAD_BYTES + GAP_BYTES,
+        )
         source += os.pread(log, COPY_BYTES, source).find(b"\n") + 1
         # Until the end is reached, which moves; the worker may write faster than it is copied.
         while target < limit_bytes and (content := os.pread(log, COPY_BYTES, source)):
@@ -56,7 +67,8 @@ def _cut(path: Path, limit_bytes: int) -> None:
             source, target = source + written, target + written
         kept = target - GAP_BYTES + (GAP_BYTES if dropped else 0)
         os.pwrite(log, _gap(dropped + os.fstat(log).st_size - kept), HEAD_BYTES)
-        # Nothing stands between the last look and the cut; the line, whose writing may take long, is corrected after.
+        # Nothing stands between the last look and the cut; the line, whose writing may take long,
+        # is corrected after.
         before = os.fstat(log).st_size
         os.ftruncate(log, target)
         os.pwrite(log, _gap(dropped + before - kept), HEAD_BYTES)
@@ -67,7 +79,9 @@ def _gap(dropped: int) -> bytes:
 
 
 def dropped_bytes(log: int) -> int:
-    """How many bytes are missing after the head of a log, given by its file descriptor; 0 if it is whole."""
+    """How many bytes are missing after the head of a log, given by its file descriptor; 0 if it is
+    whole.
+    """
     line = os.pread(log, GAP_BYTES, HEAD_BYTES)
     digits = line[len(_BEFORE) : len(_BEFORE) + _DIGITS].replace(b",", b"").strip()
     dropped = int(digits) if digits.isdigit() else 0
@@ -75,12 +89,16 @@ def dropped_bytes(log: int) -> int:
 
 
 def position_in_output(offset: int, dropped: int) -> int:
-    """The position in a worker's whole output of ``offset`` in its log, of which ``dropped`` bytes are missing."""
+    """The position in a worker's whole output of ``offset`` in its log, of which ``dropped`` bytes
+    are missing.
+    """
     return offset if not dropped or offset <= HEAD_BYTES else offset - GAP_BYTES + dropped
 
 
 def offset_in_log(position: int, dropped: int) -> int:
-    """Where the output continues in a log after ``position``; at the line about the gap if that has been dropped."""
+    """Where the output continues in a log after ``position``; at the line about the gap if that has
+    been dropped.
+    """
     if not dropped or position <= HEAD_BYTES:
         return position
     offset = position - dropped + GAP_BYTES

@@ -1,8 +1,9 @@
-"""Messages between processes: progress of a worker, orders to the template process, and examination of robots.
+"""Messages between processes: progress of a worker, orders to the template process, and examination
+of robots.
 
-Each is one line. A worker sends :class:`Progress` on its channel. The template process forks a worker for every
-:class:`ForkOrder`. The examining process answers every :class:`ExaminationRequest` with an
-:class:`ExaminationAnswer`.
+Each is one line. A worker sends :class:`Progress` on its channel. The template process forks a
+worker for every :class:`ForkOrder`. The examining process answers every :class:`ExaminationRequest`
+with an :class:`ExaminationAnswer`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from orchestrator.core.decoding import FilePath, Message, decode
 from orchestrator.core.physics_advice import PhysicsAdvice
 
 HIGH_RUN_DELAY_SHARE = 0.15
-"""Share of its wall time that a job waits for a CPU, above which something else uses its cores; alone on a core it is
-below 0.01."""
+"""Share of its wall time that a job waits for a CPU, above which something else uses its cores;
+alone on a core it is below 0.01."""
 
 
 INIT_SUFFIX = ".init"
@@ -34,7 +35,9 @@ class JsonLine:
 
     @classmethod
     def from_line(cls, line: bytes) -> Self:
-        """:raises ValueError: for anything else; whoever inherits the worker's socket can write to it."""
+        """:raises ValueError: for anything else; whoever inherits the worker's socket can write to
+        it.
+        """
         return decode(cls, line)
 
 
@@ -50,10 +53,12 @@ class Progress(JsonLine):
     cpu_share: float | None = None
     """CPU seconds of all threads per second of wall time, since the message before."""
     run_delay_share: float | None = None
-    """Seconds that threads were runnable but waited for a CPU, per second of wall time, since the message before."""
+    """Seconds that threads were runnable but waited for a CPU, per second of wall time, since the
+    message before."""
     learner: Message | None = None
     warning: Message | None = None
-    """For the user, once for each attempt; repeated in every message, since not every one arrives."""
+    """For the user, once for each attempt; repeated in every message, since not every one
+    arrives."""
     advanced_at: tuple[int, ...] | None = None
     """env_steps at which the stages of its curriculum after the first began; None: it has none."""
 
@@ -65,7 +70,9 @@ class Progress(JsonLine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkOrder(JsonLine):
-    """Sent to the template process for each worker, with the descriptors of its log and of its channel."""
+    """Sent to the template process for each worker, with the descriptors of its log and of its
+    channel.
+    """
 
     arguments: Sequence[FilePath]
     """Of the command line."""
@@ -79,7 +86,9 @@ class ForkOrder(JsonLine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkAnswer(JsonLine):
-    """Sent by the template once it can fork or cannot, and on the channel of every worker that was ordered."""
+    """Sent by the template once it can fork or cannot, and on the channel of every worker that was
+    ordered.
+    """
 
     pid: int | None = None
     """Of the forked worker."""
@@ -106,26 +115,29 @@ class ExaminationRequest(JsonLine):
     asymmetric: bool = False
     evaluate: Mapping[str, Any] = field(default_factory=dict)
     allow_outside: bool = False
-    """Whether files of the robot may lie outside of the folder of ``xml``; if not and ``alone``, they are a warning."""
+    """Whether files of the robot may lie outside of the folder of ``xml``; if not and ``alone``,
+    they are a warning."""
     alone: bool = False
     """Whether only the MJCF is examined, without a task."""
     task: str | None = None
-    """Used when neither ``env`` nor ``entry_point`` is given; ``"auto"`` is answered with the task chosen."""
+    """Used when neither ``env`` nor ``entry_point`` is given; ``"auto"`` is answered with the task
+    chosen."""
     task_options: Mapping[str, Any] = field(default_factory=dict)
     env: str | None = None
     entry_point: str | None = None
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     policy: str | None = None
-    """Stable-Baselines3's name of the policy, which must fit the environment as the next three must; None: any."""
+    """Stable-Baselines3's name of the policy, which must fit the environment as the next three
+    must; None: any."""
     use_sde: bool = False
     algo: str = "ppo"
     fast: bool = False
     """Whether the job demands ``learner = "fast"``."""
     init: Mapping[str, Any] = field(default_factory=dict)
-    """What decides whether the policy in the file or job directory ``path`` can be the start: ``algo``, ``policy``,
-    ``policy_kwargs`` and ``normalize`` of the job; empty where it starts with random weights. In the place of ``path``
-    there is ``source`` for a job that is still to be trained: its name as ``job``, its examination as ``request``, and
-    the same four of it."""
+    """What decides whether the policy in the file or job directory ``path`` can be the start:
+    ``algo``, ``policy``, ``policy_kwargs`` and ``normalize`` of the job; empty where it starts with
+    random weights. In the place of ``path`` there is ``source`` for a job that is still to be
+    trained: its name as ``job``, its examination as ``request``, and the same four of it."""
     search_path: FilePath | None = None
     stage_to: FilePath | None = None
     """Folder to write the robot's bundle to; None: a temporary one."""
@@ -140,12 +152,13 @@ class ExaminationRequest(JsonLine):
 
     @property
     def robot(self) -> str | None:
-        """The robot's name in messages: its path, or ``module:function(legs=4)``; None without a robot."""
+        """The robot's name in messages: its path, or ``module:function(legs=4)``; None without a
+        robot.
+        """
         if self.robot_maker is None:
             return self.xml
-        return (
-            f"{self.robot_maker}({', '.join(f'{name}={value!r:.60}' for name, value in sorted(self.params.items()))})"
-        )
+        parameters = (f"{name}={value!r:.60}" for name, value in sorted(self.params.items()))
+        return f"{self.robot_maker}({', '.join(parameters)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,16 +168,18 @@ class ExaminationAnswer(JsonLine):
     problem: Message | None = None
     """Why it cannot be trained, naming the file; None: it can."""
     cause: Literal["robot", "code", "settings", "init"] = "robot"
-    """What ``problem`` lies in. ``settings``: it cannot be the robot, it is in what is named for it (a task, its
-    options). ``code``: it may be the robot or the user's own code, which a second robot shows. ``init``: the policy to
-    start from has another network, or no names in common with the job."""
+    """What ``problem`` lies in. ``settings``: it cannot be the robot, it is in what is named for it
+    (a task, its options). ``code``: it may be the robot or the user's own code, which a second
+    robot shows. ``init``: the policy to start from has another network, or no names in common with
+    the job."""
     errno: int | None = None
     warnings: Sequence[Message] = ()
     notes: Sequence[Message] = ()
     fragment: Message | None = None
     """Why the file is not a robot: it is a part of one, or no MJCF."""
     outside: Message | None = None
-    """Which file lies outside of the robot's folder, if ``alone`` was set; a job needs ``allow_outside`` for it."""
+    """Which file lies outside of the robot's folder, if ``alone`` was set; a job needs
+    ``allow_outside`` for it."""
     includes: Sequence[FilePath] = ()
     """Real paths of the files that it includes directly, if ``alone`` was set."""
     xml: FilePath | None = None
@@ -177,12 +192,15 @@ class ExaminationAnswer(JsonLine):
     task_reason: str | None = None
     """Why the task was chosen, or without ``task`` why none was; None if the request names it."""
     init_sha256: str | None = None
-    """Of the policy to start from, which is then beside ``stage_to``, with the suffix :data:`INIT_SUFFIX`."""
+    """Of the policy to start from, which is then beside ``stage_to``, with the suffix
+    :data:`INIT_SUFFIX`."""
     init: Message | None = None
     """What was found there, and what of it is copied."""
     process_exits: bool = False
-    """Whether the process ends after this answer, because what this robot did might affect the next one."""
+    """Whether the process ends after this answer, because what this robot did might affect the next
+    one."""
     figures: Mapping[str, Any] = field(default_factory=dict)
-    """Key figures of the compiled model (see ``worker/robots/model_summary.py``); empty without a model."""
+    """Key figures of the compiled model (see ``worker/robots/model_summary.py``); empty without a
+    model."""
     advice: PhysicsAdvice | None = None
     """If it was asked for."""

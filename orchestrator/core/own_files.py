@@ -1,7 +1,8 @@
 """Open files of this process alone: those that are forked from it do not have them.
 
-A lock by :func:`fcntl.flock` belongs to everybody who has inherited the file. A process that a program has forked, as
-:mod:`multiprocessing` does, would keep a lock when the program has ended, or has given it up.
+A lock by :func:`fcntl.flock` belongs to everybody who has inherited the file. A process that a
+program has forked, as :mod:`multiprocessing` does, would keep a lock when the program has ended, or
+has given it up.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The kernel's parent-death signal, by which a process does not outlive the one that has started it.
+"""The kernel's parent-death signal, by which a process does not outlive the one that has started
+it.
 
     python -m orchestrator.core.parent_death PARENT MODULE ARGUMENT…
 
-is ``python -m MODULE ARGUMENT…`` that is killed with the process PARENT, which starts it. The signal is set before
-MODULE is imported: a module may import for a minute on a busy machine.
+is ``python -m MODULE ARGUMENT…`` that is killed with the process PARENT, which starts it. The
+signal is set before MODULE is imported: a module may import for a minute on a busy machine.
 """
 
 from __future__ import annotations
@@ -20,20 +21,33 @@ _PR_SET_PDEATHSIG = 1
 
 
 def command_of_child(module: str, *arguments: str) -> list[str]:
-    """The command of a child process of this one that runs ``module`` and is killed with this process.
+    """The command of a child process of this one that runs ``module`` and is killed with this
+    process.
 
-    It is also killed when the thread ends that has started it: start it from one that lives as long as it is needed.
+    It is also killed when the thread ends that has started it: start it from one that lives as long
+    as it is needed.
     """
-    return [sys.executable, "-m", "orchestrator.core.parent_death", str(os.getpid()), module, *arguments]
+    return [
+        sys.executable,
+        "-m",
+        "orchestrator.core.parent_death",
+        str(os.getpid()),
+        module,
+        *arguments,
+    ]
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process with the thread that has started it, unless that has ended already."""
+    """Let the kernel kill this process with the thread that has started it, unless that has ended
+    already.
+    """
     _set_signal(signal.SIGKILL)
 
 
 def outlive_parent() -> None:
-    """Undo :func:`die_with_parent`, in a process that has another way to end with its parent from here on."""
+    """Undo :func:`die_with_parent`, in a process that has another way to end with its parent from
+    here on.
+    """
     _set_signal(0)
 
 

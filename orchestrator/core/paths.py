@@ -11,7 +11,9 @@ from typing import Any
 
 from orchestrator.core.errors import UsageError
 
-DIRECTORY_REMOVED = "the current directory has been removed; change to another one, or give an absolute path"
+DIRECTORY_REMOVED = (
+    "the current directory has been removed; change to another one, or give an absolute path"
+)
 REPLAY = "replay"
 """Prefix of the names of replay buffers; that of rank 0 has no more than it."""
 DAMAGED = ".damaged"
@@ -32,9 +34,13 @@ def current_directory() -> Path | None:
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """:raises UsageError: for what is no path, and for a relative one when the current directory has been removed."""
+    """:raises UsageError: for what is no path, and for a relative one when the current directory
+    has been removed.
+    """
     if not isinstance(path, str | os.PathLike):
-        raise UsageError(f"{path!r} is of type {type(path).__name__}; expected the path of a file or directory")
+        raise UsageError(
+            f"{path!r} is of type {type(path).__name__}; expected the path of a file or directory"
+        )
     path = Path(path)
     if not path.is_absolute() and current_directory() is None:
         raise UsageError(f"{path}: {DIRECTORY_REMOVED}")
@@ -100,16 +106,22 @@ class JobPaths:
     eval = Below("eval.json")
     video = Below("video.mp4")
     preview = Below("preview.png")
-    """A still of the robot in its best moment; with a video a film strip: a few moments of one episode side by side."""
+    """A still of the robot in its best moment; with a video a film strip: a few moments of one
+    episode side by side."""
     moment = Below("moment.npz")
     """The pose of the robot in its best moment, until the still has been drawn from it."""
 
     def tracked(self, backend: str, destination: str) -> Path:
         """What a tracker has been told of the job, at one of the places to which it can send."""
-        return self.root / "track" / f"{backend}-{hashlib.sha256(destination.encode()).hexdigest()[:12]}.json"
+        return (
+            self.root
+            / "track"
+            / f"{backend}-{hashlib.sha256(destination.encode()).hexdigest()[:12]}.json"
+        )
 
     def has_results(self, *, normalize: bool) -> bool:
-        """Whether what a finished training leaves is there: the policy, and the statistics that it needs.
+        """Whether what a finished training leaves is there: the policy, and the statistics that it
+        needs.
 
         :param normalize: whether observations were normalised.
         """
@@ -143,26 +155,33 @@ class RunPaths:
     notify_log = Below("notify.log")
     """Output of the programs of ``[notify]``."""
     run_end = Below("ended.json")
-    """How the last run ended; missing while the first one goes on, and in a run directory of an earlier version."""
+    """How the last run ended; missing while the first one goes on, and in a run directory of an
+    earlier version."""
     live = Below("live.json")
-    """What `status` and `attach` show of running jobs and is not in the ledger; missing when no supervisor runs."""
+    """What `status` and `attach` show of running jobs and is not in the ledger; missing when no
+    supervisor runs."""
     requests = Below("requests")
-    """What `stop`, `pause` and others request on other hosts, and `stop` before there is a ledger; often missing."""
+    """What `stop`, `pause` and others request on other hosts, and `stop` before there is a ledger;
+    often missing."""
     staging = Below(".staging")
     """Robots under examination; moved to their jobs when every robot has passed."""
     only_videos = Below(".staging/only-videos")
-    """There when all jobs have ended, while pictures are made and trackers told: only a `stop` is read any more."""
+    """There when all jobs have ended, while pictures are made and trackers told: only a `stop` is
+    read any more."""
     reload_lock = Below(".staging/reload.lock")
     reloading = Below(".staging/reload")
-    """Robots that `reload` examines. What a crash leaves here is removed when the supervisor or the next one ends."""
+    """Robots that `reload` examines. What a crash leaves here is removed when the supervisor or the
+    next one ends."""
     searching = Below(".staging/search")
     """Robots that a search examines, likewise."""
     search_declared = Below("search/declared.json")
-    """The search as its searcher reads it: the job file's content, and what was given on the command line."""
+    """The search as its searcher reads it: the job file's content, and what was given on the
+    command line."""
     search_sampler = Below("search/sampler.pickle")
     """The sampler's state, so that a resumed search need not tell it everything again."""
     search_shown = Below("search/shown.json")
-    """Ids of the jobs of a search that has come to its end, as far as pages show them by themselves."""
+    """Ids of the jobs of a search that has come to its end, as far as pages show them by
+    themselves."""
     search_journal = Below("search/optuna-journal.log")
     """The trials for Optuna's own tools; written by `search export`."""
     search_stopped = Below("search/stopped.txt")

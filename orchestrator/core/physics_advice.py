@@ -11,15 +11,19 @@ from orchestrator.core.decoding import Message
 FASTER = 1.01
 """Lower bound of the speed-up above which a change counts as faster."""
 NO_WORSE = 1.2
-"""A change whose deviation is at most this multiple of the original's counts as no worse than what the robot has."""
+"""A change whose deviation is at most this multiple of the original's counts as no worse than what
+the robot has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MedianEstimate:
-    """The median of repeated measurements, with an interval that covers the true median with 95 % probability."""
+    """The median of repeated measurements, with an interval that covers the true median with 95 %
+    probability.
+    """
 
     median: float | None
-    """None: not finite, because physics diverged in half of the measurements or more; likewise the bounds."""
+    """None: not finite, because physics diverged in half of the measurements or more; likewise the
+    bounds."""
     low: float | None
     high: float | None
 
@@ -30,7 +34,8 @@ class PhysicsChange:
 
     name: str
     edits: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of the table ``model`` of a job, and their values; empty where only the MJCF itself can be changed."""
+    """Keys of the table ``model`` of a job, and their values; empty where only the MJCF itself can
+    be changed."""
     task_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the task that must change with them, so that the control period stays."""
     mjcf: Message | None = None
@@ -47,7 +52,9 @@ class PhysicsChange:
 
     @property
     def is_faster(self) -> bool:
-        return self.speedup is not None and self.speedup.low is not None and self.speedup.low > FASTER
+        return (
+            self.speedup is not None and self.speedup.low is not None and self.speedup.low > FASTER
+        )
 
     @property
     def is_usable(self) -> bool:
@@ -56,7 +63,11 @@ class PhysicsChange:
 
     @property
     def is_no_worse(self) -> bool:
-        return self.relative is not None and self.relative.median is not None and self.relative.median <= NO_WORSE
+        return (
+            self.relative is not None
+            and self.relative.median is not None
+            and self.relative.median <= NO_WORSE
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,18 +96,20 @@ class PhysicsAdvice:
     size_m: float = 0.0
     """Diagonal of the box around the robot's geoms in its starting pose."""
     horizon_s: float = 0.0
-    """Mean simulated time over which motions are compared: a second, or until the original's episode ends."""
+    """Mean simulated time over which motions are compared: a second, or until the original's
+    episode ends."""
     starts: int = 0
     """Number of starting states of these motions."""
     states: int = 0
     """Number of states in which contacts were counted."""
     deviation: MedianEstimate | None = None
-    """Of the original from itself at a quarter of its timestep: the RMS, over moving bodies and control steps, of the
-    distance between their centres of mass, in multiples of ``size_m``."""
+    """Of the original from itself at a quarter of its timestep: the RMS, over moving bodies and
+    control steps, of the distance between their centres of mass, in multiples of ``size_m``."""
     changes: Sequence[PhysicsChange] = ()
     """The fastest first."""
     contact_pairs: Sequence[ContactPair] = ()
     """Those with the most rows first."""
     notes: Sequence[Message] = ()
     own_xml: Message | None = None
-    """The robot that the task brings, where the job names none: ``model`` changes a robot that the job names."""
+    """The robot that the task brings, where the job names none: ``model`` changes a robot that the
+    job names."""

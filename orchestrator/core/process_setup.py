@@ -1,4 +1,6 @@
-"""What a process inherits from whoever started it, set right before anything else: blocked signals, closed streams."""
+"""What a process inherits from whoever started it, set right before anything else: blocked signals,
+closed streams.
+"""
 
 from __future__ import annotations
 
@@ -15,40 +17,49 @@ CHECKPOINT_SIGNAL = signal.SIGUSR1
 """Requests a checkpoint: of all running workers from the supervisor, of itself from a worker."""
 
 GIVE_WAY, AT_ONCE = "--give-way", "--at-once"
-"""Arguments of the process that tells trackers: take only CPU time that nothing else wants; do what there is to do, and
-end.
+"""Arguments of the process that tells trackers: take only CPU time that nothing else wants; do what
+there is to do, and end.
 """
 
 
 def set_up_process() -> None:
-    """Unblock the signals that request a stop, and connect standard streams that are closed to ``/dev/null``."""
+    """Unblock the signals that request a stop, and connect standard streams that are closed to
+    ``/dev/null``.
+    """
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     hold_standard_descriptors()
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, mode, encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115
+            stream = open(number, mode, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def give_way() -> None:
-    """Use only CPU time that no other process wants, as far as the kernel lets this process ask for that.
+    """Use only CPU time that no other process wants, as far as the kernel lets this process ask for
+    that.
 
     It cannot be undone: without rights, a process never leaves ``SCHED_IDLE`` (sched(7)).
     """
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    with contextlib.suppress(OSError):  # sessions are groups of their own where there are autogroups (sched(7))
+    with contextlib.suppress(
+        OSError
+    ):  # sessions are groups of their own where there are autogroups (sched(7))
         Path("/proc/self/autogroup").write_text("19")
 
 
 def block_checkpoint_signal() -> None:
-    """Until there is a handler: without one the signal would end the process. It waits, as do those sent before."""
+    """Until there is a handler: without one the signal would end the process. It waits, as do those
+    sent before.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, [CHECKPOINT_SIGNAL])
 
 
 def hold_standard_descriptors() -> None:
     """Open ``/dev/null`` on every free descriptor from 0 to 2, for good.
 
-    Otherwise the next file that this process opens gets the number, and what is printed is written into that file.
+    Otherwise the next file that this process opens gets the number, and what is printed is written
+    into that file.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)

@@ -1,4 +1,6 @@
-"""Small files of the Linux kernel, and what ``/proc/PID/stat`` says about a process (``proc(5)``)."""
+"""Small files of the Linux kernel, and what ``/proc/PID/stat`` says about a process
+(``proc(5)``).
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def stat_in(folder: Path) -> ProcessStat | None:
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether the process has ended and still waits to be reaped, which some containers never do."""
+    """Whether the process has ended and still waits to be reaped, which some containers never
+    do.
+    """
     return (stat := process_stat(pid)) is not None and stat.state in ("Z", "X")
 
 

@@ -1,4 +1,6 @@
-"""Reading files that other processes may have put in place: nothing is waited for, and nothing is read without end."""
+"""Reading files that other processes may have put in place: nothing is waited for, and nothing is
+read without end.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,15 @@ CHUNK = 1 << 20
 
 
 def open_regular(path: Path, *, follow: bool = True, buffering: int = -1) -> BinaryIO:
-    """Open for reading. A named pipe would be waited for, and a device such as ``/dev/zero`` may have no end.
+    """Open for reading. A named pipe would be waited for, and a device such as ``/dev/zero`` may
+    have no end.
 
     :param follow: whether ``path`` may be a symbolic link.
     :raises OSError: also for anything but a regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    )
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
@@ -27,7 +32,8 @@ def open_regular(path: Path, *, follow: bool = True, buffering: int = -1) -> Bin
 
 
 def open_below(folder: Path, path: Path) -> BinaryIO:
-    """As :func:`open_regular`, for others to read: nothing that a symbolic link leads to outside of ``folder``.
+    """As :func:`open_regular`, for others to read: nothing that a symbolic link leads to outside of
+    ``folder``.
 
     What was opened is examined, so that no link can take its place in between.
 
@@ -55,7 +61,9 @@ def read_regular(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
 
 
 def read_up_to(file: BinaryIO, most_bytes: int) -> bytes:
-    """The next ``most_bytes`` of a file or fewer. Unlike ``file.read`` it allocates what there is, not the limit."""
+    """The next ``most_bytes`` of a file or fewer. Unlike ``file.read`` it allocates what there is,
+    not the limit.
+    """
     content = bytearray()
     while len(content) < most_bytes and (chunk := file.read(min(CHUNK, most_bytes - len(content)))):
         content += chunk

@@ -1,4 +1,6 @@
-"""The content hash of a robot, by which the copy in a job directory is compared with the robot that was examined."""
+"""The content hash of a robot, by which the copy in a job directory is compared with the robot that
+was examined.
+"""
 
 from __future__ import annotations
 
@@ -39,25 +41,37 @@ def robot_hash(main: str, files: Mapping[str, bytes | Path]) -> str:
 
 def hash_of_copy(folder: Path, main: str) -> str | None:
     """:func:`robot_hash` of all files in ``folder``; None if the main MJCF is not among them."""
-    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
+    }
     return robot_hash(main, files) if main in files else None
 
 
 def alteration(job: JobPaths, xml: str | None, expected: str | None) -> str | None:
-    """A clause saying how the robot in a job directory differs from the one that was examined; None if it does not.
+    """A clause saying how the robot in a job directory differs from the one that was examined; None
+    if it does not.
 
     :param xml: of the job's specification.
     :param expected: hash of the robot that was examined; None without a robot.
     :raises OSError: files cannot be read.
     """
-    if xml is None or expected is None or (found := hash_of_copy(job.robot, main_file(xml))) == expected:
+    if (
+        xml is None
+        or expected is None
+        or (found := hash_of_copy(job.robot, main_file(xml))) == expected
+    ):
         return None
-    state = "its main file is missing" if found is None else f"SHA-256 {found[:12]}…, expected {expected[:12]}…"
+    state = (
+        "its main file is missing"
+        if found is None
+        else f"SHA-256 {found[:12]}…, expected {expected[:12]}…"
+    )
     return f"{job.root / xml} and its files differ from the robot that was examined ({state})"
 
 
 def altered_since_training(job: JobPaths, xml: str | None) -> str | None:
-    """A sentence for who uses the policy, if the job directory's robot is not the one that its own record names.
+    """A sentence for who uses the policy, if the job directory's robot is not the one that its own
+    record names.
 
     :raises OSError, ValueError: robot or record cannot be read.
     """

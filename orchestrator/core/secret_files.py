@@ -1,4 +1,6 @@
-"""Secrets in files: tokens that whoever uses something has to show. Only their owner may read them."""
+"""Secrets in files: tokens that whoever uses something has to show. Only their owner may read
+them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ FEWEST_LETTERS = 16
 
 def in_configuration(name: str, environment: Mapping[str, str] = os.environ) -> Path:
     """The path of a file of this program in the user's configuration directory."""
-    return Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "orchestrator" / name
+    return (
+        Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "orchestrator" / name
+    )
 
 
 def create(path: Path) -> None:
@@ -29,11 +33,15 @@ def create(path: Path) -> None:
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as file:  # of mode 0600
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}."
+    ) as file:  # of mode 0600
         file.write(secrets.token_hex(32))
         file.flush()
         os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # of two created at the same time, the first remains
+        with contextlib.suppress(
+            FileExistsError
+        ):  # of two created at the same time, the first remains
             os.link(file.name, path)
 
 
@@ -53,7 +61,9 @@ def read(path: Path, *, missing: str, exposed: str, anew: str) -> str:
     except OSError as error:
         raise UsageError(f"{path}: the token cannot be read: {error.strerror}") from None
     if status.st_uid not in (os.getuid(), 0):
-        raise UsageError(f"{path}: this token belongs to another user (uid {status.st_uid}), who could replace it")
+        raise UsageError(
+            f"{path}: this token belongs to another user (uid {status.st_uid}), who could replace it"
+        )
     if status.st_mode & 0o077:
         raise UsageError(
             f"{path}: others can read this token (mode {stat.S_IMODE(status.st_mode):04o}), and whoever has it can"

@@ -26,11 +26,21 @@ GYMNASIUM_TASKS: Mapping[str, str] = {
     "gymnasium:Swimmer-v5": "gymnasium_tasks.locomotion:Swimmer",
     "gymnasium:Walker2d-v5": "gymnasium_tasks.locomotion:Walker2d",
 }
-"""Name in a job file → module and class, for gymnasium's own environments as tasks over the batched simulation."""
+"""Name in a job file → module and class, for gymnasium's own environments as tasks over the batched
+simulation."""
 
 _DISTANCE = ("distance_m",)
 MEASURES: Mapping[str, tuple[str, ...]] = {
-    **{"forward": _DISTANCE, "reach": _DISTANCE, "stand": ("height_m",), "track": ("velocity_error_m_s",)},
-    **{name: _DISTANCE for name, path in GYMNASIUM_TASKS.items() if path.startswith("gymnasium_tasks.locomotion:")},
+    **{
+        "forward": _DISTANCE,
+        "reach": _DISTANCE,
+        "stand": ("height_m",),
+        "track": ("velocity_error_m_s",),
+    },
+    **{
+        name: _DISTANCE
+        for name, path in GYMNASIUM_TASKS.items()
+        if path.startswith("gymnasium_tasks.locomotion:")
+    },
 }
 """Built-in tasks that measure an episode besides its return → the names of their measures."""

@@ -1,4 +1,6 @@
-"""Temporary folders that do not stay behind: those of a process that was killed are removed at the next start."""
+"""Temporary folders that do not stay behind: those of a process that was killed are removed at the
+next start.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ PREFIX = "orchestrator-temporary-"
 
 
 class TemporaryFolder:
-    """A new folder, removed at the end of its ``with`` block, with this object, or with the process that made it.
+    """A new folder, removed at the end of its ``with`` block, with this object, or with the process
+    that made it.
 
-    A process that was forked from that one does not remove it, however it ends: the folder is still in use.
-    It is locked for as long as it is there: an unlocked one belongs to nobody.
+    A process that was forked from that one does not remove it, however it ends: the folder is still
+    in use. It is locked for as long as it is there: an unlocked one belongs to nobody.
     """
 
     def __init__(self) -> None:

@@ -42,6 +42,8 @@ def parse_terrain(text: object) -> Terrain:
         fixed = f"; {_FIXED}" if isinstance(text, str) and _CHANGING.search(text) else ""
         raise ValueError(f"{text!r:.60} is no terrain; {_EXPECTED}{fixed}")
     terrain = Terrain(float(match[1]), CELL_M if match[2] is None else float(match[2]))
-    if not (0 < terrain.height_m <= MOST_HEIGHT_M and LEAST_CELL_M <= terrain.cell_m <= MOST_CELL_M):
+    if not (
+        0 < terrain.height_m <= MOST_HEIGHT_M and LEAST_CELL_M <= terrain.cell_m <= MOST_CELL_M
+    ):
         raise ValueError(f"{text!r:.60}: {_EXPECTED}")
     return terrain

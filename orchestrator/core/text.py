@@ -1,4 +1,6 @@
-"""Text as it is stored and shown; counts, lists of names and durations as they stand in a sentence."""
+"""Text as it is stored and shown; counts, lists of names and durations as they stand in a
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,22 @@ LONGEST_TEXT = 1 << 14
 """Characters that :func:`shortened` keeps of a line, and of all."""
 _LONG_LINE = re.compile(rf"([^\n]{{{LONGEST_LINE}}})[^\n]+")
 _HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters (escape sequences begin with one), separators of lines, marks that turn the direction of writing,
-and lone surrogates."""
+"""Control characters (escape sequences begin with one), separators of lines, marks that turn the
+direction of writing, and lone surrogates."""
 
 
 def is_installed(package: str) -> bool:
-    """Whether it can be imported. A folder of its name in the current directory has no origin, and is no package."""
+    """Whether it can be imported. A folder of its name in the current directory has no origin, and
+    is no package.
+    """
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None
 
 
 def install_extra(extra: str, *, pinned: bool = True) -> str:
-    """How to install an extra. :param pinned: whether its packages are those of ``constraints.txt``."""
+    """How to install an extra. :param pinned: whether its packages are those of
+    ``constraints.txt``.
+    """
     return f'pip install {"-c constraints.txt " if pinned else ""}".[{extra}]" in a clone of this project'
 
 
@@ -31,12 +37,15 @@ INSTALL_WEB, INSTALL_EXPORT = install_extra("web"), install_extra("export")
 
 
 def missing_contrib(algo: str) -> str:
-    """What to do where an algorithm of sb3-contrib is asked for, and the package is not installed."""
+    """What to do where an algorithm of sb3-contrib is asked for, and the package is not
+    installed.
+    """
     return f'algo = "{algo}" needs the package sb3-contrib, which is not installed here: {install_extra("contrib")}'
 
 
 def storable(text: str) -> str:
-    """``text`` that UTF-8 can hold: lone surrogates, which bytes of a file name may have become, as ``\\udcfc``.
+    """``text`` that UTF-8 can hold: lone surrogates, which bytes of a file name may have become, as
+    ``\\udcfc``.
 
     In JSON such an escape is read as what it was.
     """
@@ -44,8 +53,12 @@ def storable(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """``text`` to be kept as a message, storable: long lines cut, and of a long text its beginning and its end."""
-    return _cut(storable(_cut(text)))  # at first, as it may be huge; once more, as escapes are longer
+    """``text`` to be kept as a message, storable: long lines cut, and of a long text its beginning
+    and its end.
+    """
+    return _cut(
+        storable(_cut(text))
+    )  # at first, as it may be huge; once more, as escapes are longer
 
 
 def _cut(text: str) -> str:
@@ -55,13 +68,16 @@ def _cut(text: str) -> str:
 
 
 def plain(text: str, keep: str = "") -> str:
-    """``text`` for a terminal: characters that would control it, except those in ``keep``, are visible as ``\\u001b``.
+    """``text`` for a terminal: characters that would control it, except those in ``keep``, are
+    visible as ``\\u001b``.
 
     JSON stays the same JSON.
     """
     if text.isprintable():
         return text
-    return _HIDDEN.sub(lambda match: match[0] if match[0] in keep else f"\\u{ord(match[0]):04x}", text)
+    return _HIDDEN.sub(
+        lambda match: match[0] if match[0] in keep else f"\\u{ord(match[0]):04x}", text
+    )
 
 
 def count(number: float, singular: str, plural: str | None = None) -> str:
@@ -77,12 +93,18 @@ def joined(names: Iterable[object]) -> str:
 
 def listed(names: Sequence[str], most: int) -> str:
     """``"a, b and 3 more"``: the first ``most`` of them by name, the others as a number."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+    return ", ".join(names[:most]) + (
+        f" and {len(names) - most:,} more" if len(names) > most else ""
+    )
 
 
 def last_line(text: str, otherwise: str) -> str:
-    """The last line of a program's output that is not blank, shortened; ``otherwise`` when there is none."""
-    return shortened(([line.strip() for line in text.splitlines() if line.strip()] or [otherwise])[-1])
+    """The last line of a program's output that is not blank, shortened; ``otherwise`` when there is
+    none.
+    """
+    return shortened(
+        ([line.strip() for line in text.splitlines() if line.strip()] or [otherwise])[-1]
+    )
 
 
 def number(value: float | None, form: str) -> str:
@@ -114,5 +136,9 @@ def cpu_text(cpus: Iterable[int]) -> str:
             runs[-1].append(cpu)
         else:
             runs.append([cpu])
-    parts = [text for run in runs for text in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run))]
+    parts = [
+        text
+        for run in runs
+        for text in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run))
+    ]
     return f"CPU{'' if len(parts) == 1 and parts[0].isdecimal() else 's'} {joined(parts)}"

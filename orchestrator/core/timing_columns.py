@@ -1,4 +1,6 @@
-"""The columns of ``timings.csv``: the worker writes them, everybody else reads them by these names."""
+"""The columns of ``timings.csv``: the worker writes them, everybody else reads them by these
+names.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ from typing import NamedTuple
 
 
 class Iteration(NamedTuple):
-    """One row of ``timings.csv``, its fields in the order of the columns. None: not measured on that system."""
+    """One row of ``timings.csv``, its fields in the order of the columns. None: not measured on
+    that system.
+    """
 
     iteration: float | None
     env_steps: float
@@ -31,7 +35,8 @@ class Iteration(NamedTuple):
     n_cpus: float | None
     """CPUs that the process was allowed to run on at the end of the iteration."""
     clock_s: float | None
-    """The machine's monotonic clock at the end of the iteration, the same for all processes of the machine."""
+    """The machine's monotonic clock at the end of the iteration, the same for all processes of the
+    machine."""
     allreduce_s: float | None
     """Time in collectives with other ranks, waiting included; it is part of the phases as well."""
 

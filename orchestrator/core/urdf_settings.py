@@ -9,7 +9,9 @@ SUFFIX = ".urdf"
 
 
 def is_urdf(path: str) -> bool:
-    """Whether a file is taken as a URDF: by the end of its name, as the job file is read without opening robots."""
+    """Whether a file is taken as a URDF: by the end of its name, as the job file is read without
+    opening robots.
+    """
     return path.lower().endswith(SUFFIX)
 
 
@@ -24,7 +26,8 @@ class UrdfSettings:
     frequency: float = 5.0
     """Natural frequency of the servos in Hz."""
     effort: float | None = None
-    """Force in N or torque in N·m of joints whose ``<limit>`` gives no effort; None: these are refused."""
+    """Force in N or torque in N·m of joints whose ``<limit>`` gives no effort; None: these are
+    refused."""
     passive: tuple[str, ...] = ()
     """Names or patterns of joints that nothing drives."""
     floor: bool | None = None

@@ -1,4 +1,6 @@
-"""Calling code of the user's: a process that it forks must not go on as a second one of this program."""
+"""Calling code of the user's: a process that it forks must not go on as a second one of this
+program.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from collections.abc import Iterator
 def in_this_process() -> Iterator[None]:
     """For a block that calls code of the user's: it is left by this process alone.
 
-    A process that the code has forked, and that comes back from it, ends here: with the exit code of a SystemExit, with
-    1 and a traceback after another exception, and otherwise with 0. As in :mod:`multiprocessing`, what its parent has
-    registered with :mod:`atexit` is not called in it.
+    A process that the code has forked, and that comes back from it, ends here: with the exit code
+    of a SystemExit, with 1 and a traceback after another exception, and otherwise with 0. As in
+    :mod:`multiprocessing`, what its parent has registered with :mod:`atexit` is not called in it.
     """
     own = os.getpid()
     error: BaseException | None = None

@@ -21,7 +21,19 @@ SINGLE_KINDS = ("option", "compiler")
 
 EDITABLE_KINDS = (
     *SINGLE_KINDS,
-    *("actuator", "body", "camera", "equality", "geom", "hfield", "joint", "key", "light", "material", "mesh"),
+    *(
+        "actuator",
+        "body",
+        "camera",
+        "equality",
+        "geom",
+        "hfield",
+        "joint",
+        "key",
+        "light",
+        "material",
+        "mesh",
+    ),
     *("pair", "sensor", "site", "tendon"),
 )
 """All parts that ``model.*`` keys edit; the others have a name: ``model.geom.thigh.size``."""
@@ -37,21 +49,23 @@ ROLLOUT_STEPS: Mapping[str, int] = {"ppo": 2048, "a2c": 5, "recurrent-ppo": 128}
 """Defaults of ``n_steps`` of the algorithms that learn from one rollout at a time."""
 
 LEAST_ITERATION = 512
-"""env_steps. An iteration of PPO is one rollout and its update. Rollouts of the other algorithms are a few steps long:
-as many of them make one iteration as have at least this many env_steps."""
+"""env_steps. An iteration of PPO is one rollout and its update. Rollouts of the other algorithms
+are a few steps long: as many of them make one iteration as have at least this many env_steps."""
 
 LearnerChoice: TypeAlias = Literal["auto", "sb3", "fast"]
-"""``"sb3"``: stock Stable-Baselines3; ``"fast"``: the same PPO with less overhead, which does not fit every job;
-``"auto"``: fast where it fits, otherwise sb3."""
+"""``"sb3"``: stock Stable-Baselines3; ``"fast"``: the same PPO with less overhead, which does not
+fit every job; ``"auto"``: fast where it fits, otherwise sb3."""
 
 Backend: TypeAlias = Literal["auto", "gloo", "nccl"]
 """Communication between ranks; ``"auto"``: nccl when every rank has a GPU, otherwise gloo."""
 
 OnDivergence: TypeAlias = Literal["fail", "end-episode"]
-"""What diverged physics ends: the job, or only the episode of that environment, which counts as a fall."""
+"""What diverged physics ends: the job, or only the episode of that environment, which counts as a
+fall."""
 
 Mode: TypeAlias = Literal["allreduce", "parameter-server"]
-"""``"allreduce"``: every rank updates with the averaged gradient; ``"parameter-server"``: only rank 0 does."""
+"""``"allreduce"``: every rank updates with the averaged gradient; ``"parameter-server"``: only rank
+0 does."""
 
 COLLECTIVE_TIMEOUT_S = 30.0
 """Longer than a checkpoint or the slowest reset of an environment may take."""
@@ -70,7 +84,9 @@ SCHEDULES = ("learning_rate", "clip_range", "clip_range_vf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """All values resolved: with the robot's bundle and the machine they determine the trained weights."""
+    """All values resolved: with the robot's bundle and the machine they determine the trained
+    weights.
+    """
 
     job_id: str
     name: str
@@ -81,46 +97,51 @@ class WorkerSpec:
     n_envs: Positive
     normalize: bool
     checkpoint_every: int | None
-    """env_steps between checkpoints, each made at the end of an iteration; None: :attr:`checkpoint_every_s` counts."""
+    """env_steps between checkpoints, each made at the end of an iteration; None:
+    :attr:`checkpoint_every_s` counts."""
     eval_episodes: int
     xml: str | None = None
     """Path of the robot's MJCF relative to the job directory (``robot/hopper.xml``)."""
     model_edits: Mapping[str, Any] = field(default_factory=dict)
     """Edits that the bundle in ``robot`` already contains: ``"geom.thigh.size"`` → value."""
     advance: tuple[str, ...] = ()
-    """Conditions for the stages after the first (:func:`orchestrator.core.changing_numbers.parse_condition`); empty: no
-    stages."""
+    """Conditions for the stages after the first
+    (:func:`orchestrator.core.changing_numbers.parse_condition`); empty: no stages."""
     advance_episodes: Positive = 20
     """Episodes that must have ended in a stage before its condition counts."""
     randomize: Mapping[str, Any] = field(default_factory=dict)
-    """What every episode draws anew: ``"body.trunk.mass"`` → distribution (:mod:`orchestrator.core.distributions`), or
-    a list of distributions and numbers for an attribute of several numbers."""
+    """What every episode draws anew: ``"body.trunk.mass"`` → distribution
+    (:mod:`orchestrator.core.distributions`), or a list of distributions and numbers for an
+    attribute of several numbers."""
     asymmetric: bool = False
     """Whether the critic sees what episodes draw, and the actor does not."""
     evaluate: Mapping[str, Any] = field(default_factory=dict)
-    """The grid of the final evaluation: ``"body.trunk.mass"`` → values (:mod:`orchestrator.core.evaluation_grid`). Not
-    part of the fingerprint."""
+    """The grid of the final evaluation: ``"body.trunk.mass"`` → values
+    (:mod:`orchestrator.core.evaluation_grid`). Not part of the fingerprint."""
     task: str | None = None
     """Name of the task when neither ``env`` nor ``entry_point`` is set."""
     task_options: Mapping[str, Any] = field(default_factory=dict)
     env: str | None = None
     """Gymnasium id, with or without ``xml``."""
     entry_point: str | None = None
-    """``package.module:make_env``, called with ``xml=`` (an absolute path or None) and ``seed=``."""
+    """``package.module:make_env``, called with ``xml=`` (an absolute path or None) and
+    ``seed=``."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
-    """Hyperparameters under Stable-Baselines3's names; schedules are strings (see :func:`parse_schedule`)."""
+    """Hyperparameters under Stable-Baselines3's names; schedules are strings (see
+    :func:`parse_schedule`)."""
     policy: str = "MlpPolicy"
     policy_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the policy as the user wrote them, ``activation_fn`` by its name (``"relu"``)."""
+    """Keyword arguments of the policy as the user wrote them, ``activation_fn`` by its name
+    (``"relu"``)."""
     threads: int = 1
     cores: Positive = 1
-    """Of each rank. The simulation of a built-in task uses all of them, with the same bits as one. Not part of the
-    fingerprint."""
+    """Of each rank. The simulation of a built-in task uses all of them, with the same bits as one.
+    Not part of the fingerprint."""
     device: Literal["cpu", "cuda"] = "cpu"
     ranks: Positive = 1
-    """Processes that train the policy together. ``n_envs``, ``batch_size`` and ``total_timesteps`` are totals over all
-    ranks; ``threads`` is per rank."""
+    """Processes that train the policy together. ``n_envs``, ``batch_size`` and ``total_timesteps``
+    are totals over all ranks; ``threads`` is per rank."""
     backend: Backend = "auto"
     """How ranks communicate. It has no effect with one rank, nor has ``mode``."""
     mode: Mode = "allreduce"
@@ -137,26 +158,30 @@ class WorkerSpec:
     keep_replay_buffer: bool = False
     """Whether a replay buffer stays when the policy is saved, for training further."""
     extended_from: tuple[Positive, ...] = ()
-    """Earlier values of ``total_timesteps`` of a job that ``--on-change=extend`` trains further. Its checkpoints may be
-    those of a training with any of them. Not part of the fingerprint."""
+    """Earlier values of ``total_timesteps`` of a job that ``--on-change=extend`` trains further.
+    Its checkpoints may be those of a training with any of them. Not part of the fingerprint."""
     robot_maker: str | None = None
-    """The function that has made the bundle in ``robot``, ``package.module:function``; None: it was a file."""
+    """The function that has made the bundle in ``robot``, ``package.module:function``; None: it was
+    a file."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """Its arguments."""
     urdf: Mapping[str, Any] = field(default_factory=dict)
-    """How the bundle in ``robot`` was made of a URDF: its table of the job file, but for where meshes were looked for;
-    empty: it was none."""
+    """How the bundle in ``robot`` was made of a URDF: its table of the job file, but for where
+    meshes were looked for; empty: it was none."""
     init: FilePath | None = None
-    """Where the policy came from that it starts with, absolute; or ``job:JOB_ID``, the policy of a job of the same
-    experiment. Only the latter is part of the fingerprint."""
+    """Where the policy came from that it starts with, absolute; or ``job:JOB_ID``, the policy of a
+    job of the same experiment. Only the latter is part of the fingerprint."""
     init_sha256: str | None = None
-    """SHA-256 of that policy, a copy of which is in the job directory; None: it starts with random weights, or the job
-    that it starts from has not succeeded yet. Not part of the fingerprint where ``init`` is."""
+    """SHA-256 of that policy, a copy of which is in the job directory; None: it starts with random
+    weights, or the job that it starts from has not succeeded yet. Not part of the fingerprint where
+    ``init`` is."""
     pause_at: Positive | None = None
-    """The training pauses at the end of the first iteration that brings it to so many env_steps, where that is not yet
-    ``total_timesteps``. None: it trains to its end. Not part of the fingerprint."""
+    """The training pauses at the end of the first iteration that brings it to so many env_steps,
+    where that is not yet ``total_timesteps``. None: it trains to its end. Not part of the
+    fingerprint."""
     after: tuple[str, ...] = ()
-    """Jobs of the same experiment that have to succeed before its launch. Not part of the fingerprint."""
+    """Jobs of the same experiment that have to succeed before its launch. Not part of the
+    fingerprint."""
 
     def fingerprint(self, total_timesteps: int | None = None) -> str:
         """SHA-256 of the values that decide the result, in hexadecimal.
@@ -190,12 +215,22 @@ class WorkerSpec:
     @property
     def init_job(self) -> str | None:
         """The job of the same experiment whose policy it starts with."""
-        return self.init.removeprefix(INIT_JOB) if self.init is not None and self.init.startswith(INIT_JOB) else None
+        return (
+            self.init.removeprefix(INIT_JOB)
+            if self.init is not None and self.init.startswith(INIT_JOB)
+            else None
+        )
 
     @property
     def attempt_end(self) -> int:
-        """env_steps at which an attempt ends by itself: those of its rung, or of the whole training."""
-        return self.total_timesteps if self.pause_at is None else min(self.pause_at, self.total_timesteps)
+        """env_steps at which an attempt ends by itself: those of its rung, or of the whole
+        training.
+        """
+        return (
+            self.total_timesteps
+            if self.pause_at is None
+            else min(self.pause_at, self.total_timesteps)
+        )
 
     @property
     def schedules(self) -> dict[str, str]:
@@ -218,13 +253,16 @@ class WorkerSpec:
     def steps_an_iteration(self) -> int:
         """env_steps of a row of ``timings.csv`` and ``progress.csv``.
 
-        The last iteration may have fewer; when whole episodes are collected, the others have at least these.
+        The last iteration may have fewer; when whole episodes are collected, the others have at
+        least these.
         """
         steps = self.steps_a_rollout or LEAST_ITERATION
         return steps if self.algo == "ppo" else steps * math.ceil(LEAST_ITERATION / steps)
 
     def to_json(self) -> str:
-        return storable(json.dumps(field_values(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+        return storable(
+            json.dumps(field_values(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        )
 
     @classmethod
     def from_json(cls, text: str | bytes) -> WorkerSpec:
@@ -243,8 +281,25 @@ class WorkerSpec:
 
 
 NOT_IN_FINGERPRINT = (
-    *("search_path", "checkpoint_every", "checkpoint_every_s", "eval_episodes", "evaluate", "name", "video", "cores"),
-    *("preview", "collective_timeout_s", "keep_replay_buffer", "extended_from", "init", "pause_at", "after"),
+    *(
+        "search_path",
+        "checkpoint_every",
+        "checkpoint_every_s",
+        "eval_episodes",
+        "evaluate",
+        "name",
+        "video",
+        "cores",
+    ),
+    *(
+        "preview",
+        "collective_timeout_s",
+        "keep_replay_buffer",
+        "extended_from",
+        "init",
+        "pause_at",
+        "after",
+    ),
 )
 ABOUT_RANKS = ("ranks", "backend", "mode")
 """Fields that are part of the fingerprint only where a job has several ranks."""
@@ -255,13 +310,15 @@ _SCHEDULE = re.compile(r"\s*(?P<kind>[a-z_]+)\s*\(\s*(?P<arguments>[^()]*)\)\s*\
 def parse_schedule(text: str) -> tuple[float, float, float]:
     """``"linear(3e-4, 0)"`` → ``(start, end, end_fraction)``.
 
-    The value changes linearly from ``start`` to ``end`` (default 0), which it reaches after the fraction
-    ``end_fraction`` (default 1) of ``total_timesteps``.
+    The value changes linearly from ``start`` to ``end`` (default 0), which it reaches after the
+    fraction ``end_fraction`` (default 1) of ``total_timesteps``.
 
     :raises ValueError: for any other text, with the accepted forms.
     """
     match = _SCHEDULE.match(text)
-    expected = 'expected a number or a schedule such as "linear(3e-4, 0)" or "linear(3e-4, 1e-5, 0.8)"'
+    expected = (
+        'expected a number or a schedule such as "linear(3e-4, 0)" or "linear(3e-4, 1e-5, 0.8)"'
+    )
     if match is None or match["kind"] != "linear":
         raise ValueError(f"{text!r} is not a schedule: {expected}")
     try:
@@ -279,16 +336,27 @@ def parse_schedule(text: str) -> tuple[float, float, float]:
 
 
 def unfit_for_fast(
-    *, algo: str, policy: str, hyperparameters: Mapping[str, Any], policy_kwargs: Mapping[str, Any], on_gpu: bool
+    *,
+    algo: str,
+    policy: str,
+    hyperparameters: Mapping[str, Any],
+    policy_kwargs: Mapping[str, Any],
+    on_gpu: bool,
 ) -> dict[str, str]:
-    """Keys of a job that the fast learner does not support → the reason. (Spaces: ``worker/training/fast/qualify``.)"""
+    """Keys of a job that the fast learner does not support → the reason. (Spaces:
+    ``worker/training/fast/qualify``.)
+    """
     if algo != "ppo":
         return {"algo": f"algo is {algo}, and the fast learner supports only ppo"}
     activation = policy_kwargs.get("activation_fn", "tanh")
     supports, fast = "and the fast learner supports", ", ".join(FAST_ACTIVATIONS)
     reasons = (
         ("policy", policy != "MlpPolicy", f"is {policy}, {supports} only MlpPolicy"),
-        ("ppo.use_sde", hyperparameters.get("use_sde", False), "is on, and the fast learner does not support gSDE"),
+        (
+            "ppo.use_sde",
+            hyperparameters.get("use_sde", False),
+            "is on, and the fast learner does not support gSDE",
+        ),
         (
             "policy_kwargs.activation_fn",
             activation not in FAST_ACTIVATIONS,

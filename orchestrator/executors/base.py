@@ -38,7 +38,8 @@ class Launch:
     ranks: int = 1
     """Processes of the attempt. Either all of them are started or none."""
     rank_slots: tuple[RankSlot, ...] = ()
-    """For an executor over several machines: where the ranks start. Their CPUs and GPUs are chosen there."""
+    """For an executor over several machines: where the ranks start. Their CPUs and GPUs are chosen
+    there."""
     first_rank: int = 0
     """The first rank on this machine, where other ranks run on other machines."""
     work: str = ""
@@ -54,7 +55,8 @@ class Launch:
     code_name: str = ""
     """What it imports from there, as the job file names it."""
     fork: bool = False
-    """Whether the worker is forked from the template process, where that is possible, instead of exec'ed."""
+    """Whether the worker is forked from the template process, where that is possible, instead of
+    exec'ed."""
     why_exec: str = ""
     """Why it is exec'ed although the user wants the job to be forked."""
 
@@ -69,7 +71,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Identifies a launched attempt. ``pid`` and ``pid_start`` are those of rank 0, for processes of this machine."""
+    """Identifies a launched attempt. ``pid`` and ``pid_start`` are those of rank 0, for processes
+    of this machine.
+    """
 
     job_id: str
     number: int
@@ -79,7 +83,9 @@ class Handle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """The attempt has started on its machine. Not sent for attempts that have a pid when they are submitted."""
+    """The attempt has started on its machine. Not sent for attempts that have a pid when they are
+    submitted.
+    """
 
     handle: Handle
     node: str
@@ -103,8 +109,9 @@ class Sampled:
     handle: Handle
     rss_mib: float
     wait_shares: tuple[float, ...] = ()
-    """By rank: seconds per second, since the sample before, that a thread of it was runnable and waited for a CPU; of
-    several threads that one which waited most. Empty where that is not measured."""
+    """By rank: seconds per second, since the sample before, that a thread of it was runnable and
+    waited for a CPU; of several threads that one which waited most. Empty where that is not
+    measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +123,14 @@ class Exited:
     """As in :mod:`subprocess`: negative for a signal. None where it is not known (node lost)."""
     oom_killed: bool = False
     rank: int | None = None
-    """The rank that made the attempt end, and that ``returncode`` belongs to. None with one rank, or on success."""
+    """The rank that made the attempt end, and that ``returncode`` belongs to. None with one rank,
+    or on success."""
     lost: str | None = None
-    """Why there is no exit code: its machine is lost or cannot run it. The attempt may succeed on another machine.
+    """Why there is no exit code: its machine is lost or cannot run it. The attempt may succeed on
+    another machine.
 
-    With :attr:`.ExitCode.INTERRUPTED`: why it was handed back, after a checkpoint or before it began.
+    With :attr:`.ExitCode.INTERRUPTED`: why it was handed back, after a checkpoint or before it
+    began.
     """
 
 
@@ -140,18 +150,23 @@ class Executor(Protocol):
     def prepare_to_fork(self) -> bool:
         """Begin, or go on, to prepare what workers are forked from. Returns at once.
 
-        Returns False while launches with ``fork`` should wait, since they would be exec'ed now. :meth:`poll` returns
-        when they need not wait any more.
+        Returns False while launches with ``fork`` should wait, since they would be exec'ed now.
+        :meth:`poll` returns when they need not wait any more.
         """
 
     def submit(self, launch: Launch) -> Handle:
-        """Start the attempt. :raises OSError: it could not be started, and no rank of it is left."""
+        """Start the attempt. :raises OSError: it could not be started, and no rank of it is
+        left.
+        """
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """All events since the last call; waits up to ``timeout_s`` for the first one. :raises ClusterLostError:"""
+        """All events since the last call; waits up to ``timeout_s`` for the first one. :raises
+        ClusterLostError:
+        """
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:
-        """Ask every rank to save a checkpoint and exit, or with ``kill`` kill the ranks and their descendants now.
+        """Ask every rank to save a checkpoint and exit, or with ``kill`` kill the ranks and their
+        descendants now.
 
         An :class:`Exited` follows either way. Unknown and finished handles are ignored.
         """
@@ -174,7 +189,8 @@ class BackendSettings:
     max_parallel: MaxParallel = None
     """Jobs at once; None: as many as there is room for."""
     sees_neighbours: bool = False
-    """Whether others who use the CPUs of this machine are looked at, and are told which ones are held."""
+    """Whether others who use the CPUs of this machine are looked at, and are told which ones are
+    held."""
     run_dir: Path = Path()
     jobs: Sequence[Job] = ()
     """All declared jobs."""
@@ -185,7 +201,8 @@ class BackendSettings:
     name: str = ""
     """Of the experiment, as a safe directory name."""
     final_run_dir: Path = Path()
-    """As ``run_dir``, but also where nothing is to be launched, and ``run_dir`` is another folder."""
+    """As ``run_dir``, but also where nothing is to be launched, and ``run_dir`` is another
+    folder."""
     slurm: SlurmSettings | None = None
 
     @property
@@ -209,7 +226,8 @@ class CpuMoves(Protocol):
         """Who else uses ``cpus``, for people."""
 
     def reserve_idle(self, slot: Slot, contended: Collection[int]) -> CpuReservation | None:
-        """Idle CPUs in place of those of ``contended`` that others use; None where there is none of those or of these.
+        """Idle CPUs in place of those of ``contended`` that others use; None where there is none of
+        those or of these.
 
         Other runs see them as held from now on.
 
@@ -220,12 +238,16 @@ class CpuMoves(Protocol):
         """Whether the load of others is known over a time that began after the reservation."""
 
     def is_still_idle(self, reservation: CpuReservation) -> bool:
-        """Whether nobody else has come to use the reserved CPUs, and others still use those to be left."""
+        """Whether nobody else has come to use the reserved CPUs, and others still use those to be
+        left.
+        """
 
     def move(self, handle: Handle, reservation: CpuReservation) -> Slot | None:
-        """Move all threads of an attempt and of its descendants; None where it has ended or the kernel refuses.
+        """Move all threads of an attempt and of its descendants; None where it has ended or the
+        kernel refuses.
 
-        The reservation is over: the slot that is returned has the new CPUs, or the earlier one keeps its own.
+        The reservation is over: the slot that is returned has the new CPUs, or the earlier one
+        keeps its own.
         """
 
     def give_up(self, reservation: CpuReservation) -> None:
@@ -233,7 +255,8 @@ class CpuMoves(Protocol):
 
 
 class Backend(Protocol):
-    """An executor with its slots. It is made before the robots are examined, and made ready afterwards.
+    """An executor with its slots. It is made before the robots are examined, and made ready
+    afterwards.
 
     Making it raises :class:`UsageError` if it cannot be used here.
     """
@@ -253,7 +276,9 @@ class Backend(Protocol):
         """None where attempts stay on the CPUs that they were given."""
 
     def ready(self) -> list[str]:
-        """Wait until it can be used. Returns warnings for the user. :raises UsageError: it cannot be used."""
+        """Wait until it can be used. Returns warnings for the user. :raises UsageError: it cannot
+        be used.
+        """
 
     def problems(self, job: Job) -> list[Problem]:
         """Why ``job`` can never run here; empty if it can."""
@@ -277,7 +302,9 @@ def resource_problem(job: Job, key: str, asked: str, offered: str) -> Problem:
     :param offered: what the backend has, as a clause.
     """
     each = f" for each of {job.resources.ranks} ranks" if job.resources.ranks > 1 else ""
-    return Problem(where=f"{job.where}.resources{key}", message=f"asks for {asked}{each}; {offered}")
+    return Problem(
+        where=f"{job.where}.resources{key}", message=f"asks for {asked}{each}; {offered}"
+    )
 
 
 def amounts(cores: int, gpus: float, memory_mib: int) -> str:

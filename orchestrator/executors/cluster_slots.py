@@ -1,6 +1,8 @@
-"""The free resources of a cluster's nodes, handed out as slots, so that only attempts that fit are submitted.
+"""The free resources of a cluster's nodes, handed out as slots, so that only attempts that fit are
+submitted.
 
-Neither the cluster nor a clock is used here. The cost of a slot hardly depends on the number of nodes.
+Neither the cluster nor a clock is used here. The cost of a slot hardly depends on the number of
+nodes.
 """
 
 from __future__ import annotations
@@ -37,8 +39,9 @@ class NodeCapacity:
 class ClusterSlots:
     """See :class:`orchestrator.machine.slots.Slots`. Nodes may come and go between calls.
 
-    A job goes to the node with the most free cores. Ranks stay together if a node has room for all of them. Otherwise
-    they are spread over nodes of one CPU model: another model may compute other last bits of the same update.
+    A job goes to the node with the most free cores. Ranks stay together if a node has room for all
+    of them. Otherwise they are spread over nodes of one CPU model: another model may compute other
+    last bits of the same update.
 
     :param max_parallel: jobs at once; None: as many as fit.
     :param is_spread: whether the ranks of an attempt may be on several nodes.
@@ -63,7 +66,9 @@ class ClusterSlots:
     def add(self, node: str, *, cores: int, gpus: int, memory_mib: int, kind: str = "") -> None:
         for nodes in (self._total, self._free):
             free = FreeGpus(map(str, range(gpus)))
-            nodes[node] = NodeCapacity(node=node, cores=cores, gpus=free, memory_mib=memory_mib, kind=kind)
+            nodes[node] = NodeCapacity(
+                node=node, cores=cores, gpus=free, memory_mib=memory_mib, kind=kind
+            )
         self._by_cores.setdefault(cores, {})[node] = None
         self._cores += cores
 
@@ -86,7 +91,9 @@ class ClusterSlots:
         """All resources of each node, whether free or not."""
         return list(self._total.values())
 
-    def fits_ever(self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1) -> bool:
+    def fits_ever(
+        self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
+    ) -> bool:
         def fitting(slot: RankSlot) -> Iterator[NodeCapacity]:
             return (node for node in self._total.values() if node.fits(slot))
 
@@ -102,7 +109,9 @@ class ClusterSlots:
     def is_full(self) -> bool:
         return len(self._held) >= self.lanes or not any(self._by_cores)
 
-    def acquire(self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
+    def acquire(
+        self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
+    ) -> Slot | None:
         if len(self._held) >= self.lanes:
             return None
         rank_slots = self._place(cores, gpus, memory_mib, ranks, self._with_room)
@@ -115,7 +124,10 @@ class ClusterSlots:
         return Slot(index=index, rank_slots=rank_slots)
 
     def has_cores(self, cores: int, *, ranks: int = 1) -> bool:
-        return len(self._held) < self.lanes and self._place(cores, 0, 0, ranks, self._with_room) is not None
+        return (
+            len(self._held) < self.lanes
+            and self._place(cores, 0, 0, ranks, self._with_room) is not None
+        )
 
     def release(self, slot: Slot) -> None:
         """:raises ValueError: it is not held: released twice, or a slot of something else."""
@@ -142,13 +154,19 @@ class ClusterSlots:
 
     def _with_room(self, slot: RankSlot) -> Iterator[NodeCapacity]:
         """Nodes with room for ``slot``, those with the most free cores first."""
-        for cores in sorted((cores for cores in self._by_cores if cores >= slot.cores), reverse=True):
+        for cores in sorted(
+            (cores for cores in self._by_cores if cores >= slot.cores), reverse=True
+        ):
             for node in self._by_cores[cores]:
                 if self._free[node].fits(slot) and node not in self._paused:
                     yield self._free[node]
 
     def _with_gpus(self, slot: RankSlot) -> RankSlot:
-        return replace(slot, gpu_names=self._free[slot.node].gpus.find(slot.gpus) or ()) if slot.gpus else slot
+        return (
+            replace(slot, gpu_names=self._free[slot.node].gpus.find(slot.gpus) or ())
+            if slot.gpus
+            else slot
+        )
 
     def _change_free(self, slot: RankSlot, sign: int) -> None:
         free = self._free.get(slot.node)
@@ -187,5 +205,8 @@ class ClusterSlots:
             while placed.total() < ranks and free.fits(together.with_ranks(placed[free.node] + 1)):
                 placed[free.node] += 1
             if placed.total() == ranks:
-                return tuple(replace(together.with_ranks(number), node=node) for node, number in placed.items())
+                return tuple(
+                    replace(together.with_ranks(number), node=node)
+                    for node, number in placed.items()
+                )
         return None

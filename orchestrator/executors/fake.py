@@ -1,4 +1,6 @@
-"""An executor without processes, with a simulated clock, for tests of the supervisor and for simulations."""
+"""An executor without processes, with a simulated clock, for tests of the supervisor and for
+simulations.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class FakeExecutor:
     """See :class:`orchestrator.executors.base.Executor`. Time passes only in :meth:`poll`.
 
     :param behave: the behaviour of each launch; may raise an OSError for a launch that fails.
-    :param gather_s: events within so many seconds after the first one are returned together with it.
+    :param gather_s: events within so many seconds after the first one are returned together with
+        it.
     """
 
     behave: Callable[[Launch], Behaviour] = lambda _: Behaviour()
@@ -83,10 +86,15 @@ class FakeExecutor:
         behaviour = self.behave(launch)
         self.launches.append(launch)
         handle = Handle(launch.job_id, launch.number)
-        attempt = self._alive[handle] = _Attempt(behaviour=behaviour, ranks=launch.ranks, launched=self.time_s)
+        attempt = self._alive[handle] = _Attempt(
+            behaviour=behaviour, ranks=launch.ranks, launched=self.time_s
+        )
         if launch.rank_slots:
             self._in(behaviour.placed_after_s, _placed(handle, launch))
-        self._in(behaviour.after_s, self._end(handle, behaviour.returncode, behaviour.oom_killed, behaviour.rank))
+        self._in(
+            behaviour.after_s,
+            self._end(handle, behaviour.returncode, behaviour.oom_killed, behaviour.rank),
+        )
         for when, rss_mib in behaviour.rss_mib:
             self._in(when, Sampled(handle, rss_mib))
         self._report_next(handle, attempt)
@@ -139,13 +147,18 @@ class FakeExecutor:
         if attempt is not None and kill:
             self._in(0.0, self._end(handle, -9))
         elif attempt is not None:
-            self._in(attempt.behaviour.exits_within_s, self._end(handle, int(attempt.behaviour.returncode_asked)))
+            self._in(
+                attempt.behaviour.exits_within_s,
+                self._end(handle, int(attempt.behaviour.returncode_asked)),
+            )
 
     def checkpoint(self, handle: Handle) -> None:
         if handle in self._alive:
             self.checkpoints.append(handle)
 
-    def _end(self, handle: Handle, returncode: int | None, oom_killed: bool = False, rank: int = 0) -> Exited:
+    def _end(
+        self, handle: Handle, returncode: int | None, oom_killed: bool = False, rank: int = 0
+    ) -> Exited:
         has_cause = self._alive[handle].ranks > 1 and returncode != ExitCode.SUCCEEDED
         return Exited(handle, returncode, oom_killed, rank if has_cause else None)
 

@@ -1,11 +1,13 @@
-"""Runs attempts as processes of this machine, one per rank, each in its own session and on its own cores.
+"""Runs attempts as processes of this machine, one per rank, each in its own session and on its own
+cores.
 
 They are exec'ed, or forked from a template process (:mod:`orchestrator.executors.worker_template`).
 
-Four mechanisms make sure that no worker outlives its supervisor, each covering what the one before cannot: the
-parent-death signal, which the worker sets first; the channel, a socket whose end-of-file makes the worker's watchdog
-kill its process group; the orphan reaper, which kills every process that carries the supervisor's token; and, at the
-next start, the pids and start times in the ledger.
+Four mechanisms make sure that no worker outlives its supervisor, each covering what the one before
+cannot: the parent-death signal, which the worker sets first; the channel, a socket whose
+end-of-file makes the worker's watchdog kill its process group; the orphan reaper, which kills every
+process that carries the supervisor's token; and, at the next start, the pids and start times in the
+ledger.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from orchestrator.machine import cgroup
 WORKER_COMMAND = (sys.executable, "-m", "orchestrator.worker")
 SAMPLE_EVERY_S = 2.0
 LISTEN_EVERY_S = 0.25
-"""How often progress is read. (Exits are noticed at once.) More often, many workers would keep the supervisor busy."""
+"""How often progress is read. (Exits are noticed at once.) More often, many workers would keep the
+supervisor busy."""
 EXIT_POLL_S = 0.05
 """How often exits are polled where the kernel has no pidfd."""
 REAPER_PATIENCE_S = 5.0
@@ -42,7 +45,14 @@ class OrphanReaper:
     """Starts and controls the process :mod:`orchestrator.executors.orphan_reaper`."""
 
     def __init__(self, token: str, *, apart: bool = False) -> None:
-        command = [sys.executable, "-I", "-S", orphan_reaper.__file__, token, *(["apart"] if apart else [])]
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            orphan_reaper.__file__,
+            token,
+            *(["apart"] if apart else []),
+        ]
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         self._popen = subprocess.Popen(
             command, stdin=pipe, stdout=nothing, stderr=nothing, start_new_session=True, bufsize=0
@@ -61,7 +71,9 @@ class OrphanReaper:
             self._pipe.write(token.encode() + b"\n")
 
     def close(self) -> None:
-        """Make the reaper kill every process that carries the supervisor's token; returns when that is done."""
+        """Make the reaper kill every process that carries the supervisor's token; returns when that
+        is done.
+        """
         self._pipe.close()
         try:
             self._popen.wait(REAPER_PATIENCE_S)
@@ -74,9 +86,11 @@ class OrphanReaper:
 class LocalExecutor:
     """See :class:`.base.Executor`. The kernel kills workers when the thread that started them ends.
 
-    :param worker_command: the command of a worker, to which job directory and attempt number are appended.
+    :param worker_command: the command of a worker, to which job directory and attempt number are
+        appended.
     :param environment: variables set in every worker's environment; None removes one.
-    :param template_command: the command of the template process, from which workers are forked where a launch says so.
+    :param template_command: the command of the template process, from which workers are forked
+        where a launch says so.
     :param reaper_apart: whether this process may kill its children when it ends.
     """
 
@@ -94,7 +108,8 @@ class LocalExecutor:
     _next_sample: float = field(default=0.0, init=False)
     _last_sample: float = field(default=0.0, init=False)
     _oom_kills: int | None = field(default=None, init=False)
-    """Value at the sample before the last, plus those that explain an exit: an exit may be reaped after a sample."""
+    """Value at the sample before the last, plus those that explain an exit: an exit may be reaped
+    after a sample."""
     _last_oom_kills: int | None = field(default=None, init=False)
     """Value at the last sample."""
 
@@ -103,7 +118,10 @@ class LocalExecutor:
 
     @property
     def never_forks(self) -> str:
-        is_other = tuple(self.worker_command) != WORKER_COMMAND and tuple(self.template_command) == TEMPLATE_COMMAND
+        is_other = (
+            tuple(self.worker_command) != WORKER_COMMAND
+            and tuple(self.template_command) == TEMPLATE_COMMAND
+        )
         return "another program is started in place of the worker" if is_other else ""
 
     def prepare_to_fork(self) -> bool:
@@ -166,9 +184,11 @@ class LocalExecutor:
             group.request_checkpoint()
 
     def move(self, handle: Handle, to: Mapping[int, int]) -> bool:
-        """Let all processes of an attempt run on other CPUs. Returns whether they do: it may have ended.
+        """Let all processes of an attempt run on other CPUs. Returns whether they do: it may have
+        ended.
 
-        They stay where they are if the kernel refuses one of them, such as when a cpuset has become smaller.
+        They stay where they are if the kernel refuses one of them, such as when a cpuset has become
+        smaller.
 
         :param to: CPU → the one to use in its place.
         """
@@ -181,7 +201,9 @@ class LocalExecutor:
                 process.move(worker.pid, to)
             except OSError:
                 for moved in group.running[:number]:
-                    with contextlib.suppress(OSError):  # then they have what the kernel has left them
+                    with contextlib.suppress(
+                        OSError
+                    ):  # then they have what the kernel has left them
                         process.move(moved.pid, back)
                 return False
         return True
@@ -200,13 +222,22 @@ class LocalExecutor:
             self._reaper.close()
             self._reaper = None
 
-    def _wait_for_exits(self, timeout_s: float) -> list[tuple[RankGroup[WorkerProcess], WorkerProcess]]:
-        """Ranks that have ended. Waits for the first one, but returns when progress is to be read."""
+    def _wait_for_exits(
+        self, timeout_s: float
+    ) -> list[tuple[RankGroup[WorkerProcess], WorkerProcess]]:
+        """Ranks that have ended. Waits for the first one, but returns when progress is to be
+        read.
+        """
         polled = [
-            (group, worker) for group in self._groups.values() for worker in group.running if worker.pidfd is None
+            (group, worker)
+            for group in self._groups.values()
+            for worker in group.running
+            if worker.pidfd is None
         ]
         ready = self._ends.select(min(timeout_s, EXIT_POLL_S if polled else LISTEN_EVERY_S))
-        return [key.data for key, _ in ready] + [rank for rank in polled if process.has_ended(rank[1].pid)]
+        return [key.data for key, _ in ready] + [
+            rank for rank in polled if process.has_ended(rank[1].pid)
+        ]
 
     def _read_channels(self) -> list[Event]:
         events: list[Event] = []
@@ -237,7 +268,9 @@ class LocalExecutor:
             self._reaper.sweep(token)
 
     def _is_oom_kill(self) -> bool:
-        """Whether the kernel has killed a process because memory ran out, which no other exit explains yet."""
+        """Whether the kernel has killed a process because memory ran out, which no other exit
+        explains yet.
+        """
         kills = cgroup.oom_kills()
         self._explain_kills(kills)
         if kills is None or self._oom_kills is None or kills <= self._oom_kills:
@@ -246,7 +279,9 @@ class LocalExecutor:
         return True
 
     def _explain_kills(self, kills: int | None) -> None:
-        """Kills of template processes explain no exit of a worker. :param kills: the number of all."""
+        """Kills of template processes explain no exit of a worker. :param kills: the number of
+        all.
+        """
         of_templates = self._template.take_kills()
         if kills is not None and self._oom_kills is not None:
             self._oom_kills = max(self._oom_kills, min(kills, self._oom_kills + of_templates))

@@ -58,11 +58,27 @@ class LocalBackend:
 
     def problems(self, job: Job) -> list[Problem]:
         resources, machine = job.resources, self._machine
-        largest, memory_mib, gpus = topology.largest_job(machine), machine.memory_total_mib, len(machine.gpus)
+        largest, memory_mib, gpus = (
+            topology.largest_job(machine),
+            machine.memory_total_mib,
+            len(machine.gpus),
+        )
         cores_key = "cores" if resources.cores > largest else "ranks"
         limits = (
-            (cores_key, resources.all_cores, largest, count(resources.cores, "core"), f"can give a job {largest}"),
-            ("memory", resources.all_memory_mib, memory_mib, f"{resources.memory_mib} MiB", f"has {memory_mib} MiB"),
+            (
+                cores_key,
+                resources.all_cores,
+                largest,
+                count(resources.cores, "core"),
+                f"can give a job {largest}",
+            ),
+            (
+                "memory",
+                resources.all_memory_mib,
+                memory_mib,
+                f"{resources.memory_mib} MiB",
+                f"has {memory_mib} MiB",
+            ),
             ("gpus", resources.all_gpus, gpus, count(resources.gpus, "GPU"), f"has {gpus}"),
         )
         return [

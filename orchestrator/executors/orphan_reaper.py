@@ -1,13 +1,16 @@
-"""The orphan reaper: a small process that outlives its supervisor and kills what workers left behind.
+"""The orphan reaper: a small process that outlives its supervisor and kills what workers left
+behind.
 
-``python -I -S orphan_reaper.py TOKEN [apart]`` reads lines from standard input. Each line is the token of an attempt
-that has ended; every process whose environment still holds it is killed. End-of-file means that the supervisor is
-gone, in whatever way: then every process with TOKEN is killed. Unlike the parent-death signal and the process group,
-this reaches descendants of workers in sessions of their own, even when supervisor and worker were killed together.
-Only a descendant with a session of its own *and* an environment emptied on purpose escapes.
+``python -I -S orphan_reaper.py TOKEN [apart]`` reads lines from standard input. Each line is the
+token of an attempt that has ended; every process whose environment still holds it is killed.
+End-of-file means that the supervisor is gone, in whatever way: then every process with TOKEN is
+killed. Unlike the parent-death signal and the process group, this reaches descendants of workers in
+sessions of their own, even when supervisor and worker were killed together. Only a descendant with
+a session of its own *and* an environment emptied on purpose escapes.
 
-With ``apart`` it runs as a grandchild of the supervisor: Ray's processes kill their children when they end. It is
-started as a file, without site-packages, so that it costs a few MiB and milliseconds.
+With ``apart`` it runs as a grandchild of the supervisor: Ray's processes kill their children when
+they end. It is started as a file, without site-packages, so that it costs a few MiB and
+milliseconds.
 """
 
 from __future__ import annotations
@@ -25,8 +28,14 @@ GATHER_S = 0.2
 
 
 def carriers(tokens: set[bytes]) -> list[int]:
-    """Pids of processes whose environment holds one of ``tokens``, or a token below it (``token/…``)."""
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and carries(int(entry), tokens)]
+    """Pids of processes whose environment holds one of ``tokens``, or a token below it
+    (``token/…``).
+    """
+    return [
+        int(entry)
+        for entry in os.listdir("/proc")
+        if entry.isdigit() and carries(int(entry), tokens)
+    ]
 
 
 def carries(pid: int, tokens: set[bytes]) -> bool:
@@ -45,7 +54,9 @@ def carries(pid: int, tokens: set[bytes]) -> bool:
 
 
 def kill(pid: int, tokens: set[bytes]) -> None:
-    """Kill ``pid`` if it carries a token. A pidfd makes sure that the number has not been given to another process."""
+    """Kill ``pid`` if it carries a token. A pidfd makes sure that the number has not been given to
+    another process.
+    """
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:

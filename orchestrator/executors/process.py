@@ -1,4 +1,6 @@
-"""One rank of an attempt as a process of this machine: start it, read its progress, measure it, and end it."""
+"""One rank of an attempt as a process of this machine: start it, read its progress, measure it, and
+end it.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,18 @@ CHUNK = 1 << 16
 MOST_PASSES = 50
 """Over the threads of a process that is moved, while it starts new ones."""
 MAX_CHUNKS = 16
-"""Most chunks read at a time, so that a worker that floods its channel does not delay the others."""
+"""Most chunks read at a time, so that a worker that floods its channel does not delay the
+others."""
 GO = b"\n"
-"""Tells a worker that its affinity and niceness are set. Until then it waits, on its first lines."""
+"""Tells a worker that its affinity and niceness are set. Until then it waits, on its first
+lines."""
 
 
 @dataclass(slots=True)
 class ForkedProcess:
-    """A child of this process that it has not started itself, with what is used here of :class:`subprocess.Popen`."""
+    """A child of this process that it has not started itself, with what is used here of
+    :class:`subprocess.Popen`.
+    """
 
     pid: int
     returncode: int | None = None
@@ -47,7 +53,9 @@ class ForkedProcess:
         if self.returncode is None:
             try:
                 self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            except ChildProcessError:  # other code in this process has reaped it; 0, as Popen has it then
+            except (
+                ChildProcessError
+            ):  # other code in this process has reaped it; 0, as Popen has it then
                 self.returncode = 0
         return self.returncode
 
@@ -100,11 +108,15 @@ class WorkerProcess:
             for thread in _threads(member):
                 if (waited := _waited_ns(member, thread)) is not None:
                     self.waited_ns[thread] = waited
-        since = (waited - before[thread] for thread, waited in self.waited_ns.items() if thread in before)
+        since = (
+            waited - before[thread] for thread, waited in self.waited_ns.items() if thread in before
+        )
         return max(since, default=0)
 
     def read(self) -> tuple[list[Progress], bool]:
-        """New progress, and whether the channel is still open. Other lines, of descendants with it, are ignored."""
+        """New progress, and whether the channel is still open. Other lines, of descendants with it,
+        are ignored.
+        """
         records: list[Progress] = []
         for _ in range(MAX_CHUNKS):
             try:
@@ -123,10 +135,14 @@ class WorkerProcess:
         return records, True
 
     def reap(self) -> int | None:
-        """Wait for the end, kill the rest of the process group, and close everything. Returns the exit code."""
+        """Wait for the end, kill the rest of the process group, and close everything. Returns the
+        exit code.
+        """
         try:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:  # other code in this process waits for children or ignores SIGCHLD, and was faster
+        except (
+            ChildProcessError
+        ):  # other code in this process waits for children or ignores SIGCHLD, and was faster
             returncode = None
             self.popen.wait()
         else:
@@ -149,7 +165,8 @@ def start(
     added: Mapping[str, str | None],
     template: WorkerTemplate | None = None,
 ) -> WorkerProcess:
-    """Start a worker in its own session, its output in a log file. :raises OSError: nothing of it is left.
+    """Start a worker in its own session, its output in a log file. :raises OSError: nothing of it
+    is left.
 
     :param template: forks the worker, where it can; otherwise it is exec'ed, and its log says why.
     """
@@ -160,7 +177,11 @@ def start(
             started = template.fork(launch, log, token=token, added=added)
         if isinstance(started, str):
             if started:
-                log.write(f"worker: started by exec, and not by fork: {started}\n".encode(errors="backslashreplace"))
+                log.write(
+                    f"worker: started by exec, and not by fork: {started}\n".encode(
+                        errors="backslashreplace"
+                    )
+                )
                 log.flush()
             added = {**added, environment.START_VARIABLE: started or None}
             started = _exec(command, launch, rank, log, token=token, added=added)
@@ -192,7 +213,13 @@ def start(
 
 
 def _exec(
-    command: Sequence[str], launch: Launch, rank: int, log: IO[bytes], *, token: str, added: Mapping[str, str | None]
+    command: Sequence[str],
+    launch: Launch,
+    rank: int,
+    log: IO[bytes],
+    *,
+    token: str,
+    added: Mapping[str, str | None],
 ) -> Started:
     """A new process that runs ``command``, and its channel."""
     ours, theirs = socket.socketpair()
@@ -206,7 +233,9 @@ def _exec(
                 cwd=working_directory(launch.job_dir),
                 start_new_session=True,
                 pass_fds=[theirs.fileno()],
-                env=worker_environment(launch, rank, channel=theirs.fileno(), token=token, added=added),
+                env=worker_environment(
+                    launch, rank, channel=theirs.fileno(), token=token, added=added
+                ),
             )
     except BaseException:
         ours.close()
@@ -216,7 +245,9 @@ def _exec(
 
 @contextlib.contextmanager
 def _checkpoint_signal_blocked() -> Iterator[None]:
-    """A process started within inherits the mask, so that the signal waits until it has a handler, and kills nobody."""
+    """A process started within inherits the mask, so that the signal waits until it has a handler,
+    and kills nobody.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [CHECKPOINT_SIGNAL])
     try:
         yield
@@ -225,7 +256,9 @@ def _checkpoint_signal_blocked() -> Iterator[None]:
 
 
 def working_directory(substitute: Path) -> Path | None:
-    """For a child process: None, so that it has that of this process; ``substitute`` where that has been removed."""
+    """For a child process: None, so that it has that of this process; ``substitute`` where that has
+    been removed.
+    """
     return substitute if current_directory() is None else None
 
 
@@ -238,7 +271,9 @@ def has_ended(pid: int) -> bool:
 
 
 def end_group(popen: subprocess.Popen[bytes] | ForkedProcess) -> int:
-    """Kill the process group that ``popen`` leads, and reap ``popen``. Returns the exit code. May be called again."""
+    """Kill the process group that ``popen`` leads, and reap ``popen``. Returns the exit code. May
+    be called again.
+    """
     if popen.returncode is None:
         # Before it is reaped: until then its pid is not reused.
         with contextlib.suppress(ProcessLookupError):
@@ -249,16 +284,30 @@ def end_group(popen: subprocess.Popen[bytes] | ForkedProcess) -> int:
 def worker_environment(
     launch: Launch, rank: int, *, channel: int | None, token: str, added: Mapping[str, str | None]
 ) -> dict[str, str]:
-    """The environment of this process, without what describes it as a rank, with threads, GPUs and number of a rank.
+    """The environment of this process, without what describes it as a rank, with threads, GPUs and
+    number of a rank.
 
     :param added: set last; None removes a variable.
     """
     nice = max(launch.nice, os.getpriority(os.PRIO_PROCESS, 0))
-    # As PyTorch's launchers set them. There is no address: the ranks meet in the attempt's directory.
-    names = environment.RANK_VARIABLE, environment.WORLD_SIZE_VARIABLE, environment.LOCAL_RANK_VARIABLE
-    of_rank = dict(zip(names, map(str, (rank, launch.ranks, rank)), strict=True)) if launch.ranks > 1 else {}
+    # As PyTorch's launchers set them. There is no address: the ranks meet in the attempt's
+    # directory.
+    names = (
+        environment.RANK_VARIABLE,
+        environment.WORLD_SIZE_VARIABLE,
+        environment.LOCAL_RANK_VARIABLE,
+    )
+    of_rank = (
+        dict(zip(names, map(str, (rank, launch.ranks, rank)), strict=True))
+        if launch.ranks > 1
+        else {}
+    )
     variables: dict[str, str | None] = {
-        **{name: value for name, value in os.environ.items() if name not in environment.DISTRIBUTED_VARIABLES},
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if name not in environment.DISTRIBUTED_VARIABLES
+        },
         **of_rank,
         **environment.worker_thread_settings(launch.threads),
         "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus_of(rank)),
@@ -268,20 +317,27 @@ def worker_environment(
         environment.CHANNEL_VARIABLE: None if channel is None else str(channel),
         environment.TOKEN_VARIABLE: token,
         environment.NICE_VARIABLE: str(nice) if nice > 0 else None,
-        environment.GPU_SHARE_VARIABLE: f"{launch.gpu_share:g}" if 0 < launch.gpu_share < 1 else None,
+        environment.GPU_SHARE_VARIABLE: f"{launch.gpu_share:g}"
+        if 0 < launch.gpu_share < 1
+        else None,
         **package_path(),
         **added,
     }
     return {name: value for name, value in variables.items() if value is not None}
 
 
-PACKAGE_IS_INSTALLED = PACKAGE_PARENT in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+PACKAGE_IS_INSTALLED = PACKAGE_PARENT in (
+    sysconfig.get_path("purelib"),
+    sysconfig.get_path("platlib"),
+)
 
 
 def child_environment(**more: str) -> dict[str, str]:
-    """Of a process of this program that is no worker: one thread, and sets in the same order each time it is started.
+    """Of a process of this program that is no worker: one thread, and sets in the same order each
+    time it is started.
 
-    A user's function that makes robots and iterates over a set would otherwise make another one the next time.
+    A user's function that makes robots and iterates over a set would otherwise make another one the
+    next time.
     """
     settings = environment.worker_thread_settings(1)
     return {**os.environ, **settings, **package_path(), "PYTHONHASHSEED": "0", **more}
@@ -291,11 +347,15 @@ def package_path() -> dict[str, str]:
     """PYTHONPATH for a child process, where this package is not installed."""
     if PACKAGE_IS_INSTALLED:
         return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [PACKAGE_PARENT, os.environ.get("PYTHONPATH")]))}
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGE_PARENT, os.environ.get("PYTHONPATH")]))
+    }
 
 
 def resident_mib(pid: int) -> float:
-    """Resident memory of ``pid`` and its descendants in MiB; memory that they share is counted once."""
+    """Resident memory of ``pid`` and its descendants in MiB; memory that they share is counted
+    once.
+    """
     pids = with_descendants(pid)
     return sum(map(_rss_bytes if len(pids) == 1 else _pss_bytes, pids)) / MIB
 
@@ -315,7 +375,8 @@ def with_descendants(pid: int) -> list[int]:
 def move(pid: int, to: Mapping[int, int]) -> None:
     """Let every thread of ``pid`` and its descendants run on other CPUs.
 
-    What they start meanwhile inherits the earlier ones, so that it is repeated until nobody new is found.
+    What they start meanwhile inherits the earlier ones, so that it is repeated until nobody new is
+    found.
 
     :param to: CPU → the one to use in its place; others stay.
     :raises OSError: the kernel refuses these CPUs.
@@ -340,7 +401,9 @@ def _threads(pid: int) -> list[int]:
 
 
 def _waited_ns(pid: int, thread: int) -> int | None:
-    """Nanoseconds that a thread was runnable and waited; None where it has ended or the kernel does not say."""
+    """Nanoseconds that a thread was runnable and waited; None where it has ended or the kernel does
+    not say.
+    """
     try:
         return int(_content(f"/proc/{pid}/task/{thread}/schedstat").split()[1])
     except (OSError, IndexError, ValueError):

@@ -1,4 +1,5 @@
-"""The processes of one attempt, one per rank: all are started or none, they end together, and one exit counts.
+"""The processes of one attempt, one per rank: all are started or none, they end together, and one
+exit counts.
 
 An attempt with one process is a group of one.
 """
@@ -31,13 +32,17 @@ class RankExit:
 
     @property
     def severity(self) -> int:
-        """The most severe exit of a group counts as its cause. From :data:`FAILED` on the other ranks are killed."""
+        """The most severe exit of a group counts as its cause. From :data:`FAILED` on the other
+        ranks are killed.
+        """
         if self.lost is not None:
             return FAILED + 1
         match self.returncode:
             case ExitCode.SUCCEEDED:
                 return 0
-            case ExitCode.INTERRUPTED | ExitCode.PAUSED | None:  # the others may still be writing a checkpoint
+            case (
+                ExitCode.INTERRUPTED | ExitCode.PAUSED | None
+            ):  # the others may still be writing a checkpoint
                 return 1
             case ExitCode.RANK_LOST:
                 return FAILED
@@ -47,8 +52,9 @@ class RankExit:
 
 FAILED = 2
 CAUSE_WITHIN_S = 1.0
-"""How long to wait, when ranks report that they lost another one, for the exit of that one, which is the cause.
-A killed process may take a while to free its memory before it is over, and other ranks notice earlier."""
+"""How long to wait, when ranks report that they lost another one, for the exit of that one, which
+is the cause. A killed process may take a while to free its memory before it is over, and other
+ranks notice earlier."""
 
 
 class Member(Protocol):
@@ -75,7 +81,8 @@ class RankGroup(Generic[Rank]):
     """The most severe exit so far; the first one of equals."""
     rest_killed: bool = False
     _kill_at: float | None = None
-    """When the running ranks are killed (monotonic seconds), if ranks have lost others that may be dying."""
+    """When the running ranks are killed (monotonic seconds), if ranks have lost others that may be
+    dying."""
 
     @property
     def waits_for_cause(self) -> bool:
@@ -96,16 +103,20 @@ class RankGroup(Generic[Rank]):
             worker.kill()
 
     def note(self, exit_: RankExit) -> None:
-        """Take account of a rank that is over, unless it was killed here because another one had failed."""
+        """Take account of a rank that is over, unless it was killed here because another one had
+        failed.
+        """
         if self.rest_killed and exit_.returncode == -signal.SIGKILL:
             return
         if self._cause is None or exit_.severity > self._cause.severity:
             self._cause = exit_
 
     def settle(self) -> Exited | None:
-        """The exit of the attempt when no rank runs any more. Kills the running ranks when another one has failed.
+        """The exit of the attempt when no rank runs any more. Kills the running ranks when another
+        one has failed.
 
-        To be called after :meth:`note` of every rank that has ended, so that no consequence counts as the cause.
+        To be called after :meth:`note` of every rank that has ended, so that no consequence counts
+        as the cause.
         """
         if not self.running:
             return self._exited()
@@ -122,9 +133,16 @@ class RankGroup(Generic[Rank]):
         cause = self._cause
         if cause is None or cause.returncode in (ExitCode.SUCCEEDED, ExitCode.PAUSED):
             return Exited(self.handle, ExitCode.SUCCEEDED if cause is None else cause.returncode)
-        # Without an exit code the exit record decides, and rank 0's says whether the training was done.
+        # Without an exit code the exit record decides, and rank 0's says whether the training was
+        # done.
         rank = 0 if cause.returncode is None else cause.rank
-        return Exited(self.handle, cause.returncode, cause.oom_killed, rank if self.ranks > 1 else None, cause.lost)
+        return Exited(
+            self.handle,
+            cause.returncode,
+            cause.oom_killed,
+            rank if self.ranks > 1 else None,
+            cause.lost,
+        )
 
 
 def new_secret() -> str:
@@ -140,7 +158,8 @@ def start(
     added: Mapping[str, str | None],
     template: WorkerTemplate | None = None,
 ) -> RankGroup[WorkerProcess]:
-    """Start every rank of an attempt, each with a token below ``token``. :raises OSError: no rank is left.
+    """Start every rank of an attempt, each with a token below ``token``. :raises OSError: no rank
+    is left.
 
     :param template: see :func:`orchestrator.executors.process.start`.
     """
@@ -150,7 +169,11 @@ def start(
     try:
         for rank in range(launch.ranks):
             rank_token = f"{token}/{rank}" if launch.ranks > 1 else token
-            started.append(process.start(command, launch, rank, token=rank_token, added=added, template=template))
+            started.append(
+                process.start(
+                    command, launch, rank, token=rank_token, added=added, template=template
+                )
+            )
     except BaseException:
         for worker in started:
             worker.kill()
@@ -159,5 +182,7 @@ def start(
         raise
     first = started[0]
     return RankGroup(
-        handle=Handle(launch.job_id, launch.number, first.pid, first.pid_start), ranks=launch.ranks, running=started
+        handle=Handle(launch.job_id, launch.number, first.pid, first.pid_start),
+        ranks=launch.ranks,
+        running=started,
     )

@@ -1,7 +1,9 @@
-"""The template process: it has imported what workers import, and forks one on order, in milliseconds.
+"""The template process: it has imported what workers import, and forks one on order, in
+milliseconds.
 
-A forked worker is a child of this process, as one that is exec'ed: it is watched, killed and reaped in the same way,
-and lives on when its template is killed. An order that is not carried out leaves no process, and says why.
+A forked worker is a child of this process, as one that is exec'ed: it is watched, killed and reaped
+in the same way, and lives on when its template is killed. An order that is not carried out leaves
+no process, and says why.
 """
 
 from __future__ import annotations
@@ -30,14 +32,17 @@ TEMPLATE_COMMAND = (sys.executable, "-m", "orchestrator.worker.template")
 TOKEN_BYTES = 512
 """Length of the template's token, in whose place a forked worker writes its own."""
 IMPORT_PATIENCE_S = 60.0
-"""How long launches wait for a template that imports its packages; after that, workers are exec'ed until it has.
+"""How long launches wait for a template that imports its packages; after that, workers are exec'ed
+until it has.
 
-They wait because an exec'ed worker would make the same imports, which take at least as long beside those of the
-template. The limit is for imports that hang."""
+They wait because an exec'ed worker would make the same imports, which take at least as long beside
+those of the template. The limit is for imports that hang."""
 FORK_PATIENCE_S = 2.0
-"""A template that does not fork a worker within this time is replaced: a fork takes some 8 ms of an idle core."""
+"""A template that does not fork a worker within this time is replaced: a fork takes some 8 ms of an
+idle core."""
 KILL_PATIENCE_S = 2.0
-"""How long the end of a killed process is waited for; one that waits for a file system that hangs does not end."""
+"""How long the end of a killed process is waited for; one that waits for a file system that hangs
+does not end."""
 MOST_FAILURES = 3
 """After so many failures in a row, or hangs altogether, no further template is started."""
 CHUNK = 1 << 16
@@ -47,7 +52,8 @@ ANY_LAUNCH = Launch(job_id="", number=0, job_dir=Path("/"), cpus=(), gpus=(), th
 
 @dataclass(slots=True, kw_only=True)
 class WorkerTemplate:
-    """Starts the template process when it is first needed, and again when it was lost; it ends with this process.
+    """Starts the template process when it is first needed, and again when it was lost; it ends with
+    this process.
 
     :param command: the command of the template, to which the number of its socket is appended.
     :param token: of this supervisor; every process with it is killed when the supervisor is gone.
@@ -71,22 +77,31 @@ class WorkerTemplate:
     """Why no template is started any more."""
 
     def prepare(self, added: Mapping[str, str | None]) -> bool:
-        """Start a template where there is none. Returns at once whether :meth:`fork` would not wait for its imports.
+        """Start a template where there is none. Returns at once whether :meth:`fork` would not wait
+        for its imports.
 
         :param added: variables set in its environment; None removes one.
         """
-        self._look_for(process.worker_environment(ANY_LAUNCH, 0, channel=None, token=self.token, added=added))
+        self._look_for(
+            process.worker_environment(ANY_LAUNCH, 0, channel=None, token=self.token, added=added)
+        )
         return self._is_ready or self._refused is not None or time.monotonic() >= self._wait_until
 
     def wait(self, timeout_s: float) -> None:
-        """Until the template has imported its packages, or has ended; where none imports, for the whole time."""
+        """Until the template has imported its packages, or has ended; where none imports, for the
+        whole time.
+        """
         awaited = [] if self._control is None or self._is_ready else [self._control]
         select.select(awaited, [], [], timeout_s)
 
-    def fork(self, launch: Launch, log: IO[bytes], *, token: str, added: Mapping[str, str | None]) -> Started | str:
-        """Fork a worker, which then waits for a byte on its channel. Returns why it has to be exec'ed, if it has to.
+    def fork(
+        self, launch: Launch, log: IO[bytes], *, token: str, added: Mapping[str, str | None]
+    ) -> Started | str:
+        """Fork a worker, which then waits for a byte on its channel. Returns why it has to be
+        exec'ed, if it has to.
 
-        Where :meth:`prepare` was not called before, it waits until the template has imported its packages.
+        Where :meth:`prepare` was not called before, it waits until the template has imported its
+        packages.
         """
         variables = process.worker_environment(launch, 0, channel=None, token=token, added=added)
         if (why := self._why_not(variables)) is not None:
@@ -124,7 +139,9 @@ class WorkerTemplate:
         return "the process that was forked has ended or hangs"
 
     def take_kills(self) -> int:
-        """Number of templates that others have killed since the last call, as the kernel does when memory runs out."""
+        """Number of templates that others have killed since the last call, as the kernel does when
+        memory runs out.
+        """
         if self._popen is not None and process.has_ended(self._popen.pid):
             self._lost()
         kills, self._kills = self._kills, 0
@@ -136,7 +153,9 @@ class WorkerTemplate:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # the next process that is started reaps it
+        with contextlib.suppress(
+            subprocess.TimeoutExpired
+        ):  # the next process that is started reaps it
             self._popen.wait(KILL_PATIENCE_S)
         _reap(-self._popen.pid)  # workers that were forked and have no session yet
         self._control.close()
@@ -144,7 +163,9 @@ class WorkerTemplate:
         self._is_ready = False
 
     def _why_not(self, variables: Mapping[str, str]) -> str | None:
-        """Why no worker can be forked now; starts a template where there is none, and waits for its imports."""
+        """Why no worker can be forked now; starts a template where there is none, and waits for its
+        imports.
+        """
         self._look_for(variables)
         if self._control is not None and not self._is_ready:
             self.wait(max(0.0, self._wait_until - time.monotonic()))
@@ -154,10 +175,16 @@ class WorkerTemplate:
         if self._is_ready:
             return None
         is_lost = self._control is None
-        return "the template process has ended" if is_lost else "the template process is still importing its packages"
+        return (
+            "the template process has ended"
+            if is_lost
+            else "the template process is still importing its packages"
+        )
 
     def _look_for(self, variables: Mapping[str, str]) -> None:
-        """Start a template where there is none, and take note of its answer if it has imported its packages."""
+        """Start a template where there is none, and take note of its answer if it has imported its
+        packages.
+        """
         if self._popen is None:
             if self._refused is None:
                 self._start(variables)
@@ -219,7 +246,8 @@ class WorkerTemplate:
 
 
 def _answer(channel: socket.socket) -> tuple[ForkAnswer | None, bool]:
-    """The last answer of template or worker on the channel of a worker, None if there is none; and whether more is due.
+    """The last answer of template or worker on the channel of a worker, None if there is none; and
+    whether more is due.
 
     More is due when the worker was not ready in time, though neither has ended.
     """
@@ -240,7 +268,9 @@ def _answer(channel: socket.socket) -> tuple[ForkAnswer | None, bool]:
 
 
 def _reap(target: int) -> None:
-    """Reap a child that was killed, or with a negative number those of a process group, as far as they end in time."""
+    """Reap a child that was killed, or with a negative number those of a process group, as far as
+    they end in time.
+    """
     until = time.monotonic() + KILL_PATIENCE_S
     with contextlib.suppress(ChildProcessError):  # there is none any more
         while time.monotonic() < until:

@@ -1,7 +1,7 @@
 """Enters new jobs into an experiment that runs, from a process other than its supervisor.
 
-Robots go to the directories of their jobs first. Then the jobs and a request to take them are entered into the ledger,
-in one transaction. Whatever was done before that counts as not done.
+Robots go to the directories of their jobs first. Then the jobs and a request to take them are
+entered into the ledger, in one transaction. Whatever was done before that counts as not done.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def examine(
     at_once: int = 1,
     watch: preflight.Watch = lambda *_: None,
 ) -> dict[str, JobVerdict]:
-    """Examine the robots of the jobs, from copies in a folder of their own; see :func:`preflight.examine`."""
+    """Examine the robots of the jobs, from copies in a folder of their own; see
+    :func:`preflight.examine`.
+    """
     shutil.rmtree(paths.searching, ignore_errors=True)
     paths.searching.mkdir(parents=True)
     return preflight.examine(new, staging=paths.searching, at_once=at_once, kept=kept, watch=watch)
@@ -45,7 +47,9 @@ def put_robots(paths: RunPaths, new: Sequence[Job], verdicts: Mapping[str, JobVe
 
 
 def enter(ledger: Ledger, new: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> None:
-    """Enter the jobs into the open transaction of ``ledger``, behind those that it has; the invalid ones FAILED."""
+    """Enter the jobs into the open transaction of ``ledger``, behind those that it has; the invalid
+    ones FAILED.
+    """
     for position, job in enumerate(new, search_events.jobs_count(ledger)):
         verdict = verdicts[job.job_id]
         ledger.put_jobs([(position, examined(job, verdict), verdict.robot_hash)])

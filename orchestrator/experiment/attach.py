@@ -22,7 +22,8 @@ LOOK_EVERY_S = 0.25
 """How late the end of the supervisor may be noticed."""
 READ_EVERY_S = 1.0
 READ_SHARE = 0.05
-"""At most this share of the time goes into reading the ledger, which takes long where there are many jobs."""
+"""At most this share of the time goes into reading the ledger, which takes long where there are
+many jobs."""
 KILLED = "the supervisor was killed, or its machine restarted"
 REMOVED = "the run directory has been removed or renamed, so its end is not known"
 TIMED_OUT = 124
@@ -50,7 +51,9 @@ def watched(run_dir: Path) -> tuple[RunPaths, LockHolder | None]:
     control.refuse_benchmark(paths)
     holder = _current_holder(paths)
     if holder is None and run_end.read(paths) is None and not paths.ledger.exists():
-        raise RunDirError(f"{run_dir}: no supervisor is running, and none has planned jobs here; nothing to follow")
+        raise RunDirError(
+            f"{run_dir}: no supervisor is running, and none has planned jobs here; nothing to follow"
+        )
     return paths, holder
 
 
@@ -58,7 +61,9 @@ def _current_holder(paths: RunPaths) -> LockHolder | None:
     """:raises RunDirError: the lock names a process that does not run."""
     holder = run_directory.holder(paths)
     patience = time.monotonic() + control.UNKNOWN_S
-    while holder is not None and not holder.is_current:  # it has just taken the lock, and writes its name
+    while (
+        holder is not None and not holder.is_current
+    ):  # it has just taken the lock, and writes its name
         if time.monotonic() > patience:
             what = f"is locked, but the process that its lock names does not run here ({holder})"
             advice = f"It may run in another container, or be left over. `status {paths.root}` shows the jobs"
@@ -68,10 +73,14 @@ def _current_holder(paths: RunPaths) -> LockHolder | None:
     return holder
 
 
-def follow(paths: RunPaths, holder: LockHolder | None, until: float = math.inf) -> Iterator[Snapshot]:
-    """What the ledger shows, as often as it may be read; for the last time after the end of ``holder``.
+def follow(
+    paths: RunPaths, holder: LockHolder | None, until: float = math.inf
+) -> Iterator[Snapshot]:
+    """What the ledger shows, as often as it may be read; for the last time after the end of
+    ``holder``.
 
-    :param until: a moment of :func:`time.monotonic`, from which on a reading is not waited for any longer.
+    :param until: a moment of :func:`time.monotonic`, from which on a reading is not waited for any
+        longer.
     :raises LedgerBusyError: the ledger is locked, also at ``until``.
     """
     while True:
@@ -84,7 +93,10 @@ def follow(paths: RunPaths, holder: LockHolder | None, until: float = math.inf) 
             if time.monotonic() >= until:
                 raise
             continue
-        except (LedgerError, RunDirError):  # it was moved away or replaced: `--fresh`, `--rebuild-ledger`
+        except (
+            LedgerError,
+            RunDirError,
+        ):  # it was moved away or replaced: `--fresh`, `--rebuild-ledger`
             if not is_over and run_directory.holder(paths) == holder:
                 raise
             return
@@ -105,8 +117,14 @@ def end_of(paths: RunPaths, holder: LockHolder | None, rows: Sequence[SummaryRow
     if end is not None and (holder is None or end.holder == holder.key):
         return end
     if holder is None and end is None and _are_over(rows):  # an earlier version records no end
-        return RunEnd(holder="", exit_code=control.exit_code(rows), message="", ended_at=time.time())
-    message = f"{KILLED}. {resume.how(paths, left_batch_jobs.of(paths))}" if paths.root.exists() else REMOVED
+        return RunEnd(
+            holder="", exit_code=control.exit_code(rows), message="", ended_at=time.time()
+        )
+    message = (
+        f"{KILLED}. {resume.how(paths, left_batch_jobs.of(paths))}"
+        if paths.root.exists()
+        else REMOVED
+    )
     return RunEnd(holder="", exit_code=1, message=f"{paths.root}: {message}", ended_at=time.time())
 
 
@@ -142,7 +160,9 @@ def _are_over(rows: Sequence[SummaryRow]) -> bool:
 
 
 def changes(before: Snapshot, now: Snapshot) -> Iterator[tuple[SummaryRow, str, str]]:
-    """What happened between two readings, in the order of the job file: the job, the kind of event, a message."""
+    """What happened between two readings, in the order of the job file: the job, the kind of event,
+    a message.
+    """
     earlier = {row["job_id"]: row for row in before.rows}
     for row in now.rows:
         old = earlier.get(row["job_id"])

@@ -1,7 +1,8 @@
-"""Functions of a Python program that are called while its experiment runs: for every job that ends, and for progress.
+"""Functions of a Python program that are called while its experiment runs: for every job that ends,
+and for progress.
 
-They are called in the thread that runs the supervisor, between two turns of its loop. While one runs, jobs train on,
-but nothing is launched, recorded or retried.
+They are called in the thread that runs the supervisor, between two turns of its loop. While one
+runs, jobs train on, but nothing is launched, recorded or retried.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ class JobProgress:
 
     job_id: str
     xml: str | None
-    """The robot's file, or ``"xmls[3]"`` where it was given as MJCF text or ``MjSpec``; None without a robot."""
+    """The robot's file, or ``"xmls[3]"`` where it was given as MJCF text or ``MjSpec``; None
+    without a robot."""
     index: int | None = None
-    """Position of the robot in ``xmls``, as :attr:`Result.index`; None in :func:`orchestrator.run`."""
+    """Position of the robot in ``xmls``, as :attr:`Result.index`; None in
+    :func:`orchestrator.run`."""
     seed: int
     phase: str
     """``"starting"``, ``"training"``, ``"evaluating"`` or ``"stopping"``."""
@@ -67,7 +70,8 @@ class ExperimentProgress:
 class CallbackReporter:
     """Passes events on, and calls the functions of the program that started the experiment.
 
-    An exception in one of them stops the experiment as Ctrl-C does, and is raised when every worker has exited.
+    An exception in one of them stops the experiment as Ctrl-C does, and is raised when every worker
+    has exited.
     """
 
     on_end: Callable[[SummaryRow], object] | None = None
@@ -84,7 +88,9 @@ class CallbackReporter:
     _ledger: Ledger | None = field(default=None, init=False)
     _request_stop: Callable[[str], None] | None = field(default=None, init=False)
 
-    def begin(self, rows: Sequence[JobRow], ledger: Ledger, request_stop: Callable[[str], None]) -> None:
+    def begin(
+        self, rows: Sequence[JobRow], ledger: Ledger, request_stop: Callable[[str], None]
+    ) -> None:
         """The supervisor is about to run. :param rows: the jobs as it finds them."""
         self._ledger, self._request_stop = ledger, request_stop
         self._ended.update((row.job_id, None) for row in rows if row.state.name in TERMINAL)
@@ -102,8 +108,16 @@ class CallbackReporter:
             self._next_progress = time.monotonic() + PROGRESS_EVERY_S
 
     def report_ended(self, most: float = math.inf) -> None:
-        """Call ``on_end`` for jobs that have ended. :param most: so many; the loop goes on between two of them."""
-        while most > 0 and self._ended and self.on_end is not None and self._ledger is not None and self.error is None:
+        """Call ``on_end`` for jobs that have ended. :param most: so many; the loop goes on between
+        two of them.
+        """
+        while (
+            most > 0
+            and self._ended
+            and self.on_end is not None
+            and self._ledger is not None
+            and self.error is None
+        ):
             most -= 1
             job_id = next(iter(self._ended))
             try:

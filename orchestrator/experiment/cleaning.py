@@ -1,8 +1,9 @@
 """`clean`: removes from a run directory what nothing needs any more.
 
-Everything is recognised by its name and place; what is not known is left, and no symbolic link is followed or removed.
-What `report`, `verify`, `play`, `retry` and resuming need stays: the policy and the newest checkpoint of every job,
-all tables, all exit records, and the log of the last attempt.
+Everything is recognised by its name and place; what is not known is left, and no symbolic link is
+followed or removed. What `report`, `verify`, `play`, `retry` and resuming need stays: the policy
+and the newest checkpoint of every job, all tables, all exit records, and the log of the last
+attempt.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class Cleaned:
 def clean(run_dir: Path, *, dry_run: bool) -> Cleaned:
     """Find what is not needed any more and, unless ``dry_run``, remove it.
 
-    :raises UsageError: not a run directory, held by a supervisor, batch jobs may still train it, or its ledger cannot
-        be read.
+    :raises UsageError: not a run directory, held by a supervisor, batch jobs may still train it, or
+        its ledger cannot be read.
     """
     run_directory.existing(run_dir)
     with run_directory.claim(run_dir) as paths:
@@ -70,7 +71,9 @@ def clean(run_dir: Path, *, dry_run: bool) -> Cleaned:
         leftovers = [*_former(paths), *_replaced(paths)]
         shown = previews.shown(paths)
         for row in rows:
-            leftovers += _of_job(paths.job(row.job_id), row, is_shown=shown is None or row.job_id in shown)
+            leftovers += _of_job(
+                paths.job(row.job_id), row, is_shown=shown is None or row.job_id in shown
+            )
         problems = [] if dry_run else [problem for problem in map(_remove, leftovers) if problem]
     return Cleaned(run_dir=run_dir, leftovers=leftovers, is_removed=not dry_run, problems=problems)
 
@@ -97,7 +100,9 @@ def _replaced(paths: RunPaths) -> Iterator[Leftover]:
 
 def _of_job(job: JobPaths, row: JobRow, *, is_shown: bool) -> Iterator[Leftover]:
     """:param is_shown: False where a search has ended, and pages do not show the job by itself."""
-    is_drawn = row.state.name not in TERMINAL or (row.state.name == "SUCCEEDED" and row.preview and is_shown)
+    is_drawn = row.state.name not in TERMINAL or (
+        row.state.name == "SUCCEEDED" and row.preview and is_shown
+    )
     for entry in _entries(job.root):
         path = Path(entry.path)
         if path == job.robot_altered and entry.is_dir(follow_symlinks=False):
@@ -106,7 +111,9 @@ def _of_job(job: JobPaths, row: JobRow, *, is_shown: bool) -> Iterator[Leftover]
             yield _leftover(TABLES, path)
         elif path == job.moment and entry.is_file(follow_symlinks=False) and not is_drawn:
             yield _leftover(POSES, path)
-    files = sorted(entry.name for entry in _entries(job.checkpoints) if entry.is_file(follow_symlinks=False))
+    files = sorted(
+        entry.name for entry in _entries(job.checkpoints) if entry.is_file(follow_symlinks=False)
+    )
     whole = [name for name in files if CHECKPOINT.fullmatch(name)]
     is_done = row.state.name == "SUCCEEDED" and job.model.is_file()
     for name in files:
@@ -122,7 +129,9 @@ def _of_job(job: JobPaths, row: JobRow, *, is_shown: bool) -> Iterator[Leftover]
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What is in ``folder``, by name; nothing if it is missing, or reached over a symbolic link below the root."""
+    """What is in ``folder``, by name; nothing if it is missing, or reached over a symbolic link
+    below the root.
+    """
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             return []

@@ -1,4 +1,6 @@
-"""Commands on a run directory from another process: look at it, and send requests to its supervisor."""
+"""Commands on a run directory from another process: look at it, and send requests to its
+supervisor.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class JobCommand:
 COMMANDS: Mapping[JobVerb, JobCommand] = {
     "cancel": JobCommand(from_states=("PENDING", "RUNNING", "PAUSED"), past="cancelled"),
     "retry": JobCommand(
-        from_states=("FAILED", "CANCELLED"), past="retried", nothing="no job has failed or been cancelled"
+        from_states=("FAILED", "CANCELLED"),
+        past="retried",
+        nothing="no job has failed or been cancelled",
     ),
     "pause": JobCommand(from_states=("PENDING", "RUNNING"), past="paused"),
     "resume": JobCommand(from_states=("PAUSED",), past="resumed", nothing="no job is paused"),
@@ -60,11 +64,14 @@ class Snapshot:
     rows: Sequence[SummaryRow]
     holder: LockHolder | None
     written: float | None = None
-    """When the rows were written to ``summary.json``, which they are from if the supervisor runs on another host."""
+    """When the rows were written to ``summary.json``, which they are from if the supervisor runs on
+    another host."""
     live: LiveFacts | None = None
-    """What the supervisor reports beside the ledger; None where none runs, or an earlier version of this program."""
+    """What the supervisor reports beside the ledger; None where none runs, or an earlier version of
+    this program."""
     free_disk_asked: Mapping[str, int] | None = None
-    """MiB of each PENDING job, while jobs wait for disk space; None where that is not known (on another host)."""
+    """MiB of each PENDING job, while jobs wait for disk space; None where that is not known (on
+    another host)."""
 
     goals: Mapping[str, int] = field(default_factory=dict)
     """env_steps at which running and queued jobs pause at a rung, by ``job_id``."""
@@ -80,10 +87,14 @@ class Snapshot:
     @property
     def over(self) -> bool:
         have_ended = bool(self.rows) and all(row["state"] in TERMINAL for row in self.rows)
-        return self.holder is None or (have_ended and self.standing != "underway")  # a search may make new jobs
+        return self.holder is None or (
+            have_ended and self.standing != "underway"
+        )  # a search may make new jobs
 
     def facts(self) -> list[dict[str, Any]]:
-        """The rows as JSON objects; while a supervisor runs, with what it reports beside the ledger."""
+        """The rows as JSON objects; while a supervisor runs, with what it reports beside the
+        ledger.
+        """
         return [{**row, **self._live_facts(row)} for row in self.rows]
 
     def _live_facts(self, row: SummaryRow) -> dict[str, Any]:
@@ -102,7 +113,8 @@ class Snapshot:
 
 
 def status(run_dir: Path) -> Snapshot:
-    """What the files of a run directory say, read as of now: without a supervisor no job is RUNNING.
+    """What the files of a run directory say, read as of now: without a supervisor no job is
+    RUNNING.
 
     :raises UsageError: it is not a run directory, or its ledger is damaged.
     """
@@ -112,7 +124,9 @@ def status(run_dir: Path) -> Snapshot:
     if holder is not None and holder.is_elsewhere:
         rows, written = summary.read(paths)
         live = live_facts.read(paths, holder.key)
-        return Snapshot(paths=paths, rows=_as_of_now(rows, holder), holder=holder, written=written, live=live)
+        return Snapshot(
+            paths=paths, rows=_as_of_now(rows, holder), holder=holder, written=written, live=live
+        )
     if holder is not None and not paths.ledger.exists():
         return Snapshot(paths=paths, rows=[], holder=holder)  # it examines the robots first
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
@@ -120,11 +134,17 @@ def status(run_dir: Path) -> Snapshot:
         return replace(taken(ledger, paths, holder, rows), rows=_as_of_now(rows, holder))
 
 
-def taken(ledger: Ledger, paths: RunPaths, holder: LockHolder | None, rows: Sequence[SummaryRow]) -> Snapshot:
-    """The snapshot of a run directory whose ledger is on this host. :param rows: of the ledger, as they are there."""
+def taken(
+    ledger: Ledger, paths: RunPaths, holder: LockHolder | None, rows: Sequence[SummaryRow]
+) -> Snapshot:
+    """The snapshot of a run directory whose ledger is on this host. :param rows: of the ledger, as
+    they are there.
+    """
     is_left_running = holder is None and any(row["state"] == "RUNNING" for row in rows)
     live = None if holder is None else live_facts.read(paths, holder.key)
-    asked = ledger.free_disk_asked() if live is not None and live.waiting_from_mib is not None else None
+    asked = (
+        ledger.free_disk_asked() if live is not None and live.waiting_from_mib is not None else None
+    )
     return Snapshot(
         paths=paths,
         rows=rows,
@@ -138,7 +158,9 @@ def taken(ledger: Ledger, paths: RunPaths, holder: LockHolder | None, rows: Sequ
 
 
 def _as_of_now(rows: list[SummaryRow], holder: LockHolder | None) -> list[SummaryRow]:
-    """The time of running jobs counts up to now; jobs that a supervisor left RUNNING when it was killed are PENDING."""
+    """The time of running jobs counts up to now; jobs that a supervisor left RUNNING when it was
+    killed are PENDING.
+    """
     now = time.time()
     for row in rows:
         if row["state"] == "RUNNING" and holder is None:
@@ -151,7 +173,8 @@ def _as_of_now(rows: list[SummaryRow], holder: LockHolder | None) -> list[Summar
 def exit_code(rows: Iterable[SummaryRow]) -> int:
     """Like that of `run`.
 
-    0: all jobs SUCCEEDED. 1: some FAILED or are CANCELLED. 130: none of these, but jobs run, wait or are paused.
+    0: all jobs SUCCEEDED. 1: some FAILED or are CANCELLED. 130: none of these, but jobs run, wait
+    or are paused.
     """
     states = {row["state"] for row in rows if row["cause"] != Cause.RUNG}
     if states & {"FAILED", "CANCELLED"}:
@@ -160,7 +183,8 @@ def exit_code(rows: Iterable[SummaryRow]) -> int:
 
 
 def find(run_dir: Path, job: str) -> JobPaths:
-    """The directory of the one job that has the id ``job``, begins with it or matches it as a pattern.
+    """The directory of the one job that has the id ``job``, begins with it or matches it as a
+    pattern.
 
     :raises UsageError: there is no such job or there are several, or it has not been launched yet.
     """
@@ -168,7 +192,9 @@ def find(run_dir: Path, job: str) -> JobPaths:
     (job_id,) = resolve(snapshot, [job], one=True)
     paths = snapshot.paths.job(job_id)
     if not paths.spec.exists():
-        raise UsageError(f"{run_dir}: {job_id} has not been launched yet ({row_of(snapshot, job_id)['state']})")
+        raise UsageError(
+            f"{run_dir}: {job_id} has not been launched yet ({row_of(snapshot, job_id)['state']})"
+        )
     return paths
 
 
@@ -199,14 +225,20 @@ def _ask_to_stop(paths: RunPaths, holder: LockHolder, *, now: bool) -> str:
             return f"{run_dir}: no supervisor is running; nothing to stop"
         if not holder.is_elsewhere:
             return f"{run_dir}: asked its supervisor ({holder}), which examines the robots, to stop"
-        how = "kill its workers now" if now else "stop or, if it is stopping already, to kill its workers"
+        how = (
+            "kill its workers now"
+            if now
+            else "stop or, if it is stopping already, to kill its workers"
+        )
         return f"{run_dir}: asked its supervisor ({holder}) on another host to {how}"
     file = paths.ledger.stat()
     with run_directory.opened_ledger(paths) as ledger:
         is_stopping = ledger.is_stopping(holder.key)
         ledger.add_requests([request] * (2 if now else 1))
     if not (paths.ledger.exists() and os.path.samestat(file, paths.ledger.stat())):
-        return stop(run_dir, [], now=now)  # `--fresh` or `--rebuild-ledger` has replaced it just now
+        return stop(
+            run_dir, [], now=now
+        )  # `--fresh` or `--rebuild-ledger` has replaced it just now
     if not (now or is_stopping):
         return f"{run_dir}: asked its supervisor ({holder}) to stop; workers save a checkpoint and exit"
     already = "was stopping already and " if is_stopping else ""
@@ -215,14 +247,17 @@ def _ask_to_stop(paths: RunPaths, holder: LockHolder, *, now: bool) -> str:
 
 
 def ready_holder(paths: RunPaths) -> LockHolder | None:
-    """The supervisor that holds the run directory, once it is known and reads requests; None when none does.
+    """The supervisor that holds the run directory, once it is known and reads requests; None when
+    none does.
 
     :raises UsageError: it is a benchmark, which reads none.
     """
     refuse_benchmark(paths)
     patience = time.monotonic() + UNKNOWN_S
     while (holder := run_directory.holder(paths)) is not None:
-        listens = holder.is_elsewhere or paths.ledger.exists() or paths.staging.exists()  # the last while it examines
+        listens = (
+            holder.is_elsewhere or paths.ledger.exists() or paths.staging.exists()
+        )  # the last while it examines
         if listens and (holder.is_current or time.monotonic() > patience):
             return holder
         time.sleep(LOOK_EVERY_S)  # it has just taken the lock
@@ -230,10 +265,14 @@ def ready_holder(paths: RunPaths) -> LockHolder | None:
 
 
 def refuse_benchmark(paths: RunPaths) -> None:
-    """:raises UsageError: it is the directory of a benchmark, which has no jobs to show or to follow."""
+    """:raises UsageError: it is the directory of a benchmark, which has no jobs to show or to
+    follow.
+    """
     if paths.bench.exists() and not paths.ledger.exists():
         advice = f"`report {paths.root}` shows it when it has ended; Ctrl-C where it runs stops it"
-        raise UsageError(f"{paths.root}: this is a benchmark, which has no jobs of an experiment; {advice}")
+        raise UsageError(
+            f"{paths.root}: this is a benchmark, which has no jobs of an experiment; {advice}"
+        )
 
 
 def refuse_if_only_videos(paths: RunPaths, holder: LockHolder) -> None:
@@ -245,14 +284,18 @@ def refuse_if_only_videos(paths: RunPaths, holder: LockHolder) -> None:
 
 
 def wait_for_end(run_dir: Path) -> str:
-    """Return when the supervisor that runs now and its batch jobs, if it has any, have ended, with a message."""
+    """Return when the supervisor that runs now and its batch jobs, if it has any, have ended, with
+    a message.
+    """
     paths = RunPaths(run_dir)  # perhaps it is removed by now: nothing was launched
     holder = now = run_directory.holder(paths)
     while now is not None and now == holder:
         time.sleep(FOLLOW_EVERY_S)
         now = run_directory.holder(paths)
     have_ended = left_batch_jobs.wait_for_end(paths)
-    return f"{run_dir}: its supervisor has ended{', and so have its batch jobs' if have_ended else ''}"
+    return (
+        f"{run_dir}: its supervisor has ended{', and so have its batch jobs' if have_ended else ''}"
+    )
 
 
 def set_max_parallel(run_dir: Path, jobs_at_once: int) -> str:
@@ -263,16 +306,21 @@ def set_max_parallel(run_dir: Path, jobs_at_once: int) -> str:
     paths = run_directory.existing(run_dir)
     if (holder := ready_holder(paths)) is None:
         advice = "`run --max-parallel` and max_parallel in the job file are for the next run"
-        raise UsageError(f"{run_dir}: no supervisor is running, whose settings could be changed; {advice}")
+        raise UsageError(
+            f"{run_dir}: no supervisor is running, whose settings could be changed; {advice}"
+        )
     if not (holder.is_elsewhere or paths.ledger.exists()):
-        raise UsageError(f"{run_dir}: its supervisor ({holder}) still examines the robots; call `set` again later")
+        raise UsageError(
+            f"{run_dir}: its supervisor ({holder}) still examines the robots; call `set` again later"
+        )
     _request(paths, holder, [Request(verb="set", job_id=f"max_parallel={jobs_at_once}")])
     limits = "as far as its slots allow, and until it ends"
     return f"{run_dir}: asked its supervisor ({holder}) to run up to {count(jobs_at_once, 'job')} at once, {limits}"
 
 
 def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
-    """Cancel or pause ``jobs``, or queue them, or all, again: those that have failed, or are cancelled or paused.
+    """Cancel or pause ``jobs``, or queue them, or all, again: those that have failed, or are
+    cancelled or paused.
 
     Returns a message saying what was done.
 
@@ -286,24 +334,36 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
 
     named = resolve(snapshot, jobs, fits=fits) if jobs else [row["job_id"] for row in snapshot.rows]
     states = {job_id: _standing(row_of(snapshot, job_id), verb) for job_id in named}
-    if verb == "retry" and (invalid := [id_ for id_ in named if row_of(snapshot, id_)["cause"] == Cause.INVALID]):
+    if verb == "retry" and (
+        invalid := [id_ for id_ in named if row_of(snapshot, id_)["cause"] == Cause.INVALID]
+    ):
         named = [job_id for job_id in named if job_id not in invalid]
         if jobs or not any(states[job_id] in command.from_states for job_id in named):
             advice = "correct what `status` says and run the job file; points of a search are not examined again"
-            raise UsageError(f"{run_dir}: invalid, and never launched: {listed(invalid, NAMES_SHOWN)}; {advice}")
+            raise UsageError(
+                f"{run_dir}: invalid, and never launched: {listed(invalid, NAMES_SHOWN)}; {advice}"
+            )
     chosen = [job_id for job_id in named if states[job_id] in command.from_states]
     if jobs and len(chosen) < len(named):
-        wrong = ", ".join(f"{job_id} is {states[job_id]}" for job_id in named if job_id not in chosen)
+        wrong = ", ".join(
+            f"{job_id} is {states[job_id]}" for job_id in named if job_id not in chosen
+        )
         only = " or ".join(command.from_states)
         raise UsageError(f"{run_dir}: {wrong}; only jobs that are {only} can be {command.past}")
     if not chosen:
         return f"{run_dir}: {command.nothing}; nothing to {verb}"
     if snapshot.holder is not None:
-        _request(snapshot.paths, snapshot.holder, [Request(verb=verb, job_id=job_id) for job_id in chosen])
+        _request(
+            snapshot.paths,
+            snapshot.holder,
+            [Request(verb=verb, job_id=job_id) for job_id in chosen],
+        )
         return f"{run_dir}: asked its supervisor to {verb} {_these(chosen)}"
     moved = _moved(run_dir, chosen, verb)
     if ended := [job_id for job_id in chosen if job_id not in moved]:
-        raise UsageError(f"{run_dir}: had ended already, and cannot be {command.past}: {_these(ended)}")
+        raise UsageError(
+            f"{run_dir}: had ended already, and cannot be {command.past}: {_these(ended)}"
+        )
     if verb == "cancel":
         return f"{run_dir}: cancelled {_these(chosen)}"
     if verb == "pause":
@@ -330,9 +390,12 @@ def _these(jobs: Sequence[str]) -> str:
 
 
 def _moved(run_dir: Path, chosen: Sequence[str], verb: JobVerb) -> list[str]:
-    """As :func:`move_jobs`, with the run directory locked; root does it as the user to whom it belongs."""
+    """As :func:`move_jobs`, with the run directory locked; root does it as the user to whom it
+    belongs.
+    """
     if (owner := done_by_owner.owner_if_not_root(run_dir)) is not None:
-        # Before, as root: the owner's process can neither import what asks Slurm nor count on its commands.
+        # Before, as root: the owner's process can neither import what asks Slurm nor count on its
+        # commands.
         _refuse_what_trains(RunPaths(run_dir), chosen, verb)
 
         def claim_and_move() -> list[str]:
@@ -346,14 +409,17 @@ def _moved(run_dir: Path, chosen: Sequence[str], verb: JobVerb) -> list[str]:
 
 
 def _refuse_what_trains(paths: RunPaths, chosen: Sequence[str], verb: JobVerb) -> None:
-    """:raises RunDirError: batch jobs may still train one of ``chosen`` that is not to be trained."""
+    """:raises RunDirError: batch jobs may still train one of ``chosen`` that is not to be
+    trained.
+    """
     if verb in ("cancel", "pause") and (running := _left_running(paths, chosen)):
         deed = f"{_these(running)} cannot be {COMMANDS[verb].past}: nobody would end what trains"
         left_batch_jobs.refuse_beside(paths, deed)
 
 
 def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> list[str]:
-    """Move jobs in the ledger while no supervisor runs. Returns those that were in a state from which they may move.
+    """Move jobs in the ledger while no supervisor runs. Returns those that were in a state from
+    which they may move.
 
     :param chosen: None for all.
     """
@@ -362,11 +428,15 @@ def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> l
     try:
         for row in ledger.jobs():
             job_id = row.job_id
-            if (chosen is not None and job_id not in chosen) or row.state.name not in COMMANDS[verb].from_states:
+            if (chosen is not None and job_id not in chosen) or row.state.name not in COMMANDS[
+                verb
+            ].from_states:
                 continue
             if isinstance(row.state, Running):  # as its supervisor has left it when it died
                 ledger.note(verb, job_id)
-                if isinstance(recovery.settle(row, paths, ledger, SilentReporter()).state, Paused | Cancelled):
+                if isinstance(
+                    recovery.settle(row, paths, ledger, SilentReporter()).state, Paused | Cancelled
+                ):
                     moved.append(job_id)
             else:
                 ledger.set_state(job_id, move(job_id, row.state, _next(verb, row.state)))
@@ -408,11 +478,17 @@ def row_of(snapshot: Snapshot, job_id: str) -> SummaryRow:
 
 
 def resolve(
-    snapshot: Snapshot, names: Sequence[str], *, fits: Callable[[SummaryRow], bool] = lambda _: True, one: bool = False
+    snapshot: Snapshot,
+    names: Sequence[str],
+    *,
+    fits: Callable[[SummaryRow], bool] = lambda _: True,
+    one: bool = False,
 ) -> list[str]:
-    """The job ids that ``names`` are, that begin with them, or that match them as patterns, each once.
+    """The job ids that ``names`` are, that begin with them, or that match them as patterns, each
+    once.
 
-    :param fits: of several jobs that match a pattern, those are taken; all of them where it is true for none.
+    :param fits: of several jobs that match a pattern, those are taken; all of them where it is true
+        for none.
     :param one: whether a pattern, too, may match a single job only.
     :raises UsageError: no job fits a name, or several fit one that may have a single one.
     """
@@ -425,10 +501,18 @@ def resolve(
     for name in names:
         matches, may_be_several = matching(name, job_ids), is_pattern(name) and not one
         if not matches or (len(matches) > 1 and not may_be_several):
-            shown = matches or difflib.get_close_matches(name, job_ids, n=5, cutoff=0.4) or job_ids[:5]
+            shown = (
+                matches or difflib.get_close_matches(name, job_ids, n=5, cutoff=0.4) or job_ids[:5]
+            )
             what = "matches several jobs" if matches else "no such job; jobs here"
-            several = "type one of them, or more of its beginning" if one else f"'{name}*' in quotes names all of them"
+            several = (
+                "type one of them, or more of its beginning"
+                if one
+                else f"'{name}*' in quotes names all of them"
+            )
             every = f"; {several}" if matches and not is_pattern(name) else ""
-            raise UsageError(f"{snapshot.paths.root}: {name}: {what}: {listed(shown, NAMES_SHOWN)}{every}")
+            raise UsageError(
+                f"{snapshot.paths.root}: {name}: {what}: {listed(shown, NAMES_SHOWN)}{every}"
+            )
         resolved |= dict.fromkeys([job_id for job_id in matches if fits(rows[job_id])] or matches)
     return list(resolved)

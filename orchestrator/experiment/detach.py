@@ -1,8 +1,9 @@
-"""``run --detach``: the command forks. Its child goes on as the supervisor, in a session of its own.
+"""``run --detach``: the command forks. Its child goes on as the supervisor, in a session of its
+own.
 
-Until the first jobs run, the child prints to the terminal of the command: what is wrong is seen there, as without
-``--detach``. Then it leaves the terminal for a file, and the command returns. If it ends before, the command ends with
-its exit code.
+Until the first jobs run, the child prints to the terminal of the command: what is wrong is seen
+there, as without ``--detach``. Then it leaves the terminal for a file, and the command returns. If
+it ends before, the command ends with its exit code.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from orchestrator.core.messages import JsonLine
 from orchestrator.core.process_setup import STOP_SIGNALS
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
-"""Signals that the waiting command passes on. It does not pass on SIGHUP: a closed terminal is what it is about."""
+"""Signals that the waiting command passes on. It does not pass on SIGHUP: a closed terminal is what
+it is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,9 @@ class DetachedProcess:
 
 
 def fork() -> WaitingCommand | DetachedProcess:
-    """To be called before the first thread: what follows happens in two processes, each with the other's end."""
+    """To be called before the first thread: what follows happens in two processes, each with the
+    other's end.
+    """
     reader, writer = os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # one that comes now is for both to see
     try:

@@ -1,7 +1,8 @@
-"""What root does in a run directory of another user: a child process does it that is that user's for good.
+"""What root does in a run directory of another user: a child process does it that is that user's
+for good.
 
-Whoever owns the directory decides what is in it: links, the pids of workers that are to be killed. So root's own
-process touches none of that, and what is written there belongs to its owner.
+Whoever owns the directory decides what is in it: links, the pids of workers that are to be killed.
+So root's own process touches none of that, and what is written there belongs to its owner.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from orchestrator.core.errors import OrchestratorError, RunDirError
 def owner_if_not_root(root: Path) -> int | None:
     """The uid of the user for whom this process, which is root's, is to act in ``root``.
 
-    None where it may act itself: it is not root's, or the directory is. A file made there shows whether the file system
-    gives every file one owner.
+    None where it may act itself: it is not root's, or the directory is. A file made there shows
+    whether the file system gives every file one owner.
 
-    :raises RunDirError: that is not known, or nobody can act for the user: this process has threads, and must not fork.
+    :raises RunDirError: that is not known, or nobody can act for the user: this process has
+        threads, and must not fork.
     """
     if os.geteuid() != 0:
         return None
@@ -36,7 +38,9 @@ def owner_if_not_root(root: Path) -> int | None:
                 return None
     except OSError as error:
         what = f"root cannot find out whether it may act there itself: {error.strerror}"
-        raise RunDirError(f"{root}: {what}. Run the command as the user who owns the directory") from None
+        raise RunDirError(
+            f"{root}: {what}. Run the command as the user who owns the directory"
+        ) from None
     if threading.active_count() > 1:
         what = f"belongs to {_user(owner)}, and root acts there as that user alone, which a process with threads cannot"
         raise RunDirError(f"{root}: {what}. Run the command as that user, or in a terminal")
@@ -53,7 +57,8 @@ def _user(uid: int) -> str:
 def done_by(owner: int, work: Callable[[], list[str]]) -> list[str]:
     """Call ``work`` in a child process of the user ``owner`` alone, and return what it returns.
 
-    It must load nothing, nor start another program: this package may lie where the user cannot read.
+    It must load nothing, nor start another program: this package may lie where the user cannot
+    read.
 
     :raises RunDirError: it has failed; the message is that of its error.
     """
@@ -69,7 +74,9 @@ def done_by(owner: int, work: Callable[[], list[str]]) -> list[str]:
     with os.fdopen(reading, "rb") as pipe:
         content = pipe.read()
     os.waitpid(child, 0)
-    answer = json.loads(content or '{"error": "the process that acts for its owner has ended without an answer"}')
+    answer = json.loads(
+        content or '{"error": "the process that acts for its owner has ended without an answer"}'
+    )
     if "error" in answer:
         raise RunDirError(answer["error"])
     done: list[str] = answer["done"]

@@ -35,8 +35,11 @@ class Drawing(Protocol):
         """Report how it has ended. Returns those that are to be begun in its place."""
 
 
-def run(drawings: Sequence[Drawing], slots: SlotPool, is_stopped: Callable[[], bool]) -> list[Drawing]:
-    """Run each on a slot of its own, until ``is_stopped`` says True. Returns those that have not ended by then.
+def run(
+    drawings: Sequence[Drawing], slots: SlotPool, is_stopped: Callable[[], bool]
+) -> list[Drawing]:
+    """Run each on a slot of its own, until ``is_stopped`` says True. Returns those that have not
+    ended by then.
 
     No process outlives the call, an interrupted one included.
     """

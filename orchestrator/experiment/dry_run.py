@@ -1,4 +1,6 @@
-"""``run --dry-run``: the plan, and what the run would do with every job that the run directory has already."""
+"""``run --dry-run``: the plan, and what the run would do with every job that the run directory has
+already.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +63,11 @@ class DryRun:
     undeclared: Sequence[str] = ()
     """Jobs of the run directory that the job file does not declare: they are not resumed."""
     holder: str = ""
-    """The supervisor that runs now, because of which a run would be refused; empty where there is none."""
+    """The supervisor that runs now, because of which a run would be refused; empty where there is
+    none."""
     refusal: str = ""
-    """Why a run would be refused as another search, or another comparison at rungs, has begun; empty otherwise."""
+    """Why a run would be refused as another search, or another comparison at rungs, has begun;
+    empty otherwise."""
     search_time: SearchTime | None = None
     """Of a search, from its start or from what it has done so far; None where there is none."""
     starts: Mapping[str, StartChoice] = field(default_factory=dict)
@@ -71,15 +75,22 @@ class DryRun:
 
 
 def dry_run(
-    experiment: Experiment, options: RunOptions, *, watch: preflight.Watch, warm: preflight.Child | None = None
+    experiment: Experiment,
+    options: RunOptions,
+    *,
+    watch: preflight.Watch,
+    warm: preflight.Child | None = None,
 ) -> DryRun:
     """Plan a run without a run directory, and compare the plan with the one that is there.
 
-    :raises UsageError: where the run would be refused, except because of changed jobs and a supervisor that runs.
+    :raises UsageError: where the run would be refused, except because of changed jobs and a
+        supervisor that runs.
     """
     options, stops = run_executor.of_unclaimed(options), StopRequests()
     with stops.installed(), TemporaryFolder() as staging:
-        plan = run_plan.plan(experiment, options, Path(staging), stops=stops, watch=watch, warm=warm)
+        plan = run_plan.plan(
+            experiment, options, Path(staging), stops=stops, watch=watch, warm=warm
+        )
         plan.backend.close()
     asked_mib = max((job.resources.min_free_disk_mib for job in plan.jobs), default=0)
     free_mib = free_disk.free_mib(options.run_dir)
@@ -96,12 +107,18 @@ def dry_run(
                 search_process.resumed(experiment, options, ledger, paths)
                 search_process.refuse_another_robot(experiment, plan.verdicts, ledger, paths)
                 begun = _begun(recorded.values(), search_events.spent(ledger))
-                if experiment.search is not None or experiment.scheduler is not None:  # others train on to their end
-                    refuse_at_rungs(ledger, recorded, rows, plan.jobs, plan.verdicts, options.on_change, paths)
+                if (
+                    experiment.search is not None or experiment.scheduler is not None
+                ):  # others train on to their end
+                    refuse_at_rungs(
+                        ledger, recorded, rows, plan.jobs, plan.verdicts, options.on_change, paths
+                    )
             except ChangedError as error:
                 refusal = str(error)
     changed = changed_jobs(rows, plan.jobs, plan.verdicts)
-    refused: Mapping[str, Sequence[str]] = changed if refusal or options.on_change == "refuse" else {}
+    refused: Mapping[str, Sequence[str]] = (
+        changed if refusal or options.on_change == "refuse" else {}
+    )
     if options.on_change == "extend" and not refusal:
         refused = extension.obstacles(rows, plan.jobs, plan.verdicts, changed, paths)
     prospects, holder = {}, str(run_directory.holder(paths) or "")
@@ -111,15 +128,23 @@ def dry_run(
         if row is None or not row.attempts:
             prospects[job_id] = _unlaunched(None if row is None else row.state, is_valid=is_valid)
         else:
-            action = _action(row.state, options.on_change if changes else "keep", is_refused=job_id in refused)
+            action = _action(
+                row.state, options.on_change if changes else "keep", is_refused=job_id in refused
+            )
             goes_on = action in ("resume", "extend")
             env_steps = job_directory.checkpointed_steps(paths.job(job_id)) if goes_on else 0
-            state = row.state.name if holder or not isinstance(row.state, Running) else "PENDING"  # its supervisor died
-            prospects[job_id] = Prospect(state=state, action=action, env_steps=env_steps, changes=changes)
+            state = (
+                row.state.name if holder or not isinstance(row.state, Running) else "PENDING"
+            )  # its supervisor died
+            prospects[job_id] = Prospect(
+                state=state, action=action, env_steps=env_steps, changes=changes
+            )
     return DryRun(
         plan=plan,
         prospects=prospects,
-        undeclared=[job_id for job_id in rows if job_id not in prospects and experiment.search is None],
+        undeclared=[
+            job_id for job_id in rows if job_id not in prospects and experiment.search is None
+        ],
         holder=holder,
         refusal=refusal,
         search_time=_search_time(experiment, plan, begun),
@@ -132,7 +157,9 @@ def _starts(plan: Plan, prospects: Mapping[str, Prospect]) -> dict[str, StartCho
     launched = [job for job in plan.jobs if prospects[job.job_id].is_launched]
     due = sum(map(start_choice.is_forkable, launched))
     never_forks = plan.backend.executor.never_forks
-    return {job.job_id: start_choice.choose(job, due=due, never_forks=never_forks) for job in launched}
+    return {
+        job.job_id: start_choice.choose(job, due=due, never_forks=never_forks) for job in launched
+    }
 
 
 def _begun(rows: Collection[JobRow], spent: Spent | None) -> BegunSearch | None:
@@ -143,11 +170,15 @@ def _begun(rows: Collection[JobRow], spent: Spent | None) -> BegunSearch | None:
     return BegunSearch(
         spent=spent,
         steps_queued=sum(max(0, row.job.spec.attempt_end - row.env_steps) for row in queued),
-        steps_left=sum(max(0, row.job.spec.total_timesteps - row.env_steps) for row in (*queued, *waiting)),
+        steps_left=sum(
+            max(0, row.job.spec.total_timesteps - row.env_steps) for row in (*queued, *waiting)
+        ),
     )
 
 
-def _search_time(experiment: Experiment, plan: Plan, begun: BegunSearch | None) -> SearchTime | None:
+def _search_time(
+    experiment: Experiment, plan: Plan, begun: BegunSearch | None
+) -> SearchTime | None:
     if experiment.search is None:
         return None
     search = experiment.search if begun is None else begun.rest_of(experiment.search)
@@ -161,7 +192,9 @@ def _search_time(experiment: Experiment, plan: Plan, begun: BegunSearch | None) 
 
 
 def _action(state: State, on_change: OnChange, *, is_refused: bool) -> Action:
-    """What is done with a job that has been launched; one that has not changed is as one that is kept."""
+    """What is done with a job that has been launched; one that has not changed is as one that is
+    kept.
+    """
     if is_refused:
         return "refuse"
     if on_change == "restart":
@@ -172,6 +205,10 @@ def _action(state: State, on_change: OnChange, *, is_refused: bool) -> Action:
 
 
 def _unlaunched(state: State | None, *, is_valid: bool) -> Prospect:
-    """A job that was never launched; it starts unless it may not, also where its robot was invalid before."""
+    """A job that was never launched; it starts unless it may not, also where its robot was invalid
+    before.
+    """
     starts = is_valid and not isinstance(state, Cancelled | Paused)
-    return Prospect(state=None if state is None else state.name, action="start" if starts else "none")
+    return Prospect(
+        state=None if state is None else state.name, action="start" if starts else "none"
+    )

@@ -16,9 +16,11 @@ _LONGEST_S = 366 * 86_400.0
 
 
 def parse(text: str, grace_s: float) -> float:
-    """When the run has to have ended, in seconds since the epoch; a time of day that has passed is tomorrow's.
+    """When the run has to have ended, in seconds since the epoch; a time of day that has passed is
+    tomorrow's.
 
-    :raises UsageError: it is neither a time nor a duration, or nearer than the time that workers have to exit.
+    :raises UsageError: it is neither a time nor a duration, or nearer than the time that workers
+        have to exit.
     """
     now = time.time()
     try:
@@ -36,7 +38,9 @@ def parse(text: str, grace_s: float) -> float:
 
 
 def _next(text: str) -> float:
-    """The next time that a clock shows ``text``: also where summer time begins or ends in between."""
+    """The next time that a clock shows ``text``: also where summer time begins or ends in
+    between.
+    """
     match = _TIME_OF_DAY.fullmatch(text)
     if match is None:
         raise ExpectedError(f"expected {DURATION}")

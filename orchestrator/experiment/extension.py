@@ -1,6 +1,8 @@
-"""``--on-change=extend``: a job whose ``total_timesteps`` alone have grown is trained further from its last checkpoint.
+"""``--on-change=extend``: a job whose ``total_timesteps`` alone have grown is trained further from
+its last checkpoint.
 
-With constant hyperparameters it ends with the weights of a training that had the larger number from the start.
+With constant hyperparameters it ends with the weights of a training that had the larger number from
+the start.
 """
 
 from __future__ import annotations
@@ -29,14 +31,17 @@ def obstacles(
     changed: Mapping[str, Sequence[str]],
     paths: RunPaths,
 ) -> dict[str, Sequence[str]]:
-    """By ``job_id``: why a job that has changed cannot be trained further; without those that can be.
+    """By ``job_id``: why a job that has changed cannot be trained further; without those that can
+    be.
 
     :param changed: every difference between a job and what was trained, in words.
     """
     whys: dict[str, Sequence[str]] = {}
     for job in jobs:
         if (job_id := job.job_id) in changed:
-            why = _obstacles(rows[job_id], job, verdicts[job_id], changed[job_id], paths.job(job_id))
+            why = _obstacles(
+                rows[job_id], job, verdicts[job_id], changed[job_id], paths.job(job_id)
+            )
             whys |= {job_id: why} if why else {}
     return whys
 
@@ -45,11 +50,17 @@ def _obstacles(
     row: JobRow, job: Job, verdict: JobVerdict, differences: Sequence[str], directory: JobPaths
 ) -> Sequence[str]:
     before, total = row.job.spec, job.spec.total_timesteps
-    is_other = row.robot_hash != verdict.robot_hash or job.spec.fingerprint(before.total_timesteps) != row.fingerprint
+    is_other = (
+        row.robot_hash != verdict.robot_hash
+        or job.spec.fingerprint(before.total_timesteps) != row.fingerprint
+    )
     if is_other or any(line.startswith("init: ") for line in differences):
         return differences
     if total < before.total_timesteps:
-        return [f"{difference} (expected more than {before.total_timesteps})" for difference in differences]
+        return [
+            f"{difference} (expected more than {before.total_timesteps})"
+            for difference in differences
+        ]
     if job_directory.has_replay_buffer(directory, before):
         return []
     gone = f"checkpoints/{REPLAY}: the replay buffer is gone, and {before.algo} learns from it"
@@ -57,13 +68,21 @@ def _obstacles(
 
 
 def continued(before: WorkerSpec, job: Job) -> Job:
-    """``job`` with what the ledger knows of its training so far: extensions, the policy of a job, where it pauses."""
+    """``job`` with what the ledger knows of its training so far: extensions, the policy of a job,
+    where it pauses.
+    """
     return _with_totals(job, before, before.extended_from)
 
 
-def extend(row: JobRow, job: Job, position: int, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> None:
-    """Enter ``job``, with its larger ``total_timesteps``, and queue it again if it has succeeded."""
-    row = recovery.settle(row, paths, ledger, reporter)  # its attempt was for the earlier number of env_steps
+def extend(
+    row: JobRow, job: Job, position: int, paths: RunPaths, ledger: Ledger, reporter: Reporter
+) -> None:
+    """Enter ``job``, with its larger ``total_timesteps``, and queue it again if it has
+    succeeded.
+    """
+    row = recovery.settle(
+        row, paths, ledger, reporter
+    )  # its attempt was for the earlier number of env_steps
     before = row.job.spec
     totals = (*before.extended_from, before.total_timesteps)
     ledger.update_declaration(position, _with_totals(job, before, totals))
@@ -73,12 +92,15 @@ def extend(row: JobRow, job: Job, position: int, paths: RunPaths, ledger: Ledger
 
 def _with_totals(job: Job, before: WorkerSpec, totals: tuple[int, ...]) -> Job:
     init_sha256 = job.spec.init_sha256 if job.spec.init_job is None else before.init_sha256
-    spec = dataclasses.replace(job.spec, extended_from=totals, init_sha256=init_sha256, pause_at=before.pause_at)
+    spec = dataclasses.replace(
+        job.spec, extended_from=totals, init_sha256=init_sha256, pause_at=before.pause_at
+    )
     return dataclasses.replace(job, spec=spec)
 
 
 def report(rows: Mapping[str, JobRow], jobs: Sequence[Job], reporter: Reporter) -> None:
-    """Say which ``jobs`` are trained further, and which of them will not have the weights of one longer training.
+    """Say which ``jobs`` are trained further, and which of them will not have the weights of one
+    longer training.
 
     :param rows: as they were before.
     """
@@ -103,11 +125,19 @@ def report(rows: Mapping[str, JobRow], jobs: Sequence[Job], reporter: Reporter) 
 
 
 def _why_other_weights(before: WorkerSpec, now: WorkerSpec) -> list[str]:
-    reasons = [f'{now.algo}.{name} = "{text}" goes on over the new total' for name, text in now.schedules.items()]
+    reasons = [
+        f'{now.algo}.{name} = "{text}" goes on over the new total'
+        for name, text in now.schedules.items()
+    ]
     reasons += [f'{key} = "{text}" goes on over the new total' for key, text in _changing(now)]
     if now.advance:
         reasons.append("no stage of its curriculum begins with the last iteration of a training")
-    if now.ranks > 1 and now.algo != "ppo" and now.normalize and before.total_timesteps % now.steps_an_iteration:
+    if (
+        now.ranks > 1
+        and now.algo != "ppo"
+        and now.normalize
+        and before.total_timesteps % now.steps_an_iteration
+    ):
         reasons.append("its ranks merged their statistics at the former end, within an iteration")
     return reasons
 

@@ -1,4 +1,5 @@
-"""Batch jobs of Slurm that may still train a run directory although no supervisor holds it: it was killed.
+"""Batch jobs of Slurm that may still train a run directory although no supervisor holds it: it was
+killed.
 
 Commands ask here before they say that nothing runs, or change what workers may still write.
 """
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
 
 
 def of(paths: RunPaths) -> LeftPilots | None:
-    """What is left of a run directory that no supervisor holds. Slurm is asked, for some seconds at most."""
+    """What is left of a run directory that no supervisor holds. Slurm is asked, for some seconds at
+    most.
+    """
     return of_all([paths]).get(paths)
 
 
 def of_all(run_dirs: Iterable[RunPaths]) -> dict[RunPaths, LeftPilots]:
-    """The same for many run directories, with one question to Slurm; only of those of which something is left."""
+    """The same for many run directories, with one question to Slurm; only of those of which
+    something is left.
+    """
     slurms = {paths.slurm: paths for paths in run_dirs if _has_session(paths)}
     if not slurms:
         return {}
@@ -54,8 +59,8 @@ def end(paths: RunPaths) -> str | None:
 
 
 def are_beside_supervisor(paths: RunPaths) -> bool:
-    """Whether the supervisor that holds ``paths`` is none of Slurm, so that batch jobs of an earlier one are not its
-    own: earlier versions of this program started one beside them.
+    """Whether the supervisor that holds ``paths`` is none of Slurm, so that batch jobs of an
+    earlier one are not its own: earlier versions of this program started one beside them.
     """
     return _has_session(paths) and provenance.executor(paths).get("executor") != "slurm"
 
@@ -76,7 +81,9 @@ def how_to_go_on(paths: RunPaths, left: LeftPilots) -> str:
     if paths.experiment.exists() or paths.search_declared.exists():
         takes_over = f"`run {run_dir}` takes over what runs"
     else:
-        takes_over = f"the same call with run_dir={str(paths.root.absolute())!r} takes over what runs"
+        takes_over = (
+            f"the same call with run_dir={str(paths.root.absolute())!r} takes over what runs"
+        )
     return f"{clause[0].upper()}{clause[1:]}: {takes_over}, `stop {run_dir}` ends them."
 
 
@@ -85,7 +92,9 @@ def refuse_beside(paths: RunPaths, deed: str) -> None:
     :raises RunDirError: some may, and no supervisor holds ``paths``.
     """
     if (left := of(paths)) is not None:
-        raise RunDirError(f"{paths.root}: no supervisor is running, and {deed}. {how_to_go_on(paths, left)}")
+        raise RunDirError(
+            f"{paths.root}: no supervisor is running, and {deed}. {how_to_go_on(paths, left)}"
+        )
 
 
 def _has_session(paths: RunPaths) -> bool:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MOST_A_LOOK_S = 1.0
-"""So much of the time between two looks counts: a watcher that was stopped itself, or had to wait, saw nothing."""
+"""So much of the time between two looks counts: a watcher that was stopped itself, or had to wait,
+saw nothing."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Liveness:
-    """For how long a process has been silent, and for how long stopped (SIGSTOP), while it was watched."""
+    """For how long a process has been silent, and for how long stopped (SIGSTOP), while it was
+    watched.
+    """
 
     silent_s: float = field(default=0.0, init=False)
     stopped_s: float = field(default=0.0, init=False)

@@ -51,11 +51,20 @@ class PlayedRobot:
     def shown_return(self) -> str:
         """Empty where it is not known."""
         value = self.episode_return
-        return "" if value is None else f"{value:,.0f}" if abs(value) >= 10 else f"{round(value, 1) + 0.0:.1f}"
+        return (
+            ""
+            if value is None
+            else f"{value:,.0f}"
+            if abs(value) >= 10
+            else f"{round(value, 1) + 0.0:.1f}"
+        )
 
 
-def make(run_dir: Path, request: PlayRequest, *, as_gif: bool, report: Callable[[str], object]) -> list[Path]:
-    """Write ``mosaic.mp4``, and ``mosaic.gif`` if asked to, into the run directory or the folder of ``request``.
+def make(
+    run_dir: Path, request: PlayRequest, *, as_gif: bool, report: Callable[[str], object]
+) -> list[Path]:
+    """Write ``mosaic.mp4``, and ``mosaic.gif`` if asked to, into the run directory or the folder of
+    ``request``.
 
     Of jobs that differ in their seed alone, the one with the highest return is shown.
 
@@ -68,16 +77,23 @@ def make(run_dir: Path, request: PlayRequest, *, as_gif: bool, report: Callable[
     if not chosen:
         raise UsageError(f"{run_dir}: no job has a model.zip, which is written when it succeeds")
     with_policy = {_robot(row) for row in chosen}
-    if without := [*dict.fromkeys(_robot(row) for row in snapshot.rows if _robot(row) not in with_policy)]:
+    if without := [
+        *dict.fromkeys(_robot(row) for row in snapshot.rows if _robot(row) not in with_policy)
+    ]:
         report(
             f"left out, as they have no model.zip, which is written when a job succeeds: {listed(without, MOST_NAMED)}"
         )
     if len(chosen) > MOST_ROBOTS:
-        report(f"{count(len(chosen), 'robot')}: the {MOST_ROBOTS} with the highest returns are shown")
+        report(
+            f"{count(len(chosen), 'robot')}: the {MOST_ROBOTS} with the highest returns are shown"
+        )
         chosen = sorted(chosen, key=lambda row: -_rank(row))[:MOST_ROBOTS]
     with TemporaryFolder() as folder:
         drawings = [
-            RobotDrawing(snapshot.paths.job(row["job_id"]), replace(request, output=Path(folder) / row["job_id"]))
+            RobotDrawing(
+                snapshot.paths.job(row["job_id"]),
+                replace(request, output=Path(folder) / row["job_id"]),
+            )
             for row in chosen
         ]
         drawing_processes.run(drawings, SlotPool(topology.detect()), lambda: False)
@@ -113,7 +129,9 @@ class RobotDrawing:
         assert self.request.output is not None
         return self.request.output / "video.mp4"
 
-    def begin(self, cpus: tuple[int, ...]) -> PolicyProcess:  # not bound to them: others may train there
+    def begin(
+        self, cpus: tuple[int, ...]
+    ) -> PolicyProcess:  # not bound to them: others may train there
         """:raises OSError: it cannot be started."""
         return PolicyProcess(self.job, self.request, is_quiet=True)
 
@@ -183,7 +201,9 @@ def pictures(robots: Sequence[PlayedRobot]) -> Iterator[Image.Image]:
         if not any(new):
             return
         shown = [fresh or before for fresh, before in zip(new, shown, strict=True)]
-        whole = Image.new("RGB", (columns * width, math.ceil(len(robots) / columns) * height), "white")
+        whole = Image.new(
+            "RGB", (columns * width, math.ceil(len(robots) / columns) * height), "white"
+        )
         for index, tile in enumerate(shown):
             if tile is not None:
                 whole.paste(tile, (index % columns * width, index // columns * height))
@@ -198,5 +218,7 @@ def _tiles(robot: PlayedRobot, width: int, height: int) -> Iterator[Image.Image]
     label = "\n".join([*textwrap.wrap(robot.name, in_a_line), robot.shown_return])
     for picture in frames(robot.video, FPS):
         tile = ImageOps.pad(picture, (width, height), Image.Resampling.BILINEAR, color="white")
-        ImageDraw.Draw(tile).text((8, 5), label, fill="white", font=font, stroke_width=2, stroke_fill="black")
+        ImageDraw.Draw(tile).text(
+            (8, 5), label, fill="white", font=font, stroke_width=2, stroke_fill="black"
+        )
         yield tile

@@ -1,7 +1,9 @@
-"""Programs of the user that are run when a job has failed and at the end: the table ``[notify]`` of the job file.
+"""Programs of the user that are run when a job has failed and at the end: the table ``[notify]`` of
+the job file.
 
-They run beside the supervisor, and nothing waits for them before its end. Each is a process group of its own, which is
-killed when it has taken :data:`TIME_LIMIT_S`; only so many run at once, and the others wait for their turn.
+They run beside the supervisor, and nothing waits for them before its end. Each is a process group
+of its own, which is killed when it has taken :data:`TIME_LIMIT_S`; only so many run at once, and
+the others wait for their turn.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class NotifyProcess:
 
 @dataclass(slots=True, kw_only=True)
 class NotifyingReporter:
-    """Passes events on, starts the programs of ``[notify]``, and at its end waits for the last of them.
+    """Passes events on, starts the programs of ``[notify]``, and at its end waits for the last of
+    them.
 
     The program of ``on_end`` is started at the end of the context, unless the supervisor never ran.
     """
@@ -86,7 +89,9 @@ class NotifyingReporter:
         self.turn()
 
     def turn(self) -> None:
-        """Reap the programs that have ended, kill those that take too long, and start those that wait."""
+        """Reap the programs that have ended, kill those that take too long, and start those that
+        wait.
+        """
         for process in list(self._running):
             is_over = has_ended(process.popen.pid)
             if is_over or time.monotonic() > process.deadline:
@@ -99,16 +104,26 @@ class NotifyingReporter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         stops, give_up_at = self.stops.count, time.monotonic() + TIME_LIMIT_S
         if self.outcome.counts is not None and self.experiment.notify.on_end:
             counts = self.outcome.counts()
-            states = {name: counts.get(name, 0) for name in ("SUCCEEDED", "FAILED", "CANCELLED", "PENDING", "PAUSED")}
-            states["PENDING"] += counts.get("RUNNING", 0)  # left so where the cluster or the ledger was lost
+            states = {
+                name: counts.get(name, 0)
+                for name in ("SUCCEEDED", "FAILED", "CANCELLED", "PENDING", "PAUSED")
+            }
+            states["PENDING"] += counts.get(
+                "RUNNING", 0
+            )  # left so where the cluster or the ledger was lost
             facts = {"EXIT_CODE": self.outcome.exit_code, "MESSAGE": self.outcome.message, **states}
             # At once, since it may be the last chance: it does not wait for its turn.
-            self._start(Notification(key="on_end", command=self.experiment.notify.on_end, facts=facts))
+            self._start(
+                Notification(key="on_end", command=self.experiment.notify.on_end, facts=facts)
+            )
         try:
             self.turn()
             while self._running and time.monotonic() < give_up_at and self.stops.count == stops:
@@ -121,7 +136,9 @@ class NotifyingReporter:
         left = len(self._running) + len(self._waiting)
         if left:
             text = f"{count(left, 'program')} of [notify] had not ended when the run did, and will not run"
-            self.inner.event("warning", f"{text}; a run waits {TIME_LIMIT_S:.0f} s for them, or until Ctrl-C")
+            self.inner.event(
+                "warning", f"{text}; a run waits {TIME_LIMIT_S:.0f} s for them, or until Ctrl-C"
+            )
         self._waiting.clear()
         for process in self._running:
             _kill(process.popen)
@@ -146,7 +163,9 @@ class NotifyingReporter:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self._warn(notification, f"could not be started: {why}")
         else:
-            self._running.append(NotifyProcess(notification, popen, time.monotonic() + TIME_LIMIT_S))
+            self._running.append(
+                NotifyProcess(notification, popen, time.monotonic() + TIME_LIMIT_S)
+            )
 
     def _open_log(self) -> Any:
         log = open(RunPaths(self.run_dir).notify_log, "ab", buffering=0, opener=no_follow)  # noqa: SIM115
@@ -156,8 +175,15 @@ class NotifyingReporter:
 
     def _variables(self, notification: Notification) -> dict[str, str]:
         event = notification.key.removeprefix("on_")
-        common = {"EVENT": event, "RUN_DIR": self.run_dir.absolute(), "EXPERIMENT": self.experiment.name}
-        return {f"ORCHESTRATOR_{name}": _variable(value) for name, value in {**common, **notification.facts}.items()}
+        common = {
+            "EVENT": event,
+            "RUN_DIR": self.run_dir.absolute(),
+            "EXPERIMENT": self.experiment.name,
+        }
+        return {
+            f"ORCHESTRATOR_{name}": _variable(value)
+            for name, value in {**common, **notification.facts}.items()
+        }
 
     def _end(self, process: NotifyProcess, *, is_late: bool) -> None:
         code = _kill(process.popen)
@@ -166,7 +192,10 @@ class NotifyingReporter:
             self._warn(process.notification, f"took more than {TIME_LIMIT_S:.0f} s and {how}")
         elif code:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            self._warn(process.notification, f"ended with {how}; its output is in {RunPaths(self.run_dir).notify_log}")
+            self._warn(
+                process.notification,
+                f"ended with {how}; its output is in {RunPaths(self.run_dir).notify_log}",
+            )
 
     def _warn(self, notification: Notification, what: str) -> None:
         text = f"notify.{notification.key}: {notification.command[0]} {what}"
@@ -176,7 +205,9 @@ class NotifyingReporter:
 
 
 def _kill(popen: subprocess.Popen[bytes]) -> int | None:
-    """Kill what is left of a program. Returns its exit code; None if it runs on as another user, as `sudo` does."""
+    """Kill what is left of a program. Returns its exit code; None if it runs on as another user, as
+    `sudo` does.
+    """
     try:
         return end_group(popen)
     except PermissionError:
@@ -184,5 +215,7 @@ def _kill(popen: subprocess.Popen[bytes]) -> int | None:
 
 
 def _variable(value: object) -> str:
-    """A path as it is; of other text what a variable can hold, which is neither a null character nor a megabyte."""
+    """A path as it is; of other text what a variable can hold, which is neither a null character
+    nor a megabyte.
+    """
     return str(value) if isinstance(value, Path) else plain(shortened(str(value)), keep="\n\t")

@@ -1,7 +1,8 @@
-"""Fetches the policies of jobs that have succeeded for those that start from them (``init = "job:NAME"``).
+"""Fetches the policies of jobs that have succeeded for those that start from them (``init =
+"job:NAME"``).
 
-A child process reads and examines them as it does with a path as ``init``, one after the other, while the supervisor
-goes on. It lives as long as there is something to fetch.
+A child process reads and examines them as it does with a path as ``init``, one after the other,
+while the supervisor goes on. It lives as long as there is something to fetch.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from orchestrator.supervisor.policy_source import FetchedPolicy
 
 
 class PolicyFetcher:
-    """A :class:`~orchestrator.supervisor.policy_source.PolicySource`; a context manager, which ends its child."""
+    """A :class:`~orchestrator.supervisor.policy_source.PolicySource`; a context manager, which ends
+    its child.
+    """
 
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
@@ -31,7 +34,8 @@ class PolicyFetcher:
         self._ready: set[str] = set()
         """Jobs whose policies were fetched in this session."""
         self._repeated: set[str] = set()
-        """Jobs whose policies are examined once more, as the child that examined them may have been ended by others."""
+        """Jobs whose policies are examined once more, as the child that examined them may have been
+        ended by others."""
         self._child: preflight.Child | None = None
         self._is_asked = False
 
@@ -48,7 +52,9 @@ class PolicyFetcher:
     def needs(self, job: Job) -> bool:
         if job.spec.init_job is None or job.job_id in self._ready:
             return False
-        return not job_directory.checkpointed_steps(self._paths.job(job.job_id))  # with one, it resumes from that
+        return not job_directory.checkpointed_steps(
+            self._paths.job(job.job_id)
+        )  # with one, it resumes from that
 
     def request(self, job: Job) -> None:
         self._waiting.setdefault(job.job_id, job)
@@ -64,10 +70,15 @@ class PolicyFetcher:
             if answer is None:
                 return ()
             if isinstance(answer, str) or answer.problem is not None:
-                fetched = FetchedPolicy(job_id=job.job_id, sha256=None, problem=f"{problem}: {_why(answer)}")
+                fetched = FetchedPolicy(
+                    job_id=job.job_id, sha256=None, problem=f"{problem}: {_why(answer)}"
+                )
             else:
                 with disk_full_explained(self._paths.root, "run the same command again"):
-                    write_whole(self._paths.job(job.job_id).init, preflight.staged_policy(staging).read_bytes())
+                    write_whole(
+                        self._paths.job(job.job_id).init,
+                        preflight.staged_policy(staging).read_bytes(),
+                    )
                 self._ready.add(job.job_id)
                 fetched = FetchedPolicy(job_id=job.job_id, sha256=answer.init_sha256)
         except OSError as error:  # of this job alone
@@ -81,7 +92,8 @@ class PolicyFetcher:
         return [fetched]
 
     def _answer(self, job: Job, staging: Path) -> ExaminationAnswer | str | None:
-        """What the child says about the policy for ``job``, or why it says nothing; None while it examines it.
+        """What the child says about the policy for ``job``, or why it says nothing; None while it
+        examines it.
 
         :raises DiskFullError: there is no space to write the policy.
         :raises OSError: no child could be started.
@@ -95,7 +107,11 @@ class PolicyFetcher:
             self._is_asked = True
         assert self._child is not None
         answer = self._child.answer(readable=bool(select.select([self._child], [], [], 0)[0]))
-        if isinstance(answer, str) and self._child.may_be_blameless and job.job_id not in self._repeated:
+        if (
+            isinstance(answer, str)
+            and self._child.may_be_blameless
+            and job.job_id not in self._repeated
+        ):
             self._repeated.add(job.job_id)
             self._end_child()
             shutil.rmtree(staging, ignore_errors=True)

@@ -1,4 +1,6 @@
-"""Child processes in which a trained policy is played, exported or drawn: they alone load torch, MuJoCo, the policy."""
+"""Child processes in which a trained policy is played, exported or drawn: they alone load torch,
+MuJoCo, the policy.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ from orchestrator.core.regular_files import read_regular
 from orchestrator.core.robot_hash import altered_since_training
 from orchestrator.core.text import last_line
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.process import child_environment, end_group, has_ended, working_directory
+from orchestrator.executors.process import (
+    child_environment,
+    end_group,
+    has_ended,
+    working_directory,
+)
 
 POLL_INTERVAL_S = 0.05
 SOFTWARE_RENDERER = {"LP_NUM_THREADS": "0"}
@@ -34,7 +41,8 @@ class PlayRequest:
 
     module: ClassVar[str] = "orchestrator.worker.rendering.play"
     checkpoint: str | None = None
-    """env_steps of one of the job's checkpoints, ``latest``, or a file; None for the finished policy."""
+    """env_steps of one of the job's checkpoints, ``latest``, or a file; None for the finished
+    policy."""
     policy: Path | None = None
     """A file that `export` has written; its policy is played instead of the job's own."""
     interactive: bool = False
@@ -50,7 +58,9 @@ class PlayRequest:
         """The command line arguments of :attr:`module`."""
         flags = [f"--{name}" for name in ("interactive", "stochastic") if getattr(self, name)]
         valued = ("checkpoint", "policy", "seconds", "episodes", "seed", "output")
-        return flags + [f"--{name}={getattr(self, name)}" for name in valued if getattr(self, name) is not None]
+        return flags + [
+            f"--{name}={getattr(self, name)}" for name in valued if getattr(self, name) is not None
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +74,10 @@ class ExportRequest:
 
     def arguments(self) -> list[str]:
         """The command line arguments of :attr:`module`."""
-        return [f"--to={self.to}", *([] if self.checkpoint is None else [f"--checkpoint={self.checkpoint}"])]
+        return [
+            f"--to={self.to}",
+            *([] if self.checkpoint is None else [f"--checkpoint={self.checkpoint}"]),
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +90,8 @@ class StillsRequest:
     library: str = ""
     """The OpenGL library; empty: the first one. That of the environment counts first."""
     is_probing: bool = False
-    """Whether OpenGL libraries are tried in processes of their own instead; the process says which one it has taken."""
+    """Whether OpenGL libraries are tried in processes of their own instead; the process says which
+    one it has taken."""
 
     def arguments(self) -> list[str]:
         """The command line arguments of :attr:`module`."""
@@ -100,7 +114,9 @@ def use(job: JobPaths, request: PlayRequest | ExportRequest) -> None:
 
 def robot_warning(job: JobPaths) -> str | None:
     """Says so if the robot in the job directory is not the one that the policy was trained with."""
-    with contextlib.suppress(OSError, ValueError, TypeError):  # whoever plays it reports what cannot be read
+    with contextlib.suppress(
+        OSError, ValueError, TypeError
+    ):  # whoever plays it reports what cannot be read
         return altered_since_training(job, WorkerSpec.from_json(read_regular(job.spec)).xml)
     return None
 
@@ -154,11 +170,15 @@ class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
     def wait(self) -> tuple[int, str]:
         """Wait for its end; returns what :meth:`end` returns."""
         while not has_ended(self.pid):
-            time.sleep(POLL_INTERVAL_S)  # a Ctrl-C that came just before a wait without an end would be lost
+            time.sleep(
+                POLL_INTERVAL_S
+            )  # a Ctrl-C that came just before a wait without an end would be lost
         return self.end()
 
     def end(self) -> tuple[int, str]:
-        """Kill what still runs of it; returns exit code and last line of its errors. May be called again."""
+        """Kill what still runs of it; returns exit code and last line of its errors. May be called
+        again.
+        """
         code = end_group(self._popen)
         self._channel.close()
         if self._errors.closed:

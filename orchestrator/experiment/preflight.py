@@ -1,7 +1,8 @@
 """Examines robots and environments before anything is launched, in child processes.
 
-MuJoCo and gymnasium are imported only there. A model that crashes a C library, hangs or exhausts the memory gets a
-verdict like any other. Every distinct pair of robot and task is examined once, from the copy that its jobs will train.
+MuJoCo and gymnasium are imported only there. A model that crashes a C library, hangs or exhausts
+the memory gets a verdict like any other. Every distinct pair of robot and task is examined once,
+from the copy that its jobs will train.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import last_line
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.process import child_environment, end_group, has_ended, working_directory
+from orchestrator.executors.process import (
+    child_environment,
+    end_group,
+    has_ended,
+    working_directory,
+)
 from orchestrator.experiment import training_time
 from orchestrator.machine.topology import available_memory_mib
 
@@ -37,7 +43,8 @@ TIME_LIMIT_S = 60.0
 ROBOTS_A_CHILD = 3
 """Robots that one child examines in the time it takes to start another."""
 SIMULATE_S, LEAST_SIMULATE_S, ALL_SIMULATE_S = 0.25, 0.005, 30.0
-"""CPU seconds of the stability test: of one robot, at least of one where there are many, and of all together."""
+"""CPU seconds of the stability test: of one robot, at least of one where there are many, and of all
+together."""
 MEMORY_SHARE = 0.8
 """Share of the free memory that all children together may use."""
 LEAST_MEMORY_MIB = 1024
@@ -48,8 +55,8 @@ OF_INIT = ("algo", "policy", "policy_kwargs", "normalize")
 """Fields of a spec that decide whether a policy can be the start of its training."""
 
 Watch: TypeAlias = Callable[[int, int], None]
-"""Called repeatedly with the numbers of robots examined so far and to be examined; an exception that it raises ends the
-examination."""
+"""Called repeatedly with the numbers of robots examined so far and to be examined; an exception
+that it raises ends the examination."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +74,16 @@ class JobVerdict:
     warnings: Sequence[str] = ()
     task: str | None = None
     init: Path | None = None
-    """The policy to start from; None where there is none, or where it is in the job directory already."""
+    """The policy to start from; None where there is none, or where it is in the job directory
+    already."""
     init_sha256: str | None = None
     init_reason: str | None = None
     """What of it is copied."""
     task_reason: str | None = None
     """Why the task was chosen; None where the job file names it."""
     settings_problem: str | None = None
-    """The text of ``problem`` without the robot's name, where it lies in settings and not in the robot."""
+    """The text of ``problem`` without the robot's name, where it lies in settings and not in the
+    robot."""
     code_problem: str | None = None
     """Likewise, where it may lie in the robot or in the user's own code."""
     has_unfit_init: bool = False
@@ -82,7 +91,8 @@ class JobVerdict:
     physics_s: float = 0.0
     """Seconds of physics in one env_step, as measured here; 0 where it was not."""
     given: Path | None = None
-    """A temporary file with the robot, where the problem is one of a robot that is no file of the user's."""
+    """A temporary file with the robot, where the problem is one of a robot that is no file of the
+    user's."""
 
 
 def examine(
@@ -95,15 +105,20 @@ def examine(
     watch: Watch = lambda *_: None,
     sources: Sequence[Job] = (),
 ) -> dict[str, JobVerdict]:
-    """A verdict for every job, by ``job_id``. ``staging`` receives one folder for each distinct robot.
+    """A verdict for every job, by ``job_id``. ``staging`` receives one folder for each distinct
+    robot.
 
     :param sources: jobs that ``jobs`` may start from, beside ``jobs`` themselves.
     :param warm: a child started earlier; it is closed at the end.
-    :param kept: children of earlier calls; those that are idle at the end are left in it, to be closed by the caller.
+    :param kept: children of earlier calls; those that are idle at the end are left in it, to be
+        closed by the caller.
     :raises DiskFullError: when the disk has no room for the robots' copies.
     """
     distinct, key_of = requests_of(jobs, sources)
-    requests, jobs_of = [request for request, _ in distinct.values()], [job for _, job in distinct.values()]
+    requests, jobs_of = (
+        [request for request, _ in distinct.values()],
+        [job for _, job in distinct.values()],
+    )
     simulate_s = min(SIMULATE_S, max(LEAST_SIMULATE_S, ALL_SIMULATE_S / max(1, len(requests))))
     staged = [
         dataclasses.replace(request, stage_to=str(staging / str(number)), simulate_s=simulate_s)
@@ -117,7 +132,8 @@ def examine(
 def requests_of(
     jobs: Sequence[Job], sources: Sequence[Job] = ()
 ) -> tuple[dict[bytes, tuple[ExaminationRequest, Job]], dict[str, bytes]]:
-    """The distinct requests by key, each with the first job that makes it; and the key of every ``job_id``.
+    """The distinct requests by key, each with the first job that makes it; and the key of every
+    ``job_id``.
 
     :param sources: as for :func:`examine`.
     """
@@ -168,7 +184,9 @@ def _of_init(spec: WorkerSpec) -> dict[str, Any]:
 
 
 def request_for_source(job: Job, paths: RunPaths, stage_to: Path) -> ExaminationRequest:
-    """Can ``job`` start from the policy of the job that it names? Both are in the run directory, robots included."""
+    """Can ``job`` start from the policy of the job that it names? Both are in the run directory,
+    robots included.
+    """
     directory, spec = paths.job(job.job_id), job.spec
     return dataclasses.replace(
         _request(job),
@@ -185,14 +203,18 @@ def request_for_source(job: Job, paths: RunPaths, stage_to: Path) -> Examination
 
 
 def staged_policy(stage_to: Path) -> Path:
-    """Where the policy to start from is written by an examination with this :attr:`ExaminationRequest.stage_to`."""
+    """Where the policy to start from is written by an examination with this
+    :attr:`ExaminationRequest.stage_to`.
+    """
     return Path(f"{stage_to}{INIT_SUFFIX}")
 
 
 def raise_if_disk_full(answer: ExaminationAnswer, folder: Path) -> None:
     """:raises DiskFullError: that is why there is no other answer."""
     if answer.errno in DISK_FULL_ERRNOS:
-        raise DiskFullError(f"{folder}: no space left on the disk. Free some space and run the same command again")
+        raise DiskFullError(
+            f"{folder}: no space left on the disk. Free some space and run the same command again"
+        )
 
 
 def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -> JobVerdict:
@@ -233,8 +255,9 @@ def ask(
 ) -> list[ExaminationAnswer]:
     """The answers in the order of the requests, from a few children side by side.
 
-    A request that ends a child which has answered others is repeated in a new one: those may be the cause. So is one
-    whose child is killed from outside, then while no other child is busy: memory may have run out.
+    A request that ends a child which has answered others is repeated in a new one: those may be the
+    cause. So is one whose child is killed from outside, then while no other child is busy: memory
+    may have run out.
 
     :param time_limit_s: for each request.
     """
@@ -253,10 +276,14 @@ def ask(
             kept.clear()
         busy: dict[Child, int] = {}
         while len(answers) < len(requests):
-            while waiting and len(busy) < (lanes if killed.isdisjoint((waiting[0], *busy.values())) else 1):
+            while waiting and len(busy) < (
+                lanes if killed.isdisjoint((waiting[0], *busy.values())) else 1
+            ):
                 index = waiting.popleft()
                 request = dataclasses.replace(requests[index], memory_mib=memory_mib)
-                suitable = [] if index in repeated else [child for child in idle if child.suits(request)]
+                suitable = (
+                    [] if index in repeated else [child for child in idle if child.suits(request)]
+                )
                 child = suitable[0] if suitable else opened(Child())
                 if suitable:
                     idle.remove(child)
@@ -280,7 +307,9 @@ def ask(
                 else:
                     problem = f"{answer}{AGAIN}" if index in killed and child.was_killed else answer
                     robot = requests[index].robot
-                    answers[index] = ExaminationAnswer(problem=problem if robot is None else f"{robot}: {problem}")
+                    answers[index] = ExaminationAnswer(
+                        problem=problem if robot is None else f"{robot}: {problem}"
+                    )
             watch(len(answers), len(requests))
         if kept is not None:
             kept[:] = idle
@@ -303,11 +332,22 @@ class Child:
         self._text = b""
         self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         self._folder = TemporaryFolder()
-        environment = child_environment(TMPDIR=self._folder.name)  # removed even when the process is killed
-        command, pipe = command_of_child("orchestrator.worker.robots.preflight_child"), subprocess.PIPE
+        environment = child_environment(
+            TMPDIR=self._folder.name
+        )  # removed even when the process is killed
+        command, pipe = (
+            command_of_child("orchestrator.worker.robots.preflight_child"),
+            subprocess.PIPE,
+        )
         folder = working_directory(Path(self._folder.name))
         self._popen = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=self._err, cwd=folder, env=environment, start_new_session=True
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=self._err,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
         )
 
     def __enter__(self) -> Child:
@@ -331,7 +371,9 @@ class Child:
         return self._popen.stdout.fileno()
 
     def suits(self, request: ExaminationRequest) -> bool:
-        """Whether the user's modules it may have imported come from the search path of ``request``."""
+        """Whether the user's modules it may have imported come from the search path of
+        ``request``.
+        """
         return request.search_path is None or self._search_path in (None, request.search_path)
 
     def ask(self, request: ExaminationRequest, time_limit_s: float) -> None:
@@ -346,7 +388,9 @@ class Child:
     def answer(self, *, readable: bool) -> ExaminationAnswer | str | None:
         """The answer, or a text saying why there will be none; None while there is neither."""
         ended = has_ended(self._popen.pid)
-        if readable or (ended and select.select([self], [], [], 0)[0]):  # it has answered and ended since
+        if readable or (
+            ended and select.select([self], [], [], 0)[0]
+        ):  # it has answered and ended since
             self._text += os.read(self.fileno(), 1 << 20)
         line, newline, rest = self._text.partition(b"\n")
         if newline:

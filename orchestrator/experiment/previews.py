@@ -1,6 +1,8 @@
-"""Stills of robots in their best moments, drawn by child processes from poses that evaluations have kept.
+"""Stills of robots in their best moments, drawn by child processes from poses that evaluations have
+kept.
 
-A pose waits in the directory of its job until it is drawn, so that a later run makes up for what was missing.
+A pose waits in the directory of its job until it is drawn, so that a later run makes up for what
+was missing.
 """
 
 from __future__ import annotations
@@ -30,14 +32,20 @@ SHOWN = 3
 OFF = "`preview = false` in the job file switches previews off"
 
 
-def waiting(paths: RunPaths, states: Mapping[str, State], without: Collection[str], *, is_search: bool) -> list[str]:
+def waiting(
+    paths: RunPaths, states: Mapping[str, State], without: Collection[str], *, is_search: bool
+) -> list[str]:
     """Ids of the jobs to draw, in their order. Of a search those that pages show by themselves.
 
     :param states: of the jobs; of a search not of those that an earlier run has trained.
     :param without: jobs that get another picture, or none.
     """
     ids = shown(paths) or [] if is_search else list(states)
-    chosen = [id_ for id_ in ids if id_ not in without and isinstance(states.get(id_, Succeeded()), Succeeded)]
+    chosen = [
+        id_
+        for id_ in ids
+        if id_ not in without and isinstance(states.get(id_, Succeeded()), Succeeded)
+    ]
     return [job_id for job_id in chosen if paths.job(job_id).moment.exists()]
 
 
@@ -47,10 +55,16 @@ def shown(paths: RunPaths) -> list[str] | None:
         content = json.loads(read_regular(paths.search_shown))
     except (OSError, ValueError):
         return None
-    return [job_id for job_id in content if isinstance(job_id, str)] if isinstance(content, list) else None
+    return (
+        [job_id for job_id in content if isinstance(job_id, str)]
+        if isinstance(content, list)
+        else None
+    )
 
 
-def drawings(paths: RunPaths, job_ids: Sequence[str], lanes: int, reporter: Reporter) -> list[StillsDrawing]:
+def drawings(
+    paths: RunPaths, job_ids: Sequence[str], lanes: int, reporter: Reporter
+) -> list[StillsDrawing]:
     """The processes that draw ``job_ids``, ``lanes`` of them at once."""
     size = min(MOST_IN_PROCESS, max(FEWEST_IN_PROCESS, math.ceil(len(job_ids) / max(1, lanes))))
     groups = [tuple(job_ids[first : first + size]) for first in range(0, len(job_ids), size)]
@@ -94,7 +108,9 @@ class StillsDrawing:
             return None
         first, *others = (self.paths.job(job_id) for job_id in self.jobs)
         roots, library = tuple(job.root for job in others), self.outcome.library
-        request = StillsRequest(others=roots, library=library, is_probing=self.is_probing and not library)
+        request = StillsRequest(
+            others=roots, library=library, is_probing=self.is_probing and not library
+        )
         return PolicyProcess(first, request, cpus=cpus)
 
     def end(self, code: int, message: str) -> Sequence[StillsDrawing]:
@@ -117,9 +133,13 @@ class StillsDrawing:
         if not left:
             return []
         if -code not in CRASHES:  # it took too long, or somebody has killed it
-            self._warn(f"no previews of {listed(left, SHOWN)}: {message}. The same command draws them later; {OFF}")
+            self._warn(
+                f"no previews of {listed(left, SHOWN)}: {message}. The same command draws them later; {OFF}"
+            )
             return []
-        self.paths.job(left[0]).moment.unlink(missing_ok=True)  # its drawing has crashed, and would again
+        self.paths.job(left[0]).moment.unlink(
+            missing_ok=True
+        )  # its drawing has crashed, and would again
         self._warn(f"no preview of {left[0]}: {message}")
         return [replace(self, jobs=left[1:])] if left[1:] else []
 

@@ -1,4 +1,6 @@
-"""Brings ledger and job directories in line with the job file: new, unchanged, changed and undeclared jobs."""
+"""Brings ledger and job directories in line with the job file: new, unchanged, changed and
+undeclared jobs.
+"""
 
 from __future__ import annotations
 
@@ -49,18 +51,22 @@ def reconcile(
     *,
     recorded: Mapping[str, JobRow] | None = None,
 ) -> list[JobRow]:
-    """Bring ledger and job directories in line with ``jobs``, and settle what an earlier supervisor left.
+    """Bring ledger and job directories in line with ``jobs``, and settle what an earlier supervisor
+    left.
 
     :param jobs: in order of launch; the rows are returned in the same order.
     :param position: place of each in the job file.
-    :param recorded: what the ledger has, if all of it is to stay, in its places: jobs that are not among ``jobs`` are
-        over, and their rows come last. None: such jobs are dropped or cancelled.
-    :raises ChangedError: when jobs that have run are declared differently now, in a way that ``on_change`` refuses.
+    :param recorded: what the ledger has, if all of it is to stay, in its places: jobs that are not
+        among ``jobs`` are over, and their rows come last. None: such jobs are dropped or cancelled.
+    :raises ChangedError: when jobs that have run are declared differently now, in a way that
+        ``on_change`` refuses.
     """
     declared, kept = {job.job_id for job in jobs}, recorded or {}
     others = [row for job_id, row in kept.items() if job_id not in declared]
     position = {**position, **{job_id: row.position for job_id, row in kept.items()}}
-    recorded = {row.job_id: row for row in ledger.jobs(decoded=False)} if recorded is None else recorded
+    recorded = (
+        {row.job_id: row for row in ledger.jobs(decoded=False)} if recorded is None else recorded
+    )
     rows = requeued(recorded, jobs, verdicts, paths)
     changed = changed_jobs(rows, jobs, verdicts)
     refuse_at_rungs(ledger, recorded, rows, jobs, verdicts, on_change, paths)
@@ -79,10 +85,14 @@ def reconcile(
                 if (now, position[job_id]) != (earlier.job, earlier.position):
                     ledger.update_declaration(position[job_id], now)
                 if verdict.init is not None and paths.job(job_id).root.exists():
-                    write_whole(paths.job(job_id).init, verdict.init.read_bytes(), durable=False)  # should it be gone
+                    write_whole(
+                        paths.job(job_id).init, verdict.init.read_bytes(), durable=False
+                    )  # should it be gone
             continue
         if earlier is not None:
-            row = recovery.settle(earlier, paths, ledger, reporter)  # while its worker may still write there
+            row = recovery.settle(
+                earlier, paths, ledger, reporter
+            )  # while its worker may still write there
             aside = run_directory.set_aside(paths.job(job_id).root, paths.replaced)
             text = f"{job_id} changed and starts over; its old directory is now {aside}"
             reporter.event("restarted", text, job_id=job_id)
@@ -94,13 +104,17 @@ def reconcile(
             if (held := row or recorded.get(job_id)) is not None and _is_held(held):
                 ledger.set_state(job_id, held.state)
         else:
-            failed = Failed(cause=Cause.INVALID, message=verdict.problem.message + _kept(paths, job_id, verdict))
+            failed = Failed(
+                cause=Cause.INVALID, message=verdict.problem.message + _kept(paths, job_id, verdict)
+            )
             ledger.set_state(job_id, move(job_id, Pending(), failed))
     if copied:
         sync_trees(copied)
         sync_directory(paths.jobs)
     _drop_undeclared(rows, position, paths, ledger, reporter)
-    entered = [row for job in jobs if (row := ledger.job_row(job.job_id, decoded=False)) is not None]
+    entered = [
+        row for job in jobs if (row := ledger.job_row(job.job_id, decoded=False)) is not None
+    ]
     settled = [*(recovery.settle(row, paths, ledger, reporter) for row in entered), *others]
     ledger.commit()
     _report_earlier(settled, paths, reporter)
@@ -108,10 +122,14 @@ def reconcile(
 
 
 def requeued(
-    rows: Mapping[str, JobRow], jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict], paths: RunPaths
+    rows: Mapping[str, JobRow],
+    jobs: Sequence[Job],
+    verdicts: Mapping[str, JobVerdict],
+    paths: RunPaths,
 ) -> dict[str, JobRow]:
-    """``rows`` as a run begins with them: PENDING where files of a finished job are gone, or where a job is declared
-    again; without jobs whose directories are gone, which start from the beginning, or stay paused.
+    """``rows`` as a run begins with them: PENDING where files of a finished job are gone, or where
+    a job is declared again; without jobs whose directories are gone, which start from the
+    beginning, or stay paused.
     """
     now = dict(rows)
     for job in (job for job in jobs if job.job_id in rows):
@@ -132,8 +150,12 @@ def requeued(
 
 
 def _is_held(row: JobRow) -> bool:
-    """Whether the user holds a job back that is entered anew: it is paused, or was cancelled before its launch."""
-    is_cancelled = isinstance(row.state, Cancelled) and not row.state.is_undeclared and not row.attempts
+    """Whether the user holds a job back that is entered anew: it is paused, or was cancelled before
+    its launch.
+    """
+    is_cancelled = (
+        isinstance(row.state, Cancelled) and not row.state.is_undeclared and not row.attempts
+    )
     return is_cancelled or isinstance(row.state, Paused)
 
 
@@ -142,9 +164,15 @@ def _has_results(row: JobRow, paths: RunPaths) -> bool:
 
 
 def _can_start(job: Job, verdict: JobVerdict) -> bool:
-    """Whether a job has what it begins with: a run directory that is resumed as it is has no other robot or policy."""
+    """Whether a job has what it begins with: a run directory that is resumed as it is has no other
+    robot or policy.
+    """
     has_robot = verdict.bundle is not None or job.spec.xml is None
-    return verdict.problem is None and has_robot and (verdict.init is not None or job.spec.init_sha256 is None)
+    return (
+        verdict.problem is None
+        and has_robot
+        and (verdict.init is not None or job.spec.init_sha256 is None)
+    )
 
 
 def _requeue(
@@ -155,9 +183,13 @@ def _requeue(
     ledger: Ledger,
     reporter: Reporter,
 ) -> None:
-    """Enter the result of :func:`requeued` into the ledger, and say which jobs are trained again, and why."""
+    """Enter the result of :func:`requeued` into the ledger, and say which jobs are trained again,
+    and why.
+    """
     again: dict[str, list[str]] = {}
-    for job_id, row in ((job.job_id, recorded[job.job_id]) for job in jobs if job.job_id in recorded):
+    for job_id, row in (
+        (job.job_id, recorded[job.job_id]) for job in jobs if job.job_id in recorded
+    ):
         if job_id not in rows:
             ledger.delete_job(job_id)
             why = "the directories of jobs are gone, so these jobs are trained again from the beginning"
@@ -183,10 +215,23 @@ def changed_jobs(
     changed: dict[str, list[str]] = {}
     for job in jobs:
         row, verdict = rows.get(job.job_id), verdicts[job.job_id]
-        if row and row.attempts and verdict.problem is None and (differences := _differences(row, job, verdict)):
+        if (
+            row
+            and row.attempts
+            and verdict.problem is None
+            and (differences := _differences(row, job, verdict))
+        ):
             changed[job.job_id] = differences
-    of_jobs = [job for job in jobs if job.spec.init_job is not None and verdicts[job.job_id].problem is None]
-    sources = {job.job_id: str(job.spec.init_job) for job in of_jobs if (row := rows.get(job.job_id)) and row.attempts}
+    of_jobs = [
+        job
+        for job in jobs
+        if job.spec.init_job is not None and verdicts[job.job_id].problem is None
+    ]
+    sources = {
+        job.job_id: str(job.spec.init_job)
+        for job in of_jobs
+        if (row := rows.get(job.job_id)) and row.attempts
+    }
     while found := [job_id for job_id, source in sources.items() if source in changed]:
         for job_id in found:
             why = f"init: job {sources.pop(job_id)}, which it starts from, is declared differently"
@@ -205,10 +250,13 @@ def refuse_at_rungs(
 ) -> None:
     """Refuse that jobs start over which are compared at rungs: what was decided there would stay.
 
-    :param rows: ``recorded`` without jobs whose directories are gone, which cannot be kept as they were.
+    :param rows: ``recorded`` without jobs whose directories are gone, which cannot be kept as they
+        were.
     :raises ChangedError: such jobs have changed, and are not to be kept.
     """
-    if search_events.standing(ledger) == "none" or not (changed := changed_jobs(recorded, jobs, verdicts)):
+    if search_events.standing(ledger) == "none" or not (
+        changed := changed_jobs(recorded, jobs, verdicts)
+    ):
         return
     can_keep = changed.keys() <= rows.keys()
     if not (can_keep and on_change == "keep"):
@@ -278,10 +326,14 @@ def by_difference(changed: Mapping[str, Sequence[str]]) -> list[str]:
     for job_id, lines in changed.items():
         jobs_with.setdefault("\n".join(f"    {line}" for line in lines), []).append(job_id)
     shown = [f"  {listed(jobs, SHOWN)}\n{lines}" for lines, jobs in list(jobs_with.items())[:SHOWN]]
-    return shown + ([f"  … and {len(jobs_with) - SHOWN} more differences"] if len(jobs_with) > SHOWN else [])
+    return shown + (
+        [f"  … and {len(jobs_with) - SHOWN} more differences"] if len(jobs_with) > SHOWN else []
+    )
 
 
-def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_extend: bool) -> str:
+def _changed_message(
+    paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_extend: bool
+) -> str:
     jobs_are = count(len(changed), "job that has run here is", "jobs that have run here are")
     them, they, are = ("it", "it", "is") if len(changed) == 1 else ("them", "they", "are")
     extend = f"--on-change=extend trains {them} further, " if can_extend else ""
@@ -292,8 +344,12 @@ def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]], *, c
     return _refusal(paths, jobs_are, changed, advice)
 
 
-def _at_rungs_message(paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_keep: bool) -> str:
-    jobs_are = count(len(changed), "job that is compared at rungs is", "jobs that are compared at rungs are")
+def _at_rungs_message(
+    paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_keep: bool
+) -> str:
+    jobs_are = count(
+        len(changed), "job that is compared at rungs is", "jobs that are compared at rungs are"
+    )
     keep = "--on-change=keep continues with the earlier declaration, " if can_keep else ""
     advice = (
         f"{keep}`run --fresh` trains all jobs again (what is here is kept under another name), and another --run-dir"
@@ -312,7 +368,9 @@ def _obstacles_message(paths: RunPaths, obstacles: Mapping[str, Sequence[str]]) 
 
 
 def _kept(paths: RunPaths, job_id: str, verdict: JobVerdict) -> str:
-    """Keep the MJCF of a refused robot that is no file of the user's; a clause saying where, empty for others."""
+    """Keep the MJCF of a refused robot that is no file of the user's; a clause saying where, empty
+    for others.
+    """
     if verdict.given is None:
         return ""
     target = paths.job(job_id).robot_invalid
@@ -322,7 +380,9 @@ def _kept(paths: RunPaths, job_id: str, verdict: JobVerdict) -> str:
 
 
 def copy_robot(paths: RunPaths, job_id: str, verdict: JobVerdict) -> None:
-    """Put the robot that was examined, and the policy to start from, into the directory of their job."""
+    """Put the robot that was examined, and the policy to start from, into the directory of their
+    job.
+    """
     job = paths.job(job_id)
     job.root.mkdir(parents=True, exist_ok=True)
     job.robot_invalid.unlink(missing_ok=True)
@@ -335,9 +395,15 @@ def copy_robot(paths: RunPaths, job_id: str, verdict: JobVerdict) -> None:
 
 
 def _drop_undeclared(
-    rows: Mapping[str, JobRow], position: Mapping[str, int], paths: RunPaths, ledger: Ledger, reporter: Reporter
+    rows: Mapping[str, JobRow],
+    position: Mapping[str, int],
+    paths: RunPaths,
+    ledger: Ledger,
+    reporter: Reporter,
 ) -> None:
-    """Forget jobs that the file no longer declares if they never ran; otherwise keep them, cancelled."""
+    """Forget jobs that the file no longer declares if they never ran; otherwise keep them,
+    cancelled.
+    """
     for job_id, row in rows.items():
         if job_id in position:
             continue
@@ -357,19 +423,31 @@ def _drop_undeclared(
 def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter) -> None:
     done = sum(row.state.name == "SUCCEEDED" for row in rows)
     begun = [row.job_id for row in rows if isinstance(row.state, Pending) and row.attempts > 0]
-    dead = [row.job_id for row in rows if row.state.name in ("FAILED", "CANCELLED") and row.attempts > 0]
+    dead = [
+        row.job_id for row in rows if row.state.name in ("FAILED", "CANCELLED") and row.attempts > 0
+    ]
     if done or begun:
         steps = {job_id: job_directory.checkpointed_steps(paths.job(job_id)) for job_id in begun}
         parts = [f"{count(done, 'job was', 'jobs were')} finished before"] if done else []
         saved = [f"{job_id} at {number:,}" for job_id, number in steps.items() if number]
         if saved:
-            verb = "resumes from its newest checkpoint" if len(saved) == 1 else "resume from their newest checkpoints"
+            verb = (
+                "resumes from its newest checkpoint"
+                if len(saved) == 1
+                else "resume from their newest checkpoints"
+            )
             parts.append(f"{len(saved):,} {verb} ({listed(saved, SHOWN)} env_steps)")
         if unsaved := [job_id for job_id, number in steps.items() if not number]:
-            verb = "starts at 0 env_steps, as it has" if len(unsaved) == 1 else "start at 0 env_steps, as they have"
+            verb = (
+                "starts at 0 env_steps, as it has"
+                if len(unsaved) == 1
+                else "start at 0 env_steps, as they have"
+            )
             parts.append(f"{len(unsaved):,} {verb} no checkpoint ({listed(unsaved, SHOWN)})")
         reporter.event("resumed", ", ".join(parts), env_steps=steps)
-    if paused := [row.job_id for row in rows if isinstance(row.state, Paused) and not row.state.at_rung]:
+    if paused := [
+        row.job_id for row in rows if isinstance(row.state, Paused) and not row.state.at_rung
+    ]:
         text = f"paused, and not run unless `resume` queues them: {listed(paused, SHOWN)}"
         reporter.event("warning", text, jobs=paused)
     if dead:
@@ -377,5 +455,9 @@ def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter)
         reporter.event("warning", text, jobs=dead)
 
 
-def _refusal(paths: RunPaths, jobs_are: str, changed: Mapping[str, Sequence[str]], advice: str) -> str:
-    return "\n".join([f"{paths.root}: {jobs_are} declared differently now:", *by_difference(changed), advice])
+def _refusal(
+    paths: RunPaths, jobs_are: str, changed: Mapping[str, Sequence[str]], advice: str
+) -> str:
+    return "\n".join(
+        [f"{paths.root}: {jobs_are} declared differently now:", *by_difference(changed), advice]
+    )

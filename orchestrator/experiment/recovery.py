@@ -1,4 +1,6 @@
-"""What an earlier supervisor left behind: attempts in state RUNNING, unread requests, or a ledger that is lost."""
+"""What an earlier supervisor left behind: attempts in state RUNNING, unread requests, or a ledger
+that is lost.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ RecordedJob: TypeAlias = tuple[int, Job, str | None]
 
 
 def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
-    """Those of ``jobs`` that have started, according to their directories, and those that are paused.
+    """Those of ``jobs`` that have started, according to their directories, and those that are
+    paused.
 
     :raises RunDirError: a directory is not readable.
     """
@@ -58,9 +61,13 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
                 robot_hash = read_regular(directory.robot_hash, LARGEST_HASH_BYTES).decode() or None
             except (OSError, ValueError) as error:
                 advice = f"move {directory.root} away to train that job again, and run the same command again"
-                raise RunDirError(f"{directory.spec}: cannot be read ({error}); {advice}") from error
+                raise RunDirError(
+                    f"{directory.spec}: cannot be read ({error}); {advice}"
+                ) from error
             resources = dataclasses.replace(job.resources, ranks=spec.ranks)
-            recorded.append((position, dataclasses.replace(job, spec=spec, resources=resources), robot_hash))
+            recorded.append(
+                (position, dataclasses.replace(job, spec=spec, resources=resources), robot_hash)
+            )
         elif job.job_id in paused:
             recorded.append((position, job, None))
     return recorded
@@ -84,7 +91,9 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> Non
             ledger.set_state(job.job_id, paused[job.job_id])
         directory = paths.job(job.job_id)
         is_done = False
-        for number in sorted(int(entry.name) for entry in directory.attempts.glob("*") if entry.name.isdecimal()):
+        for number in sorted(
+            int(entry.name) for entry in directory.attempts.glob("*") if entry.name.isdecimal()
+        ):
             paths_of_attempt = directory.attempt(number)
             begun = paths_of_attempt.root.stat().st_mtime
             attempt = Attempt(job_id=job.job_id, number=number, cpus=(), gpus=(), started_at=begun)
@@ -101,7 +110,8 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> Non
 
 
 def apply_late_requests(ledger: Ledger, holder: str) -> bool:
-    """Apply the requests that the previous supervisor did not read, except ``stop``, which was meant for it alone.
+    """Apply the requests that the previous supervisor did not read, except ``stop``, which was
+    meant for it alone.
 
     Returns whether ``holder``, the supervisor that starts now, is already requested to stop.
     """
@@ -110,7 +120,11 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
     rows = {row.job_id: row for row in ledger.jobs(decoded=False)} if requests or noted else {}
     states = {job_id: row.state for job_id, row in rows.items()}
     # Their attempts ended otherwise, as the disk was full.
-    late = [Request(verb=verb, job_id=id_) for id_, verb in noted.items() if isinstance(states.get(id_), Pending)]
+    late = [
+        Request(verb=verb, job_id=id_)
+        for id_, verb in noted.items()
+        if isinstance(states.get(id_), Pending)
+    ]
     for request in [*late, *requests]:
         job_id, pause_at = request.promotion or (request.job_id or "", None)
         state = states.get(job_id)
@@ -124,7 +138,9 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
                 new = Paused(failures=failures)
             case "resume", Paused(failures=failures, at_rung=False):
                 new = Pending(failures=failures)
-            case "promote", Pending() | Running() | Paused() | Failed() | Cancelled() if request.promotion:
+            case "promote", Pending() | Running() | Paused() | Failed() | Cancelled() if (
+                request.promotion
+            ):
                 row = rows[job_id]
                 if (after := retry_policy.promoted(row.job, state, pause_at)) is None:
                     continue
@@ -152,7 +168,8 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
 def decisive_record(
     attempt: AttemptPaths, ranks: int, warn: Callable[[str], object] = lambda _: None
 ) -> tuple[int | None, ExitRecord | None]:
-    """Rank (None with one rank only) and exit record that give the cause of an end that no supervisor saw.
+    """Rank (None with one rank only) and exit record that give the cause of an end that no
+    supervisor saw.
 
     That is rank 0, unless another rank has failed in a way that would happen again.
 
@@ -161,7 +178,9 @@ def decisive_record(
 
     def read(path: Path) -> ExitRecord | None:
         what = "the attempt counts as interrupted"
-        return read_exit_record(path, lambda error: warn(f"{path}: cannot be read ({error}); {what}"))
+        return read_exit_record(
+            path, lambda error: warn(f"{path}: cannot be read ({error}); {what}")
+        )
 
     records = {rank: read(path) for rank, path in attempt.exits().items() if rank < ranks}
     errors = (ExitCode.ERROR, ExitCode.DIVERGED)
@@ -170,7 +189,9 @@ def decisive_record(
 
 
 def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> JobRow:
-    """Kill the processes of a job whose supervisor died while it was RUNNING, and record how its attempt ended."""
+    """Kill the processes of a job whose supervisor died while it was RUNNING, and record how its
+    attempt ended.
+    """
     if not isinstance(row.state, Running):
         return row
     attempt, directory = row.state.attempt, paths.job(row.job_id)
@@ -180,18 +201,26 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
     rank, record = decisive_record(directory.attempt(attempt.number), row.job.resources.ranks, warn)
     rung = row.job.spec.pause_at
     ends = [ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED]
-    if rung is not None and record is not None and record.env_steps >= rung:  # else promoted meanwhile: it trains on
+    if (
+        rung is not None and record is not None and record.env_steps >= rung
+    ):  # else promoted meanwhile: it trains on
         ends.append(ExitCode.PAUSED)
     if record is not None and record.code in ends:
-        outcome = retry_policy.judge(record.code, record, end_reason=None, oom_killed=False, rank=rank, rung=rung)
+        outcome = retry_policy.judge(
+            record.code, record, end_reason=None, oom_killed=False, rank=rank, rung=rung
+        )
     else:
-        outcome = AttemptOutcome(cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before the attempt did")
+        outcome = AttemptOutcome(
+            cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before the attempt did"
+        )
     of_attempt = directory.attempt(attempt.number)
     files = (of_attempt.worker_log, of_attempt.exit, directory.timings_csv)
     last_write = max((path.stat().st_mtime for path in files if path.exists()), default=None)
     _end_attempt(ledger, attempt, outcome, record, last_write)
     failures, max_retries = row.state.failures, row.job.max_retries
-    new = retry_policy.next_state(outcome, failures=failures, max_retries=max_retries, now=time.monotonic())
+    new = retry_policy.next_state(
+        outcome, failures=failures, max_retries=max_retries, now=time.monotonic()
+    )
     if isinstance(new, Pending | Paused) and (verb := ledger.noted().get(row.job_id)):
         new = Paused(failures=new.failures) if verb == "pause" else Cancelled()
     ledger.set_state(row.job_id, move(row.job_id, row.state, new))
@@ -199,19 +228,31 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
 
 
 def _end_attempt(
-    ledger: Ledger, attempt: Attempt, outcome: AttemptOutcome, record: ExitRecord | None, ended_at: float | None = None
+    ledger: Ledger,
+    attempt: Attempt,
+    outcome: AttemptOutcome,
+    record: ExitRecord | None,
+    ended_at: float | None = None,
 ) -> None:
     job_id, number = attempt.job_id, attempt.number
     returncode, wall_s = (None, None) if record is None else (record.code, record.wall_s)
     if wall_s is None and ended_at is not None:
         wall_s = max(0.0, ended_at - attempt.started_at)
     ledger.end_attempt(
-        job_id, number, ended_at=ended_at, wall_s=wall_s, returncode=returncode, outcome=outcome, record=record
+        job_id,
+        number,
+        ended_at=ended_at,
+        wall_s=wall_s,
+        returncode=returncode,
+        outcome=outcome,
+        record=record,
     )
 
 
 def kill_leftover(pid: int, pid_start: float) -> None:
-    """Kill the process group of rank 0, which alone writes the job's files; other ranks end when it is gone."""
+    """Kill the process group of rank 0, which alone writes the job's files; other ranks end when it
+    is gone.
+    """
     deadline = time.monotonic() + 5.0
     while same_process(pid, pid_start) and time.monotonic() < deadline:
         try:

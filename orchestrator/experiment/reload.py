@@ -1,8 +1,9 @@
 """``reload``: takes the jobs that were added to a job file into the experiment that runs.
 
-The command examines the new robots, puts them into the directories of their jobs, and enters the jobs into the ledger
-together with a request, in one transaction; the supervisor then takes them from the ledger. Whatever is done before
-that, the next ``run`` does again. Of a search it takes over the budget: the jobs are made by the search itself.
+The command examines the new robots, puts them into the directories of their jobs, and enters the
+jobs into the ledger together with a request, in one transaction; the supervisor then takes them
+from the ledger. Whatever is done before that, the next ``run`` does again. Of a search it takes
+over the budget: the jobs are made by the search itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.errors import ChangedError, RunDirError, SpecError, UsageError, disk_full_explained
+from orchestrator.core.errors import (
+    ChangedError,
+    RunDirError,
+    SpecError,
+    UsageError,
+    disk_full_explained,
+)
 from orchestrator.core.job import Cancelled, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
@@ -37,8 +44,11 @@ CPU_SHARE = 4
 """One in so many CPUs examines robots: the jobs that run have the others."""
 
 
-def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lambda *_: None) -> str:
-    """Add the jobs of the job file that are new to the running experiment, or take over the budget of its search.
+def reload(
+    run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lambda *_: None
+) -> str:
+    """Add the jobs of the job file that are new to the running experiment, or take over the budget
+    of its search.
 
     Returns a message saying what was done.
 
@@ -52,9 +62,13 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lam
         return f"{run_dir}: no supervisor is running; `run` takes the new jobs of a job file without `reload`"
     if holder.is_elsewhere:
         where = f"its supervisor ({holder}) runs on another host than this"
-        raise RunDirError(f"{run_dir}: {where}, and `reload` enters jobs into its ledger; call it on that host")
+        raise RunDirError(
+            f"{run_dir}: {where}, and `reload` enters jobs into its ledger; call it on that host"
+        )
     if not paths.ledger.exists():
-        raise RunDirError(f"{run_dir}: its supervisor ({holder}) still examines the robots; call `reload` again later")
+        raise RunDirError(
+            f"{run_dir}: its supervisor ({holder}) still examines the robots; call `reload` again later"
+        )
     control.refuse_if_only_videos(paths, holder)
     experiment = _declared(paths, job_file)
     with _alone(paths, holder), disk_full_explained(paths.root, "call `reload` again"):
@@ -72,13 +86,19 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lam
         declared = {job.job_id for job in experiment.jobs}
         gone = [job_id for job_id in rows if job_id not in declared]
         left = f"; no longer declared, and left as they are: {listed(gone, SHOWN)}" if gone else ""
-        back = [job_id for job_id, row in rows.items() if job_id in declared and row.state == UNDECLARED]
-        left += f"; declared again, and queued by the next `run`: {listed(back, SHOWN)}" if back else ""
+        back = [
+            job_id for job_id, row in rows.items() if job_id in declared and row.state == UNDECLARED
+        ]
+        left += (
+            f"; declared again, and queued by the next `run`: {listed(back, SHOWN)}" if back else ""
+        )
         if not new:
             return f"{run_dir}: {experiment.source} declares no new jobs{left}"
         verdicts = _examine(experiment, new, paths, watch)
         if run_directory.holder(paths) != holder:
-            raise RunDirError(f"{run_dir}: its supervisor has ended; {_again(experiment, paths)} takes the new jobs")
+            raise RunDirError(
+                f"{run_dir}: its supervisor has ended; {_again(experiment, paths)} takes the new jobs"
+            )
         control.refuse_if_only_videos(paths, holder)  # they began meanwhile
         additions.put_robots(paths, new, verdicts)
         with run_directory.opened_ledger(paths) as ledger:
@@ -86,7 +106,11 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lam
             ledger.add_requests([Request(verb="reload", job_id=holder.key)])  # both, or none
         write_whole(paths.experiment, experiment.text)
     invalid = [job.job_id for job in new if verdicts[job.job_id].problem is not None]
-    failed = f"; invalid and not trained: {listed(invalid, SHOWN)} (`status` tells why)" if invalid else ""
+    failed = (
+        f"; invalid and not trained: {listed(invalid, SHOWN)} (`status` tells why)"
+        if invalid
+        else ""
+    )
     names = listed([job.job_id for job in new if job.job_id not in invalid], SHOWN) or "none"
     what = count(len(new) - len(invalid), "new job")
     asked = f"asked its supervisor ({holder}) to train {what} ({names})"
@@ -105,23 +129,35 @@ def _declared(paths: RunPaths, job_file: Path | None) -> Experiment:
     if job_file is None:
         if "job_file" not in recorded:
             advice = f"name it: `reload {paths.root} JOBS.toml`"
-            raise UsageError(f"{paths.root}: does not record the job file that it was started with; {advice}")
+            raise UsageError(
+                f"{paths.root}: does not record the job file that it was started with; {advice}"
+            )
         job_file = Path(recorded["job_file"])
-    return load(job_file, overrides=recorded.get("overrides", {}), skip_invalid=recorded.get("skip_invalid", False))
+    return load(
+        job_file,
+        overrides=recorded.get("overrides", {}),
+        skip_invalid=recorded.get("skip_invalid", False),
+    )
 
 
 @contextlib.contextmanager
 def _alone(paths: RunPaths, holder: LockHolder) -> Iterator[None]:
-    """No other `reload` changes the run directory within the block. The lock is in a folder of the supervisor's."""
+    """No other `reload` changes the run directory within the block. The lock is in a folder of the
+    supervisor's.
+    """
     try:
         lock = paths.reload_lock.open("wb")
     except FileNotFoundError as error:
-        raise RunDirError(f"{paths.root}: its supervisor ({holder}) is ending; `run` takes new jobs") from error
+        raise RunDirError(
+            f"{paths.root}: its supervisor ({holder}) is ending; `run` takes new jobs"
+        ) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunDirError(f"{paths.root}: another `reload` is under way; call it again when that is done") from None
+            raise RunDirError(
+                f"{paths.root}: another `reload` is under way; call it again when that is done"
+            ) from None
         try:
             yield
         finally:
@@ -142,9 +178,15 @@ def _refuse_changes(paths: RunPaths, experiment: Experiment, rows: Mapping[str, 
 
 def _differences(before: Job, declared: Job) -> list[str]:
     """What `run` would change in a job that exists."""
-    spec = dataclasses.replace(declared.spec, xml=before.spec.xml, extended_from=before.spec.extended_from)
-    spec = dataclasses.replace(spec, init_sha256=before.spec.init_sha256, pause_at=before.spec.pause_at)
-    paths = None not in (before.spec.init, spec.init) and before.spec.init_job is spec.init_job is None
+    spec = dataclasses.replace(
+        declared.spec, xml=before.spec.xml, extended_from=before.spec.extended_from
+    )
+    spec = dataclasses.replace(
+        spec, init_sha256=before.spec.init_sha256, pause_at=before.spec.pause_at
+    )
+    paths = (
+        None not in (before.spec.init, spec.init) and before.spec.init_job is spec.init_job is None
+    )
     if paths and not os.path.exists(str(before.spec.init)):  # noqa: PTH110
         spec = dataclasses.replace(spec, init=before.spec.init)  # the folder has been moved
     if spec.task == "auto":
@@ -171,8 +213,14 @@ def _examine(
     paths.reloading.mkdir()
     at_once = max(1, topology.detect().capacity // CPU_SHARE)
     every = experiment.jobs
-    verdicts = preflight.examine(new, staging=paths.reloading, at_once=at_once, watch=watch, sources=every)
-    problems = list(dict.fromkeys(verdict.problem for verdict in verdicts.values() if verdict.problem is not None))
+    verdicts = preflight.examine(
+        new, staging=paths.reloading, at_once=at_once, watch=watch, sources=every
+    )
+    problems = list(
+        dict.fromkeys(
+            verdict.problem for verdict in verdicts.values() if verdict.problem is not None
+        )
+    )
     if problems and not experiment.skip_invalid:
         raise SpecError(experiment.source, problems, SKIP_ADVICE)
     return verdicts

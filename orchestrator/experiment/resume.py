@@ -1,6 +1,7 @@
 """What a resumed run need not do again.
 
-A run directory is resumed without its job file: the jobs come from the ledger, the robots from the job directories.
+A run directory is resumed without its job file: the jobs come from the ledger, the robots from the
+job directories.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 
 
 def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
-    """Every job of ``run_dir``, with the robot in its directory, and its earlier verdict: no robot is examined again.
+    """Every job of ``run_dir``, with the robot in its directory, and its earlier verdict: no robot
+    is examined again.
 
     :raises UsageError: a part is missing or damaged.
     """
@@ -54,7 +56,9 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
         notify = NotifyTable.model_validate(top.get("notify", {})).model_dump(exclude_unset=True)
         track = TrackTable.model_validate(top.get("track", {})).model_dump(exclude_unset=True)
         slurm_table = SlurmTable.model_validate(top.get("slurm", {})).model_dump(exclude_unset=True)
-        max_parallel = TypeAdapter(MaxParallel).validate_python(top.get("max_parallel", "auto"), strict=True)
+        max_parallel = TypeAdapter(MaxParallel).validate_python(
+            top.get("max_parallel", "auto"), strict=True
+        )
         name, order = top.get("name"), top.get("order", "longest-first")
         if not (isinstance(name, str) and order in get_args(Order)):
             raise ValueError("name or order is missing or wrong")
@@ -82,7 +86,8 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
 
 
 def declared_search(paths: RunPaths) -> Experiment:
-    """The experiment of a search, or of jobs that are compared at rungs, as it was declared when it was last run.
+    """The experiment of a search, or of jobs that are compared at rungs, as it was declared when it
+    was last run.
 
     :raises SpecError: what it refers to is gone, such as its robot.
     :raises LedgerError: the declaration cannot be read.
@@ -101,14 +106,17 @@ def verdicts(rows: Iterable[JobRow]) -> dict[str, JobVerdict]:
 
 
 def is_settled(row: JobRow, paths: RunPaths) -> bool:
-    """Whether a run without a job file has nothing to do with a job: it is over, and what it leaves is there."""
+    """Whether a run without a job file has nothing to do with a job: it is over, and what it leaves
+    is there.
+    """
     if isinstance(row.state, Succeeded):
         return paths.job(row.job_id).has_results(normalize=row.normalize)
     return isinstance(row.state, Failed | Cancelled) and row.state != Cancelled(is_undeclared=True)
 
 
 def how(paths: RunPaths, left: LeftPilots | None = None) -> str:
-    """A sentence saying what resumes an interrupted run. Its executor is recorded, and need not be named.
+    """A sentence saying what resumes an interrupted run. Its executor is recorded, and need not be
+    named.
 
     :param left: batch jobs that may still train it.
     """
@@ -120,9 +128,11 @@ def how(paths: RunPaths, left: LeftPilots | None = None) -> str:
 
 
 def finished(rows: Sequence[JobRow], jobs: Sequence[Job], paths: RunPaths) -> dict[str, JobVerdict]:
-    """A verdict for those of ``jobs`` that have succeeded and would train the same again: their robots stay unexamined.
+    """A verdict for those of ``jobs`` that have succeeded and would train the same again: their
+    robots stay unexamined.
 
-    Any doubt leaves a job out: a task that is chosen from the robot, and a robot whose files lie otherwise.
+    Any doubt leaves a job out: a task that is chosen from the robot, and a robot whose files lie
+    otherwise.
     """
     of_rows = {row.job_id: row for row in rows if isinstance(row.state, Succeeded)}
     pairs = ((job, of_rows[job.job_id]) for job in jobs if job.job_id in of_rows)
@@ -131,7 +141,11 @@ def finished(rows: Sequence[JobRow], jobs: Sequence[Job], paths: RunPaths) -> di
     def hashed(main: str, origin: Path, names: tuple[str, ...]) -> str:
         return robot_hash(main, {name: origin / name for name in names})
 
-    return {job.job_id: verdict for job, row in pairs if (verdict := _unchanged(job, row, paths, hashed)) is not None}
+    return {
+        job.job_id: verdict
+        for job, row in pairs
+        if (verdict := _unchanged(job, row, paths, hashed)) is not None
+    }
 
 
 def _unchanged(
@@ -139,7 +153,9 @@ def _unchanged(
 ) -> JobVerdict | None:
     """:param hashed: the hash of a robot: its main file, where its files lie, and their names."""
     before = row.job.spec
-    if job.spec.init is not None or not paths.job(job.job_id).has_results(normalize=before.normalize):
+    if job.spec.init is not None or not paths.job(job.job_id).has_results(
+        normalize=before.normalize
+    ):
         return None
     if dataclasses.replace(job.spec, xml=before.xml).fingerprint() != row.fingerprint:
         return None
@@ -152,8 +168,12 @@ def _unchanged(
         return None
     origin, copy = job.xml_source.parents[main.count("/")], paths.job(job.job_id).robot
     try:
-        names = tuple(sorted(path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()))
-        if main not in names or not all((origin / name).is_file() for name in names):  # a pipe would be waited for
+        names = tuple(
+            sorted(path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file())
+        )
+        if main not in names or not all(
+            (origin / name).is_file() for name in names
+        ):  # a pipe would be waited for
             return None
         if hashed(main, origin, names) != row.robot_hash:
             return None

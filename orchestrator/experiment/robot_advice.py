@@ -1,4 +1,6 @@
-"""``check --advise``: lets examining processes measure advice on physics, one robot after the other on one CPU."""
+"""``check --advise``: lets examining processes measure advice on physics, one robot after the other
+on one CPU.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ def with_advice(
     slot = pool.acquire(1)
     assert slot is not None, "an empty pool has room for one core"
     answers = [answer for _, answer in examined]
-    advisable = [number for number, answer in enumerate(answers) if answer.problem is None and answer.fragment is None]
+    advisable = [
+        number
+        for number, answer in enumerate(answers)
+        if answer.problem is None and answer.fragment is None
+    ]
     try:
         for done, number in enumerate(advisable):
             request, answer = examined[number]
@@ -63,8 +69,12 @@ def with_advice(
 def _without_task(request: ExaminationRequest, answer: ExaminationAnswer) -> PhysicsAdvice | None:
     """Why nothing can be measured; None where it can."""
     if request.env is not None or request.entry_point is not None:
-        text = "the job has an environment of its own (env or entry_point); only tasks can be measured"
+        text = (
+            "the job has an environment of its own (env or entry_point); only tasks can be measured"
+        )
         return PhysicsAdvice(problem=text)
     if answer.task is None:
-        return PhysicsAdvice(problem=f"no task fits the robot ({answer.task_reason}); check a job file that names one")
+        return PhysicsAdvice(
+            problem=f"no task fits the robot ({answer.task_reason}); check a job file that names one"
+        )
     return None

@@ -1,4 +1,6 @@
-"""``check``: examines robots and job files, and reports what can be trained, how fast, and what is wrong."""
+"""``check``: examines robots and job files, and reports what can be trained, how fast, and what is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,25 @@ CheckVerdict: TypeAlias = Literal["ok", "warning", "error", "fragment"]
 SIMULATE_S = 0.4
 TIME_LIMIT_S = 30.0
 FIGURES = (
-    *("nq", "nv", "nu", "na", "nbody", "ngeom", "nmesh", "root", "actuators", "keyframes", "sensors", "cameras"),
+    *(
+        "nq",
+        "nv",
+        "nu",
+        "na",
+        "nbody",
+        "ngeom",
+        "nmesh",
+        "root",
+        "actuators",
+        "keyframes",
+        "sensors",
+        "cameras",
+    ),
     *("mass_kg", "timestep_s", "integrator", "steps_per_s", "control_period_s"),
     *("model_mib", "data_mib", "bytes_per_env"),
 )
-"""Keys of a model's summary; see ``orchestrator/worker/robots/model_summary.py`` and docs/check.md."""
+"""Keys of a model's summary; see ``orchestrator/worker/robots/model_summary.py`` and
+docs/check.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,26 +62,41 @@ class RobotCheck:
     """The first job that trains this robot on this task; None for a file that is checked alone."""
     where: str | None = None
     hash: str | None = None
-    """SHA-256 over the MJCF and every file that it refers to; equal for copies under another name."""
+    """SHA-256 over the MJCF and every file that it refers to; equal for copies under another
+    name."""
     task: str | None = None
     task_reason: str | None = None
     """Why the task was chosen, or why none was."""
     included_by: str | None = None
     """The first examined file that includes this one; None also where both include each other."""
     outside: str | None = None
-    """Which file lies outside of the robot's folder, so that a job needs ``allow_outside``; None for a job's robot."""
+    """Which file lies outside of the robot's folder, so that a job needs ``allow_outside``; None
+    for a job's robot."""
     advice: PhysicsAdvice | None = None
     """If it was asked for, and the robot can be trained."""
     figures: Mapping[str, Any]
 
     def facts(self) -> dict[str, Any]:
         """The result as one flat object; unknown figures are None."""
-        own = {name: getattr(self, name) for name in ("path", "verdict", "job", "where", "hash", "task", "task_reason")}
+        own = {
+            name: getattr(self, name)
+            for name in ("path", "verdict", "job", "where", "hash", "task", "task_reason")
+        }
         figures = {name: self.figures.get(name) for name in FIGURES}
-        unfit = [name for name, figure in figures.items() if isinstance(figure, float) and not math.isfinite(figure)]
+        unfit = [
+            name
+            for name, figure in figures.items()
+            if isinstance(figure, float) and not math.isfinite(figure)
+        ]
         advice = None if self.advice is None else dataclasses.asdict(self.advice)
         # JSON has no NaN.
-        return {**own, "messages": list(self.messages), **figures, **dict.fromkeys(unfit), "advice": advice}
+        return {
+            **own,
+            "messages": list(self.messages),
+            **figures,
+            **dict.fromkeys(unfit),
+            "advice": advice,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +120,8 @@ def check(
     advise_s: float = 0.0,
     watch: preflight.Watch = lambda *_: None,
 ) -> list[RobotCheck]:
-    """Examine files, all ``*.xml`` and ``*.urdf`` below folders, and the robots and tasks of job files.
+    """Examine files, all ``*.xml`` and ``*.urdf`` below folders, and the robots and tasks of job
+    files.
 
     :param advise_s: CPU seconds of measuring for advice on the physics of each robot; 0: no advice.
     :raises UsageError: a path that does not exist, or a folder without ``*.xml``.
@@ -101,14 +133,20 @@ def check(
     if advise_s:
         advisable = [number for number, item in enumerate(examined) if not item.may_be_invalid]
         pairs = [(requests[number], answers[number]) for number in advisable]
-        advised = robot_advice.with_advice(pairs, advise_s=advise_s, time_limit_s=time_limit_s, watch=watch)
+        advised = robot_advice.with_advice(
+            pairs, advise_s=advise_s, time_limit_s=time_limit_s, watch=watch
+        )
         for number, answer in zip(advisable, advised, strict=True):
             answers[number] = answer
     answered = dict(zip(map(id, examined), answers, strict=True))
-    includers = _includers((item, answer) for item, answer in zip(examined, answers, strict=True) if item.where is None)
+    includers = _includers(
+        (item, answer) for item, answer in zip(examined, answers, strict=True) if item.where is None
+    )
     first_with: dict[str, str] = {}
     return [
-        item if isinstance(item, RobotCheck) else _checked(item, answered[id(item)], includers, first_with)
+        item
+        if isinstance(item, RobotCheck)
+        else _checked(item, answered[id(item)], includers, first_with)
         for item in items
     ]
 
@@ -122,7 +160,9 @@ def _items(paths: Sequence[Path], time_limit_s: float) -> Iterator[_Item | Robot
     seen: set[str] = set()
     for path in paths:
         if not os.path.lexists(path):
-            raise UsageError(f"{path}: no such file or folder; expected a job file, an MJCF, or a folder of them")
+            raise UsageError(
+                f"{path}: no such file or folder; expected a job file, an MJCF, or a folder of them"
+            )
         if path.suffix == ".toml" and not path.is_dir():
             yield from _of_job_file(path, time_limit_s)
             continue
@@ -150,9 +190,13 @@ def _below(folder: Path) -> Iterator[_Item | RobotCheck]:
 
 
 def robot_files(
-    folder: Path, report: Callable[[OSError], object] = lambda _: None, *, most_folders: int | None = None
+    folder: Path,
+    report: Callable[[OSError], object] = lambda _: None,
+    *,
+    most_folders: int | None = None,
 ) -> Iterator[str]:
-    """Every ``*.xml`` and ``*.urdf`` below ``folder``, except in hidden folders and run directories, which hold copies.
+    """Every ``*.xml`` and ``*.urdf`` below ``folder``, except in hidden folders and run
+    directories, which hold copies.
 
     Links are followed; no folder is visited twice.
 
@@ -184,14 +228,20 @@ def _of_job_file(path: Path, time_limit_s: float) -> Iterator[_Item | RobotCheck
     try:
         experiment = load(path)
     except SpecError as error:
-        yield RobotCheck(path=str(path), verdict="error", messages=tuple(map(str, error.problems)), figures={})
+        yield RobotCheck(
+            path=str(path), verdict="error", messages=tuple(map(str, error.problems)), figures={}
+        )
         return
     if experiment.warnings:
-        yield RobotCheck(path=str(path), verdict="warning", messages=tuple(experiment.warnings), figures={})
+        yield RobotCheck(
+            path=str(path), verdict="warning", messages=tuple(experiment.warnings), figures={}
+        )
     if problem := sampler_check.examine(experiment, time_limit_s=time_limit_s):
         yield RobotCheck(path=str(path), verdict="error", messages=(str(problem),), figures={})
     if experiment.search is not None:
-        yield RobotCheck(path=str(path), verdict="ok", messages=experiment.search_summary, figures={})
+        yield RobotCheck(
+            path=str(path), verdict="ok", messages=experiment.search_summary, figures={}
+        )
     declared = experiment.jobs_to_examine
     for request, job in requests_of(declared)[0].values():
         named = request.robot or str(path)
@@ -199,7 +249,9 @@ def _of_job_file(path: Path, time_limit_s: float) -> Iterator[_Item | RobotCheck
             named = os.path.relpath(request.xml)
         is_corner = experiment.search is not None and job is not declared[0]
         where = f"{path}: {job.where}"
-        yield _Item(path=named, request=request, job=job.job_id, where=where, may_be_invalid=is_corner)
+        yield _Item(
+            path=named, request=request, job=job.job_id, where=where, may_be_invalid=is_corner
+        )
 
 
 def _includers(examined: Iterable[tuple[_Item, ExaminationAnswer]]) -> dict[str, str]:
@@ -210,7 +262,9 @@ def _includers(examined: Iterable[tuple[_Item, ExaminationAnswer]]) -> dict[str,
         for part in included:
             reachable = [part]
             for reached in reachable:  # grows during the loop
-                reachable += (inner for inner in parts.get(reached, ("", ()))[1] if inner not in reachable)
+                reachable += (
+                    inner for inner in parts.get(reached, ("", ()))[1] if inner not in reachable
+                )
             if real not in reachable:
                 includers.setdefault(part, path)
     return includers
@@ -235,7 +289,9 @@ def _checked(
         path = storable(item.request.robot or item.path)  # which the row shows already
         problem = [answer.problem.removeprefix(f"{path}: ").removeprefix(f"{path}, ")]
     is_error = problem and not item.may_be_invalid
-    verdict: CheckVerdict = "error" if is_error else "warning" if problem or answer.warnings else "ok"
+    verdict: CheckVerdict = (
+        "error" if is_error else "warning" if problem or answer.warnings else "ok"
+    )
     return RobotCheck(
         path=item.path,
         verdict=verdict,

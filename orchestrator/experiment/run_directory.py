@@ -49,18 +49,24 @@ class LockHolder:
 
     @property
     def key(self) -> str:
-        """Names it in requests: its pid may belong to a later process, and its process may supervise again, at once."""
+        """Names it in requests: its pid may belong to a later process, and its process may
+        supervise again, at once.
+        """
         return f"{self.pid}:{self.pid_start}:{self.since}"
 
     @property
     def is_current(self) -> bool:
-        """Whether this can be who holds the lock: until that is written, its file names nobody or an earlier holder."""
+        """Whether this can be who holds the lock: until that is written, its file names nobody or
+        an earlier holder.
+        """
         is_here = self.host == socket.gethostname() and self.pid_start is not None
         return self.pid != 0 and not (is_here and process_start(self.pid) != self.pid_start)
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it runs on another host, so that this process must not open the ledger meanwhile."""
+        """Whether it runs on another host, so that this process must not open the ledger
+        meanwhile.
+        """
         return self.pid != 0 and self.host != socket.gethostname()
 
     def __str__(self) -> str:
@@ -69,7 +75,8 @@ class LockHolder:
 
 @contextlib.contextmanager
 def put_aside(root: Path) -> Iterator[Path | None]:
-    """Rename an existing run directory to ``<name>.<time>``; yields the new path, None when there was none.
+    """Rename an existing run directory to ``<name>.<time>``; yields the new path, None when there
+    was none.
 
     When the block ends with an exception and nothing has taken its place, it is renamed back.
     """
@@ -79,7 +86,9 @@ def put_aside(root: Path) -> Iterator[Path | None]:
         if is_run_directory(paths):
             with _locked(paths):
                 whole = root.absolute()
-                aside = whole.rename(_unused(whole.with_name(f"{whole.name}.{time.strftime('%Y%m%dT%H%M%S')}")))
+                aside = whole.rename(
+                    _unused(whole.with_name(f"{whole.name}.{time.strftime('%Y%m%dT%H%M%S')}"))
+                )
     try:
         yield aside
     except BaseException:
@@ -93,8 +102,10 @@ def put_aside(root: Path) -> Iterator[Path | None]:
 def claim(root: Path) -> Iterator[RunPaths]:
     """Lock ``root`` for the block, creating it where it is missing.
 
-    A directory created here is removed when the block ends with an exception before it holds jobs or measurements.
-    :raises RunDirError: not a run directory, not writable, not to be trusted, or held by another supervisor.
+    A directory created here is removed when the block ends with an exception before it holds jobs
+    or measurements.
+    :raises RunDirError: not a run directory, not writable, not to be trusted, or held by another
+        supervisor.
     :raises DiskFullError: when the disk has no room for the first files.
     """
     paths = RunPaths(root)
@@ -128,39 +139,50 @@ def _refuse_others(paths: RunPaths) -> None:
         what = "is a file; a run directory was expected"
     elif not root.is_dir():
         return
-    elif not any(root.iterdir()) or is_run_directory(paths):  # in this order: another command may be making it
+    elif not any(root.iterdir()) or is_run_directory(
+        paths
+    ):  # in this order: another command may be making it
         _refuse_untrusted(root)
         return
     raise RunDirError(f"{root}: {what}. Choose another with --run-dir")
 
 
 def _refuse_untrusted(root: Path) -> None:
-    """Refuse a directory in which other users may have put files; root, whom nothing stops, is no other user.
+    """Refuse a directory in which other users may have put files; root, whom nothing stops, is no
+    other user.
 
-    A file made here shows how this file system presents what is ours: network and container file systems may give every
-    file one owner, others keep no permission bits.
+    A file made here shows how this file system presents what is ours: network and container file
+    systems may give every file one owner, others keep no permission bits.
     """
     with tempfile.TemporaryFile(dir=root) as file:
         ours, found = os.fstat(file.fileno()), root.stat()
     pickles = "A run loads its checkpoints, which are pickles and can run any code"
     if found.st_uid not in (ours.st_uid, 0):
         advice = "Choose another with --run-dir, or copy it (`cp -r`) if you trust its content: the copy is yours"
-        raise RunDirError(f"{root}: belongs to another user (number {found.st_uid}). {pickles}. {advice}")
+        raise RunDirError(
+            f"{root}: belongs to another user (number {found.st_uid}). {pickles}. {advice}"
+        )
     if found.st_mode & ~ours.st_mode & stat.S_IWOTH:
         another = f"Choose another with --run-dir, such as {root / 'run'}"
         advice = f"{another}, or `chmod o-w {root}` if you trust its content"
-        raise RunDirError(f"{root}: every user of this machine may write into it. {pickles}. {advice}")
+        raise RunDirError(
+            f"{root}: every user of this machine may write into it. {pickles}. {advice}"
+        )
 
 
 @contextlib.contextmanager
 def _errors_explained(root: Path) -> Iterator[None]:
     absolute(root)
     try:
-        with disk_full_explained(root, "run the same command again, or choose another with --run-dir"):
+        with disk_full_explained(
+            root, "run the same command again, or choose another with --run-dir"
+        ):
             yield
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise RunDirError(f"{error.filename}: is a symbolic link, expected a file; remove it") from error
+            raise RunDirError(
+                f"{error.filename}: is a symbolic link, expected a file; remove it"
+            ) from error
         advice = "Fix its permissions, or choose another with --run-dir"
         raise RunDirError(f"{root}: cannot be used ({error.strerror}). {advice}") from error
 
@@ -170,25 +192,41 @@ def is_run_directory(paths: RunPaths) -> bool:
 
 
 def only_one() -> Path | None:
-    """The current directory if it is a run directory, or the only one in it or in its folder ``runs``; None otherwise.
+    """The current directory if it is a run directory, or the only one in it or in its folder
+    ``runs``; None otherwise.
 
     Those that ``--fresh`` renamed do not count, nor do benchmarks.
     """
     here = Path()
     if is_run_directory(RunPaths(here)):
         return here
-    files = [file for below in (here, here / "runs") for name in RUN_FILES for file in below.glob(f"*/{name}")]
+    files = [
+        file
+        for below in (here, here / "runs")
+        for name in RUN_FILES
+        for file in below.glob(f"*/{name}")
+    ]
     found = {file.parent for file in files if not re.fullmatch(f".+{TIME}", file.parent.name)}
-    found = {root for root in found if RunPaths(root).ledger.exists() or not RunPaths(root).bench.exists()}
+    found = {
+        root
+        for root in found
+        if RunPaths(root).ledger.exists() or not RunPaths(root).bench.exists()
+    }
     return found.pop() if len(found) == 1 else None
 
 
 def existing(root: Path) -> RunPaths:
-    """The paths of an existing run directory. :raises RunDirError: it is none, or does not exist."""
+    """The paths of an existing run directory. :raises RunDirError: it is none, or does not
+    exist.
+    """
     paths = RunPaths(root)
     if not root.is_dir() or not is_run_directory(paths):
         kind = "directory" if root.is_dir() else "file"
-        what = f"this {kind} is not a run directory, which `run` makes" if root.exists() else "no such run directory"
+        what = (
+            f"this {kind} is not a run directory, which `run` makes"
+            if root.exists()
+            else "no such run directory"
+        )
         raise RunDirError(f"{root}: {what}{_suggestions(root)}")
     return paths
 
@@ -196,7 +234,9 @@ def existing(root: Path) -> RunPaths:
 def _suggestions(root: Path) -> str:
     """Run directories that may have been meant: in ``root``, or beside it."""
     for folder, where in ((root, "in it"), (root.parent, "beside it")):
-        ledgers = sorted(folder.glob("*/ledger.sqlite3"), key=lambda ledger: -ledger.stat().st_mtime)
+        ledgers = sorted(
+            folder.glob("*/ledger.sqlite3"), key=lambda ledger: -ledger.stat().st_mtime
+        )
         if ledgers:
             return f"; run directories {where}, the latest first: {', '.join(str(path.parent) for path in ledgers[:5])}"
     return ""
@@ -219,19 +259,25 @@ def holder(paths: RunPaths) -> LockHolder | None:
 def reading_ledger(paths: RunPaths) -> Iterator[Ledger]:
     """The ledger, to be read within the block.
 
-    :raises RunDirError: while its supervisor runs on another host, see :mod:`orchestrator.ledger.requests`.
+    :raises RunDirError: while its supervisor runs on another host, see
+        :mod:`orchestrator.ledger.requests`.
     """
     if (at_work := holder(paths)) is not None and at_work.is_elsewhere:
         commands = "`status`, `attach`, `logs`, `stop`, `retry`, `pause`, `resume` and `set`"
         advice = f"{commands} work from here; for anything else use that host or wait"
-        raise RunDirError(f"{paths.root}: its supervisor ({at_work}) runs on another host than this. {advice}")
+        raise RunDirError(
+            f"{paths.root}: its supervisor ({at_work}) runs on another host than this. {advice}"
+        )
     with opened_ledger(paths, read_only=True) as ledger:
         yield ledger
 
 
 @contextlib.contextmanager
-def opened_ledger(paths: RunPaths, *, read_only: bool = False, is_sound: bool = False) -> Iterator[Ledger]:
-    """The ledger, whoever has the run directory locked; what is not committed within the block is dropped.
+def opened_ledger(
+    paths: RunPaths, *, read_only: bool = False, is_sound: bool = False
+) -> Iterator[Ledger]:
+    """The ledger, whoever has the run directory locked; what is not committed within the block is
+    dropped.
 
     :param is_sound: as for :meth:`Ledger.open`.
     """
@@ -261,7 +307,9 @@ def _locked(paths: RunPaths) -> Iterator[None]:
                 this = _read_holder(file.read(LARGEST_LOCK_BYTES) or b"")
                 root = paths.root
                 advice = f"`status {root}` shows its jobs, `attach {root}` follows it, `stop {root}` ends it"
-                raise RunDirError(f"{paths.root}: is running already, held by another supervisor ({this}). {advice}")
+                raise RunDirError(
+                    f"{paths.root}: is running already, held by another supervisor ({this}). {advice}"
+                )
             file.truncate(0)
             pid, host, since = os.getpid(), socket.gethostname(), str(datetime.datetime.now())
             this = LockHolder(pid=pid, pid_start=process_start(pid), host=host, since=since)
@@ -274,7 +322,9 @@ def _locked(paths: RunPaths) -> Iterator[None]:
 
 
 def _is_still(file: IO[bytes], path: Path) -> bool:
-    """Whether ``path`` still names the locked file: its directory may have been moved before the lock was taken."""
+    """Whether ``path`` still names the locked file: its directory may have been moved before the
+    lock was taken.
+    """
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

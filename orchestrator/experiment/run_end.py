@@ -20,7 +20,8 @@ class RunEnd(JsonLine):
     """The content of ``ended.json``."""
 
     holder: str
-    """The supervisor that ended, as :attr:`LockHolder.key`: an earlier one may have ended otherwise."""
+    """The supervisor that ended, as :attr:`LockHolder.key`: an earlier one may have ended
+    otherwise."""
     exit_code: int
     message: Message
     """The error that ended it; empty where the run came to its end or was stopped."""
@@ -39,7 +40,8 @@ class RunOutcome:
 
 @contextlib.contextmanager
 def recorded(paths: RunPaths, holder: str, outcome: RunOutcome) -> Iterator[None]:
-    """Record ``outcome``, or the exception that ends the block, in the run directory that ``holder`` holds.
+    """Record ``outcome``, or the exception that ends the block, in the run directory that
+    ``holder`` holds.
 
     The end of the run before is forgotten at once.
     """
@@ -51,8 +53,15 @@ def recorded(paths: RunPaths, holder: str, outcome: RunOutcome) -> Iterator[None
         outcome.message = "" if outcome.exit_code == 130 else str(error) or repr(error)
         raise
     finally:
-        end = RunEnd(holder=holder, exit_code=outcome.exit_code, message=outcome.message, ended_at=time.time())
-        with contextlib.suppress(OSError):  # whoever asks learns that the supervisor ended without a result
+        end = RunEnd(
+            holder=holder,
+            exit_code=outcome.exit_code,
+            message=outcome.message,
+            ended_at=time.time(),
+        )
+        with contextlib.suppress(
+            OSError
+        ):  # whoever asks learns that the supervisor ended without a result
             write_whole(paths.run_end, end.to_line(), durable=False)
 
 
@@ -64,7 +73,9 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def read(paths: RunPaths) -> RunEnd | None:
-    """How the last run ended; None while one runs, and where that is not known: it was killed, for example."""
+    """How the last run ended; None while one runs, and where that is not known: it was killed, for
+    example.
+    """
     try:
         return RunEnd.from_line(read_regular(paths.run_end))
     except (OSError, ValueError):

@@ -1,7 +1,8 @@
-"""The executor of a run directory is part of its record: a run that names none takes the one of the run before.
+"""The executor of a run directory is part of its record: a run that names none takes the one of the
+run before.
 
-It is in ``provenance.json``. A supervisor that was killed before it wrote that may have submitted pilots of Slurm:
-their files say so, and no other executor trains beside them.
+It is in ``provenance.json``. A supervisor that was killed before it wrote that may have submitted
+pilots of Slurm: their files say so, and no other executor trains beside them.
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ SLURM = "slurm"
 
 
 def of_unclaimed(options: RunOptions) -> RunOptions:
-    """As :func:`of_claimed`, while a supervisor may hold the run directory; of its batch jobs nothing is left."""
+    """As :func:`of_claimed`, while a supervisor may hold the run directory; of its batch jobs
+    nothing is left.
+    """
     paths = RunPaths(options.run_dir)
     left = left_batch_jobs.of(paths) if run_directory.holder(paths) is None else None
     return _chosen(options, paths, left)
 
 
 def of_claimed(options: RunOptions, paths: RunPaths) -> RunOptions:
-    """``options`` with the executor of the run before where they name none, and with its address and storage.
+    """``options`` with the executor of the run before where they name none, and with its address
+    and storage.
 
     :param paths: the run directory, which this process holds.
-    :raises RunDirError: batch jobs are left that may still train, and another executor is named, or all jobs are to
-        start over.
+    :raises RunDirError: batch jobs are left that may still train, and another executor is named, or
+        all jobs are to start over.
     """
     return _chosen(options, paths, left_batch_jobs.of(paths))
 
@@ -67,7 +71,10 @@ def _chosen(options: RunOptions, paths: RunPaths, left: LeftPilots | None) -> Ru
 
 
 def _refuse_beside(left: LeftPilots, options: RunOptions, paths: RunPaths) -> None:
-    run_dir, nobody = shlex.quote(str(paths.root)), f"{paths.root}: no supervisor is running, and {left}"
+    run_dir, nobody = (
+        shlex.quote(str(paths.root)),
+        f"{paths.root}: no supervisor is running, and {left}",
+    )
     if options.fresh:
         advice = f"`stop --wait {run_dir}` ends them; then --fresh starts over"
         raise RunDirError(f"{nobody} in the run directory, so it cannot be renamed. {advice}")

@@ -1,7 +1,8 @@
-"""Looks at a run directory again and again, at little cost: nothing is read of it while nothing has changed.
+"""Looks at a run directory again and again, at little cost: nothing is read of it while nothing has
+changed.
 
-As :func:`orchestrator.experiment.control.status`, which reads everything each time. No file stays open, and the
-supervisor is never made to wait.
+As :func:`orchestrator.experiment.control.status`, which reads everything each time. No file stays
+open, and the supervisor is never made to wait.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger, SummaryRow, live_facts, summary
 from orchestrator.ledger.row_reader import RowReader
 
-Condition: TypeAlias = Literal["missing", "empty", "benchmark", "unreadable", "examining", "running", "killed", "ended"]
-"""``missing``: there is no such directory. ``empty``: it is no run directory (yet). ``examining``: its robots are
-examined before the first launch. ``running``: a supervisor runs. ``killed``: the last one was killed. ``ended``: none
-runs."""
+Condition: TypeAlias = Literal[
+    "missing", "empty", "benchmark", "unreadable", "examining", "running", "killed", "ended"
+]
+"""``missing``: there is no such directory. ``empty``: it is no run directory (yet). ``examining``:
+its robots are examined before the first launch. ``running``: a supervisor runs. ``killed``: the
+last one was killed. ``ended``: none runs."""
 Mark: TypeAlias = tuple[int, ...] | None
 
 
@@ -32,8 +35,8 @@ class RunLook:
 
     condition: Condition
     snapshot: Snapshot | None = None
-    """Its rows are not to be changed; a row that is the same object as before has not changed. None where there is
-    nothing to read."""
+    """Its rows are not to be changed; a row that is the same object as before has not changed. None
+    where there is nothing to read."""
     problem: str = ""
     """Why it cannot be read."""
 
@@ -49,7 +52,12 @@ def mark(path: Path) -> Mark:
 
 def marks(paths: RunPaths, holder: LockHolder | None) -> tuple[object, ...]:
     """Differ whenever there may be something new in a run directory."""
-    files = (paths.ledger, paths.ledger.with_name(f"{paths.ledger.name}-wal"), paths.live, paths.run_end)
+    files = (
+        paths.ledger,
+        paths.ledger.with_name(f"{paths.ledger.name}-wal"),
+        paths.live,
+        paths.run_end,
+    )
     elsewhere = mark(paths.summary_json) if holder is not None and holder.is_elsewhere else None
     return None if holder is None else holder.key, paths.lock.exists(), elsewhere, *map(mark, files)
 
@@ -60,7 +68,8 @@ class RunFollower:
     def __init__(self, run_dir: Path) -> None:
         self.paths = RunPaths(run_dir)
         self.generation = 0
-        """Rises whenever nothing that was read before holds any more: the ledger is gone, or is another one."""
+        """Rises whenever nothing that was read before holds any more: the ledger is gone, or is
+        another one."""
         self._marks: tuple[object, ...] | None = None
         self._reader = RowReader()
         self._ledger_inode = 0
@@ -69,7 +78,9 @@ class RunFollower:
         """Jobs that a supervisor left RUNNING: the row of the ledger, and as it is shown."""
 
     def look(self) -> RunLook | None:
-        """What there is now; None where nothing has changed since the last look, or the ledger is locked just now."""
+        """What there is now; None where nothing has changed since the last look, or the ledger is
+        locked just now.
+        """
         holder = run_directory.holder(self.paths)
         found = (self.paths.root.is_dir(), *marks(self.paths, holder))
         if found == self._marks:
@@ -100,7 +111,10 @@ class RunFollower:
             self._forget()
             if holder is not None:
                 snapshot = Snapshot(paths=paths, rows=[], holder=holder)
-                return RunLook(condition="benchmark" if paths.bench.exists() else "examining", snapshot=snapshot)
+                return RunLook(
+                    condition="benchmark" if paths.bench.exists() else "examining",
+                    snapshot=snapshot,
+                )
             if paths.bench.exists():
                 return RunLook(condition="benchmark")
             return RunLook(condition="empty" if paths.root.is_dir() else "missing")
@@ -123,7 +137,10 @@ class RunFollower:
         if holder is not None:
             return RunLook(condition="running", snapshot=snapshot)
         condition: Condition = "killed" if snapshot.was_killed else "ended"
-        return RunLook(condition=condition, snapshot=replace(snapshot, rows=list(map(self._as_left, snapshot.rows))))
+        return RunLook(
+            condition=condition,
+            snapshot=replace(snapshot, rows=list(map(self._as_left, snapshot.rows))),
+        )
 
     def _as_left(self, row: SummaryRow) -> SummaryRow:
         """Without a supervisor no job runs."""

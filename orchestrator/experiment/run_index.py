@@ -1,7 +1,9 @@
-"""The index of this user's experiments on this machine, for `list`: one small file for each run directory.
+"""The index of this user's experiments on this machine, for `list`: one small file for each run
+directory.
 
-It is in ``$XDG_STATE_HOME/orchestrator/runs``, by default ``~/.local/state/orchestrator/runs``. A home that several
-machines share holds the entries of all of them; each machine reads and removes its own.
+It is in ``$XDG_STATE_HOME/orchestrator/runs``, by default ``~/.local/state/orchestrator/runs``. A
+home that several machines share holds the entries of all of them; each machine reads and removes
+its own.
 """
 
 from __future__ import annotations
@@ -55,14 +57,16 @@ class ListedRun:
 
     entry: RunEntry
     state: str
-    """One of :data:`ORDER`. ``interrupted``: no supervisor runs, and jobs remain; ``paused``: all that remain are."""
+    """One of :data:`ORDER`. ``interrupted``: no supervisor runs, and jobs remain; ``paused``: all
+    that remain are."""
     holder: LockHolder | None
     jobs: Mapping[str, int] = field(default_factory=dict)
     """Number of jobs by state."""
     problem: str = ""
     """Why its jobs cannot be read."""
     left: LeftPilots | None = None
-    """Batch jobs that may still train it although no supervisor runs; only :func:`listed` looks for them."""
+    """Batch jobs that may still train it although no supervisor runs; only :func:`listed` looks for
+    them."""
 
 
 def folder() -> Path:
@@ -72,8 +76,12 @@ def folder() -> Path:
 
 
 def note(run_dir: Path, name: str) -> None:
-    """Enter a run directory. Where the index cannot be written, as in a home that is read-only, it is not listed."""
-    entry = RunEntry(run_dir=str(run_dir.absolute()), name=name, host=socket.gethostname(), noted_at=time.time())
+    """Enter a run directory. Where the index cannot be written, as in a home that is read-only, it
+    is not listed.
+    """
+    entry = RunEntry(
+        run_dir=str(run_dir.absolute()), name=name, host=socket.gethostname(), noted_at=time.time()
+    )
     with contextlib.suppress(OSError, RuntimeError):
         index = folder()
         index.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -82,7 +90,9 @@ def note(run_dir: Path, name: str) -> None:
 
 
 def listed() -> list[ListedRun]:
-    """Experiments on this machine: running ones first, otherwise the latest first. Entries without one are removed."""
+    """Experiments on this machine: running ones first, otherwise the latest first. Entries without
+    one are removed.
+    """
     runs = list(map(standing, entries()))
     unsupervised = [RunPaths(Path(run.entry.run_dir)) for run in runs if run.holder is None]
     left = left_batch_jobs.of_all(unsupervised)
@@ -94,7 +104,9 @@ def in_order(runs: Iterable[ListedRun]) -> list[ListedRun]:
 
 
 def below(folder: Path) -> Iterator[RunEntry]:
-    """The run directories at and below ``folder``, whoever made them; not those within another one, nor hidden ones."""
+    """The run directories at and below ``folder``, whoever made them; not those within another one,
+    nor hidden ones.
+    """
     folders = [(folder.absolute(), 0)]
     for _ in range(MOST_FOLDERS):
         if not folders:
@@ -110,7 +122,11 @@ def below(folder: Path) -> Iterator[RunEntry]:
                 )
             elif depth < DEEPEST:
                 with os.scandir(here) as found:
-                    inner = [one.path for one in found if one.name[0] != "." and one.is_dir(follow_symlinks=False)]
+                    inner = [
+                        one.path
+                        for one in found
+                        if one.name[0] != "." and one.is_dir(follow_symlinks=False)
+                    ]
                 folders += [(Path(path), depth + 1) for path in sorted(inner, reverse=True)]
         except OSError:  # it may not be read, or is gone
             continue
@@ -149,7 +165,9 @@ def standing(entry: RunEntry) -> ListedRun:
     except (OrchestratorError, OSError) as error:
         state = "unreadable" if holder is None else "running"
         return ListedRun(entry=entry, state=state, holder=holder, problem=str(error))
-    return ListedRun(entry=entry, state=state if holder is None else "running", holder=holder, jobs=jobs)
+    return ListedRun(
+        entry=entry, state=state if holder is None else "running", holder=holder, jobs=jobs
+    )
 
 
 def _jobs_and_state(paths: RunPaths, holder: LockHolder | None) -> tuple[Mapping[str, int], str]:

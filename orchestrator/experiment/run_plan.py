@@ -44,21 +44,26 @@ class RunOptions:
     executor: str | None = None
     """None: that of the run before in the run directory, which for a new one is ``local``."""
     ray_address: str | None = None
-    """``local``, ``auto`` or ``HOST:PORT``. None: as in the run before if that was on Ray too, otherwise ``local``."""
+    """``local``, ``auto`` or ``HOST:PORT``. None: as in the run before if that was on Ray too,
+    otherwise ``local``."""
     storage: str | None = None
-    """How files travel to other machines: ``auto``, ``shared``, ``stream`` or a URI. None: likewise; or ``auto``."""
+    """How files travel to other machines: ``auto``, ``shared``, ``stream`` or a URI. None:
+    likewise; or ``auto``."""
     grace_s: float = GRACE_S
     until: float | None = None
     """When everything has to have ended, in seconds since the epoch; None: no such time."""
     is_listed: bool = False
     """Whether `list` shows it: what people run, but no benchmark."""
     verdicts: Mapping[str, JobVerdict] | None = None
-    """Of jobs whose robots need no examination, by ``job_id`` (:mod:`orchestrator.experiment.resume`)."""
+    """Of jobs whose robots need no examination, by ``job_id``
+    (:mod:`orchestrator.experiment.resume`)."""
     recorded: Mapping[str, JobRow] | None = None
-    """Every job of the run directory, by ``job_id``, where that is resumed as it is: those that are not among the jobs
-    of the experiment are over, and stay as they are. None: what is not declared any more is dropped."""
+    """Every job of the run directory, by ``job_id``, where that is resumed as it is: those that are
+    not among the jobs of the experiment are over, and stay as they are. None: what is not declared
+    any more is dropped."""
     refuses_shared: bool = False
-    """Whether a problem that no robot causes is raised if no job can be trained, also with ``skip_invalid``."""
+    """Whether a problem that no robot causes is raised if no job can be trained, also with
+    ``skip_invalid``."""
 
     @property
     def stop_at(self) -> float | None:
@@ -80,7 +85,8 @@ class Plan:
     choices: Sequence[str]
     """What was chosen where the job file says ``auto``, and why."""
     restriction: str = ""
-    """What this command and its jobs were restricted to, by `nice`, `taskset` and the like; empty for nothing."""
+    """What this command and its jobs were restricted to, by `nice`, `taskset` and the like; empty
+    for nothing."""
 
 
 def plan(
@@ -95,9 +101,11 @@ def plan(
 ) -> Plan:
     """Examine machines and robots without launching anything.
 
-    :param staging: receives the robots' bundles: a folder in the run directory, or one in place of a run directory.
+    :param staging: receives the robots' bundles: a folder in the run directory, or one in place of
+        a run directory.
     :raises KeyboardInterrupt: when ``stops`` holds a request.
-    :raises SpecError: with every job that cannot run here, unless ``experiment.skip_invalid`` is set.
+    :raises SpecError: with every job that cannot run here, unless ``experiment.skip_invalid`` is
+        set.
     """
     executor = options.executor or "local"
     open_backend = opener(executor)
@@ -124,19 +132,27 @@ def plan(
         unknown = [job for job in declared if job.job_id not in verdicts]
         at_once, watch = machine.capacity, stops.checking(watch)
         every = experiment.jobs
-        found = preflight.examine(unknown, staging=staging, at_once=at_once, warm=warm, watch=watch, sources=every)
+        found = preflight.examine(
+            unknown, staging=staging, at_once=at_once, warm=warm, watch=watch, sources=every
+        )
         verdicts |= {job.job_id: named(found[job.job_id], job, experiment) for job in unknown}
         stops.check()
         warnings = backend.ready()
         stops.check()
         jobs = [  # also those that the backend refuses
-            dataclasses.replace(examined(job, verdicts[job.job_id]), xml_source=experiment.shown_xml(job))
+            dataclasses.replace(
+                examined(job, verdicts[job.job_id]), xml_source=experiment.shown_xml(job)
+            )
             for job in experiment.jobs
         ]
         problems = _refuse_unfit(declared, verdicts, backend)
         if examples:  # a corner of the space may be invalid
-            problems = [problem for job in examples[:1] if (problem := verdicts[job.job_id].problem)]
-        if unmade := sampler_check.examine(experiment, time_limit_s=preflight.TIME_LIMIT_S, turn=stops.check):
+            problems = [
+                problem for job in examples[:1] if (problem := verdicts[job.job_id].problem)
+            ]
+        if unmade := sampler_check.examine(
+            experiment, time_limit_s=preflight.TIME_LIMIT_S, turn=stops.check
+        ):
             problems.append(unmade)
         if problems and (examples or not experiment.skip_invalid):
             is_all = bool(examples) or all(verdict.problem for verdict in verdicts.values())
@@ -148,7 +164,9 @@ def plan(
         machine=machine,
         backend=backend,
         jobs=retry_policy.launch_order(
-            jobs, experiment.order, lambda job: training_time.of_job(job, verdicts[job.job_id].physics_s)
+            jobs,
+            experiment.order,
+            lambda job: training_time.of_job(job, verdicts[job.job_id].physics_s),
         ),
         verdicts=verdicts,
         warnings=[
@@ -161,7 +179,9 @@ def plan(
     )
 
 
-def _refuse_unfit(jobs: Sequence[Job], verdicts: dict[str, JobVerdict], backend: Backend) -> list[Problem]:
+def _refuse_unfit(
+    jobs: Sequence[Job], verdicts: dict[str, JobVerdict], backend: Backend
+) -> list[Problem]:
     """Every distinct problem. ``verdicts`` receives those that the backend finds."""
     problems: dict[Problem, None] = {}
     for job in jobs:
@@ -172,7 +192,10 @@ def _refuse_unfit(jobs: Sequence[Job], verdicts: dict[str, JobVerdict], backend:
             of_backend = of_job[0].message if len(of_job) > bool(in_preflight) else None
             settings_problem = verdicts[job.job_id].settings_problem or of_backend
             verdicts[job.job_id] = dataclasses.replace(
-                verdicts[job.job_id], problem=of_job[0], settings_problem=settings_problem, bundle=None
+                verdicts[job.job_id],
+                problem=of_job[0],
+                settings_problem=settings_problem,
+                bundle=None,
             )
     return list(problems)
 
@@ -197,14 +220,18 @@ def named(verdict: JobVerdict, job: Job, experiment: Experiment) -> JobVerdict:
 
 
 def shared_problems(jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> list[str]:
-    """Why no job can be trained, if that is not because of the robots; none if a job can be, or if it may be.
+    """Why no job can be trained, if that is not because of the robots; none if a job can be, or if
+    it may be.
 
-    What may lie in a robot or in the user's own code lies in the code if it is the same for several robots.
+    What may lie in a robot or in the user's own code lies in the code if it is the same for several
+    robots.
     """
     of_jobs = [(job, verdicts[job.job_id]) for job in jobs]
     if not all(verdict.problem for _, verdict in of_jobs):
         return []
-    settings = dict.fromkeys(verdict.settings_problem for _, verdict in of_jobs if verdict.settings_problem)
+    settings = dict.fromkeys(
+        verdict.settings_problem for _, verdict in of_jobs if verdict.settings_problem
+    )
     robots: dict[str, set[Path | None]] = {}
     for job, verdict in of_jobs:
         if verdict.code_problem:
@@ -213,7 +240,9 @@ def shared_problems(jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> 
 
 
 def examined(job: Job, verdict: JobVerdict) -> Job:
-    """``job`` with the task that was chosen for it, its robot's path in its directory, and the hash of its start."""
+    """``job`` with the task that was chosen for it, its robot's path in its directory, and the hash
+    of its start.
+    """
     xml = job.spec.xml if verdict.xml is None else f"robot/{verdict.xml}"
     task, init_sha256 = verdict.task or job.spec.task, verdict.init_sha256 or job.spec.init_sha256
     return job.with_spec(xml=xml, task=task, init_sha256=init_sha256)
@@ -226,17 +255,27 @@ def _jobs_at_once(options: RunOptions, experiment: Experiment) -> MaxParallel:
 
 
 def _restriction(machine: Machine) -> str:
-    found = topology.restrictions(machine, topology.online_cpus(), os.getpriority(os.PRIO_PROCESS, 0))
+    found = topology.restrictions(
+        machine, topology.online_cpus(), os.getpriority(os.PRIO_PROCESS, 0)
+    )
     return f"This command and its jobs {joined(found)}." if found else ""
 
 
 def _choice(job: Job, verdict: JobVerdict) -> list[str]:
     starts = [f"starts from {verdict.init_reason}"] if verdict.init_reason else []
-    return [f"task {job.spec.task} ({verdict.task_reason})", *starts] if verdict.task_reason else starts
+    return (
+        [f"task {job.spec.task} ({verdict.task_reason})", *starts]
+        if verdict.task_reason
+        else starts
+    )
 
 
 def _not_trained(verdict: JobVerdict) -> list[str]:
-    return [] if verdict.problem is None else [f"is invalid, so its training does not begin: {verdict.problem.message}"]
+    return (
+        []
+        if verdict.problem is None
+        else [f"is invalid, so its training does not begin: {verdict.problem.message}"]
+    )
 
 
 def _by_robot(jobs: Sequence[Job], remarks: Callable[[Job], Sequence[str]]) -> list[str]:

@@ -1,4 +1,6 @@
-"""Whether a sampler of the user's own can be made, examined in a child process before anything is launched."""
+"""Whether a sampler of the user's own can be made, examined in a child process before anything is
+launched.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ LOOK_EVERY_S = 0.02
 def examine(
     experiment: Experiment, *, time_limit_s: float, turn: Callable[[], object] = lambda: None
 ) -> Problem | None:
-    """Make the sampler once; returns why that cannot be done. Nothing is made of the samplers of this program.
+    """Make the sampler once; returns why that cannot be done. Nothing is made of the samplers of
+    this program.
 
     :param turn: called repeatedly; an exception that it raises ends the examination.
     """
@@ -33,11 +36,15 @@ def examine(
         paths.search_declared.parent.mkdir()
         write_whole(paths.search_declared, json.dumps(experiment.declaration), durable=False)
         process = SideProcess(
-            arguments=["orchestrator.search.sampler_child", folder], run_dir=paths.root, log=paths.search_log
+            arguments=["orchestrator.search.sampler_child", folder],
+            run_dir=paths.root,
+            log=paths.search_log,
         )
         try:
             has_hung = not _has_ended(process, time_limit_s, turn)
-            if not has_hung and is_killed_from_outside(process.exit_code or 0):  # that may not be the sampler's doing
+            if not has_hung and is_killed_from_outside(
+                process.exit_code or 0
+            ):  # that may not be the sampler's doing
                 has_hung = not _has_ended(process, time_limit_s, turn)
             if not has_hung and process.exit_code == 0:
                 return None

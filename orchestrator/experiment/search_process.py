@@ -1,4 +1,5 @@
-"""The searcher of a run: a child process that makes the jobs of a search, and how a run that has one is prepared.
+"""The searcher of a run: a child process that makes the jobs of a search, and how a run that has
+one is prepared.
 
 The supervisor knows no more of it than whether it works; everything else goes through the ledger
 (:mod:`orchestrator.search.searcher`).
@@ -38,14 +39,16 @@ MOST_STARTS = 5
 STEADY_S = 600.0
 """A searcher that has worked for so long is started again, however often that was done before."""
 CALL_S = 300.0
-"""Longest time that a sampler may take for one call: the searcher itself sees to that, while a thread of it can run."""
+"""Longest time that a sampler may take for one call: the searcher itself sees to that, while a
+thread of it can run."""
 SILENT_S = CALL_S + 30.0
-"""A searcher without a sign of life for so long hangs: it has not even ended a call that took too long."""
+"""A searcher without a sign of life for so long hangs: it has not even ended a call that took too
+long."""
 STOPPED_S = 30.0
 """So long somebody may have stopped it with SIGSTOP before it counts as hanging."""
 ENDED, WAITS_FOR_USER, CANNOT_GO_ON = 10, 3, 2
-"""Exit codes of a searcher: the search is over; what is left is jobs that the user has paused; something has to be
-corrected first."""
+"""Exit codes of a searcher: the search is over; what is left is jobs that the user has paused;
+something has to be corrected first."""
 OTHERWISE = "`run --fresh` starts over and keeps what is here under another name; another --run-dir leaves it as it is"
 ON_CHANGE = (
     "--on-change=keep goes on with the earlier declaration, --on-change=restart starts over and keeps what is here"
@@ -56,8 +59,8 @@ AGAIN = "Correct the cause, and run the same command again: the search resumes"
 SHOWN = 10
 OF_THE_RUN = ("name", "max_parallel", "order", "on_invalid", "notify", "track", "slurm")
 BUDGET = ("trials", "max_env_steps", "max_time", "reevaluate")
-"""Keys of a job file, and of its table ``[search]``, that a resumed search takes over: no trial so far depends on
-them."""
+"""Keys of a job file, and of its table ``[search]``, that a resumed search takes over: no trial so
+far depends on them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +90,9 @@ class SearchProcess:
 
     def __post_init__(self) -> None:
         arguments = ["orchestrator.search.searcher", str(self.paths.root.absolute()), self.holder]
-        self._process = SideProcess(arguments=arguments, run_dir=self.paths.root, log=self.paths.search_log)
+        self._process = SideProcess(
+            arguments=arguments, run_dir=self.paths.root, log=self.paths.search_log
+        )
 
     @property
     def may_add_jobs(self) -> bool:
@@ -100,7 +105,9 @@ class SearchProcess:
         return self._process.starts > 0 and self._declared_at != _written_at(self.paths)
 
     def look_after(self) -> None:
-        """Start it, and start it again if it was killed, hangs, or is declared anew. To be called often."""
+        """Start it, and start it again if it was killed, hangs, or is declared anew. To be called
+        often.
+        """
         if not self.may_add_jobs:
             return
         if self._is_redeclared:
@@ -117,11 +124,17 @@ class SearchProcess:
         self._process.end()
         self.has_finished, self._waits_for_user, self.problem, self._starts = False, False, "", 0
         self.paths.search_stopped.unlink(missing_ok=True)
-        self.reporter.event("reloaded", "the search goes on as it is declared now, taken over by `reload`")
+        self.reporter.event(
+            "reloaded", "the search goes on as it is declared now, taken over by `reload`"
+        )
         self._start()
 
     def _start(self) -> None:
-        self._told_lanes, self._declared_at, self._why_killed = self.slots.lanes, _written_at(self.paths), ""
+        self._told_lanes, self._declared_at, self._why_killed = (
+            self.slots.lanes,
+            _written_at(self.paths),
+            "",
+        )
         self._starts += 1
         try:
             self._process.start(str(self._told_lanes))
@@ -150,7 +163,9 @@ class SearchProcess:
         if code in (CANNOT_GO_ON, -signal.SIGPROF) or self._starts == MOST_STARTS:
             self._stop(why, f". The jobs that it has made are trained. {AGAIN}")
         else:
-            self.reporter.event("warning", f"the process of the search has ended ({why}); it is started again")
+            self.reporter.event(
+                "warning", f"the process of the search has ended ({why}); it is started again"
+            )
             self._start()
 
     def _stop(self, problem: str, advice: str = "") -> None:
@@ -172,11 +187,14 @@ class SearchProcess:
         return self._process.why_it_ended().removeprefix("search: ")
 
     def exit_code(self, states: Mapping[str, State], supervisor: Supervisor) -> int:
-        """Of the command. Failed and paused trials are part of a search: it has succeeded when it has ended, and one
-        trial has a value. A search that has stopped with a problem has failed, also where trials wait at rungs.
+        """Of the command. Failed and paused trials are part of a search: it has succeeded when it
+        has ended, and one trial has a value. A search that has stopped with a problem has failed,
+        also where trials wait at rungs.
         """
         is_incomplete = self._is_needed and not self.has_finished
-        goes_on_when_resumed = supervisor.is_stopping or any(state.name == "PAUSED" for state in states.values())
+        goes_on_when_resumed = supervisor.is_stopping or any(
+            state.name == "PAUSED" for state in states.values()
+        )
         if self.problem:
             goes_on_when_resumed = supervisor.interrupted  # other than with the same problem
         if is_incomplete and goes_on_when_resumed:
@@ -208,14 +226,18 @@ def _why_it_hangs(liveness: Liveness) -> str:
     if liveness.stopped_s > STOPPED_S:
         return f"it was stopped for {rough_duration(liveness.stopped_s)}, as by SIGSTOP, and was killed"
     if liveness.silent_s > SILENT_S:
-        return f"it has shown no sign of life for {rough_duration(liveness.silent_s)}, and was killed"
+        return (
+            f"it has shown no sign of life for {rough_duration(liveness.silent_s)}, and was killed"
+        )
     return ""
 
 
 def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Experiment, RunOptions]:
-    """What is run if another search, or another matrix that is compared at rungs, has begun in the run directory.
+    """What is run if another search, or another matrix that is compared at rungs, has begun in the
+    run directory.
 
-    ``on_change = "restart"``: this one, from the start. ``"keep"``: the earlier one, with the budget of this one.
+    ``on_change = "restart"``: this one, from the start. ``"keep"``: the earlier one, with the
+    budget of this one.
     """
     paths = RunPaths(options.run_dir)
     is_compared = experiment.search is not None or experiment.scheduler is not None
@@ -225,7 +247,9 @@ def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Expe
     before = begun(paths)
     lines = differences(before, experiment.declaration)
     if options.on_change == "restart":
-        is_other = bool(lines) or search_robots.is_another(search_robots.recorded(before), experiment)
+        is_other = bool(lines) or search_robots.is_another(
+            search_robots.recorded(before), experiment
+        )
         return experiment, dataclasses.replace(options, fresh=is_other)
     if not lines:
         return experiment, options
@@ -243,13 +267,19 @@ def _kept(before: Mapping[str, Any], experiment: Experiment, changes: Sequence[s
         data["search"] = _replaced(data["search"], now.get("search", data["search"]), BUDGET)
     overrides, skip = before["options"]["overrides"], experiment.skip_invalid
     kept = from_mapping(
-        data, source=experiment.source, base=Path(before["base"]), overrides=overrides, skip_invalid=skip
+        data,
+        source=experiment.source,
+        base=Path(before["base"]),
+        overrides=overrides,
+        skip_invalid=skip,
     )
     warning = f"declared differently now, but kept as before: {'; '.join(changes)}"
     return dataclasses.replace(kept, text=experiment.text, warnings=(*kept.warnings, warning))
 
 
-def _replaced(table: Mapping[str, Any], by: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+def _replaced(
+    table: Mapping[str, Any], by: Mapping[str, Any], keys: Sequence[str]
+) -> dict[str, Any]:
     """``table`` with these ``keys`` as they are in another one."""
     others = {key: value for key, value in table.items() if key not in keys}
     return others | {key: value for key, value in by.items() if key in keys}
@@ -258,10 +288,11 @@ def _replaced(table: Mapping[str, Any], by: Mapping[str, Any], keys: Sequence[st
 def resumed(
     experiment: Experiment, options: RunOptions, ledger: Ledger | None, paths: RunPaths
 ) -> tuple[Experiment, RunOptions]:
-    """``experiment`` with the jobs that its search has made so far and that are not settled, and ``options`` with the
-    verdicts of these.
+    """``experiment`` with the jobs that its search has made so far and that are not settled, and
+    ``options`` with the verdicts of these.
 
-    Where the jobs of a matrix are compared, each pauses at the rung that it has been promoted to, or at the first one.
+    Where the jobs of a matrix are compared, each pauses at the rung that it has been promoted to,
+    or at the first one.
 
     :raises ChangedError: another search has begun here.
     """
@@ -284,7 +315,8 @@ def resumed(
 
 
 def take_over(experiment: Experiment, paths: RunPaths) -> list[str]:
-    """Let the search that runs go on as ``experiment`` declares it. Returns what differs: keys of its budget.
+    """Let the search that runs go on as ``experiment`` declares it. Returns what differs: keys of
+    its budget.
 
     :raises ChangedError: another search has begun here.
     """
@@ -298,7 +330,10 @@ def take_over(experiment: Experiment, paths: RunPaths) -> list[str]:
 
 
 def refuse_another_robot(
-    experiment: Experiment, verdicts: Mapping[str, JobVerdict], ledger: Ledger | None, paths: RunPaths
+    experiment: Experiment,
+    verdicts: Mapping[str, JobVerdict],
+    ledger: Ledger | None,
+    paths: RunPaths,
 ) -> None:
     """:param verdicts: also of the robots in the middle and in a corner of the space.
     :raises ChangedError: the search has begun here with another robot.
@@ -307,7 +342,9 @@ def refuse_another_robot(
         return
     before, now = search_robots.recorded(begun(paths)), search_robots.contents(experiment, verdicts)
     if line := search_robots.difference(before, now, experiment):
-        raise ChangedError(f"{paths.root}: {BEGAN_OTHERWISE.format('search')}\n    {line}\n{search_robots.ON_CHANGE}")
+        raise ChangedError(
+            f"{paths.root}: {BEGAN_OTHERWISE.format('search')}\n    {line}\n{search_robots.ON_CHANGE}"
+        )
 
 
 def _declare(paths: RunPaths, experiment: Experiment, robots: Mapping[str, str]) -> None:
@@ -322,7 +359,9 @@ def _written_at(paths: RunPaths) -> int:
 
 
 def _refuse_another(experiment: Experiment, paths: RunPaths) -> Mapping[str, Any]:
-    """The declaration of the search that has begun here. :raises ChangedError: that of ``experiment`` is another."""
+    """The declaration of the search that has begun here. :raises ChangedError: that of
+    ``experiment`` is another.
+    """
     before = begun(paths)
     if lines := differences(before, experiment.declaration):
         what = "search" if "search" in before["data"] else "comparison at rungs"
@@ -338,17 +377,23 @@ def begun(paths: RunPaths) -> Mapping[str, Any]:
         if not all(isinstance(before[key], dict) for key in ("data", "options")):
             raise TypeError("it is no declaration")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LedgerError(f"{paths.search_declared}: cannot be read ({error}); {OTHERWISE}") from error
+        raise LedgerError(
+            f"{paths.search_declared}: cannot be read ({error}); {OTHERWISE}"
+        ) from error
     return before
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Of two declarations: each key that decides which trials there are and differs, with both values."""
+    """Of two declarations: each key that decides which trials there are and differs, with both
+    values.
+    """
     return list(_differences(_decisive(before), _decisive(now)))
 
 
 def _pausing(experiment: Experiment, recorded: Mapping[str, int | None]) -> Experiment:
-    """With jobs that pause where they are ``recorded`` to, even if they start over; all others at the first rung."""
+    """With jobs that pause where they are ``recorded`` to, even if they start over; all others at
+    the first rung.
+    """
     assert experiment.scheduler is not None
     first = experiment.scheduler.min_env_steps
     jobs = tuple(job.with_spec(pause_at=recorded.get(job.job_id, first)) for job in experiment.jobs)
@@ -356,7 +401,9 @@ def _pausing(experiment: Experiment, recorded: Mapping[str, int | None]) -> Expe
 
 
 def let_all_train_on(experiment: Experiment, ledger: Ledger, reporter: Reporter) -> None:
-    """If ``experiment`` has no scheduler any more, let those of its jobs train to their end that paused at rungs."""
+    """If ``experiment`` has no scheduler any more, let those of its jobs train to their end that
+    paused at rungs.
+    """
     is_compared = experiment.search is not None or experiment.scheduler is not None
     if is_compared or search_events.standing(ledger) == "none":
         return
@@ -377,8 +424,12 @@ def let_all_train_on(experiment: Experiment, ledger: Ledger, reporter: Reporter)
 
 
 def exit_code_of(snapshot: Snapshot) -> int:
-    """The exit code for the jobs of ``snapshot``; of a search that of `run`, as far as it is known."""
-    if snapshot.standing == "none" or (snapshot.standing == "over" and not _has_search(snapshot.paths)):
+    """The exit code for the jobs of ``snapshot``; of a search that of `run`, as far as it is
+    known.
+    """
+    if snapshot.standing == "none" or (
+        snapshot.standing == "over" and not _has_search(snapshot.paths)
+    ):
         return control.exit_code(snapshot.rows)
     states = {row["state"] for row in snapshot.rows if row["cause"] != Cause.RUNG}
     if snapshot.standing == "over" and not states & {"PENDING", "RUNNING", "PAUSED"}:
@@ -414,6 +465,9 @@ def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for key in {**before, **now}:
-        shown = [json.dumps(keys[key], ensure_ascii=False) if key in keys else "not set" for keys in (before, now)]
+        shown = [
+            json.dumps(keys[key], ensure_ascii=False) if key in keys else "not set"
+            for keys in (before, now)
+        ]
         if shown[0] != shown[1]:
             yield f"{key}: {shown[0]} → {shown[1]}"

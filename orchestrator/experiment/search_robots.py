@@ -1,7 +1,8 @@
-"""The robot of a search as it was when the search began, beside what is declared: others are not compared with it.
+"""The robot of a search as it was when the search began, beside what is declared: others are not
+compared with it.
 
-The content of a robot is that of all of its files before ``model_edits``. Of a function that makes robots, it is what
-that makes in the middle and in a corner of the space.
+The content of a robot is that of all of its files before ``model_edits``. Of a function that makes
+robots, it is what that makes in the middle and in a corner of the space.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ ON_CHANGE = (
 
 
 def contents(experiment: Experiment, verdicts: Mapping[str, JobVerdict]) -> dict[str, str]:
-    """SHA-256 of the robots of the middle and of the corner of the space, by ``job_id``, as far as they could be read.
+    """SHA-256 of the robots of the middle and of the corner of the space, by ``job_id``, as far as
+    they could be read.
 
     Empty without a search.
     """
@@ -34,9 +36,15 @@ def contents(experiment: Experiment, verdicts: Mapping[str, JobVerdict]) -> dict
 
 
 def recorded(declaration: Mapping[str, Any]) -> dict[str, str]:
-    """The same from a run directory's ``declaration``; empty if that was written by a version without it."""
+    """The same from a run directory's ``declaration``; empty if that was written by a version
+    without it.
+    """
     robots = declaration.get("robots")
-    return {str(job_id): str(content) for job_id, content in robots.items()} if isinstance(robots, dict) else {}
+    return (
+        {str(job_id): str(content) for job_id, content in robots.items()}
+        if isinstance(robots, dict)
+        else {}
+    )
 
 
 def difference(before: Mapping[str, str], now: Mapping[str, str], experiment: Experiment) -> str:

@@ -1,4 +1,6 @@
-"""One experiment in one run directory, from start to end: plan, reconcile, supervise, make pictures, sum up."""
+"""One experiment in one run directory, from start to end: plan, reconcile, supervise, make
+pictures, sum up.
+"""
 
 from __future__ import annotations
 
@@ -72,11 +74,13 @@ def run(
     callbacks: CallbackReporter | None = None,
     is_awaiting_jobs: Callable[[], bool] = lambda: False,
 ) -> RunResult:
-    """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is requested.
+    """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is
+    requested.
 
-    :param callbacks: the reporter, if it calls functions of the calling program; what one of them raises is raised here
-        when every worker has exited.
-    :param is_awaiting_jobs: whether another process may still add jobs, so that the run does not end without any.
+    :param callbacks: the reporter, if it calls functions of the calling program; what one of them
+        raises is raised here when every worker has exited.
+    :param is_awaiting_jobs: whether another process may still add jobs, so that the run does not
+        end without any.
     :raises UsageError: for anything the user can fix; nothing was launched.
     :raises DiskFullError, SupervisorError: everything has stopped, resumable.
     :raises KeyboardInterrupt: stopped during start-up; nothing was launched.
@@ -86,7 +90,11 @@ def run(
     with contextlib.ExitStack() as stack:
         stack.enter_context(stops.installed())
         notifier = NotifyingReporter(
-            experiment=experiment, run_dir=options.run_dir, inner=reporter, outcome=outcome, stops=stops
+            experiment=experiment,
+            run_dir=options.run_dir,
+            inner=reporter,
+            outcome=outcome,
+            stops=stops,
         )
         if experiment.notify.is_set:
             reporter = stack.enter_context(notifier)
@@ -107,7 +115,9 @@ def run(
         staging, watch = _emptied(paths.staging, stack), _ExaminationReport(reporter)
         experiment, options = search_process.resumed(experiment, options, ledger, paths)
         options = _known(options, ledger, experiment.jobs, paths, stops)
-        run_plan = plan(experiment, options, staging, stops=stops, watch=watch, warm=warm, sees_neighbours=True)
+        run_plan = plan(
+            experiment, options, staging, stops=stops, watch=watch, warm=warm, sees_neighbours=True
+        )
         backend = stack.enter_context(contextlib.closing(run_plan.backend))
         search_process.refuse_another_robot(experiment, run_plan.verdicts, ledger, paths)
         ledger = ledger or _abandoned_with(stack, Ledger.create(paths.ledger))
@@ -141,7 +151,9 @@ def run(
             executor=backend.executor,
             slots=backend.slots,
             reporter=reporter,
-            staged_robots={id_: verdict.bundle for id_, verdict in run_plan.verdicts.items() if verdict.bundle},
+            staged_robots={
+                id_: verdict.bundle for id_, verdict in run_plan.verdicts.items() if verdict.bundle
+            },
             policies=stack.enter_context(PolicyFetcher(paths)),
             grace_s=options.grace_s,
             until=options.until,
@@ -169,7 +181,14 @@ def run(
         with searcher.declared(experiment, search_robots.contents(experiment, run_plan.verdicts)):
             states = _supervised(supervisor, ledger, rows, callbacks)
         is_stopped = functools.partial(_is_stopped, notifier, stops)
-        _after_training(supervisor, states, backend, tracker, is_stopped, is_search=experiment.search is not None)
+        _after_training(
+            supervisor,
+            states,
+            backend,
+            tracker,
+            is_stopped,
+            is_search=experiment.search is not None,
+        )
         summaries = ledger.summary()
         outcome.exit_code = searcher.exit_code(states, supervisor)
         ledger.close()
@@ -185,7 +204,10 @@ def run(
 
 
 def _supervised(
-    supervisor: Supervisor, ledger: Ledger, rows: Sequence[JobRow], callbacks: CallbackReporter | None
+    supervisor: Supervisor,
+    ledger: Ledger,
+    rows: Sequence[JobRow],
+    callbacks: CallbackReporter | None,
 ) -> Mapping[str, State]:
     if callbacks is None:
         return supervisor.run()
@@ -238,7 +260,11 @@ def _is_stopped(notifier: NotifyingReporter, stops: StopRequests) -> bool:
 
 
 def _report_changes(changed: Sequence[str], rows: Sequence[JobRow], reporter: Reporter) -> None:
-    if changed and any(row.attempts for row in rows) and any(row.state.name not in TERMINAL for row in rows):
+    if (
+        changed
+        and any(row.attempts for row in rows)
+        and any(row.state.name not in TERMINAL for row in rows)
+    ):
         text = f"changed since the run before: {'; '.join(changed)}"
         consequence = "What is trained from here on may have other bits than without these changes"
         reporter.event("warning", f"{text}. {consequence}.", changed=changed)
@@ -256,12 +282,15 @@ class _ClaimedDirectory:
 
 
 def _claimed(options: RunOptions, stack: contextlib.ExitStack) -> _ClaimedDirectory:
-    """Lock the run directory until ``stack`` is closed. :raises UsageError: it cannot be used, or not with ``options``.
+    """Lock the run directory until ``stack`` is closed. :raises UsageError: it cannot be used, or
+    not with ``options``.
 
     :raises DiskFullError: when the disk has no room for the first files.
     """
     if options.fresh:
-        taken = run_executor.of_unclaimed(options)  # before it is renamed: batch jobs may still write there
+        taken = run_executor.of_unclaimed(
+            options
+        )  # before it is renamed: batch jobs may still write there
         aside = stack.enter_context(run_directory.put_aside(options.run_dir))
         paths = stack.enter_context(run_directory.claim(options.run_dir))
     else:
@@ -274,7 +303,9 @@ def _claimed(options: RunOptions, stack: contextlib.ExitStack) -> _ClaimedDirect
 def _report_plan(run_plan: Plan, claimed: _ClaimedDirectory, reporter: Reporter) -> None:
     options, aside = claimed.options, claimed.aside
     if aside is not None:
-        reporter.event("fresh", f"starts over; the earlier run directory is now {aside}", aside=str(aside))
+        reporter.event(
+            "fresh", f"starts over; the earlier run directory is now {aside}", aside=str(aside)
+        )
     if claimed.executor_reason:
         reporter.event("chosen", claimed.executor_reason, executor=options.executor)
     if options.until is not None:
@@ -290,7 +321,9 @@ def _report_plan(run_plan: Plan, claimed: _ClaimedDirectory, reporter: Reporter)
 
 
 def _is_stop_requested(files: RequestFiles, ledger: Ledger | None, holder: str) -> bool:
-    """Whether another process requests that ``holder`` stops; asked before and after its supervisor reads requests."""
+    """Whether another process requests that ``holder`` stops; asked before and after its supervisor
+    reads requests.
+    """
     with contextlib.suppress(LedgerBusyError):  # it is asked again
         if ledger is not None and ledger.is_stopping(holder):
             return True
@@ -298,7 +331,9 @@ def _is_stop_requested(files: RequestFiles, ledger: Ledger | None, holder: str) 
 
 
 class _ExaminationReport:
-    """Reports how many robots are examined while it takes long: the first time after ``REPORT_EVERY_S``."""
+    """Reports how many robots are examined while it takes long: the first time after
+    ``REPORT_EVERY_S``.
+    """
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = DetachableReporter(reporter)
@@ -319,9 +354,15 @@ def _emptied(folder: Path, stack: contextlib.ExitStack) -> Path:
 
 
 def _known(
-    options: RunOptions, ledger: Ledger | None, jobs: Sequence[Job], paths: RunPaths, stops: StopRequests
+    options: RunOptions,
+    ledger: Ledger | None,
+    jobs: Sequence[Job],
+    paths: RunPaths,
+    stops: StopRequests,
 ) -> RunOptions:
-    """``options`` with verdicts of the jobs that have finished already. Many robots may be read for that."""
+    """``options`` with verdicts of the jobs that have finished already. Many robots may be read for
+    that.
+    """
     if ledger is None or options.verdicts is not None:
         return options
     verdicts = resume.finished(ledger.jobs(decoded=False), jobs, paths)
@@ -352,6 +393,8 @@ def _existing_ledger(
     if paths.ledger.exists():
         return _abandoned_with(stack, Ledger.open(paths.ledger))
     if paths.jobs.exists() and any(paths.jobs.iterdir()):
-        advice = "`run --rebuild-ledger` makes one from the job directories, `run --fresh` starts over"
+        advice = (
+            "`run --rebuild-ledger` makes one from the job directories, `run --fresh` starts over"
+        )
         raise RunDirError(f"{paths.root}: has jobs but no ledger; {advice}")
     return None

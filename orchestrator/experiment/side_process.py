@@ -1,4 +1,6 @@
-"""Processes of this program that work beside a supervisor, such as the searcher, and end with it."""
+"""Processes of this program that work beside a supervisor, such as the searcher, and end with
+it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from orchestrator.core.own_files import kept_from_forks
 from orchestrator.core.parent_death import command_of_child
 from orchestrator.core.regular_files import open_regular
 from orchestrator.core.text import last_line
-from orchestrator.executors.process import child_environment, end_group, has_ended, working_directory
+from orchestrator.executors.process import (
+    child_environment,
+    end_group,
+    has_ended,
+    working_directory,
+)
 from orchestrator.experiment.liveness import Liveness
 
 LOG_BYTES = 4_000
@@ -29,11 +36,12 @@ BEATS_READ = 4_096
 
 @dataclass(slots=True, kw_only=True)
 class SideProcess:
-    """A child process in a session of its own, with its output added to a log. It may be started again.
+    """A child process in a session of its own, with its output added to a log. It may be started
+    again.
 
-    The kernel kills it with this process, and with the thread that has started it. Its standard input is a socket that
-    ends then, too: this is for whatever it has started itself. What it writes into the socket are signs of life, for
-    :attr:`liveness`.
+    The kernel kills it with this process, and with the thread that has started it. Its standard
+    input is a socket that ends then, too: this is for whatever it has started itself. What it
+    writes into the socket are signs of life, for :attr:`liveness`.
     """
 
     arguments: Sequence[str]
@@ -47,7 +55,8 @@ class SideProcess:
     _channel: socket.socket | None = field(default=None, init=False)
     """The other end of its standard input."""
     _while_open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
-    """Keeps the channel from processes that the program forks, which would hold it open when the program has ended."""
+    """Keeps the channel from processes that the program forks, which would hold it open when the
+    program has ended."""
     _started_at: float = field(default=0.0, init=False)
     _log_begin: int = field(default=0, init=False)
     """Size of the log when it was started."""
@@ -76,7 +85,11 @@ class SideProcess:
 
     @property
     def is_alive(self) -> bool:
-        return self._popen is not None and self._popen.returncode is None and not has_ended(self._popen.pid)
+        return (
+            self._popen is not None
+            and self._popen.returncode is None
+            and not has_ended(self._popen.pid)
+        )
 
     @property
     def exit_code(self) -> int | None:
@@ -89,7 +102,9 @@ class SideProcess:
         return time.monotonic() - self._started_at
 
     def tell(self, message: bytes) -> None:
-        """Write to its standard input. :raises OSError: it has ended, or has read nothing for long."""
+        """Write to its standard input. :raises OSError: it has ended, or has read nothing for
+        long.
+        """
         assert self._channel is not None
         self._channel.sendall(message)
 
@@ -105,13 +120,17 @@ class SideProcess:
         self.liveness.look(time.monotonic(), has_beaten=has_beaten, is_stopped=is_stopped)
 
     def kill(self) -> None:
-        """Kill it, and whatever it has started, and return at once: it may hang where no signal reaches it."""
+        """Kill it, and whatever it has started, and return at once: it may hang where no signal
+        reaches it.
+        """
         if self._popen is not None and self._popen.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
 
     def why_it_ended(self) -> str:
-        """The last line that it has printed since it was started, or else its exit code or signal."""
+        """The last line that it has printed since it was started, or else its exit code or
+        signal.
+        """
         output = b""
         with contextlib.suppress(OSError), open_regular(self.log) as file:
             file.seek(max(self._log_begin, os.fstat(file.fileno()).st_size - LOG_BYTES))
@@ -121,7 +140,9 @@ class SideProcess:
         return last_line(output.decode(errors="replace"), f"its process ended with {how}")
 
     def end(self) -> int | None:
-        """Kill it, if it still runs, and whatever it has started. Returns its exit code; None: it was never started."""
+        """Kill it, if it still runs, and whatever it has started. Returns its exit code; None: it
+        was never started.
+        """
         if self._channel is not None:
             self._while_open.close()
             self._channel.close()

@@ -1,10 +1,10 @@
 """The process that tells experiment trackers of a run, as its supervisor has it beside itself.
 
-It reads the run directory alone (:mod:`orchestrator.track.tracker`), so that workers know nothing of trackers. Its
-start costs seconds of CPU time, which it must not take from the jobs. While they have all cores it takes only what
-nothing else wants; on a machine that others use, that may be nothing for as long as they do. A process cannot get its
-priority back, so another one takes its place when cores of this run are free. Whatever happens to it, the experiment
-goes on.
+It reads the run directory alone (:mod:`orchestrator.track.tracker`), so that workers know nothing
+of trackers. Its start costs seconds of CPU time, which it must not take from the jobs. While they
+have all cores it takes only what nothing else wants; on a machine that others use, that may be
+nothing for as long as they do. A process cannot get its priority back, so another one takes its
+place when cores of this run are free. Whatever happens to it, the experiment goes on.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ MOST_BYTES = 1 << 16
 """Of its log that are read at once."""
 POLL_S = 0.05
 PATIENCE_S = 5.0
-"""How long the process with the lowest priority may take to finish, on a machine that other programs use."""
+"""How long the process with the lowest priority may take to finish, on a machine that other
+programs use."""
 TIME_LIMIT_S = 30.0
 """How long the end of a run waits for its trackers."""
 
@@ -55,7 +56,8 @@ class TrackProcess:
     paths: RunPaths
     reporter: Reporter
     has_free_cores: Callable[[], bool | None] = lambda: None
-    """Whether the jobs of the run use fewer cores than they may; None as long as that cannot be said."""
+    """Whether the jobs of the run use fewer cores than they may; None as long as that cannot be
+    said."""
     _process: SideProcess = field(init=False)
     _read_up_to: int = field(default=0, init=False)
     _pause_s: float = field(default=FIRST_PAUSE_S, init=False)
@@ -75,7 +77,9 @@ class TrackProcess:
 
     def __post_init__(self) -> None:
         command = [MODULE, str(self.paths.root.absolute())]
-        self._process = SideProcess(arguments=command, run_dir=self.paths.root, log=self.paths.track_log)
+        self._process = SideProcess(
+            arguments=command, run_dir=self.paths.root, log=self.paths.track_log
+        )
 
     @contextlib.contextmanager
     def running(self) -> Iterator[TrackProcess]:
@@ -97,7 +101,8 @@ class TrackProcess:
         write_whole(self.paths.track_declared, json.dumps(content, indent=1, default=dict) + "\n")
 
     def look_after(self) -> None:
-        """Start it if it does not run, once jobs do; with a usual priority as soon as cores are free.
+        """Start it if it does not run, once jobs do; with a usual priority as soon as cores are
+        free.
 
         To be called often; raises nothing of its files.
         """
@@ -120,7 +125,9 @@ class TrackProcess:
         if self._process.starts and not self._has_died:
             self._has_died = True
             why = self._process.why_it_ended().removeprefix(WARNING)
-            self._warn(f"the process that tells trackers of the jobs has ended ({why}); it is started again")
+            self._warn(
+                f"the process that tells trackers of the jobs has ended ({why}); it is started again"
+            )
         self._start_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         self._start(*([] if are_steadily_free else [GIVE_WAY]))
@@ -131,7 +138,9 @@ class TrackProcess:
         return self._gives_way and not self._has_begun
 
     def _start(self, *more: str) -> None:
-        """In place of the one that runs, if one does: what that has sent is noted, and is not sent again."""
+        """In place of the one that runs, if one does: what that has sent is noted, and is not sent
+        again.
+        """
         self._gives_way, self._has_begun = GIVE_WAY in more, False
         try:
             self._declare()
@@ -140,7 +149,8 @@ class TrackProcess:
             self._warn(f"the process that tells trackers of the jobs could not be started: {error}")
 
     def finish(self, is_stopped: Callable[[], bool]) -> None:
-        """Wait until everything has been sent, for :data:`TIME_LIMIT_S` at most and not after ``is_stopped``.
+        """Wait until everything has been sent, for :data:`TIME_LIMIT_S` at most and not after
+        ``is_stopped``.
 
         To be called when no job runs: whoever takes part in this has a usual priority.
         """
@@ -161,7 +171,9 @@ class TrackProcess:
         incomplete = [name for name in self.experiment.trackers if name not in self._complete]
         if self._process.exit_code != 0 and incomplete:
             command = f"`publish {self.paths.root} --to NAME`"
-            self._warn(f"{joined(incomplete)} may not have everything of this run; {command} sends what is missing")
+            self._warn(
+                f"{joined(incomplete)} may not have everything of this run; {command} sends what is missing"
+            )
 
     def _wait(self, until: float, is_stopped: Callable[[], bool]) -> None:
         while self._process.is_alive and time.monotonic() < until and not is_stopped():
@@ -170,7 +182,9 @@ class TrackProcess:
     def _read_log(self) -> bool:
         """Take in what the process has said since. Returns whether there was something to read."""
         new = b""
-        with contextlib.suppress(OSError):  # such as of a network's file system: the experiment goes on
+        with contextlib.suppress(
+            OSError
+        ):  # such as of a network's file system: the experiment goes on
             if self.paths.track_log.stat().st_size > self._read_up_to:
                 with open_regular(self.paths.track_log) as log:
                     log.seek(self._read_up_to)

@@ -1,8 +1,8 @@
 """Estimates how long trainings take.
 
-Physics counts as preflight or ``check`` has measured it on this machine. Everything else (the policy, observations,
-rewards, start and end of a worker) counts as on the machine of docs/performance.md, since it depends little on the
-robot.
+Physics counts as preflight or ``check`` has measured it on this machine. Everything else (the
+policy, observations, rewards, start and end of a worker) counts as on the machine of
+docs/performance.md, since it depends little on the robot.
 """
 
 from __future__ import annotations
@@ -24,22 +24,24 @@ if TYPE_CHECKING:
     from orchestrator.experiment.robot_check import RobotCheck
 
 STEP_S = 18e-6
-"""Seconds per env_step outside of physics with the fast learner: what remains of the speeds in docs/performance.md
-("The main job")."""
+"""Seconds per env_step outside of physics with the fast learner: what remains of the speeds in
+docs/performance.md ("The main job")."""
 STOCK_STEP_S: Mapping[Algorithm, float] = {
     **{"ppo": 125e-6, "a2c": 250e-6, "sac": 8e-3, "td3": 5e-3},
     **{"recurrent-ppo": 1.3e-3, "tqc": 13e-3, "crossq": 70e-3},
 }
-"""The same with the learners of Stable-Baselines3. PPO: docs/performance.md ("The fast learner", quadruped). The others
-are estimates, not measured: the order of launch needs no more than their size."""
+"""The same with the learners of Stable-Baselines3. PPO: docs/performance.md ("The fast learner",
+quadruped). The others are estimates, not measured: the order of launch needs no more than their
+size."""
 UNMEASURED_S = 60e-6
-"""Seconds of physics in an env_step where it was not measured: of environments that are no task, and where a run
-directory is resumed without examining its robots again. As gymnasium's Hopper-v5 in docs/performance.md."""
+"""Seconds of physics in an env_step where it was not measured: of environments that are no task,
+and where a run directory is resumed without examining its robots again. As gymnasium's Hopper-v5 in
+docs/performance.md."""
 JOB_S = 2.0
 """Seconds per job for its imports, its files and its evaluation, without the physics of that."""
 EPISODE_STEPS, SHORT_EPISODE_STEPS = 2_000, 200
-"""env_steps of an episode of the evaluation, which is made twice, if it does not end early: of most tasks, and of
-``reach`` with its short episodes."""
+"""env_steps of an episode of the evaluation, which is made twice, if it does not end early: of most
+tasks, and of ``reach`` with its short episodes."""
 EPISODES = 10
 """``eval_episodes`` of the settings that ``init`` writes."""
 
@@ -77,15 +79,20 @@ class BegunSearch:
 
     spent: Spent
     steps_queued: int
-    """env_steps that jobs which are queued or run have to go, each to its end or to the rung where it pauses."""
+    """env_steps that jobs which are queued or run have to go, each to its end or to the rung where
+    it pauses."""
     steps_left: int
     """env_steps that all jobs which have not ended have to go to their end."""
 
     def rest_of(self, search: SearchSpec) -> SearchSpec:
         """``search`` with what is left of its budget."""
         spent = self.spent
-        env_steps = None if search.max_env_steps is None else max(0, search.max_env_steps - spent.env_steps)
-        time_s = None if search.max_time_s is None else max(0.0, search.max_time_s - spent.elapsed_s)
+        env_steps = (
+            None if search.max_env_steps is None else max(0, search.max_env_steps - spent.env_steps)
+        )
+        time_s = (
+            None if search.max_time_s is None else max(0.0, search.max_time_s - spent.elapsed_s)
+        )
         trials = None if search.trials is None else max(0, search.trials - spent.trials)
         return replace(
             search,
@@ -115,8 +122,13 @@ def of_job(job: Job, physics_s: float) -> float:
 
 
 def estimate(robots: Sequence[RobotCheck], env_steps: int, at_once: int) -> TrainingTime:
-    """With the settings that ``init`` writes. :param at_once: number of jobs that the machine runs at the same time."""
-    physics = [(env_steps + _evaluation_steps(robot.task, EPISODES)) * physics_s(robot.figures) for robot in robots]
+    """With the settings that ``init`` writes. :param at_once: number of jobs that the machine runs
+    at the same time.
+    """
+    physics = [
+        (env_steps + _evaluation_steps(robot.task, EPISODES)) * physics_s(robot.figures)
+        for robot in robots
+    ]
     of_each = [of_physics + env_steps * STEP_S + JOB_S for of_physics in physics]
     at_once = min(at_once, len(robots))
     return TrainingTime(
@@ -135,7 +147,8 @@ def of_search(
     at_once: int,
     begun: BegunSearch | None = None,
 ) -> SearchTime:
-    """:param examples: jobs of points of the space, each with the seconds of physics in one of its env_steps.
+    """:param examples: jobs of points of the space, each with the seconds of physics in one of its
+    env_steps.
 
     :param search: with what is left of its budget.
     :param limits: of ``search``.
@@ -146,17 +159,25 @@ def of_search(
     most = math.inf if limits.env_steps is None else limits.env_steps
     expected = most
     if limits.trials is not None and limits.jobs is not None:
-        whole = limits.trials * _trained_share(scheduler, max(steps)) + search.reevaluate  # trainings for each seed
-        expected = min(most, whole / max(1, limits.trials + search.reevaluate) * limits.jobs * max(steps))
+        whole = (
+            limits.trials * _trained_share(scheduler, max(steps)) + search.reevaluate
+        )  # trainings for each seed
+        expected = min(
+            most, whole / max(1, limits.trials + search.reevaluate) * limits.jobs * max(steps)
+        )
     if begun is not None:
         expected += begun.steps_queued
-        most += begun.steps_left if expected else 0  # what waits at rungs goes on only if others come there
+        most += (
+            begun.steps_left if expected else 0
+        )  # what waits at rungs goes on only if others come there
 
     def elapsed_s(env_steps: float) -> float:
         if not env_steps:
             return 0.0
         latest_s = math.inf if search.max_time_s is None else search.max_time_s + max(of_each)
-        return min(latest_s, max(*of_each, 0.0, env_steps * math.fsum(of_each) / sum(steps) / at_once))
+        return min(
+            latest_s, max(*of_each, 0.0, env_steps * math.fsum(of_each) / sum(steps) / at_once)
+        )
 
     return SearchTime(
         longest_s=elapsed_s(most),
@@ -167,7 +188,9 @@ def of_search(
 
 
 def _trained_share(scheduler: SchedulerSpec | None, total_timesteps: int) -> float:
-    """Share of the env_steps of trials that are trained if as many go on at each rung as the scheduler lets go on."""
+    """Share of the env_steps of trials that are trained if as many go on at each rung as the
+    scheduler lets go on.
+    """
     if scheduler is None or not (rungs := scheduler.rungs(total_timesteps)):
         return 1.0
     kept = 1 / scheduler.factor if scheduler.kind == "asha" else 0.5

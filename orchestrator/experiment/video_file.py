@@ -15,16 +15,24 @@ COLOURS = 128
 
 
 def video_as_gif(video: Path, *, width: int, fps: int) -> bytes:
-    """An endless GIF of ``video`` in real time, at most ``width`` pixels wide. :raises OSError: it cannot be read."""
+    """An endless GIF of ``video`` in real time, at most ``width`` pixels wide. :raises OSError: it
+    cannot be read.
+    """
     from PIL import Image
 
     scaled = (_scaled(picture, width) for picture in frames(video, fps))
     first = next(scaled)
     palette = first.quantize(COLOURS)
-    # Without dithering, which would make each picture new noise, and the file several times as large.
-    quantized = (picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in chain([first], scaled))
+    # Without dithering, which would make each picture new noise, and the file several times as
+    # large.
+    quantized = (
+        picture.quantize(palette=palette, dither=Image.Dither.NONE)
+        for picture in chain([first], scaled)
+    )
     content, pause_ms = io.BytesIO(), round(1000 / fps)
-    next(quantized).save(content, "GIF", save_all=True, append_images=quantized, duration=pause_ms, loop=0)
+    next(quantized).save(
+        content, "GIF", save_all=True, append_images=quantized, duration=pause_ms, loop=0
+    )
     return content.getvalue()
 
 
@@ -56,7 +64,9 @@ def encoded(pictures: Iterable[Image.Image], fps: int) -> bytes:
         for picture in pictures:
             if not stream.codec_context.is_open:
                 stream.width, stream.height = picture.size
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.asarray(picture), format="rgb24")))
+            container.mux(
+                stream.encode(av.VideoFrame.from_ndarray(np.asarray(picture), format="rgb24"))
+            )
         container.mux(stream.encode(None))
     return content.getvalue()
 

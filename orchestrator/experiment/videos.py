@@ -1,7 +1,7 @@
 """Videos and previews of trained policies that are missing after a run, made by child processes.
 
-They are made when all training is over, because rendering would take cores from it. A failure is a warning and
-changes nothing else; running the same `run` command again makes what is missing.
+They are made when all training is over, because rendering would take cores from it. A failure is a
+warning and changes nothing else; running the same `run` command again makes what is missing.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ def make_missing(
     without_preview: Collection[str] = (),
     is_search: bool = False,
 ) -> None:
-    """Make what is missing of jobs that have succeeded, each on its own CPU, until ``stopped`` says True.
+    """Make what is missing of jobs that have succeeded, each on its own CPU, until ``stopped`` says
+    True.
 
-    :param wanted: ids of the jobs of which a video is wanted. Of the others previews are drawn where poses wait for it.
+    :param wanted: ids of the jobs of which a video is wanted. Of the others previews are drawn
+        where poses wait for it.
     :param without_preview: ids of the jobs of which no preview is wanted.
-    :param is_search: whether the jobs are those of a search, which are too many to draw all of them.
+    :param is_search: whether the jobs are those of a search, which are too many to draw all of
+        them.
     """
     with contextlib.suppress(OSError):  # it only makes other commands answer better
         paths.only_videos.touch()
@@ -50,7 +53,11 @@ def make_missing(
     drawings.extend(previews.drawings(paths, stills, slots.lanes, reporter))
     if not drawings:
         return
-    rest = f"; the same command makes {count(len(later), 'more preview')} another time" if later else ""
+    rest = (
+        f"; the same command makes {count(len(later), 'more preview')} another time"
+        if later
+        else ""
+    )
     reporter.event("pictures", f"making {_named(drawings)}{rest}", jobs=[*due, *stills])
     left = drawing_processes.run(drawings, slots, stopped)
     if names := _named(left):  # otherwise the last one had been made
@@ -60,7 +67,10 @@ def make_missing(
 
 def is_due(job: JobPaths) -> bool:
     """Whether video or film strip are missing, or older than the policy."""
-    model, *pictures = (path.stat().st_mtime_ns if path.exists() else 0 for path in (job.model, job.video, job.preview))
+    model, *pictures = (
+        path.stat().st_mtime_ns if path.exists() else 0
+        for path in (job.model, job.video, job.preview)
+    )
     return min(pictures) < model
 
 
@@ -92,7 +102,9 @@ class VideoDrawing:
     def end(self, code: int, message: str) -> Sequence[Drawing]:
         """Report how it has ended."""
         if code == 0:
-            self.reporter.event("pictured", f"{self.job.root.name}: {self.job.video}", job_id=self.job.root.name)
+            self.reporter.event(
+                "pictured", f"{self.job.root.name}: {self.job.video}", job_id=self.job.root.name
+            )
         else:
             self._warn(f"no video: {message}")
         return ()

@@ -43,9 +43,15 @@ def listing(run_dir: Path) -> list[WorkerLog]:
     logs = []
     for row in snapshot.rows:
         if row["attempts"]:
-            size, line = _end_of(snapshot.paths.job(row["job_id"]).attempt(row["attempts"] - 1).worker_log)
+            size, line = _end_of(
+                snapshot.paths.job(row["job_id"]).attempt(row["attempts"] - 1).worker_log
+            )
             state, attempt = row["state"], row["attempts"]
-            logs.append(WorkerLog(job_id=row["job_id"], state=state, attempt=attempt, size=size, last_line=line))
+            logs.append(
+                WorkerLog(
+                    job_id=row["job_id"], state=state, attempt=attempt, size=size, last_line=line
+                )
+            )
     return logs
 
 
@@ -59,8 +65,11 @@ def _end_of(path: Path) -> tuple[int | None, str]:
         return None, f"cannot be read: {error.strerror}"
 
 
-def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | None, rank: int = 0) -> Iterator[str]:
-    """The last ``lines`` (0: all) of a worker's log in chunks; with ``follow`` what follows until the job is over.
+def log(
+    run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | None, rank: int = 0
+) -> Iterator[str]:
+    """The last ``lines`` (0: all) of a worker's log in chunks; with ``follow`` what follows until
+    the job is over.
 
     :param attempt: counted from 1; None: the last.
     """
@@ -69,9 +78,13 @@ def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | Non
     row = control.row_of(snapshot, job_id)
     attempts, ranks = row["attempts"], row["ranks"]
     if rank >= ranks:
-        raise UsageError(f"{job_id} has {count(ranks, 'rank')}, numbered from 0; there is no rank {rank}")
+        raise UsageError(
+            f"{job_id} has {count(ranks, 'rank')}, numbered from 0; there is no rank {rank}"
+        )
     if attempt is not None and not 1 <= attempt <= attempts:
-        raise UsageError(f"{job_id} has {count(attempts, 'attempt')}, numbered from 1; there is no attempt {attempt}")
+        raise UsageError(
+            f"{job_id} has {count(attempts, 'attempt')}, numbered from 1; there is no attempt {attempt}"
+        )
     if not attempts and not follow:
         raise UsageError(f"{job_id} has not been launched yet; -f waits for it")
     number = attempt or max(1, attempts)
@@ -123,10 +136,14 @@ class LogReader:
             found = os.fstat(descriptor)
             if (mark := (found.st_size, found.st_mtime_ns)) == self._mark:
                 return
-            dropped = log_limit.dropped_bytes(descriptor)  # read first: the log may be cut while it is read
+            dropped = log_limit.dropped_bytes(
+                descriptor
+            )  # read first: the log may be cut while it is read
             position = self._position
             file.seek(
-                _tail(descriptor, self._lines) if position is None else log_limit.offset_in_log(position, dropped)
+                _tail(descriptor, self._lines)
+                if position is None
+                else log_limit.offset_in_log(position, dropped)
             )
             while chunk := file.read(CHUNK):
                 self._position = log_limit.position_in_output(file.tell(), dropped)
@@ -139,18 +156,25 @@ class LogReader:
 
     def _opened(self) -> BinaryIO:
         try:
-            return open_regular(self._path) if self._below is None else open_below(self._below, self._path)
+            return (
+                open_regular(self._path)
+                if self._below is None
+                else open_below(self._below, self._path)
+            )
         except OSError as error:
             raise UsageError(f"{self._path}: cannot be read: {error.strerror}") from error
 
 
 def _tail(descriptor: int, lines: int) -> int:
-    """Offset of the last ``lines`` lines. Reads from the end, so that the length of the file does not matter."""
+    """Offset of the last ``lines`` lines. Reads from the end, so that the length of the file does
+    not matter.
+    """
     if lines == 0:
         return 0
     position = os.fstat(descriptor).st_size
     ends_whole = position > 0 and os.pread(descriptor, 1, position - 1) == b"\n"
-    # The newline before the first of these lines is searched; a newline at the very end begins no line.
+    # The newline before the first of these lines is searched; a newline at the very end begins no
+    # line.
     newlines = lines + 1 if ends_whole else lines
     while position > 0:
         start = max(0, position - CHUNK)

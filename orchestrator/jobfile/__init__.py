@@ -1,11 +1,12 @@
 """The job file: TOML → :class:`Experiment`. All validation of user input happens here, once.
 
-:func:`load` reads a file, :func:`from_mapping` takes the content of one. A job's settings are layers, each of which
-overrides the one before, tables key by key: the built-in defaults, the preset, ``[defaults]``, the job's own table,
-``--set`` (``overrides``), and one point of the job's matrix. So ``--set`` wins over what is written, except over a
-matrix.
+:func:`load` reads a file, :func:`from_mapping` takes the content of one. A job's settings are
+layers, each of which overrides the one before, tables key by key: the built-in defaults, the
+preset, ``[defaults]``, the job's own table, ``--set`` (``overrides``), and one point of the job's
+matrix. So ``--set`` wins over what is written, except over a matrix.
 
-All problems of a file are found before anything is raised, each reported once, at the place where it was written.
+All problems of a file are found before anything is raised, each reported once, at the place where
+it was written.
 """
 
 from __future__ import annotations
@@ -37,7 +38,16 @@ from orchestrator.jobfile.tracker_rules import Trackers, read_trackers
 from orchestrator.jobfile.validation import as_plain, check
 from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
 
-__all__ = ["Experiment", "Notify", "Order", "from_mapping", "json_schema", "load", "parse_override", "safe_name"]
+__all__ = [
+    "Experiment",
+    "Notify",
+    "Order",
+    "from_mapping",
+    "json_schema",
+    "load",
+    "parse_override",
+    "safe_name",
+]
 
 LARGEST_BYTES = 64 << 20
 """Of a job file. A larger one is a mistake, such as a device that has no end."""
@@ -71,7 +81,8 @@ class Experiment:
     order: Order
     """Order of launch; ``jobs`` are in the order of the file."""
     skip_invalid: bool = False
-    """Whether invalid robots and environments fail their own jobs only; otherwise nothing is launched."""
+    """Whether invalid robots and environments fail their own jobs only; otherwise nothing is
+    launched."""
     notify: Notify = Notify()
     trackers: Trackers = field(default_factory=dict)
     """Experiment trackers that are told of the jobs."""
@@ -83,7 +94,8 @@ class Experiment:
     source: str
     """The job file as the user named it, for messages."""
     text: bytes | None = None
-    """The content of the job file, kept in the run directory; None: it was made from no file, or is resumed."""
+    """The content of the job file, kept in the run directory; None: it was made from no file, or is
+    resumed."""
     base: Path
     """Absolute directory to which relative paths refer."""
 
@@ -92,21 +104,25 @@ class Experiment:
 
     search: SearchSpec | None = None
     scheduler: SchedulerSpec | None = None
-    """When the jobs, or the trials of the search, are compared; None: all are trained to their end."""
+    """When the jobs, or the trials of the search, are compared; None: all are trained to their
+    end."""
     trial: TrialTemplate | None = field(default=None, repr=False)
     """What the jobs of trials are made of; None where there is no search."""
     data: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The content of the job file."""
 
     unnamed: Mapping[Path, RobotArgument] = field(default_factory=dict)
-    """Robots that were not given as files, by the temporary file that holds them: messages use their label."""
+    """Robots that were not given as files, by the temporary file that holds them: messages use
+    their label."""
 
     def shown_xml(self, job: Job) -> Path | None:
         """The user's file, or the label of a robot that is none: ``xmls[3]``."""
         robot = None if job.xml_source is None else self.unnamed.get(job.xml_source)
         return job.xml_source if robot is None else Path(robot.label)
 
-    def trial_jobs(self, number: int, point: Mapping[str, Any], seeds: Sequence[int] | None = None) -> tuple[Job, ...]:
+    def trial_jobs(
+        self, number: int, point: Mapping[str, Any], seeds: Sequence[int] | None = None
+    ) -> tuple[Job, ...]:
         """The jobs of one trial of the search, one for each seed.
 
         :param point: a value for every key of the space, before ``multiply``.
@@ -117,7 +133,8 @@ class Experiment:
 
     @property
     def jobs_to_examine(self) -> tuple[Job, ...]:
-        """The jobs; in a search, those of the middle of its space and of a corner, as far as their values fit together.
+        """The jobs; in a search, those of the middle of its space and of a corner, as far as their
+        values fit together.
 
         They show before launch whether the keys of the space match something in the robot.
         """
@@ -130,7 +147,9 @@ class Experiment:
 
     @property
     def search_summary(self) -> tuple[str, ...]:
-        """What is searched, how far, and where trials are compared, in sentences; none without a search."""
+        """What is searched, how far, and where trials are compared, in sentences; none without a
+        search.
+        """
         if self.search is None or self.trial is None:
             return ()
         return tuple(sentences(self.search, self.scheduler, *self._seeds_and_longest))
@@ -149,7 +168,9 @@ class Experiment:
         assert self.trial is not None
         return len(self._jobs_at("middle", self.search.middle, None)), max(self.trial.lengths)
 
-    def _jobs_at(self, name: str, point: Mapping[str, Any], seeds: Sequence[int] | None) -> tuple[Job, ...]:
+    def _jobs_at(
+        self, name: str, point: Mapping[str, Any], seeds: Sequence[int] | None
+    ) -> tuple[Job, ...]:
         assert self.trial is not None
         problems = Problems()
         jobs = self.trial.jobs(name, point, seeds, problems)
@@ -160,7 +181,11 @@ class Experiment:
     @property
     def declaration(self) -> Mapping[str, Any]:
         """Arguments of :func:`from_mapping` that make the same experiment again, in JSON types."""
-        options = {"source": self.source, "overrides": dict(self.overrides), "skip_invalid": self.skip_invalid}
+        options = {
+            "source": self.source,
+            "overrides": dict(self.overrides),
+            "skip_invalid": self.skip_invalid,
+        }
         values = {"data": self.data, "base": self.base, "options": options}
         declared: Mapping[str, Any] = json.loads(json.dumps(as_plain(values), default=str))
         return declared
@@ -178,10 +203,13 @@ class Experiment:
         return safe_name(self.name)
 
 
-def load(path: Path, *, overrides: Mapping[str, Any] = NO_OVERRIDES, skip_invalid: bool = False) -> Experiment:
+def load(
+    path: Path, *, overrides: Mapping[str, Any] = NO_OVERRIDES, skip_invalid: bool = False
+) -> Experiment:
     """Read a job file.
 
-    :param overrides: dotted keys of ``[defaults]`` and their values for all jobs, as from :func:`parse_override`.
+    :param overrides: dotted keys of ``[defaults]`` and their values for all jobs, as from
+        :func:`parse_override`.
     :param skip_invalid: as ``on_invalid = "skip"`` in the file.
     :raises SpecError: with every problem of the file.
     """
@@ -191,12 +219,16 @@ def load(path: Path, *, overrides: Mapping[str, Any] = NO_OVERRIDES, skip_invali
             content = read_up_to(file, LARGEST_BYTES + 1)  # once: it may be a pipe
         if len(content) > LARGEST_BYTES:
             raise ValueError(f"it has more than {LARGEST_BYTES >> 20} MiB")
-        text = content.decode("utf-8-sig")  # some editors write a byte order mark, which TOML does not allow
+        text = content.decode(
+            "utf-8-sig"
+        )  # some editors write a byte order mark, which TOML does not allow
         data = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         where, message = _read_error(path, text, error)
         raise SpecError(source, [Problem(where=where, message=message)]) from None
-    found = from_mapping(data, source=source, base=path.parent, overrides=overrides, skip_invalid=skip_invalid)
+    found = from_mapping(
+        data, source=source, base=path.parent, overrides=overrides, skip_invalid=skip_invalid
+    )
     return replace(found, text=content)
 
 
@@ -219,12 +251,19 @@ def from_mapping(
     try:
         checked = check(data, problems)
     except RecursionError:
-        raise SpecError(source, [Problem(where="", message="is nested too deeply to be a job file")]) from None
+        raise SpecError(
+            source, [Problem(where="", message="is nested too deeply to be a job file")]
+        ) from None
     skip_invalid = skip_invalid or checked.top.get("on_invalid") == "skip"
     table = checked.top.get("search")
     search = None if table is None else read_search(table, len(checked.entries), problems)
     expansion = expand(
-        checked, base=base, overrides=overrides, skip_invalid=skip_invalid, problems=problems, search=search
+        checked,
+        base=base,
+        overrides=overrides,
+        skip_invalid=skip_invalid,
+        problems=problems,
+        search=search,
     )
     scheduler = read_scheduler(checked.top, problems)
     trackers = read_trackers(checked.top.get("track", {}), problems)
@@ -237,7 +276,9 @@ def from_mapping(
         raise SpecError(source, problems.in_order())
     return Experiment(
         name=checked.top["name"],
-        max_parallel=None if checked.top.get("max_parallel") == "auto" else checked.top.get("max_parallel"),
+        max_parallel=None
+        if checked.top.get("max_parallel") == "auto"
+        else checked.top.get("max_parallel"),
         order=checked.top.get("order", "longest-first"),
         skip_invalid=skip_invalid,
         notify=Notify.from_table(checked.top.get("notify", {})),
@@ -256,13 +297,16 @@ def from_mapping(
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """``"ppo.n_steps=512"`` → ``("ppo.n_steps", 512)``: the value is read as TOML, or taken as text if that fails.
+    """``"ppo.n_steps=512"`` → ``("ppo.n_steps", 512)``: the value is read as TOML, or taken as text
+    if that fails.
 
     :raises UsageError: without a key and an equals sign.
     """
     key, equals, written = (part.strip() for part in text.partition("="))
     if not key or not equals:
-        raise UsageError(f"--set {text}: expected key=value, for example --set total_timesteps=100_000")
+        raise UsageError(
+            f"--set {text}: expected key=value, for example --set total_timesteps=100_000"
+        )
     try:
         parsed = tomllib.loads(f"value = {written}")
     except (ValueError, RecursionError):
@@ -292,7 +336,9 @@ def _read_error(path: Path, text: str, error: Exception) -> tuple[str, str]:
 
 
 def _is_robot(path: Path, text: str) -> bool:
-    return path.suffix.lower() in (".xml", ".urdf") or text.lstrip().startswith(("<mujoco", "<robot", "<?xml", "<!--"))
+    return path.suffix.lower() in (".xml", ".urdf") or text.lstrip().startswith(
+        ("<mujoco", "<robot", "<?xml", "<!--")
+    )
 
 
 def _syntax_error(text: str, message: str) -> tuple[str, str]:

@@ -12,14 +12,19 @@ from orchestrator.jobfile.validation import Report
 
 
 def check_contrib(merged: Mapping[str, Any], bad: set[str], report: Report) -> None:
-    """Check a job's merged settings, except those that depend on keys in ``bad``, which are invalid already."""
+    """Check a job's merged settings, except those that depend on keys in ``bad``, which are invalid
+    already.
+    """
     algo = merged["algo"]
     if "algo" in bad or algo not in CONTRIB:
         return
     if not is_installed("sb3_contrib"):
         report(["algo"], missing_contrib(algo))
     if algo == "crossq" and "policy" not in bad and merged["policy"] != "MlpPolicy":
-        report(["policy"], f'{merged["policy"]} does not fit: crossq has only "MlpPolicy"; tqc and sac have the others')
+        report(
+            ["policy"],
+            f'{merged["policy"]} does not fit: crossq has only "MlpPolicy"; tqc and sac have the others',
+        )
     if not bad & {algo, "policy_kwargs"}:
         defaults = DEFAULTS[algo] | PolicyKwargs().model_dump()
         _check_values({**defaults, **merged[algo], **merged["policy_kwargs"]}, report)
@@ -30,7 +35,10 @@ def _check_values(values: Mapping[str, Any], report: Report) -> None:
     dropped, quantiles = values.get("top_quantiles_to_drop_per_net", 0), values["n_quantiles"]
     if dropped >= quantiles:
         text = f"top_quantiles_to_drop_per_net = {dropped} leaves none of policy_kwargs.n_quantiles = {quantiles}"
-        report(["tqc.top_quantiles_to_drop_per_net", "policy_kwargs.n_quantiles"], f"{text}; it must be smaller")
+        report(
+            ["tqc.top_quantiles_to_drop_per_net", "policy_kwargs.n_quantiles"],
+            f"{text}; it must be smaller",
+        )
     if "policy_delay" in values and values["batch_size"] == 1 and values["batch_norm"]:
         text = "must be greater than 1, as batch_norm is on: one transition has no variance to normalise by"
         report(["crossq.batch_size"], f"{text}; or set policy_kwargs.batch_norm = false")

@@ -1,4 +1,6 @@
-"""Checks of a job's curriculum that involve several keys: stages, the conditions between them, and their columns."""
+"""Checks of a job's curriculum that involve several keys: stages, the conditions between them, and
+their columns.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ def check_curriculum(merged: Mapping[str, Any], own: Sequence[Layer], report: Re
     has_table = any(layer.has("curriculum") for layer in own)
     if "task" not in merged:
         if has_table:
-            report(["curriculum"], "is for tasks, built-in or your own; an environment of its own has none")
+            report(
+                ["curriculum"],
+                "is for tasks, built-in or your own; an environment of its own has none",
+            )
         for dotted, text in changing_numbers(merged["env_kwargs"]) if "env" in merged else ():
             message = (
                 f'"{text}" is text to an environment, which gets its arguments once; numbers change over the training '
@@ -49,7 +54,10 @@ def check_curriculum(merged: Mapping[str, Any], own: Sequence[Layer], report: Re
             message = 'is for numbers with stages, and this job has none; such as push_speed = "stages(0, 0.5, 1)"'
             report(["curriculum.advance", "curriculum"], message)
         return
-    keys, (number, *others) = [dotted for dotted, _ in stages], dict.fromkeys(number for _, number in stages)
+    keys, (number, *others) = (
+        [dotted for dotted, _ in stages],
+        dict.fromkeys(number for _, number in stages),
+    )
     if others:
         each = ", ".join(f"{dotted} has {number}" for dotted, number in stages)
         report(keys, f"all numbers of a job have the same stages: {each}")
@@ -77,9 +85,15 @@ def check_curriculum(merged: Mapping[str, Any], own: Sequence[Layer], report: Re
 
 
 def advance_of(merged: Mapping[str, Any]) -> dict[str, Any]:
-    """What the spec of a job has of its ``curriculum``: nothing without conditions, so that no unused value differs."""
+    """What the spec of a job has of its ``curriculum``: nothing without conditions, so that no
+    unused value differs.
+    """
     written = _conditions(merged)
-    return {"advance": written, "advance_episodes": merged["curriculum"]["episodes"]} if written else {}
+    return (
+        {"advance": written, "advance_episodes": merged["curriculum"]["episodes"]}
+        if written
+        else {}
+    )
 
 
 def _conditions(merged: Mapping[str, Any]) -> tuple[str, ...]:
@@ -100,7 +114,10 @@ def _conditions(merged: Mapping[str, Any]) -> tuple[str, ...]:
 
 def check_length(spec: WorkerSpec, where: str, problems: Problems) -> None:
     """Check that a training is long enough for each of its stages to have an iteration."""
-    stages, iterations = len(spec.advance) + 1, math.ceil(spec.total_timesteps / spec.steps_an_iteration)
+    stages, iterations = (
+        len(spec.advance) + 1,
+        math.ceil(spec.total_timesteps / spec.steps_an_iteration),
+    )
     if stages > iterations:
         message = (
             f"there are {stages} stages, and total_timesteps = {spec.total_timesteps:_} makes "
@@ -120,11 +137,15 @@ def _columns(merged: Mapping[str, Any]) -> list[str]:
 def _stages(merged: Mapping[str, Any]) -> list[tuple[str, int]]:
     """The numbers that have stages: dotted key, and how many."""
     found = [
-        (f"task_options.{dotted}", [parse_number(text)]) for dotted, text in changing_numbers(merged["task_options"])
+        (f"task_options.{dotted}", [parse_number(text)])
+        for dotted, text in changing_numbers(merged["task_options"])
     ]
     for dotted, drawn in flat(merged["randomize"]).items():
         for part in drawn if isinstance(drawn, list) else [drawn] if dotted != TERRAIN else ():
             found.append((f"randomize.{dotted}", [*read_drawn(part).changing]))
     return [
-        (dotted, len(number.values)) for dotted, numbers in found for number in numbers if isinstance(number, Stages)
+        (dotted, len(number.values))
+        for dotted, numbers in found
+        for number in numbers
+        if isinstance(number, Stages)
     ]

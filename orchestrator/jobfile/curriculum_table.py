@@ -1,4 +1,6 @@
-"""The table ``curriculum`` of a job, and the numbers of its ``task_options`` that change over the training."""
+"""The table ``curriculum`` of a job, and the numbers of its ``task_options`` that change over the
+training.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 from orchestrator.core.changing_numbers import changing_numbers, parse_condition, parse_number
 from orchestrator.jobfile.value_types import Count, ExpectedError, Options, TomlTable, key
 
-_ADVANCE = 'a condition such as "ep_rew_mean > 800", or a list with one for each stage after the first'
+_ADVANCE = (
+    'a condition such as "ep_rew_mean > 800", or a list with one for each stage after the first'
+)
 
 
 def _advance(value: Any) -> list[str]:
@@ -39,7 +43,9 @@ Advance = Annotated[
 
 
 class CurriculumTable(TomlTable):
-    """When the training goes on to its next stage; numbers with a value for each stage are "stages(0, 0.5, 1)"."""
+    """When the training goes on to its next stage; numbers with a value for each stage are
+    "stages(0, 0.5, 1)".
+    """
 
     advance: Advance = key(
         [],
@@ -47,4 +53,6 @@ class CurriculumTable(TomlTable):
         "for each stage after the first.",
         "ep_rew_mean > 800",
     )
-    episodes: Count = key(20, "Episodes that must have ended in a stage before the condition counts.")
+    episodes: Count = key(
+        20, "Episodes that must have ended in a stage before the condition counts."
+    )

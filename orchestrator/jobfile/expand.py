@@ -56,7 +56,9 @@ SAME_IN_SPEC = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntrySettings:
-    """The settings of an entry, to which those of a point of its matrix, or of a search, are added."""
+    """The settings of an entry, to which those of a point of its matrix, or of a search, are
+    added.
+    """
 
     where: str
     layers: Sequence[Layer]
@@ -89,13 +91,20 @@ class TrialTemplate:
 
     @property
     def lengths(self) -> set[int]:
-        """``total_timesteps`` of the trials: those of all choices or presets, or both ends of a range."""
+        """``total_timesteps`` of the trials: those of all choices or presets, or both ends of a
+        range.
+        """
         for dimension in self.space:
             if dimension.key == "total_timesteps":
                 return set(dimension.choices or (int(dimension.low), int(dimension.high)))
         settled, below = self.settings.settled, self.settings.below
-        presets = next((one.choices for one in self.space if one.key == "preset"), (settled.get("preset"),))
-        return {settled.get("total_timesteps") or below(preset, "ppo")["total_timesteps"] for preset in presets}
+        presets = next(
+            (one.choices for one in self.space if one.key == "preset"), (settled.get("preset"),)
+        )
+        return {
+            settled.get("total_timesteps") or below(preset, "ppo")["total_timesteps"]
+            for preset in presets
+        }
 
     def jobs(
         self, name: str, point: Mapping[str, Any], seeds: Sequence[int] | None, problems: Problems
@@ -113,7 +122,15 @@ class TrialTemplate:
         if merged["resources"]["start"] == "auto":  # trials come one by one, and more are to come
             merged["resources"] = {**merged["resources"], "start": "fork"}
         robot = replace(self.robot, name=f"{_name_of(self.robot, merged)}-{name}")
-        jobs = _jobs(merged, (), robot, where=self.settings.where, base=self.base, names=JobNames(), problems=problems)
+        jobs = _jobs(
+            merged,
+            (),
+            robot,
+            where=self.settings.where,
+            base=self.base,
+            names=JobNames(),
+            problems=problems,
+        )
         return tuple(replace(job, point=dict(point)) for job in jobs)
 
 
@@ -137,13 +154,18 @@ def expand(
     problems: Problems,
     search: SearchSpec | None = None,
 ) -> Expansion:
-    """All jobs, or how a search makes them, and warnings about settings; problems are added to ``problems``."""
+    """All jobs, or how a search makes them, and warnings about settings; problems are added to
+    ``problems``.
+    """
     # The worker passes on to Stable-Baselines3 only the hyperparameters that the user has set.
     unset: Tree = {name: {} for name in (*ALGORITHMS, "policy_kwargs")}
     built_in = Settings().model_dump(exclude={"env", "entry_point", *unset}) | unset
     shared_choices = matrix_choices(checked.defaults.pop("matrix", {}), "defaults", problems)
     trees = _override_trees(overrides, checked, problems)
-    common = [Layer(built_in, lambda key: key), Layer(checked.defaults, lambda key: f"defaults.{key}")]
+    common = [
+        Layer(built_in, lambda key: key),
+        Layer(checked.defaults, lambda key: f"defaults.{key}"),
+    ]
     given = Layer(functools.reduce(merge, trees.values(), {}), "--set {}".format)
     for layer in (*common, given):
         check_family(layer, problems)
@@ -165,18 +187,32 @@ def expand(
             continue
         where = f"jobs[{number}]"
         matrix = values.pop("matrix", None)  # an empty one undoes that of [defaults]
-        choices = {} if matrix == {} else {**shared_choices, **matrix_choices(matrix or {}, where, problems)}
+        choices = (
+            {}
+            if matrix == {}
+            else {**shared_choices, **matrix_choices(matrix or {}, where, problems)}
+        )
         entry = Layer(values, functools.partial("{}.{}".format, where))
         check_family(entry, problems)
         algos = {choice.value for choice in choices.get("algo", ())}
         if search is not None:
             check_searched(values, choices, where, problems)
-            choices = {choice.key: [choice] for choice in space_point(search.space, search.middle, problems)}
-            algos = {value for dimension in search.space if dimension.key == "algo" for value in dimension.choices}
+            choices = {
+                choice.key: [choice]
+                for choice in space_point(search.space, search.middle, problems)
+            }
+            algos = {
+                value
+                for dimension in search.space
+                if dimension.key == "algo"
+                for value in dimension.choices
+            }
         taken = {key: value for key, value in given.values.items() if not why_kept(key, values, ())}
         settled = overlay(overlay(checked.defaults, values), taken)
         seeds = settled.get("seeds", built_in["seeds"])
-        kept += [(key, reason, where) for key in trees if (reason := why_kept(key, values, choices))]
+        kept += [
+            (key, reason, where) for key in trees if (reason := why_kept(key, values, choices))
+        ]
         files = robots.find(values.get("xml"), values.get("name"), number, problems)
         count = math.prod(map(len, choices.values())) * len(seeds) * max(1, len(files))
         if len(jobs) + count > MOST_JOBS:
@@ -185,20 +221,30 @@ def expand(
             continue
         if "algo" not in bad:
             check_tables(entry, algos or {settled.get("algo", built_in["algo"])}, problems)
-        settings = EntrySettings(where=where, layers=[*common, entry, given], settled=settled, below=below, bad=bad)
-        variants = [(settings.at(point, problems), point) for point in itertools.product(*choices.values())]
+        settings = EntrySettings(
+            where=where, layers=[*common, entry, given], settled=settled, below=below, bad=bad
+        )
+        variants = [
+            (settings.at(point, problems), point) for point in itertools.product(*choices.values())
+        ]
         for merged, _ in variants:
             unused = {key: tree for key, tree in unused.items() if not takes_part(tree, merged)}
         if bad & {"name", "xml", "seeds", "matrix", *FAMILY}:
             continue  # names made of invalid values might only seem to collide
         for robot in files:
             for merged, point in variants:
-                jobs += _jobs(merged, point, robot, where=where, base=base, names=names, problems=problems)
+                jobs += _jobs(
+                    merged, point, robot, where=where, base=base, names=names, problems=problems
+                )
                 if search is not None:
                     check_in_job(search, merged, problems)
-                    trial = TrialTemplate(settings=settings, space=search.space, robot=robot, base=base)
+                    trial = TrialTemplate(
+                        settings=settings, space=search.space, robot=robot, base=base
+                    )
     return Expansion(
-        jobs=linked(jobs, problems), trial=trial, warnings=[*_without_effect(unused, kept), *few_iterations(jobs)]
+        jobs=linked(jobs, problems),
+        trial=trial,
+        warnings=[*_without_effect(unused, kept), *few_iterations(jobs)],
     )
 
 
@@ -209,7 +255,9 @@ def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
     return merge(below, above)
 
 
-def _override_trees(overrides: Mapping[str, Any], checked: Checked, problems: Problems) -> dict[str, Tree]:
+def _override_trees(
+    overrides: Mapping[str, Any], checked: Checked, problems: Problems
+) -> dict[str, Tree]:
     """The valid overrides: dotted key → the key and its value as nested tables."""
     trees: dict[str, Tree] = {}
     for key, value in overrides.items():
@@ -217,7 +265,11 @@ def _override_trees(overrides: Mapping[str, Any], checked: Checked, problems: Pr
         if top in _NOT_ON_COMMAND_LINE:
             problems.add(where, _NOT_ON_COMMAND_LINE[top])
         else:
-            tree = None if _names_a_job(key, checked, where, problems) else check_one(key, value, where, problems)
+            tree = (
+                None
+                if _names_a_job(key, checked, where, problems)
+                else check_one(key, value, where, problems)
+            )
         if tree is None:
             checked.broken.setdefault("--set", set()).add(top)
         else:
@@ -228,11 +280,15 @@ def _override_trees(overrides: Mapping[str, Any], checked: Checked, problems: Pr
 def _names_a_job(key: str, checked: Checked, where: str, problems: Problems) -> bool:
     """Whether ``key`` begins with the name of a job; then its problem is in ``problems``."""
     top, _, of_job = key.partition(".")
-    number = next((index for index, entry in enumerate(checked.entries) if _name(entry) == top), None)
+    number = next(
+        (index for index, entry in enumerate(checked.entries) if _name(entry) == top), None
+    )
     if number is None or not of_job or top in Settings.model_fields:
         return False
     advice = f"set {of_job} in the [[jobs]] table of that job, jobs[{number}]"
-    problems.add(where, f"{quoted(top)} is a job, and --set is for all jobs (--set {of_job}=…); {advice}")
+    problems.add(
+        where, f"{quoted(top)} is a job, and --set is for all jobs (--set {of_job}=…); {advice}"
+    )
     return True
 
 
@@ -250,14 +306,19 @@ def _without_effect(unused: Mapping[str, Tree], kept: Sequence[tuple[str, str, s
     for key, reason, where in kept:
         places.setdefault((key, reason), []).append(where)
     partly = {key for key, _ in places}
-    return [f"--set {key} has no effect: {why_unused(key)}" for key in unused if key not in partly] + [
-        f"--set {key} has no effect on {listed(of_jobs, 5)}: {reason}" for (key, reason), of_jobs in places.items()
+    return [
+        f"--set {key} has no effect: {why_unused(key)}" for key in unused if key not in partly
+    ] + [
+        f"--set {key} has no effect on {listed(of_jobs, 5)}: {reason}"
+        for (key, reason), of_jobs in places.items()
     ]
 
 
 def _name_of(robot: Robot, merged: Tree) -> str:
     return str(
-        robot.name or merged.get("env") or str(merged.get("entry_point") or merged.get("task")).rpartition(":")[2]
+        robot.name
+        or merged.get("env")
+        or str(merged.get("entry_point") or merged.get("task")).rpartition(":")[2]
     )
 
 
@@ -273,7 +334,14 @@ def _urdf(merged: Tree) -> Tree:
 
 
 def _jobs(
-    merged: Tree, point: Sequence[Choice], robot: Robot, *, where: str, base: Path, names: JobNames, problems: Problems
+    merged: Tree,
+    point: Sequence[Choice],
+    robot: Robot,
+    *,
+    where: str,
+    base: Path,
+    names: JobNames,
+    problems: Problems,
 ) -> list[Job]:
     """The jobs of one robot and matrix point, one per seed."""
     env, entry_point, task = (merged.get(key) for key in ("env", "entry_point", "task"))
@@ -302,7 +370,8 @@ def _jobs(
         if not job_id:
             whose = "this entry" if other == where else other
             message = (
-                f"the name {quoted(name)} with seed {seed} is taken by {whose}; give each job its own name or seeds"
+                f"the name {quoted(name)} with seed {seed} is taken by {whose}; "
+                "give each job its own name or seeds"
             )
             problems.add(where, message)
             break
@@ -350,7 +419,9 @@ def _jobs(
                 xml_source=robot.xml,
                 allow_outside=merged["allow_outside"],
                 maker_folder=base if robot.maker else None,
-                asset_paths=tuple(os.path.normpath(base / path) for path in merged["urdf"]["asset_paths"]),
+                asset_paths=tuple(
+                    os.path.normpath(base / path) for path in merged["urdf"]["asset_paths"]
+                ),
                 point=chosen,
             )
         )

@@ -1,4 +1,6 @@
-"""The tables of algorithms and policies: the keyword arguments and defaults of Stable-Baselines3 and sb3-contrib."""
+"""The tables of algorithms and policies: the keyword arguments and defaults of Stable-Baselines3
+and sb3-contrib.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from orchestrator.jobfile.value_types import (
     key,
 )
 
-_LEARNING_RATE = 'Step size of the optimiser: a number, or a schedule "linear(start, end[, fraction])".'
+_LEARNING_RATE = (
+    'Step size of the optimiser: a number, or a schedule "linear(start, end[, fraction])".'
+)
 _GAMMA = "Discount factor, 0 to 1."
 _TAU = "Soft update coefficient (Polyak averaging) of the target networks, 0 to 1."
 _GAE_LAMBDA = "Trade-off of bias and variance in generalised advantage estimation (GAE), 0 to 1."
@@ -35,13 +39,17 @@ _AUTO_ENT_COEF = re.compile(r"auto(_(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?)?\Z")
 
 
 def _train_freq(value: Any) -> int | list[Any]:
-    value = [*map(value_types.whole, value)] if isinstance(value, list) else value_types.whole(value)
+    value = (
+        [*map(value_types.whole, value)] if isinstance(value, list) else value_types.whole(value)
+    )
     match value:
         case bool() | [bool(), _]:
             pass
         case int(count) | [int(count), "step" | "episode"] if 1 <= count <= MOST:
             return value
-    raise value_types.ExpectedError(f'expected a whole number of steps from 1 to {MOST:_}, or [1, "episode"]')
+    raise value_types.ExpectedError(
+        f'expected a whole number of steps from 1 to {MOST:_}, or [1, "episode"]'
+    )
 
 
 def _is_auto_ent_coef(text: str) -> bool:
@@ -82,7 +90,9 @@ class OnPolicy(TomlTable):
     gamma: Fraction = key(0.99, _GAMMA)
     ent_coef: float = key(0.0, "Weight of the entropy in the loss.", 0.01)
     vf_coef: float = key(0.5, "Weight of the value function in the loss.")
-    max_grad_norm: Positive = key(0.5, "Norm to which gradients are clipped; a huge number disables clipping.")
+    max_grad_norm: Positive = key(
+        0.5, "Norm to which gradients are clipped; a huge number disables clipping."
+    )
     use_sde: bool = key(False, _USE_SDE, True)
     sde_sample_freq: SampleFreq = key(-1, _SDE_FREQ, 4)
     stats_window_size: Count = key(100, _WINDOW)
@@ -92,7 +102,9 @@ class Ppo(OnPolicy):
     """Keyword arguments of stable_baselines3.PPO, under its own names and with its own defaults."""
 
     learning_rate: Schedule = key(3e-4, _LEARNING_RATE)
-    n_steps: Count = key(2048, "Steps of each environment per update; a rollout has n_steps × n_envs.", 256)
+    n_steps: Count = key(
+        2048, "Steps of each environment per update; a rollout has n_steps × n_envs.", 256
+    )
     batch_size: Count = key(64, "Minibatch size; must divide n_steps × n_envs.")
     n_epochs: Count = key(10, "Epochs over the rollout per update.")
     gae_lambda: Fraction = key(0.95, _GAE_LAMBDA)
@@ -102,7 +114,9 @@ class Ppo(OnPolicy):
     )
     normalize_advantage: bool = key(True, "Normalise the advantages of every minibatch.")
     target_kl: OptionalPositive = key(
-        None, "An update ends early when the KL divergence exceeds 1.5 × this; unset: no limit.", 0.02
+        None,
+        "An update ends early when the KL divergence exceeds 1.5 × this; unset: no limit.",
+        0.02,
     )
 
 
@@ -118,9 +132,13 @@ class A2c(OnPolicy):
 
 
 class RecurrentPpo(Ppo):
-    """Keyword arguments of sb3_contrib.RecurrentPPO, under its own names and with its own defaults."""
+    """Keyword arguments of sb3_contrib.RecurrentPPO, under its own names and with its own
+    defaults.
+    """
 
-    n_steps: Count = key(128, "Steps of each environment per update; a rollout has n_steps × n_envs.", 256)
+    n_steps: Count = key(
+        128, "Steps of each environment per update; a rollout has n_steps × n_envs.", 256
+    )
     batch_size: Count = key(128, "Minibatch size, in env_steps; must divide n_steps × n_envs.")
 
 
@@ -133,8 +151,12 @@ class OffPolicy(TomlTable):
         "Capacity of the replay buffer in transitions, over all environments; the oldest are overwritten.",
         300_000,
     )
-    learning_starts: CountFromZero = key(100, "env_steps with random actions before the first update.", 1000)
-    batch_size: Count = key(256, "Transitions sampled from the replay buffer for each gradient step.")
+    learning_starts: CountFromZero = key(
+        100, "env_steps with random actions before the first update.", 1000
+    )
+    batch_size: Count = key(
+        256, "Transitions sampled from the replay buffer for each gradient step."
+    )
     gamma: Fraction = key(0.99, _GAMMA)
     train_freq: TrainFreq = key(
         1, 'Steps of each environment between updates, or [count, "episode"] with one environment.'
@@ -150,11 +172,17 @@ class OffPolicy(TomlTable):
 class EntropyRegularized(OffPolicy):
     """Keyword arguments that SAC, TQC and CrossQ share."""
 
-    ent_coef: EntCoef = key("auto", 'Weight of the entropy; "auto": learnt; "auto_0.1": learnt from 0.1.')
-    target_entropy: TargetEntropy = key("auto", 'Target of a learnt ent_coef; "auto": minus the number of actions.')
+    ent_coef: EntCoef = key(
+        "auto", 'Weight of the entropy; "auto": learnt; "auto_0.1": learnt from 0.1.'
+    )
+    target_entropy: TargetEntropy = key(
+        "auto", 'Target of a learnt ent_coef; "auto": minus the number of actions.'
+    )
     use_sde: bool = key(False, _USE_SDE, True)
     sde_sample_freq: SampleFreq = key(-1, _SDE_FREQ, 4)
-    use_sde_at_warmup: bool = key(False, "Use gSDE instead of random actions before learning_starts.", True)
+    use_sde_at_warmup: bool = key(
+        False, "Use gSDE instead of random actions before learning_starts.", True
+    )
 
 
 class Sac(EntropyRegularized):
@@ -168,12 +196,15 @@ class Tqc(Sac):
     """Keyword arguments of sb3_contrib.TQC, under its own names and with its own defaults."""
 
     top_quantiles_to_drop_per_net: CountFromZero = key(
-        2, "Largest of the n_quantiles of each critic that its targets leave out; more: less overestimation."
+        2,
+        "Largest of the n_quantiles of each critic that its targets leave out; more: less overestimation.",
     )
 
 
 class CrossQ(EntropyRegularized):
-    """Keyword arguments of sb3_contrib.CrossQ, which has no target networks, under its own names and defaults."""
+    """Keyword arguments of sb3_contrib.CrossQ, which has no target networks, under its own names
+    and defaults.
+    """
 
     learning_rate: Schedule = key(1e-3, _LEARNING_RATE)
     policy_delay: Count = key(3, "Updates of the critics per update of the policy.")
@@ -187,13 +218,19 @@ class Td3(OffPolicy):
     action_noise: OptionalPositive = key(
         None, f"{_ACTION_NOISE[:-1]}, so nothing is explored after learning_starts.", 0.1
     )
-    policy_delay: Count = key(2, "Updates of the critics per update of the policy and the target networks.")
-    target_policy_noise: NotNegative = key(0.2, "Standard deviation of the noise on the target policy's actions.")
+    policy_delay: Count = key(
+        2, "Updates of the critics per update of the policy and the target networks."
+    )
+    target_policy_noise: NotNegative = key(
+        0.2, "Standard deviation of the noise on the target policy's actions."
+    )
     target_noise_clip: NotNegative = key(0.5, "Largest absolute value of target_policy_noise.")
 
 
 class PolicyKwargs(TomlTable):
-    """Keyword arguments of Stable-Baselines3's policies, under its own names; each algorithm has some of them."""
+    """Keyword arguments of Stable-Baselines3's policies, under its own names; each algorithm has
+    some of them.
+    """
 
     net_arch: value_types.NetArch = key(
         None,
@@ -203,7 +240,9 @@ class PolicyKwargs(TomlTable):
         [64, 64],
     )
     activation_fn: Activation | None = key(
-        None, "Activation function between layers; unset: tanh for PPO and A2C, relu for the others.", "tanh"
+        None,
+        "Activation function between layers; unset: tanh for PPO and A2C, relu for the others.",
+        "tanh",
     )
     ortho_init: bool = key(True, "PPO, A2C: initialise weights orthogonally.")
     log_std_init: float | None = key(
@@ -211,29 +250,50 @@ class PolicyKwargs(TomlTable):
         "Initial logarithm of the actions' standard deviation (off-policy: only with gSDE); unset: 0, off-policy -3.",
         -1.0,
     )
-    full_std: bool = key(True, "PPO, A2C with gSDE: parameters for features × actions; false: features only.")
+    full_std: bool = key(
+        True, "PPO, A2C with gSDE: parameters for features × actions; false: features only."
+    )
     use_expln: bool = key(False, "gSDE: use expln() instead of exp() for the standard deviation.")
     squash_output: bool = key(False, "PPO, A2C: squash actions by tanh; needs use_sde = true.")
-    clip_mean: NotNegative = key(2.0, "Off-policy with gSDE: limit of the mean action before tanh; 0: no limit.")
-    n_critics: Count = key(2, "Off-policy: number of critics; the smallest of their values is used (TQC: quantiles).")
+    clip_mean: NotNegative = key(
+        2.0, "Off-policy with gSDE: limit of the mean action before tanh; 0: no limit."
+    )
+    n_critics: Count = key(
+        2, "Off-policy: number of critics; the smallest of their values is used (TQC: quantiles)."
+    )
     share_features_extractor: bool | None = key(
-        None, "Policy and value function share a feature extractor; unset: true for PPO and A2C, else false.", True
+        None,
+        "Policy and value function share a feature extractor; unset: true for PPO and A2C, else false.",
+        True,
     )
     normalize_images: bool = key(True, "Divide images by 255.")
     n_quantiles: Count = key(25, "TQC: quantiles of the return that each critic estimates.")
-    batch_norm: bool = key(True, "CrossQ: batch normalisation (batch renormalisation) before each layer.")
-    batch_norm_momentum: Fraction = key(0.01, "CrossQ: share of a minibatch in the running statistics.")
-    batch_norm_eps: Positive = key(0.001, "CrossQ: constant that keeps the normalisation from dividing by zero.")
-    renorm_warmup_steps: CountFromZero = key(
-        100_000, "CrossQ: updates that normalise by the minibatch alone, before the running statistics count."
+    batch_norm: bool = key(
+        True, "CrossQ: batch normalisation (batch renormalisation) before each layer."
     )
-    lstm_hidden_size: Count = key(256, "Recurrent PPO: width of the LSTM, which the hidden layers follow.", 64)
+    batch_norm_momentum: Fraction = key(
+        0.01, "CrossQ: share of a minibatch in the running statistics."
+    )
+    batch_norm_eps: Positive = key(
+        0.001, "CrossQ: constant that keeps the normalisation from dividing by zero."
+    )
+    renorm_warmup_steps: CountFromZero = key(
+        100_000,
+        "CrossQ: updates that normalise by the minibatch alone, before the running statistics count.",
+    )
+    lstm_hidden_size: Count = key(
+        256, "Recurrent PPO: width of the LSTM, which the hidden layers follow.", 64
+    )
     n_lstm_layers: Count = key(1, "Recurrent PPO: number of LSTM layers.")
     shared_lstm: bool = key(
-        False, "Recurrent PPO: the value function uses the LSTM of the policy; needs enable_critic_lstm = false.", True
+        False,
+        "Recurrent PPO: the value function uses the LSTM of the policy; needs enable_critic_lstm = false.",
+        True,
     )
     enable_critic_lstm: bool = key(
-        True, "Recurrent PPO: the value function has an LSTM of its own; false: a linear layer, or shared_lstm.", False
+        True,
+        "Recurrent PPO: the value function has an LSTM of its own; false: a linear layer, or shared_lstm.",
+        False,
     )
 
 
@@ -258,7 +318,9 @@ POLICY_KEYS = {
     "sac": _ENTROPY,
     "td3": _SHARED | {"n_critics"},
     "tqc": _ENTROPY | {"n_quantiles"},
-    "crossq": _ENTROPY | {"batch_norm", "batch_norm_momentum", "batch_norm_eps", "renorm_warmup_steps"},
-    "recurrent-ppo": _ACTOR_CRITIC | {"lstm_hidden_size", "n_lstm_layers", "shared_lstm", "enable_critic_lstm"},
+    "crossq": _ENTROPY
+    | {"batch_norm", "batch_norm_momentum", "batch_norm_eps", "renorm_warmup_steps"},
+    "recurrent-ppo": _ACTOR_CRITIC
+    | {"lstm_hidden_size", "n_lstm_layers", "shared_lstm", "enable_critic_lstm"},
 }
 """Keys of ``policy_kwargs`` that the policies of each algorithm accept."""

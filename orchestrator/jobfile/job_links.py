@@ -1,4 +1,6 @@
-"""Jobs that wait for jobs: the names in ``after`` and in ``init = "job:NAME"`` become job ids, without circles."""
+"""Jobs that wait for jobs: the names in ``after`` and in ``init = "job:NAME"`` become job ids,
+without circles.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ MOST_LINKS = 1_000_000
 
 
 def linked(jobs: Sequence[Job], problems: Problems) -> list[Job]:
-    """``jobs`` with ids in place of names in ``after`` and ``init``; a job that starts from another also waits for it.
+    """``jobs`` with ids in place of names in ``after`` and ``init``; a job that starts from another
+    also waits for it.
 
-    A name stands for all jobs that have it. ``init`` takes the one with the same seed, where there are several, and of
-    these the one with equal values of the keys that vary in both.
+    A name stands for all jobs that have it. ``init`` takes the one with the same seed, where there
+    are several, and of these the one with equal values of the keys that vary in both.
 
     :param jobs: of all entries; of a file with problems, perhaps not of all.
     """
@@ -50,9 +53,14 @@ def linked(jobs: Sequence[Job], problems: Problems) -> list[Job]:
                 _refuse(f"{job.where}.init", text, places, problems)
         links += len(parents)
         if links > MOST_LINKS:
-            problems.add(job.where, f"jobs wait for each other in more than {MOST_LINKS:_} pairs; name fewer in after")
+            problems.add(
+                job.where,
+                f"jobs wait for each other in more than {MOST_LINKS:_} pairs; name fewer in after",
+            )
             return list(jobs)
-        result.append(dataclasses.replace(job, spec=dataclasses.replace(spec, after=tuple(parents))))
+        result.append(
+            dataclasses.replace(job, spec=dataclasses.replace(spec, after=tuple(parents)))
+        )
     _refuse_circle(result, problems)
     return result
 
@@ -85,7 +93,11 @@ def _ambiguous(job: Job, candidates: Sequence[Job]) -> str:
 
 def _unknown(name: str, names: Mapping[str, Sequence[Job]]) -> str:
     near = suggestion(name, names)
-    hint = f"did you mean {quoted(near)}?" if near else f"jobs of this file: {listed(list(names), SHOWN)}"
+    hint = (
+        f"did you mean {quoted(near)}?"
+        if near
+        else f"jobs of this file: {listed(list(names), SHOWN)}"
+    )
     return f"no job of this file has the name {quoted(name)}; {hint}"
 
 
@@ -97,4 +109,7 @@ def _refuse_circle(jobs: Sequence[Job], problems: Problems) -> None:
         where = next(job.where for job in jobs if job.job_id == circle[0])
         order = " → ".join([*circle[:SHOWN], "…"] if len(circle) > SHOWN else circle)
         advice = "remove one of them from after or init"
-        problems.add(where, f"jobs wait for each other in a circle, so that none could begin: {order}; {advice}")
+        problems.add(
+            where,
+            f"jobs wait for each other in a circle, so that none could begin: {order}; {advice}",
+        )

@@ -11,7 +11,8 @@ from decimal import Decimal
 from typing import Any
 
 LONGEST = 64
-"""Characters to which a name is shortened; a job_id stays far below the 255 bytes of a file name."""
+"""Characters to which a name is shortened; a job_id stays far below the 255 bytes of a file
+name."""
 _SAFE = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_-])?\Z")
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?\Z", re.IGNORECASE)
 _SHORT_KEYS = {"learning_rate": "lr"}
@@ -23,10 +24,11 @@ def digest(text: str) -> str:
 
 
 def safe_name(text: str) -> str:
-    """``text`` itself where it is a safe directory name; otherwise its safe characters and a hash of the whole.
+    """``text`` itself where it is a safe directory name; otherwise its safe characters and a hash
+    of the whole.
 
-    The result holds ASCII letters, digits, ``.``, ``_`` and ``-`` only, does not start with ``.`` or ``-``,
-    is at most :data:`LONGEST` characters long, and depends on nothing but ``text``.
+    The result holds ASCII letters, digits, ``.``, ``_`` and ``-`` only, does not start with ``.``
+    or ``-``, is at most :data:`LONGEST` characters long, and depends on nothing but ``text``.
     """
     if len(text) <= LONGEST and _SAFE.match(text) and not _RESERVED.match(text):
         return text
@@ -36,8 +38,12 @@ def safe_name(text: str) -> str:
 
 
 def is_showable(text: str) -> bool:
-    """Whether ``text`` can be printed and written as UTF-8: no control characters, no line breaks, no surrogates."""
-    return not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
+    """Whether ``text`` can be printed and written as UTF-8: no control characters, no line breaks,
+    no surrogates.
+    """
+    return not any(
+        unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text
+    )
 
 
 def canonical(value: Any) -> str:
@@ -46,7 +52,8 @@ def canonical(value: Any) -> str:
 
 
 def matrix_suffix(point: Mapping[str, Any]) -> str:
-    """Readable suffix for a matrix point: ``{"ppo.learning_rate": 1e-4}`` → ``"-lr1e-4"``; empty without a matrix.
+    """Readable suffix for a matrix point: ``{"ppo.learning_rate": 1e-4}`` → ``"-lr1e-4"``; empty
+    without a matrix.
 
     A suffix that would be long or unsafe is replaced by a hash of the point.
     """
@@ -66,10 +73,11 @@ class JobNames:
         """For each job_id in lower case: name, matrix point and place of its job."""
 
     def job_id(self, name: str, suffix: str, point: str, seed: int, where: str) -> tuple[str, str]:
-        """``(job_id, "")``, or ``("", place of the other job)`` when an equal job has its name already.
+        """``(job_id, "")``, or ``("", place of the other job)`` when an equal job has its name
+        already.
 
-        Different jobs whose ids would be equal, or would differ in case only, are distinguished by a hash of name
-        and matrix point; the first in the file keeps the plain id.
+        Different jobs whose ids would be equal, or would differ in case only, are distinguished by
+        a hash of name and matrix point; the first in the file keeps the plain id.
         """
         stem = safe_name(name) + suffix
         owner = ("", "", where)
@@ -84,12 +92,16 @@ class JobNames:
 
 
 def without_seed(job_id: str, seed: int) -> str:
-    """The name of the jobs that differ from this one in their seed alone: name and point of the matrix."""
+    """The name of the jobs that differ from this one in their seed alone: name and point of the
+    matrix.
+    """
     return job_id.removesuffix(f"-s{seed}")
 
 
 def _short(key: str) -> str:
-    """``ppo.n_steps`` → ``n_steps``; ``model.geom.thigh.size`` → ``thigh.size``; ``*`` is left out."""
+    """``ppo.n_steps`` → ``n_steps``; ``model.geom.thigh.size`` → ``thigh.size``; ``*`` is left
+    out.
+    """
     table, _, rest = key.partition(".")
     *above, last = rest.split(".") if rest else [table]
     name = ".".join(above[1:]) if table in ("model", "randomize") else ""

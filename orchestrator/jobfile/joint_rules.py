@@ -29,20 +29,30 @@ FAMILY = ("task", "env", "entry_point")
 OF_TASKS = ("task_options", "randomize", "evaluate", "asymmetric", "curriculum")
 """Settings that only a job with a task uses."""
 FEWEST_ITERATIONS = 5
-"""A training of PPO with fewer updates hardly learns, and has as few points in its learning curve."""
+"""A training of PPO with fewer updates hardly learns, and has as few points in its learning
+curve."""
 
 
 def check_family(layer: Layer, problems: Problems) -> list[str]:
-    """Check that a layer sets at most one of task, env and entry_point; returns the keys that are too many."""
+    """Check that a layer sets at most one of task, env and entry_point; returns the keys that are
+    too many.
+    """
     first, *others = [key for key in FAMILY if key in layer.values] or [""]
     for key in others:
-        problems.add(layer.where(key), f"{key} and {first} exclude each other; keep the one that makes the environment")
+        problems.add(
+            layer.where(key),
+            f"{key} and {first} exclude each other; keep the one that makes the environment",
+        )
     return others
 
 
 def takes_part(settings: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
-    """Whether a job uses any of ``settings``: it has a use for their table, and no layer above has other values."""
-    return any(_suits(table, job) and _has(value, job.get(table)) for table, value in settings.items())
+    """Whether a job uses any of ``settings``: it has a use for their table, and no layer above has
+    other values.
+    """
+    return any(
+        _suits(table, job) and _has(value, job.get(table)) for table, value in settings.items()
+    )
 
 
 def _suits(table: str, job: Mapping[str, Any]) -> bool:
@@ -60,13 +70,18 @@ def _has(value: Any, found: Any) -> bool:
 
 
 def why_kept(key: str, entry: Mapping[str, Any], varied: Collection[str]) -> str:
-    """Why the jobs of an entry keep their own value of this key of ``--set``; empty where they take its value.
+    """Why the jobs of an entry keep their own value of this key of ``--set``; empty where they take
+    its value.
 
     :param varied: the keys of the entry's matrix.
     """
     if any(f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}.") for one in varied):
         return "its matrix varies it"
-    own = next((other for other in FAMILY if other in entry or other in varied), key) if key in FAMILY else key
+    own = (
+        next((other for other in FAMILY if other in entry or other in varied), key)
+        if key in FAMILY
+        else key
+    )
     return "" if own == key else f"it has its own {own}"
 
 
@@ -84,7 +99,8 @@ def why_unused(key: str) -> str:
 
 
 def check_tables(entry: Layer, algos: Set[str], problems: Problems) -> None:
-    """Check that an entry has only tables of its own algorithms; [defaults] may hold any, for other jobs.
+    """Check that an entry has only tables of its own algorithms; [defaults] may hold any, for other
+    jobs.
 
     :param algos: the algorithms that the entry's jobs are trained with.
     """
@@ -94,28 +110,46 @@ def check_tables(entry: Layer, algos: Set[str], problems: Problems) -> None:
 
 
 def check_together(
-    merged: Mapping[str, Any], layers: Sequence[Layer], where: str, bad: set[str], problems: Problems
+    merged: Mapping[str, Any],
+    layers: Sequence[Layer],
+    where: str,
+    bad: set[str],
+    problems: Problems,
 ) -> None:
-    """Check a job's merged settings, except those that depend on keys in ``bad``, which are invalid already.
+    """Check a job's merged settings, except those that depend on keys in ``bad``, which are invalid
+    already.
 
-    A problem is reported where the value was written, so that a wrong default is one problem, not one per job.
+    A problem is reported where the value was written, so that a wrong default is one problem, not
+    one per job.
 
-    :param layers: the built-in defaults, ``[defaults]``, the entry, ``--set`` and the point of the matrix.
+    :param layers: the built-in defaults, ``[defaults]``, the entry, ``--set`` and the point of the
+        matrix.
     """
     preset = Layer(preset_values(merged["preset"], merged["algo"]), str)
 
     def report(keys: Sequence[str], message: str) -> None:
-        if unset := [key for key in keys if preset.has(key) and not any(layer.has(key) for layer in layers[1:])]:
+        if unset := [
+            key
+            for key in keys
+            if preset.has(key) and not any(layer.has(key) for layer in layers[1:])
+        ]:
             keys = [*keys, "preset"]
             message += f'. The preset "{merged["preset"]}" sets {joined(unset)}; a value of your own has precedence'
-        written = next((layer.where(key) for layer in reversed(layers) for key in keys if layer.has(key)), where)
+        written = next(
+            (layer.where(key) for layer in reversed(layers) for key in keys if layer.has(key)),
+            where,
+        )
         problems.add(written, message)
 
     if not bad & {*FAMILY, "xml", "env_kwargs", "policy", *OF_TASKS}:
         _check_environment(merged, [layers[-3], layers[-1]], report)
     if merged["evaluate"] and "task" in merged and not bad & {"evaluate", "eval_episodes"}:
         _check_grid(merged, report)
-    if merged["asymmetric"] and "task" in merged and not bad & {"asymmetric", "randomize", "policy_kwargs"}:
+    if (
+        merged["asymmetric"]
+        and "task" in merged
+        and not bad & {"asymmetric", "randomize", "policy_kwargs"}
+    ):
         _check_asymmetric(merged, report)
     if not bad & {*FAMILY, *USED, merged["algo"]}:
         check_curriculum(merged, [layers[-3], layers[-1]], report)
@@ -127,15 +161,28 @@ def check_together(
     has_params = any(layer.has("params") for layer in (layers[-3], layers[-1]))
     if has_params and not bad & {"xml", "params"} and not is_maker(merged.get("xml", "")):
         keys = [f"params.{name}" for name in merged["params"]]
-        report(keys, 'is for a function that makes the robot, xml = "module:function"; this job has none')
+        report(
+            keys,
+            'is for a function that makes the robot, xml = "module:function"; this job has none',
+        )
     has_urdf = any(layer.has("urdf") for layer in (layers[-3], layers[-1]))
     if has_urdf and not bad & {"xml", "urdf"} and not is_urdf(merged.get("xml", "")):
-        report(["urdf"], f"is for a URDF, a robot whose file name ends with {SUFFIX}; this job has none")
+        report(
+            ["urdf"],
+            f"is for a URDF, a robot whose file name ends with {SUFFIX}; this job has none",
+        )
     algo = merged["algo"]
     of_off_policy = {"policy", "total_timesteps"} if algo in OFF_POLICY else set()
     if not bad & {"algo", algo, "n_envs", "policy_kwargs", *of_off_policy}:
         _check_algorithm(algo, merged, layers[-1], report)
-    if merged["learner"] == "fast" and not bad & {"learner", "algo", "policy", "ppo", "policy_kwargs", "resources"}:
+    if merged["learner"] == "fast" and not bad & {
+        "learner",
+        "algo",
+        "policy",
+        "ppo",
+        "policy_kwargs",
+        "resources",
+    }:
         unfit = unfit_for_fast(
             algo=algo,
             policy=merged["policy"],
@@ -153,26 +200,46 @@ def _check_environment(merged: Mapping[str, Any], own: Sequence[Layer], report: 
     task = merged.get("task")
     if task is not None:
         if "xml" not in merged and task not in GYMNASIUM_TASKS:
-            report([], f'xml is missing: the task "{task}" needs a robot; or set env or entry_point')
+            report(
+                [], f'xml is missing: the task "{task}" needs a robot; or set env or entry_point'
+            )
         if merged["policy"] != "MlpPolicy":
             message = f'{merged["policy"]} does not fit: a built-in task\'s observation is a vector; use "MlpPolicy"'
             report(["policy"], message)
         if any(layer.has("env_kwargs") for layer in own):
-            report(["env_kwargs"], "is for env or entry_point; options of a built-in task belong in task_options")
+            report(
+                ["env_kwargs"],
+                "is for env or entry_point; options of a built-in task belong in task_options",
+            )
         return
     if any(layer.has("task_options") for layer in own):
-        report(["task_options"], "is for built-in tasks; arguments of env or entry_point belong in env_kwargs")
+        report(
+            ["task_options"],
+            "is for built-in tasks; arguments of env or entry_point belong in env_kwargs",
+        )
     if any(layer.has("randomize") for layer in own):
-        report(["randomize"], "is for tasks, built-in or your own; an environment of its own draws its robots itself")
+        report(
+            ["randomize"],
+            "is for tasks, built-in or your own; an environment of its own draws its robots itself",
+        )
     if any(layer.has("asymmetric") for layer in own) and merged["asymmetric"]:
-        report(["asymmetric"], "is for tasks, built-in or your own, whose episodes draw values by randomize")
+        report(
+            ["asymmetric"],
+            "is for tasks, built-in or your own, whose episodes draw values by randomize",
+        )
     if any(layer.has("evaluate") for layer in own):
-        report(["evaluate"], "is for tasks, built-in or your own; measure an environment of its own by a program")
+        report(
+            ["evaluate"],
+            "is for tasks, built-in or your own; measure an environment of its own by a program",
+        )
     for argument, instead in (("seed", "seeds"), ("xml", "xml")):
         if argument in merged["env_kwargs"]:
             report([f"env_kwargs.{argument}"], f"is set by the job; use its key {instead} instead")
     if "xml_file" in merged["env_kwargs"] and "xml" in merged and "env" in merged:
-        report(["env_kwargs.xml_file"], "the robot is given twice, as env_kwargs.xml_file and as xml; keep xml")
+        report(
+            ["env_kwargs.xml_file"],
+            "the robot is given twice, as env_kwargs.xml_file and as xml; keep xml",
+        )
 
 
 def _check_grid(merged: Mapping[str, Any], report: Report) -> None:
@@ -192,15 +259,22 @@ def _check_asymmetric(merged: Mapping[str, Any], report: Report) -> None:
         report(["asymmetric", "randomize"], message)
     arch = merged["policy_kwargs"].get("net_arch")
     if arch == [] or (isinstance(arch, dict) and arch.get("pi") == []):
-        report(["asymmetric", "policy_kwargs.net_arch"], "needs an actor with at least one hidden layer")
+        report(
+            ["asymmetric", "policy_kwargs.net_arch"],
+            "needs an actor with at least one hidden layer",
+        )
     if merged["policy_kwargs"].get("shared_lstm"):
-        report(["asymmetric", "policy_kwargs.shared_lstm"], "needs a critic with an LSTM of its own, or none")
+        report(
+            ["asymmetric", "policy_kwargs.shared_lstm"],
+            "needs a critic with an LSTM of its own, or none",
+        )
 
 
 def _check_algorithm(algo: str, merged: Mapping[str, Any], point: Layer, report: Report) -> None:
     """Report hyperparameters that one job's algorithm would refuse or ignore.
 
-    :param point: the job's matrix point; a hyperparameter of another algorithm there would make equal jobs.
+    :param point: the job's matrix point; a hyperparameter of another algorithm there would make
+        equal jobs.
     """
     for name in ALGORITHMS:
         if name in point.values and name != algo:
@@ -221,32 +295,49 @@ def _not_used(name: str, *algos: str) -> str:
     return f'is for algo = "{name}", and algo is {" or ".join(algos)} here; leave it out, or set algo = "{name}"'
 
 
-def _check_policy(algo: str, values: Mapping[str, Any], policy_kwargs: Mapping[str, Any], report: Report) -> None:
+def _check_policy(
+    algo: str, values: Mapping[str, Any], policy_kwargs: Mapping[str, Any], report: Report
+) -> None:
     for key in policy_kwargs:
         if key not in POLICY_KEYS[algo]:
             known = ", ".join(sorted(POLICY_KEYS[algo]))
-            report([f"policy_kwargs.{key}"], f"the policies of {algo} have no {key}; they have {known}")
+            report(
+                [f"policy_kwargs.{key}"], f"the policies of {algo} have no {key}; they have {known}"
+            )
     critic, arch = "qf" if algo in OFF_POLICY else "vf", policy_kwargs.get("net_arch")
     if isinstance(arch, dict) and critic not in arch:
         message = f"the networks of {algo} are pi and {critic}: {{ pi = […], {critic} = […] }}"
         report(["policy_kwargs.net_arch"], message)
     if policy_kwargs.get("squash_output") and algo not in OFF_POLICY and not values["use_sde"]:
-        report(["policy_kwargs.squash_output"], f"works only with gSDE; set {algo}.use_sde = true, or leave it out")
+        report(
+            ["policy_kwargs.squash_output"],
+            f"works only with gSDE; set {algo}.use_sde = true, or leave it out",
+        )
 
 
-def _check_off_policy(algo: str, values: Mapping[str, Any], merged: Mapping[str, Any], report: Report) -> None:
+def _check_off_policy(
+    algo: str, values: Mapping[str, Any], merged: Mapping[str, Any], report: Report
+) -> None:
     n_envs, total, frequency = merged["n_envs"], merged["total_timesteps"], values["train_freq"]
     if isinstance(frequency, list) and frequency[1] == "episode" and n_envs > 1:
         message = f"whole episodes need n_envs = 1, and n_envs is {n_envs}; set n_envs = 1, or a number of steps"
         report([f"{algo}.train_freq"], message)
     if values["n_steps"] > 1 and merged["policy"] == "MultiInputPolicy":
-        report([f"{algo}.n_steps"], "must be 1: Stable-Baselines3 supports no n-step returns with Dict observations")
+        report(
+            [f"{algo}.n_steps"],
+            "must be 1: Stable-Baselines3 supports no n-step returns with Dict observations",
+        )
     if values["learning_starts"] >= total:
         message = f"learning_starts = {values['learning_starts']:_} is not below total_timesteps = {total:_}"
-        report([f"{algo}.learning_starts", "total_timesteps"], f"{message}, so the policy would not be trained")
+        report(
+            [f"{algo}.learning_starts", "total_timesteps"],
+            f"{message}, so the policy would not be trained",
+        )
 
 
-def _check_minibatches(algo: str, values: Mapping[str, Any], merged: Mapping[str, Any], report: Report) -> None:
+def _check_minibatches(
+    algo: str, values: Mapping[str, Any], merged: Mapping[str, Any], report: Report
+) -> None:
     n_steps, n_envs, ranks = values["n_steps"], merged["n_envs"], merged["resources"]["ranks"]
     batch_size, rollout = values["batch_size"], n_steps * n_envs
     if values["normalize_advantage"] and batch_size == 1:
@@ -255,7 +346,11 @@ def _check_minibatches(algo: str, values: Mapping[str, Any], merged: Mapping[str
         default = "" if "batch_size" in merged[algo] else " (Stable-Baselines3's default)"
         unit = batch_size // math.gcd(batch_size, n_envs)
         instead = f"n_steps = {max(1, round(n_steps / unit)) * unit}"
-        sizes = [str(size) for size in near(batch_size, ranks, rollout) if batch_size / 4 <= size <= batch_size * 4]
+        sizes = [
+            str(size)
+            for size in near(batch_size, ranks, rollout)
+            if batch_size / 4 <= size <= batch_size * 4
+        ]
         if sizes:
             instead = f"batch_size = {' or '.join(sizes)}, or {instead}"
         message = (
@@ -266,7 +361,9 @@ def _check_minibatches(algo: str, values: Mapping[str, Any], merged: Mapping[str
 
 
 def few_iterations(jobs: Sequence[Job]) -> list[str]:
-    """Warnings about jobs of PPO that make fewer updates than :data:`FEWEST_ITERATIONS`, and what to set instead."""
+    """Warnings about jobs of PPO that make fewer updates than :data:`FEWEST_ITERATIONS`, and what
+    to set instead.
+    """
     alike: dict[tuple[int, int, int, int], dict[str, None]] = {}
     for spec in (job.spec for job in jobs if job.spec.algo == "ppo"):
         if spec.total_timesteps <= (FEWEST_ITERATIONS - 1) * spec.steps_an_iteration:
@@ -280,7 +377,10 @@ def _few_iterations(total: int, n_envs: int, n_steps: int, batch_size: int) -> s
     rollout = n_steps * n_envs
     made = math.ceil(total / rollout)
     rounded = f", so {made * rollout:_} env_steps are trained" if total % rollout else ""
-    longest, unit = (total - 1) // ((FEWEST_ITERATIONS - 1) * n_envs), batch_size // math.gcd(batch_size, n_envs)
+    longest, unit = (
+        (total - 1) // ((FEWEST_ITERATIONS - 1) * n_envs),
+        batch_size // math.gcd(batch_size, n_envs),
+    )
     shorter = 1 << longest.bit_length() - 1 if longest else 0
     if shorter % unit:
         shorter = longest // unit * unit

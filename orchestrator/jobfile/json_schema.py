@@ -9,7 +9,9 @@ from orchestrator.jobfile.validation_errors import FREE_TABLES
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a job file, generated from :mod:`orchestrator.jobfile.toml_models`."""
+    """JSON Schema (draft 2020-12) of a job file, generated from
+    :mod:`orchestrator.jobfile.toml_models`.
+    """
     schema = JobFile.model_json_schema()
     definitions = schema["$defs"]
     _remove_null(schema)
@@ -17,7 +19,11 @@ def json_schema() -> dict[str, Any]:
     for table in ("Settings", "Entry"):
         definitions[table]["properties"]["matrix"] |= matrix
     definitions["Settings"]["description"] = "Default settings of all jobs."
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Orchestrator job file"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "Orchestrator job file",
+    }
 
 
 def _matrix(definitions: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +42,9 @@ def _matrix(definitions: dict[str, Any]) -> dict[str, Any]:
             key: {"type": "array", "items": content, "minItems": 1, "uniqueItems": True}
             for key, content in properties.items()
         },
-        "patternProperties": {r"^(env_kwargs|model|params|randomize|task_options)\.": {"type": "array", "minItems": 1}},
+        "patternProperties": {
+            r"^(env_kwargs|model|params|randomize|task_options)\.": {"type": "array", "minItems": 1}
+        },
         "additionalProperties": False,
     }
 
@@ -46,10 +54,16 @@ def _remove_null(schema: Any) -> None:
     if isinstance(schema, dict):
         if schema.get("default", ...) is None:
             del schema["default"]
-        kept = [alternative for alternative in schema.get("anyOf", []) if alternative != {"type": "null"}]
+        kept = [
+            alternative
+            for alternative in schema.get("anyOf", [])
+            if alternative != {"type": "null"}
+        ]
         if kept:
             schema["anyOf"] = kept
         if len(kept) == 1:
             schema |= schema.pop("anyOf")[0]
-    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+    for part in (
+        schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    ):
         _remove_null(part)

@@ -36,7 +36,9 @@ class Choice:
     where: str
 
 
-def matrix_choices(matrix: Mapping[str, Any], where: str, problems: Problems) -> dict[str, list[Choice]]:
+def matrix_choices(
+    matrix: Mapping[str, Any], where: str, problems: Problems
+) -> dict[str, list[Choice]]:
     """The valid values of every key of a matrix; an invalid key is left out."""
     others = check_family(Layer(matrix, f"{where}.matrix.{{}}".format), problems)
     return {
@@ -57,7 +59,9 @@ def _choices_of(key: str, values: Any, where: str, problems: Problems) -> list[C
         return []
     choices: list[Choice] = []
     seen: set[str] = set()
-    faults: dict[str, str] = {}  # message → its first place: a fault of the key is the same for all values
+    faults: dict[
+        str, str
+    ] = {}  # message → its first place: a fault of the key is the same for all values
     for number, value in enumerate(values):
         own = Problems()
         tree = check_one(key, value, f"{there}[{number}]", own)
@@ -67,7 +71,10 @@ def _choices_of(key: str, values: Any, where: str, problems: Problems) -> list[C
             continue
         plain = functools.reduce(lambda inner, part: inner[part], key.split("."), tree)
         if canonical(plain) in seen:
-            problems.add(f"{there}[{number}]", "the same value is earlier in the list; each value makes its own jobs")
+            problems.add(
+                f"{there}[{number}]",
+                "the same value is earlier in the list; each value makes its own jobs",
+            )
             continue
         seen.add(canonical(plain))
         choices.append(Choice(key, plain, tree, f"{there}[{number}]"))
@@ -77,7 +84,9 @@ def _choices_of(key: str, values: Any, where: str, problems: Problems) -> list[C
 
 
 def is_key(dotted: str) -> bool:
-    """Whether a job has a single key of this name; those of the free tables are known only to who reads them."""
+    """Whether a job has a single key of this name; those of the free tables are known only to who
+    reads them.
+    """
     top, *rest = dotted.split(".")
     if top in FREE_TABLES:
         return bool(rest)
@@ -92,7 +101,9 @@ def matrix_fault(key: str, values: Any) -> str:
     if key in _NOT_IN_MATRIX:
         return _NOT_IN_MATRIX[key]
     if top == "evaluate":
-        return "cannot vary: the grid of the final evaluation changes no training; set it on the job"
+        return (
+            "cannot vary: the grid of the final evaluation changes no training; set it on the job"
+        )
     if key in (*TABLES, *FREE_TABLES):
         return f'a matrix takes single keys of a table, dotted and in quotes: "{_key_in(key, values)}" = […]'
     if top in Settings.model_fields and top not in FREE_TABLES and len(rest) > (top in TABLES):
@@ -127,5 +138,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
     result = dict(below)
     for key, value in above.items():
         under = result.get(key)
-        result[key] = merge(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+        result[key] = (
+            merge(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+        )
     return result

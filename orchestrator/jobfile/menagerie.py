@@ -1,7 +1,9 @@
-"""Robots of MuJoCo Menagerie by name: ``menagerie:unitree_go1``, or ``menagerie:unitree_go1/go1`` for another file.
+"""Robots of MuJoCo Menagerie by name: ``menagerie:unitree_go1``, or ``menagerie:unitree_go1/go1``
+for another file.
 
-The package ``mujoco-menagerie`` knows where the robots lie: in the checkout that its variable ``MENAGERIE_ROOT`` names,
-otherwise in its cache. A job file is read without a network, so nothing is fetched here.
+The package ``mujoco-menagerie`` knows where the robots lie: in the checkout that its variable
+``MENAGERIE_ROOT`` names, otherwise in its cache. A job file is read without a network, so nothing
+is fetched here.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ def menagerie_file(xml: str) -> tuple[str, Path]:
     """Name and MJCF of a robot, by default its scene with a floor.
 
     :param xml: what the job file says, :data:`MENAGERIE` and a name.
-    :raises MenagerieError: the package is not installed, knows no such robot or file, or has not fetched it.
+    :raises MenagerieError: the package is not installed, knows no such robot or file, or has not
+        fetched it.
     """
     try:
         import mujoco_menagerie
@@ -35,15 +38,23 @@ def menagerie_file(xml: str) -> tuple[str, Path]:
     names = mujoco_menagerie.names()
     if name not in names:
         near = suggestion(name, names)
-        advice = f"did you mean {quoted(MENAGERIE + near)}?" if near else "`mujoco-menagerie names` lists them"
+        advice = (
+            f"did you mean {quoted(MENAGERIE + near)}?"
+            if near
+            else "`mujoco-menagerie names` lists them"
+        )
         raise MenagerieError(f"MuJoCo Menagerie has no robot {quoted(name)}; {advice}")
     robot, cache = mujoco_menagerie.get(name), mujoco_menagerie.Cache()
     if entry and entry not in robot.entry_names:
         known = ", ".join(robot.entry_names)
-        raise MenagerieError(f"{quoted(name)} of MuJoCo Menagerie has no file {quoted(entry)}; it has {known}")
+        raise MenagerieError(
+            f"{quoted(name)} of MuJoCo Menagerie has no file {quoted(entry)}; it has {known}"
+        )
     if cache.root is None and not cache.is_cached(robot):
         advice = f"`mujoco-menagerie prefetch {name}` fetches them, or {ROOT} names a checkout of mujoco_menagerie"
-        raise MenagerieError(f"the files of {quoted(name)} of MuJoCo Menagerie are not on this machine; {advice}")
+        raise MenagerieError(
+            f"the files of {quoted(name)} of MuJoCo Menagerie are not on this machine; {advice}"
+        )
     folder = cache.model_path(robot) if cache.root is None else cache.root / name
     path = Path(os.path.abspath(folder)) / robot.entry(entry or None).file  # noqa: PTH100 - links are kept
     if not path.is_file():

@@ -1,5 +1,5 @@
-"""The tables ``model``, ``randomize`` and ``evaluate``: changes to a robot, with dotted keys (``"geom.thigh.size"``),
-as nested tables, or mixed.
+"""The tables ``model``, ``randomize`` and ``evaluate``: changes to a robot, with dotted keys
+(``"geom.thigh.size"``), as nested tables, or mixed.
 
 The worker checks the elements and attributes themselves when it examines the robot.
 """
@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from orchestrator.core.decoding import LARGEST
-from orchestrator.core.distributions import DISTURBANCES, check_disturbance, disturbance, parse_distribution
+from orchestrator.core.distributions import (
+    DISTURBANCES,
+    check_disturbance,
+    disturbance,
+    parse_distribution,
+)
 from orchestrator.core.evaluation_grid import parse_axis
 from orchestrator.core.terrain import TERRAIN, parse_terrain
 from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
@@ -23,11 +28,14 @@ _FACTOR = re.compile(r"\*\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\Z")
 
 
 def nested(value: Any) -> dict[str, Any]:
-    """The changes of ``model`` as nested tables, one level per part of a key, so that layers merge key by key.
+    """The changes of ``model`` as nested tables, one level per part of a key, so that layers merge
+    key by key.
 
     :raises ValueError: for a key or value that cannot be a change.
     """
-    return _nested(value, _check_change, 'changes to the robot, such as { "geom.thigh.size" = "*1.2" }')
+    return _nested(
+        value, _check_change, 'changes to the robot, such as { "geom.thigh.size" = "*1.2" }'
+    )
 
 
 def nested_distributions(value: Any) -> dict[str, Any]:
@@ -35,7 +43,11 @@ def nested_distributions(value: Any) -> dict[str, Any]:
 
     :raises ValueError: for a key that cannot be drawn, or a value that is no distribution.
     """
-    return _nested(value, _check_distribution, 'distributions, such as { "body.trunk.mass" = "scale(0.8, 1.2)" }')
+    return _nested(
+        value,
+        _check_distribution,
+        'distributions, such as { "body.trunk.mass" = "scale(0.8, 1.2)" }',
+    )
 
 
 def nested_grid(value: Any) -> dict[str, Any]:
@@ -43,7 +55,11 @@ def nested_grid(value: Any) -> dict[str, Any]:
 
     :raises ValueError: for a key that cannot vary, or what is no list of values.
     """
-    return _nested(value, _check_axis, 'lists of values, such as { "body.trunk.mass" = ["*0.7", "*1", "*1.3"] }')
+    return _nested(
+        value,
+        _check_axis,
+        'lists of values, such as { "body.trunk.mass" = ["*0.7", "*1", "*1.3"] }',
+    )
 
 
 def _nested(value: Any, check: Callable[[str, Any], None], expected: str) -> dict[str, Any]:
@@ -79,11 +95,19 @@ def _check_key(key: str, *others: str) -> None:
     kind, *rest = key.split(".")
     if kind not in EDITABLE_KINDS:
         or_key = f", or the key {', '.join(others)}" if others else ""
-        near = difflib.get_close_matches(key, others, n=1) or difflib.get_close_matches(kind, EDITABLE_KINDS, n=1)
+        near = difflib.get_close_matches(key, others, n=1) or difflib.get_close_matches(
+            kind, EDITABLE_KINDS, n=1
+        )
         meant = f"; did you mean {near[0]}?" if near else ";"
-        raise ValueError(f'"{key}": unknown kind of element{meant} expected one of {", ".join(EDITABLE_KINDS)}{or_key}')
+        raise ValueError(
+            f'"{key}": unknown kind of element{meant} expected one of {", ".join(EDITABLE_KINDS)}{or_key}'
+        )
     if "" in rest or len(rest) < (1 if kind in SINGLE_KINDS else 2):
-        example = f"{kind}.timestep" if kind in SINGLE_KINDS else f"{kind}.NAME.ATTRIBUTE, with * for any name"
+        example = (
+            f"{kind}.timestep"
+            if kind in SINGLE_KINDS
+            else f"{kind}.NAME.ATTRIBUTE, with * for any name"
+        )
         raise ValueError(f'"{key}" names no attribute; expected for example {example}')
 
 
@@ -95,8 +119,12 @@ def _check_change(key: str, value: Any) -> None:
                 raise ValueError(f'"{key}": expected a factor such as "*1.2", found "{part}"')
         elif isinstance(part, float) and not math.isfinite(part):
             raise ValueError(f'"{key}": expected a finite number, found {part}')
-        elif not isinstance(part, (str, int, float)) or (isinstance(part, int) and abs(part) >= 2**63):
-            raise ValueError(f'"{key}": expected a number, true or false, text, or a list; "*1.2" multiplies')
+        elif not isinstance(part, (str, int, float)) or (
+            isinstance(part, int) and abs(part) >= 2**63
+        ):
+            raise ValueError(
+                f'"{key}": expected a number, true or false, text, or a list; "*1.2" multiplies'
+            )
 
 
 def _check_distribution(key: str, value: Any) -> None:
@@ -123,15 +151,25 @@ def _check_numbers(key: str, values: list[Any]) -> None:
     for place, value in enumerate(values):
         if isinstance(value, str):
             _check_distribution(f"{key}[{place}]", value)
-        elif isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
-            raise ValueError(f'"{key}[{place}]": expected a distribution or a finite number, found {value!r:.60}')
+        elif (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not abs(value) <= LARGEST
+        ):
+            raise ValueError(
+                f'"{key}[{place}]": expected a distribution or a finite number, found {value!r:.60}'
+            )
     if not any(isinstance(value, str) for value in values):
-        raise ValueError(f'"{key}": expected a distribution in the list; numbers alone belong in model."{key}"')
+        raise ValueError(
+            f'"{key}": expected a distribution in the list; numbers alone belong in model."{key}"'
+        )
 
 
 def _check_axis(key: str, value: Any) -> None:
     if key == TERRAIN:
-        raise ValueError(f'"{key}" cannot vary on a grid, whose points share one terrain; set it in randomize')
+        raise ValueError(
+            f'"{key}" cannot vary on a grid, whose points share one terrain; set it in randomize'
+        )
     if disturbance(key) is None:
         _check_key(key, *DISTURBANCES)
     try:

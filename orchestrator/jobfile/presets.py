@@ -1,4 +1,6 @@
-"""Presets: values of the keys that a job leaves unset, between the built-in defaults and ``[defaults]``."""
+"""Presets: values of the keys that a job leaves unset, between the built-in defaults and
+``[defaults]``.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
 
 FOR_PPO = ("ppo", "policy_kwargs")
 FOR_ALL = ("total_timesteps", "eval_episodes")
-"""What counts for off-policy algorithms too; A2C and recurrent PPO take everything but :data:`FOR_PPO`."""
+"""What counts for off-policy algorithms too; A2C and recurrent PPO take everything but
+:data:`FOR_PPO`."""
 KEYS = {key for values in PRESETS.values() for key in values}
 
 
@@ -62,5 +65,7 @@ def preset_values(name: PresetName | None, algo: Algorithm) -> Mapping[str, Any]
     if algo == "ppo":
         return values
     return {
-        key: value for key, value in values.items() if key not in FOR_PPO and (key in FOR_ALL or algo not in OFF_POLICY)
+        key: value
+        for key, value in values.items()
+        if key not in FOR_PPO and (key in FOR_ALL or algo not in OFF_POLICY)
     }

@@ -1,4 +1,6 @@
-"""The robots that a Python program gives: files, patterns, folders, MJCF text and ``mujoco.MjSpec``."""
+"""The robots that a Python program gives: files, patterns, folders, MJCF text and
+``mujoco.MjSpec``.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ class RobotArgument:
     label: str = ""
     """How messages name it if it was not given as a file: ``xmls[3]``; empty for a file."""
     allow_outside: bool = False
-    """Whether it was read from a folder other than that of ``file``, which its assets are still in."""
+    """Whether it was read from a folder other than that of ``file``, which its assets are still
+    in."""
     fault: str = ""
     """Why it cannot be trained, where a job file could not even name it; empty otherwise."""
 
@@ -68,7 +71,11 @@ class RobotArgument:
     def entry(self) -> dict[str, Any]:
         """Its table of ``[[jobs]]``."""
         xml = str(self.file) if self.file.exists() else glob.escape(str(self.file))
-        return {"name": self.name, "xml": xml, **({"allow_outside": True} if self.allow_outside else {})}
+        return {
+            "name": self.name,
+            "xml": xml,
+            **({"allow_outside": True} if self.allow_outside else {}),
+        }
 
     def explained(self, error: str) -> str:
         """``error`` with the robot's label in the place of a file that the user does not know."""
@@ -78,7 +85,8 @@ class RobotArgument:
         for unknown in (f" in {folder}", folder + os.sep, folder):
             text = text.replace(unknown, "")
         return (
-            f"{text}; what is given as text or MjSpec has no folder: add files to MjSpec.assets, or write it to a file"
+            f"{text}; what is given as text or MjSpec has no folder: add "
+            "files to MjSpec.assets, or write it to a file"
         )
 
 
@@ -91,14 +99,20 @@ def robot_arguments(
 ) -> list[RobotArgument]:
     """The robots of ``given``, patterns and folders replaced by their files.
 
-    :param folder: makes a folder for robots that are not files yet; called only if there is such a one.
+    :param folder: makes a folder for robots that are not files yet; called only if there is such a
+        one.
     :param caller: the function that they are arguments of, for messages.
     :param argument: name of that argument, where it is a single robot.
-    :raises UsageError: a pattern or folder without files, something that is no robot, or a file that cannot be read.
+    :raises UsageError: a pattern or folder without files, something that is no robot, or a file
+        that cannot be read.
     :raises DiskFullError: the temporary folder has no room for robots that are not files yet.
     """
     robots: list[RobotArgument] = []
-    several = given if isinstance(given, Iterable) and not isinstance(given, str | os.PathLike | Spec) else [given]
+    several = (
+        given
+        if isinstance(given, Iterable) and not isinstance(given, str | os.PathLike | Spec)
+        else [given]
+    )
     for position, item in enumerate(several):
         what = f"{caller}: {argument or _label(position)}"
         if not isinstance(item, str | os.PathLike | Spec):
@@ -117,7 +131,10 @@ def _robots_of(
     if isinstance(item, str) and item.lstrip("\ufeff \t\r\n").startswith("<"):
         return [_from_text(item, first, position, folder())]
     if isinstance(item, str | os.PathLike):
-        return [_from_file(file, number, position) for number, file in enumerate(_files(item, caller), first)]
+        return [
+            _from_file(file, number, position)
+            for number, file in enumerate(_files(item, caller), first)
+        ]
     return [_from_spec(item, first, position, folder(), caller)]
 
 
@@ -131,14 +148,18 @@ def _files_explained(what: str) -> Iterator[None]:
         with disk_full_explained(Path(tempfile.gettempdir()), "make the same call again"):
             yield
     except OSError as error:
-        raise UsageError(f"{what}: {plain(str(error.filename or ''))}: {error.strerror or error}") from error
+        raise UsageError(
+            f"{what}: {plain(str(error.filename or ''))}: {error.strerror or error}"
+        ) from error
 
 
 def _files(item: str | os.PathLike[str], caller: str) -> Iterator[Path]:
     """One file, or all that a pattern or a folder stands for, sorted."""
     path = absolute(Path(item))
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() == ".xml" and not file.is_dir())
+        files = sorted(
+            file for file in path.iterdir() if file.suffix.lower() == ".xml" and not file.is_dir()
+        )
         if not files:
             advice = f'the pattern "{path.name}/**/*.xml" finds those in the folders below it'
             raise UsageError(f"{caller}: {plain(str(path))}: no *.xml in this folder; {advice}")
@@ -187,7 +208,9 @@ def _from_spec(spec: Spec, number: int, position: int, folder: Path, caller: str
         for below in {"", spec.meshdir, spec.texturedir}:
             path = PurePosixPath(below, name)
             if path.is_absolute() or ".." in path.parts:
-                raise UsageError(f"{caller}: {label}: its asset {plain(name)} has a path that leads out of a folder")
+                raise UsageError(
+                    f"{caller}: {label}: its asset {plain(name)} has a path that leads out of a folder"
+                )
             target = robot.file.parent / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content if isinstance(content, bytes) else content.encode())

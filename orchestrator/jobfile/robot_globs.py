@@ -36,20 +36,23 @@ class Robot:
 class Robots:
     """Finds files relative to ``base``; examines each file once, however many jobs share it.
 
-    :param skip_invalid: whether a file that cannot be read is no problem here: preflight finds it again, and its jobs
-        are FAILED.
+    :param skip_invalid: whether a file that cannot be read is no problem here: preflight finds it
+        again, and its jobs are FAILED.
     """
 
     def __init__(self, base: Path, *, skip_invalid: bool) -> None:
         self._base, self._skip_invalid = base, skip_invalid
         self._fault = functools.cache(file_fault)
 
-    def find(self, xml: str | None, name: str | None, job_index: int, problems: Problems) -> list[Robot]:
+    def find(
+        self, xml: str | None, name: str | None, job_index: int, problems: Problems
+    ) -> list[Robot]:
         """The robots of one entry of the job file; empty, and a problem noted, when there are none.
 
-        A path that names an existing file is that file, even if it holds ``* ? [``; otherwise these make it
-        a pattern, whose files are sorted by path and named by their stems. Where two files of a pattern share
-        a stem (``zoo/*/scene.xml``), they are named by their path below its fixed folder, ``ant/scene``.
+        A path that names an existing file is that file, even if it holds ``* ? [``; otherwise these
+        make it a pattern, whose files are sorted by path and named by their stems. Where two files
+        of a pattern share a stem (``zoo/*/scene.xml``), they are named by their path below its
+        fixed folder, ``ant/scene``.
         """
         if xml is None:
             return [Robot(name, None)]
@@ -64,7 +67,11 @@ class Robots:
             return [Robot(name or robot, path)]
         path = self._absolute(xml)
         if not glob.has_magic(xml) or self._fault(path) == "":
-            return [Robot(name or path.stem, path)] if self._is_usable(path, job_index, problems) else []
+            return (
+                [Robot(name or path.stem, path)]
+                if self._is_usable(path, job_index, problems)
+                else []
+            )
         matches = sorted(map(self._absolute, matching_paths(xml, self._base)))
         paths = [match for match in matches if not match.is_dir()]
         if not paths and name is not None and self._skip_invalid:
@@ -76,7 +83,12 @@ class Robots:
         folder = self._absolute(_fixed_folder(xml))
         stems = Counter(path.stem for path in paths)
         return [
-            Robot(path.stem if stems[path.stem] == 1 else str(path.relative_to(folder).with_suffix("")), path)
+            Robot(
+                path.stem
+                if stems[path.stem] == 1
+                else str(path.relative_to(folder).with_suffix("")),
+                path,
+            )
             for path in paths
             if self._is_usable(path, job_index, problems)
         ]
@@ -107,32 +119,46 @@ class Robots:
 
 
 def matching_paths(pattern: str, base: Path) -> set[str]:
-    """What ``pattern`` matches, below ``base`` if it is relative. ``**`` enters no link that leads back up."""
-    # Path.glob takes neither absolute patterns nor ".." in them; glob.glob enters such links again and again.
+    """What ``pattern`` matches, below ``base`` if it is relative. ``**`` enters no link that leads
+    back up.
+    """
+    # Path.glob takes neither absolute patterns nor ".." in them; glob.glob enters such links again
+    # and again.
     recursive = _RECURSIVE.search(pattern)
     if recursive is None:
         return {str(base / match) for match in glob.glob(pattern, root_dir=base)}  # noqa: PTH207
     head, tail = pattern[: recursive.start()], pattern[recursive.end() :] or "*"
     tops = matching_paths(head, base) if head else {str(base)}
-    return {match for top in tops for folder in _folders(top) for match in matching_paths(tail, folder)}
+    return {
+        match for top in tops for folder in _folders(top) for match in matching_paths(tail, folder)
+    }
 
 
 def _folders(top: str) -> Iterator[Path]:
     for where, inner, _ in os.walk(top, followlinks=True):
         folder = Path(where)
-        inner[:] = [name for name in inner if name[0] != "." and not _leads_back_up(folder / name, top)]
+        inner[:] = [
+            name for name in inner if name[0] != "." and not _leads_back_up(folder / name, top)
+        ]
         yield folder
 
 
 def _leads_back_up(folder: Path, top: str) -> bool:
     if not folder.is_symlink():
         return False
-    target, entered = folder.resolve(), (parent for parent in folder.parents if parent.is_relative_to(top))
+    target, entered = (
+        folder.resolve(),
+        (parent for parent in folder.parents if parent.is_relative_to(top)),
+    )
     return any(parent.resolve().is_relative_to(target) for parent in entered)
 
 
 def _about_braces(pattern: str) -> str:
-    return ": braces are no pattern; * ? and [ ] are, or write several [[jobs]] tables" if "{" in pattern else ""
+    return (
+        ": braces are no pattern; * ? and [ ] are, or write several [[jobs]] tables"
+        if "{" in pattern
+        else ""
+    )
 
 
 def _fixed_folder(pattern: str) -> str:
@@ -146,12 +172,16 @@ def _fixed_folder(pattern: str) -> str:
 def file_fault(path: Path) -> str:
     """Why a file cannot be read as a robot; empty when it can."""
     if not is_showable(str(path)):
-        return f"the file name {str(path)!a} holds characters that cannot be printed; rename the file"
+        return (
+            f"the file name {str(path)!a} holds characters that cannot be printed; rename the file"
+        )
     try:
         if path.is_file():
             return "" if os.access(path, os.R_OK) else f"{path} cannot be read: permission denied"
         if path.is_dir():
-            return f'{path} is a folder; name a file in it, or all of its files: "{path.name}/*.xml"'
+            return (
+                f'{path} is a folder; name a file in it, or all of its files: "{path.name}/*.xml"'
+            )
         if path.exists():
             return f"{path} is not a regular file"
     except OSError as error:

@@ -1,4 +1,6 @@
-"""What ``[search]`` and ``[scheduler]`` declare: checked by themselves, and together with the job whose keys vary."""
+"""What ``[search]`` and ``[scheduler]`` declare: checked by themselves, and together with the job
+whose keys vary.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,42 @@ from orchestrator.jobfile.search_spec import (
     SearchSpec,
 )
 from orchestrator.jobfile.validation import Layer, check_one
-from orchestrator.jobfile.validation_errors import FREE_TABLES, TABLES, Problems, place, quoted, suggestion
+from orchestrator.jobfile.validation_errors import (
+    FREE_TABLES,
+    TABLES,
+    Problems,
+    place,
+    quoted,
+    suggestion,
+)
 from orchestrator.jobfile.value_types import MOST
 
 COLUMNS = (
-    *("eval_mean", "ep_rew_mean", "ep_rew_mean_first", "env_steps", "env_steps_per_s", "attempts", "divergences"),
-    *("queue_s", "wall_s", "cpu_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "max_rss_mib"),
+    *(
+        "eval_mean",
+        "ep_rew_mean",
+        "ep_rew_mean_first",
+        "env_steps",
+        "env_steps_per_s",
+        "attempts",
+        "divergences",
+    ),
+    *(
+        "queue_s",
+        "wall_s",
+        "cpu_s",
+        "import_s",
+        "first_step_s",
+        "checkpoint_s",
+        "eval_s",
+        "max_rss_mib",
+    ),
 )
 """Columns of ``summary.csv`` that can be objectives and measures."""
 _OF_EVALUATION = ("eval_mean", "eval_s")
-_SAME_IN_SPEC = (*("sampler_options", "seed", "aggregate", "trials", "max_env_steps", "inherit", "order"),)
+_SAME_IN_SPEC = (
+    *("sampler_options", "seed", "aggregate", "trials", "max_env_steps", "inherit", "order"),
+)
 """Keys that are fields of :class:`SearchSpec` with the same name and value."""
 _NOT_IN_SPACE = {
     "name": "cannot vary: the jobs of a trial are named by the job and the number of the trial",
@@ -53,7 +81,9 @@ def read_search(table: Mapping[str, Any], jobs: int, problems: Problems) -> Sear
     objectives = _as_tuple(table.get("objective", "eval_mean"))
     directions = _as_tuple(table.get("direction", "maximize"))
     if jobs != 1:
-        problems.add("search", f"varies the keys of one job, and there are {jobs} [[jobs]] tables; keep one")
+        problems.add(
+            "search", f"varies the keys of one job, and there are {jobs} [[jobs]] tables; keep one"
+        )
     if len(directions) not in (1, len(objectives)):
         numbers = f"there are {len(directions)} directions for {len(objectives)} objectives"
         problems.add("search.direction", f"{numbers}; expected one, or one for each")
@@ -67,18 +97,26 @@ def read_search(table: Mapping[str, Any], jobs: int, problems: Problems) -> Sear
         sampler=table.get("sampler", "tpe"),
         objectives=objectives,
         directions=directions * len(objectives) if len(directions) == 1 else directions,
-        measures=tuple(_measure(name, content, problems) for name, content in table.get("measures", {}).items()),
+        measures=tuple(
+            _measure(name, content, problems) for name, content in table.get("measures", {}).items()
+        ),
         max_time_s=table.get("max_time"),
         reevaluate=min(table.get("reevaluate", 0), table.get("trials", MOST)),
         **{key: table[key] for key in _SAME_IN_SPEC if key in table},
     )
     if not dimensions:
         problems.add(
-            "search.space", 'nothing varies; add for example "ppo.learning_rate" = { low = 1e-4, high = 3e-3 }'
+            "search.space",
+            'nothing varies; add for example "ppo.learning_rate" = { low = 1e-4, high = 3e-3 }',
         )
     if search.trials is search.max_env_steps is search.max_time_s is None:
-        problems.add("search", "it would never end; set trials, max_env_steps or max_time, for example trials = 200")
-    if search.order == "fixed" and (search.max_env_steps is not None or search.max_time_s is not None):
+        problems.add(
+            "search",
+            "it would never end; set trials, max_env_steps or max_time, for example trials = 200",
+        )
+    if search.order == "fixed" and (
+        search.max_env_steps is not None or search.max_time_s is not None
+    ):
         what = "max_env_steps and max_time end a search after a number of trials that depends on the machine's speed"
         problems.add("search.order", f'{what}; with order = "fixed", set trials alone')
     _check_sampler(search, problems)
@@ -86,12 +124,16 @@ def read_search(table: Mapping[str, Any], jobs: int, problems: Problems) -> Sear
 
 
 def read_scheduler(top: Mapping[str, Any], problems: Problems) -> SchedulerSpec | None:
-    """The scheduler of the jobs, or of the trials of a search; None where all go on to their end."""
+    """The scheduler of the jobs, or of the trials of a search; None where all go on to their
+    end.
+    """
     table, where = top.get("scheduler"), "scheduler"
     in_search = (top.get("search") or {}).get("scheduler")
     if in_search is not None:
         if table is not None:
-            problems.add(where, "is there twice; keep [search.scheduler], which is that of the trials")
+            problems.add(
+                where, "is there twice; keep [search.scheduler], which is that of the trials"
+            )
         table, where = in_search, "search.scheduler"
     if table is None or table.get("kind") == "none":
         return None
@@ -101,8 +143,12 @@ def read_scheduler(top: Mapping[str, Any], problems: Problems) -> SchedulerSpec 
     return SchedulerSpec(**{"kind": "asha", **table})
 
 
-def space_point(space: Sequence[Dimension], point: Mapping[str, Any], problems: Problems) -> tuple[Choice, ...]:
-    """The values of ``point`` as settings of a job; what is no value of its dimension is a problem."""
+def space_point(
+    space: Sequence[Dimension], point: Mapping[str, Any], problems: Problems
+) -> tuple[Choice, ...]:
+    """The values of ``point`` as settings of a job; what is no value of its dimension is a
+    problem.
+    """
     choices = []
     for dimension in space:
         there = f"search.space.{place(dimension.key)}"
@@ -119,7 +165,9 @@ def space_point(space: Sequence[Dimension], point: Mapping[str, Any], problems: 
     return tuple(choices)
 
 
-def check_searched(entry: Mapping[str, Any], choices: Mapping[str, Any], where: str, problems: Problems) -> None:
+def check_searched(
+    entry: Mapping[str, Any], choices: Mapping[str, Any], where: str, problems: Problems
+) -> None:
     """Check that an entry is one training for each point and seed.
 
     :param choices: the keys of its matrix.
@@ -128,18 +176,29 @@ def check_searched(entry: Mapping[str, Any], choices: Mapping[str, Any], where: 
         advice = "its keys belong in search.space, each with choices; matrix = {} in the job undoes [defaults.matrix]"
         problems.add(f"{where}.matrix", f"a search has no matrix: {advice}")
     if glob.has_magic(entry.get("xml", "")):
-        advice = 'name one file; for several bodies, xml = "module:function" with params in search.space'
-        problems.add(f"{where}.xml", f"a search varies one robot, and a pattern may match several: {advice}")
+        advice = (
+            'name one file; for several bodies, xml = "module:function" with params in search.space'
+        )
+        problems.add(
+            f"{where}.xml", f"a search varies one robot, and a pattern may match several: {advice}"
+        )
 
 
 def check_in_job(search: SearchSpec, merged: Mapping[str, Any], problems: Problems) -> None:
     """Check what ``search`` reads of the results of a job with these settings."""
     task, known = merged.get("task"), None
-    if not {dimension.key for dimension in search.space} & {*FAMILY} and (task in {AUTO, *TASKS, *GYMNASIUM_TASKS}):
+    if not {dimension.key for dimension in search.space} & {*FAMILY} and (
+        task in {AUTO, *TASKS, *GYMNASIUM_TASKS}
+    ):
         of_tasks = TASKS if task == AUTO else [task]
-        known = [*COLUMNS, *dict.fromkeys(name for one in of_tasks for name in MEASURES.get(one, ()))]
+        known = [
+            *COLUMNS,
+            *dict.fromkeys(name for one in of_tasks for name in MEASURES.get(one, ())),
+        ]
     named = [("search.objective", name) for name in search.objectives]
-    named += [(f"search.measures.{place(measure.name)}", measure.name) for measure in search.measures]
+    named += [
+        (f"search.measures.{place(measure.name)}", measure.name) for measure in search.measures
+    ]
     for where, name in named:
         if known is not None and name not in known:
             near = suggestion(name, known)
@@ -147,11 +206,18 @@ def check_in_job(search: SearchSpec, merged: Mapping[str, Any], problems: Proble
             what = f'no column of summary.csv with a result, and no measure of the task "{task}"'
             problems.add(where, f"{quoted(name)} is {what}{hint}")
         elif merged["eval_episodes"] == 0 and (name in _OF_EVALUATION or name not in COLUMNS):
-            problems.add(where, f"{quoted(name)} is known from an evaluation, and eval_episodes is 0; set it to 10")
+            problems.add(
+                where,
+                f"{quoted(name)} is known from an evaluation, and eval_episodes is 0; set it to 10",
+            )
 
 
 def check_rungs(
-    scheduler: SchedulerSpec, top: Mapping[str, Any], jobs: Sequence[Job], lengths: Collection[int], problems: Problems
+    scheduler: SchedulerSpec,
+    top: Mapping[str, Any],
+    jobs: Sequence[Job],
+    lengths: Collection[int],
+    problems: Problems,
 ) -> Iterator[str]:
     """Check when the jobs are compared.
 
@@ -165,17 +231,24 @@ def check_rungs(
         [job.spec.total_timesteps for job in jobs],
     )
     if "total_timesteps" in search.get("space", ()):
-        problems.add(where, "trials of different total_timesteps cannot be compared; leave it out of the space")
+        problems.add(
+            where,
+            "trials of different total_timesteps cannot be compared; leave it out of the space",
+        )
     elif len(lengths) > 1:
         what = "the presets in the space have different total_timesteps, and such trials cannot be compared"
         problems.add(where, f"{what}; set total_timesteps in the job")
     if totals and scheduler.min_env_steps >= max(totals):
         message = f"is not below total_timesteps = {max(totals):_}, so nothing would be compared"
-        problems.add(f"{where}.min_env_steps", f"min_env_steps = {scheduler.min_env_steps:_} {message}")
+        problems.add(
+            f"{where}.min_env_steps", f"min_env_steps = {scheduler.min_env_steps:_} {message}"
+        )
     for job in jobs:
         if job.spec.after:
             what = "waits for other jobs, and jobs that wait cannot be compared at rungs"
-            problems.add(job.where, f"{job.job_id} {what}; leave out after and init, or [scheduler]")
+            problems.add(
+                job.where, f"{job.job_id} {what}; leave out after and init, or [scheduler]"
+            )
     longest = max((job.spec.steps_an_iteration for job in jobs), default=0)
     if scheduler.min_env_steps < longest:
         yield (
@@ -206,10 +279,16 @@ def _dimension(key: str, table: Mapping[str, Any], problems: Problems) -> Dimens
     if not is_key(key):
         check_one(key, table.get("low", 0), there, problems)
         return None
-    return _choices(key, table, there, problems) if "choices" in table else _range(key, table, there, problems)
+    return (
+        _choices(key, table, there, problems)
+        if "choices" in table
+        else _range(key, table, there, problems)
+    )
 
 
-def _choices(key: str, table: Mapping[str, Any], there: str, problems: Problems) -> Dimension | None:
+def _choices(
+    key: str, table: Mapping[str, Any], there: str, problems: Problems
+) -> Dimension | None:
     others = [name for name in table if name != "choices"]
     if others:
         problems.add(there, f"choices and {joined(others)} exclude each other")
@@ -228,9 +307,13 @@ def _choices(key: str, table: Mapping[str, Any], there: str, problems: Problems)
 def _range(key: str, table: Mapping[str, Any], there: str, problems: Problems) -> Dimension | None:
     if missing := [name for name in ("low", "high") if name not in table]:
         expected = "expected { low = …, high = … }, or { choices = […] }"
-        problems.add(there, f"{joined(missing)} {'is' if len(missing) == 1 else 'are'} missing: {expected}")
+        problems.add(
+            there, f"{joined(missing)} {'is' if len(missing) == 1 else 'are'} missing: {expected}"
+        )
         return None
-    low, high, log, multiply = (table.get(name, False) for name in ("low", "high", "log", "multiply"))
+    low, high, log, multiply = (
+        table.get(name, False) for name in ("low", "high", "log", "multiply")
+    )
     own = Problems()
     if not low < high:
         own.add(there, f"low = {low} is not below high = {high}")
@@ -261,7 +344,9 @@ def _range(key: str, table: Mapping[str, Any], there: str, problems: Problems) -
 
 
 def _is_whole(key: str, low: float, high: float) -> bool:
-    """Whether the values are whole numbers: the key takes no others, or any, and both ends are written as such."""
+    """Whether the values are whole numbers: the key takes no others, or any, and both ends are
+    written as such.
+    """
     if not (float(low).is_integer() and float(high).is_integer()):
         return False
     if key.partition(".")[0] in FREE_TABLES:
@@ -277,7 +362,8 @@ def _check_sampler(search: SearchSpec, problems: Problems) -> None:
     if module is not None and not is_installed(module):
         advice = f'{INSTALL_SEARCH}; sampler = "random" needs nothing'
         problems.add(
-            "search.sampler", f"{quoted(sampler)} needs the package {module}, which is not installed here: {advice}"
+            "search.sampler",
+            f"{quoted(sampler)} needs the package {module}, which is not installed here: {advice}",
         )
     if sampler in WITHOUT_CHOICES:
         for dimension in search.space:
@@ -289,11 +375,14 @@ def _check_sampler(search: SearchSpec, problems: Problems) -> None:
         problems.add("search.objective", text)
     if sampler in ARCHIVE_SAMPLERS and not search.measures:
         text = (
-            f"{sampler} fills an archive; name its axes, for example distance_m = {{ low = 0, high = 10, cells = 20 }}"
+            f"{sampler} fills an archive; name its axes, for example distance_m "
+            f"= {{ low = 0, high = 10, cells = 20 }}"
         )
         problems.add("search.measures", f"missing: {text}")
     elif search.measures and sampler not in ARCHIVE_SAMPLERS:
-        problems.add("search.measures", f"are for {' and '.join(ARCHIVE_SAMPLERS)}; {sampler} has no archive")
+        problems.add(
+            "search.measures", f"are for {' and '.join(ARCHIVE_SAMPLERS)}; {sampler} has no archive"
+        )
     _check_options(search, problems)
 
 
@@ -302,12 +391,22 @@ def _check_options(search: SearchSpec, problems: Problems) -> None:
     for name, value in search.sampler_options.items():
         where = f"search.sampler_options.{place(str(name))}"
         if name not in options:
-            known = f"{search.sampler} has {', '.join(options)}" if options else f"{search.sampler} has none"
+            known = (
+                f"{search.sampler} has {', '.join(options)}"
+                if options
+                else f"{search.sampler} has none"
+            )
             near = suggestion(str(name), options)
-            problems.add(where, f"unknown option; {f'did you mean {quoted(near)}?' if near else known}")
+            problems.add(
+                where, f"unknown option; {f'did you mean {quoted(near)}?' if near else known}"
+            )
             continue
         kind, least, most = options[name]
-        is_number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+        is_number = isinstance(value, int if kind is int else int | float) and not isinstance(
+            value, bool
+        )
         if not (is_number and least <= value <= most):
             number = "a whole number" if kind is int else "a number"
-            problems.add(where, f"expected {number} from {least:g} to {most:_}, found {value!r:.60}")
+            problems.add(
+                where, f"expected {number} from {least:g} to {most:_}, found {value!r:.60}"
+            )

@@ -1,4 +1,6 @@
-"""A search as the job file declares it, with every default filled in: ``[search]`` and ``[scheduler]``."""
+"""A search as the job file declares it, with every default filled in: ``[search]`` and
+``[scheduler]``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ class Dimension:
     """One key of a job that varies: between two numbers, or among choices."""
 
     key: str
-    """Dotted key of a job (``"ppo.learning_rate"``), or ``"params.NAME"`` for a body that a function makes."""
+    """Dotted key of a job (``"ppo.learning_rate"``), or ``"params.NAME"`` for a body that a
+    function makes."""
     choices: tuple[Any, ...] = ()
     """JSON values; empty for a range."""
     low: float = 0.0
@@ -33,7 +36,8 @@ class Dimension:
     """Whether the value is a factor of what the robot has (``"*1.2"`` in ``model``)."""
 
     def at(self, unit: float) -> Any:
-        """The value at ``unit`` of the way, 0 to 1, from ``low`` to ``high``, or through the choices.
+        """The value at ``unit`` of the way, 0 to 1, from ``low`` to ``high``, or through the
+        choices.
 
         It has so many digits that a millionth of the way can be told apart: people read it.
         """
@@ -47,7 +51,8 @@ class Dimension:
         return min(max(round(value, 6 - math.floor(math.log10(slope))), self.low), self.high)
 
     def unit(self, value: Any) -> float:
-        """Where ``value`` lies, 0 to 1: the inverse of :meth:`at`, for a choice or a whole number its middle.
+        """Where ``value`` lies, 0 to 1: the inverse of :meth:`at`, for a choice or a whole number
+        its middle.
 
         :raises ValueError: it is no value of this dimension.
         """
@@ -56,11 +61,19 @@ class Dimension:
             if json.dumps(value) not in known:
                 raise ValueError(f"expected one of {', '.join(known)}")
             return (known.index(json.dumps(value)) + 0.5) / len(known)
-        is_number = isinstance(value, int if self.integer else int | float) and not isinstance(value, bool)
+        is_number = isinstance(value, int if self.integer else int | float) and not isinstance(
+            value, bool
+        )
         if not is_number or not self.low <= value <= self.high:
-            raise ValueError(f"expected a {'whole ' * self.integer}number from {self.low:g} to {self.high:g}")
+            raise ValueError(
+                f"expected a {'whole ' * self.integer}number from {self.low:g} to {self.high:g}"
+            )
         low, high = self._ends
-        return math.log(value / low) / math.log(high / low) if self.log else (value - low) / (high - low)
+        return (
+            math.log(value / low) / math.log(high / low)
+            if self.log
+            else (value - low) / (high - low)
+        )
 
     def job_value(self, value: Any) -> Any:
         """``value`` as the job file would have it: ``"*1.2"`` where it multiplies."""
@@ -75,7 +88,9 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveAxis:
-    """One axis of the archive of a quality-diversity sampler: a measure of ``eval.json``, cut into cells."""
+    """One axis of the archive of a quality-diversity sampler: a measure of ``eval.json``, cut into
+    cells.
+    """
 
     name: str
     low: float
@@ -121,11 +136,13 @@ class SearchSpec:
     trials: int | None = None
     max_env_steps: int | None = None
     max_time_s: float | None = None
-    """The search asks for no further point after any of the three that is not None is reached; one of them is set."""
+    """The search asks for no further point after any of the three that is not None is reached; one
+    of them is set."""
     inherit: Inherit = "none"
     order: TrialOrder = "asynchronous"
     reevaluate: int = 0
-    """So many of the best, at most ``trials``, are trained again at the end, from nothing and with other seeds."""
+    """So many of the best, at most ``trials``, are trained again at the end, from nothing and with
+    other seeds."""
 
     @property
     def middle(self) -> dict[str, Any]:
@@ -154,9 +171,18 @@ SAMPLER_OPTIONS: Mapping[str, Mapping[str, tuple[type, float, float]]] = {
     "random": {},
     "sobol": {},
     "tpe": {"n_startup_trials": (int, 0, 10**6), "n_ei_candidates": _COUNT},
-    "nsga2": {"population_size": (int, 2, 10**6), "mutation_prob": _SHARE, "crossover_prob": _SHARE},
+    "nsga2": {
+        "population_size": (int, 2, 10**6),
+        "mutation_prob": _SHARE,
+        "crossover_prob": _SHARE,
+    },
     "cmaes": {"sigma": (float, 1e-6, 10.0), "population_size": (int, 3, 10**6)},
-    "map-elites": {"initial": _COUNT, "iso_sigma": (float, 1e-9, 10.0), "line_sigma": (float, 0.0, 10.0)},
+    "map-elites": {
+        "initial": _COUNT,
+        "iso_sigma": (float, 1e-9, 10.0),
+        "line_sigma": (float, 0.0, 10.0),
+    },
     "cma-me": {"sigma": (float, 1e-6, 10.0), "population_size": (int, 3, 10**6)},
 }
-"""Options of each sampler: type, and lowest and highest value. Lengths are those of the unit cube."""
+"""Options of each sampler: type, and lowest and highest value. Lengths are those of the unit
+cube."""

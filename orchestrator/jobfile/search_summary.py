@@ -1,4 +1,6 @@
-"""A search in sentences, and what it does at most: for people who check a job file before they run it."""
+"""A search in sentences, and what it does at most: for people who check a job file before they run
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class SearchLimits:
     trials: int | None
     jobs: int | None
     env_steps: int | None
-    """Without those that are trained after ``max_env_steps``, by jobs that were queued or ran then."""
+    """Without those that are trained after ``max_env_steps``, by jobs that were queued or ran
+    then."""
 
 
 def limits(search: SearchSpec, seeds: int, longest: int) -> SearchLimits:
@@ -37,19 +40,32 @@ def limits(search: SearchSpec, seeds: int, longest: int) -> SearchLimits:
     )
 
 
-def sentences(search: SearchSpec, scheduler: SchedulerSpec | None, seeds: int, longest: int) -> Iterator[str]:
-    """What is searched, how far, and where trials are compared; for parameters, see :func:`limits`."""
+def sentences(
+    search: SearchSpec, scheduler: SchedulerSpec | None, seeds: int, longest: int
+) -> Iterator[str]:
+    """What is searched, how far, and where trials are compared; for parameters, see
+    :func:`limits`.
+    """
     pairs = zip(search.objectives, search.directions, strict=True)
     aims = joined(f"{_WORDS[direction]} {name}" for name, direction in pairs)
     of_seeds = f" ({search.aggregate} of {count(seeds, 'seed')})" if seeds > 1 else ""
     most = limits(search, seeds, longest)
-    yield "; ".join([f"search by {search.sampler} for the {aims}{of_seeds}", *_ends(search, most, seeds * longest)])
+    yield "; ".join(
+        [
+            f"search by {search.sampler} for the {aims}{of_seeds}",
+            *_ends(search, most, seeds * longest),
+        ]
+    )
     yield f"space: {'; '.join(map(_dimension, search.space))}"
     for axis in search.measures:
         yield f"axis of the archive: {axis.name} from {axis.low:g} to {axis.high:g} in {count(axis.cells, 'cell')}"
     if scheduler is not None:
         rungs = scheduler.rungs(longest)
-        kept = f"1 in {scheduler.factor} goes on" if scheduler.kind == "asha" else "those above the median go on"
+        kept = (
+            f"1 in {scheduler.factor} goes on"
+            if scheduler.kind == "asha"
+            else "those above the median go on"
+        )
         yield f"trials are compared at {joined(f'{rung:,}' for rung in rungs)} env_steps, and {kept}"
 
 
@@ -69,6 +85,12 @@ def _dimension(dimension: Dimension) -> str:
         shown = " or ".join(json.dumps(choice) for choice in dimension.choices[:SHOWN])
         more = len(dimension.choices) - SHOWN
         return f"{dimension.key} {shown}" + (f" or {more} more" if more > 0 else "")
-    remarks = [text for text, holds in (("times", dimension.multiply), ("whole", dimension.integer)) if holds]
+    remarks = [
+        text
+        for text, holds in (("times", dimension.multiply), ("whole", dimension.integer))
+        if holds
+    ]
     remarks += ["log"] * dimension.log
-    return f"{dimension.key} {dimension.low:g} to {dimension.high:g}" + (f" ({', '.join(remarks)})" if remarks else "")
+    return f"{dimension.key} {dimension.low:g} to {dimension.high:g}" + (
+        f" ({', '.join(remarks)})" if remarks else ""
+    )

@@ -12,22 +12,102 @@ from orchestrator.jobfile.validation_errors import Problems, suggestion
 _SET = "is set by the program"
 _ONE_TASK = "cannot be set: a pilot is one task on one node"
 REFUSED = {
-    **dict.fromkeys(("job-name", "output", "error", "open-mode", "parsable", "wrap", "signal"), _SET),
+    **dict.fromkeys(
+        ("job-name", "output", "error", "open-mode", "parsable", "wrap", "signal"), _SET
+    ),
     **dict.fromkeys(("ntasks", "nodes", "ntasks-per-node"), _ONE_TASK),
-    **dict.fromkeys(("clusters", "cluster-constraint"), "cannot be set: pilots are followed on one cluster"),
-    **dict.fromkeys(("wait", "test-only", "help", "usage", "version"), "cannot be set: pilots would not start"),
+    **dict.fromkeys(
+        ("clusters", "cluster-constraint"), "cannot be set: pilots are followed on one cluster"
+    ),
+    **dict.fromkeys(
+        ("wait", "test-only", "help", "usage", "version"), "cannot be set: pilots would not start"
+    ),
 }
 """Options of sbatch that a job file cannot set, and why."""
 SBATCH_OPTIONS = (
     *("acctg-freq", "batch", "bb", "bbf", "begin", "chdir", "comment", "container"),
-    *("contiguous", "core-spec", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "deadline", "delay-boot"),
-    *("dependency", "distribution", "exclude", "exclusive", "export", "export-file", "extra", "extra-node-info"),
-    *("get-user-env", "gid", "gpu-bind", "gpu-freq", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"),
-    *("gres", "gres-flags", "hint", "hold", "ignore-pbs", "kill-on-invalid-dep", "licenses", "mail-type", "mail-user"),
-    *("mcs-label", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nice", "no-kill", "no-requeue"),
-    *("nodefile", "nodelist", "overcommit", "oversubscribe", "power", "prefer", "priority", "profile", "propagate"),
-    *("quiet", "reboot", "requeue", "reservation", "sockets-per-node", "spread-job", "switches", "thread-spec"),
-    *("threads-per-core", "time-min", "tmp", "tres-bind", "tres-per-task", "uid", "use-min-nodes", "wckey"),
+    *(
+        "contiguous",
+        "core-spec",
+        "cores-per-socket",
+        "cpu-freq",
+        "cpus-per-gpu",
+        "deadline",
+        "delay-boot",
+    ),
+    *(
+        "dependency",
+        "distribution",
+        "exclude",
+        "exclusive",
+        "export",
+        "export-file",
+        "extra",
+        "extra-node-info",
+    ),
+    *(
+        "get-user-env",
+        "gid",
+        "gpu-bind",
+        "gpu-freq",
+        "gpus",
+        "gpus-per-node",
+        "gpus-per-socket",
+        "gpus-per-task",
+    ),
+    *(
+        "gres",
+        "gres-flags",
+        "hint",
+        "hold",
+        "ignore-pbs",
+        "kill-on-invalid-dep",
+        "licenses",
+        "mail-type",
+        "mail-user",
+    ),
+    *(
+        "mcs-label",
+        "mem-bind",
+        "mem-per-cpu",
+        "mem-per-gpu",
+        "mincpus",
+        "network",
+        "nice",
+        "no-kill",
+        "no-requeue",
+    ),
+    *(
+        "nodefile",
+        "nodelist",
+        "overcommit",
+        "oversubscribe",
+        "power",
+        "prefer",
+        "priority",
+        "profile",
+        "propagate",
+    ),
+    *(
+        "quiet",
+        "reboot",
+        "requeue",
+        "reservation",
+        "sockets-per-node",
+        "spread-job",
+        "switches",
+        "thread-spec",
+    ),
+    *(
+        "threads-per-core",
+        "time-min",
+        "tmp",
+        "tres-bind",
+        "tres-per-task",
+        "uid",
+        "use-min-nodes",
+        "wckey",
+    ),
 )
 """Further ones; a newer Slurm may have others."""
 
@@ -54,7 +134,11 @@ class SlurmSettings:
 
 def read_slurm(table: Mapping[str, Any], problems: Problems) -> SlurmSettings:
     """:param table: the keys that the user has written, each valid by itself."""
-    own = {name.replace("_", "-"): name for name in SlurmTable.model_fields if name not in ("setup", "options")}
+    own = {
+        name.replace("_", "-"): name
+        for name in SlurmTable.model_fields
+        if name not in ("setup", "options")
+    }
     for name in table.get("options", {}):
         where = f"slurm.options.{name}"
         if name in REFUSED:
@@ -65,6 +149,7 @@ def read_slurm(table: Mapping[str, Any], problems: Problems) -> SlurmSettings:
             problems.add(where, f'unknown option of sbatch; did you mean "{close}"?')
     named = {"time": "time_s", "mem": "mem_mib"}
     values: dict[str, Any] = {
-        named.get(name, name): tuple(value) if name == "setup" else value for name, value in table.items()
+        named.get(name, name): tuple(value) if name == "setup" else value
+        for name, value in table.items()
     }
     return SlurmSettings(**values)

@@ -9,7 +9,14 @@ from annotated_types import Predicate
 from pydantic import PlainValidator, WithJsonSchema
 
 from orchestrator.jobfile import value_types
-from orchestrator.jobfile.value_types import Count, CountFromZero, Expected, ExpectedError, TomlTable, key
+from orchestrator.jobfile.value_types import (
+    Count,
+    CountFromZero,
+    Expected,
+    ExpectedError,
+    TomlTable,
+    key,
+)
 
 
 def _is_word(text: str) -> bool:
@@ -17,34 +24,48 @@ def _is_word(text: str) -> bool:
 
 
 def _options(value: Any) -> dict[str, str | None]:
-    """``nice = 100`` and ``mail_type = "END"`` as sbatch takes them; true stands for an option without a value."""
+    """``nice = 100`` and ``mail_type = "END"`` as sbatch takes them; true stands for an option
+    without a value.
+    """
     if not isinstance(value, dict) or not all(
         isinstance(one, int) or (isinstance(one, str) and _is_word(one)) for one in value.values()
     ):
-        raise ExpectedError("expected a table of options of sbatch, each with text in one line, a number or true")
+        raise ExpectedError(
+            "expected a table of options of sbatch, each with text in one line, a number or true"
+        )
     options = {name.replace("_", "-"): one for name, one in value.items() if one is not False}
     for name in options:
         if not re.fullmatch("[a-z][a-z0-9-]+", name):
-            raise ExpectedError(f"{name!r}: expected the long name of an option of sbatch, such as mail-type")
+            raise ExpectedError(
+                f"{name!r}: expected the long name of an option of sbatch, such as mail-type"
+            )
     return {name: None if one is True else str(one) for name, one in options.items()}
 
 
 _Word = Annotated[str, Predicate(_is_word), Expected("text in one line, without double quotes")]
 _SetupLine = Annotated[
-    str, Predicate(lambda text: not set(text) & set("\n\0")), Expected("a line of a bash script, in quotes")
+    str,
+    Predicate(lambda text: not set(text) & set("\n\0")),
+    Expected("a line of a bash script, in quotes"),
 ]
 _SbatchOptions = Annotated[
     dict[str, Any],
     PlainValidator(_options),
-    WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "integer", "boolean"]}}),
+    WithJsonSchema(
+        {"type": "object", "additionalProperties": {"type": ["string", "integer", "boolean"]}}
+    ),
 ]
 
 
 class SlurmTable(TomlTable):
-    """Pilots of --executor slurm: an array of batch jobs, each of which runs as many jobs at once as fit into it."""
+    """Pilots of --executor slurm: an array of batch jobs, each of which runs as many jobs at once
+    as fit into it.
+    """
 
     array: Count = key(1, "Number of pilots.", 4)
-    partition: _Word | None = key(None, "Partition; unset: that of the cluster. The same holds below.", "compute")
+    partition: _Word | None = key(
+        None, "Partition; unset: that of the cluster. The same holds below.", "compute"
+    )
     account: _Word | None = key(None, "Account that is charged.", "robotics")
     qos: _Word | None = key(None, "Quality of service.", "normal")
     time: value_types.Duration | None = key(
@@ -54,5 +75,9 @@ class SlurmTable(TomlTable):
     mem: value_types.Size | None = key(None, "Memory of a pilot.", "32 GiB")
     gpus: CountFromZero = key(0, "GPUs of a pilot.", 1)
     constraint: _Word | None = key(None, "Features that the node of a pilot must have.", "zen4")
-    setup: list[_SetupLine] = key([], "Lines of the batch script before the pilot starts.", ["module load cuda"])
-    options: _SbatchOptions = key({}, "Further options of sbatch by their long names.", {"mail-type": "END"})
+    setup: list[_SetupLine] = key(
+        [], "Lines of the batch script before the pilot starts.", ["module load cuda"]
+    )
+    options: _SbatchOptions = key(
+        {}, "Further options of sbatch by their long names.", {"mail-type": "END"}
+    )

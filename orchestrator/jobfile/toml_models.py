@@ -8,7 +8,14 @@ from pydantic import Field, PlainValidator, WithJsonSchema, create_model
 
 from orchestrator.core.job import Start
 from orchestrator.core.urdf_settings import UrdfSettings
-from orchestrator.core.worker_spec import COLLECTIVE_TIMEOUT_S, Algorithm, Backend, LearnerChoice, Mode, OnDivergence
+from orchestrator.core.worker_spec import (
+    COLLECTIVE_TIMEOUT_S,
+    Algorithm,
+    Backend,
+    LearnerChoice,
+    Mode,
+    OnDivergence,
+)
 from orchestrator.jobfile import value_types
 from orchestrator.jobfile.curriculum_table import CurriculumTable, TaskOptions
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
@@ -21,21 +28,34 @@ from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Name, T
 
 URDF = UrdfSettings()
 ModelEdits = Annotated[dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"})]
-Randomized = Annotated[dict[str, Any], PlainValidator(nested_distributions), WithJsonSchema({"type": "object"})]
-Evaluated = Annotated[dict[str, Any], PlainValidator(nested_grid), WithJsonSchema({"type": "object"})]
+Randomized = Annotated[
+    dict[str, Any], PlainValidator(nested_distributions), WithJsonSchema({"type": "object"})
+]
+Evaluated = Annotated[
+    dict[str, Any], PlainValidator(nested_grid), WithJsonSchema({"type": "object"})
+]
 
 
 class ResourcesTable(TomlTable):
     """Resources of a job; of each rank, where a job has several."""
 
-    ranks: Count = key(1, "Processes that train one policy together and share n_envs and batch_size.", 4)
-    cores: Count = key(1, "Number of CPU cores to which the job is pinned, and on which a built-in task is simulated.")
+    ranks: Count = key(
+        1, "Processes that train one policy together and share n_envs and batch_size.", 4
+    )
+    cores: Count = key(
+        1,
+        "Number of CPU cores to which the job is pinned, and on which a built-in task is simulated.",
+    )
     threads: Annotated[int | None, Field(ge=1, le=MOST), Whole] = key(
         None, "Threads of PyTorch, OpenMP and BLAS; unset: as many as cores.", 1
     )
-    memory: value_types.Size = key(2048, "Memory that the job needs and must not exceed.", shown="2 GiB")
+    memory: value_types.Size = key(
+        2048, "Memory that the job needs and must not exceed.", shown="2 GiB"
+    )
     gpus: value_types.Gpus = key(
-        0, "Number of GPUs; below 1: the share of the memory of one GPU. With any, PyTorch uses CUDA.", 1
+        0,
+        "Number of GPUs; below 1: the share of the memory of one GPU. With any, PyTorch uses CUDA.",
+        1,
     )
     timeout: value_types.Duration = key(7200.0, "Wall-clock time limit of an attempt.", shown="2h")
     stall_timeout: value_types.StallTimeout = key(
@@ -45,10 +65,14 @@ class ResourcesTable(TomlTable):
         64, "Limit on the log of an attempt: its first MiB and its end are kept.", shown="64 MiB"
     )
     nice: value_types.Nice = key(
-        0, "Niceness of the job; the higher, the more it gives way to other programs. It is only ever raised.", 10
+        0,
+        "Niceness of the job; the higher, the more it gives way to other programs. It is only ever raised.",
+        10,
     )
     min_free_disk: value_types.FreeDisk = key(
-        1024, "Free disk space in the run directory below which the job is not launched; 0: no limit.", shown="1 GiB"
+        1024,
+        "Free disk space in the run directory below which the job is not launched; 0: no limit.",
+        shown="1 GiB",
     )
     move: bool = key(
         True,
@@ -96,7 +120,9 @@ class UrdfTable(TomlTable):
     """What a URDF does not describe and a robot needs; check shows what was added."""
 
     base: Literal["fixed", "floating"] = key(
-        URDF.base, "Whether the root link is fixed to the world, or floating: free to move.", "floating"
+        URDF.base,
+        "Whether the root link is fixed to the world, or floating: free to move.",
+        "floating",
     )
     actuators: Literal["motor", "position"] = key(
         URDF.actuators,
@@ -113,12 +139,20 @@ class UrdfTable(TomlTable):
         20.0,
     )
     passive: value_types.Patterns = key(
-        [], "Joints that nothing drives, such as casters: names, or patterns with * ? and [ ].", ["pole"]
+        [],
+        "Joints that nothing drives, such as casters: names, or patterns with * ? and [ ].",
+        ["pole"],
     )
-    floor: bool | None = key(URDF.floor, "Whether there is a floor at z = 0; unset: with a floating base.", True)
-    collision: Literal["collision", "visual"] = key(URDF.collision, "Which geometry of the links collides.", "visual")
+    floor: bool | None = key(
+        URDF.floor, "Whether there is a floor at z = 0; unset: with a floating base.", True
+    )
+    collision: Literal["collision", "visual"] = key(
+        URDF.collision, "Which geometry of the links collides.", "visual"
+    )
     asset_paths: value_types.Folders = key(
-        [], "Folders, relative to the job file, of packages that package:// names, and of other meshes.", ["../robots"]
+        [],
+        "Folders, relative to the job file, of packages that package:// names, and of other meshes.",
+        ["../robots"],
     )
 
 
@@ -131,7 +165,8 @@ class CommonSettings(TomlTable):
         "standard",
     )
     algo: Algorithm = key(
-        "ppo", "Learning algorithm; tqc, crossq and recurrent-ppo are of sb3-contrib, the extra contrib."
+        "ppo",
+        "Learning algorithm; tqc, crossq and recurrent-ppo are of sb3-contrib, the extra contrib.",
     )
     task: value_types.Task = key(
         "auto",
@@ -146,7 +181,9 @@ class CommonSettings(TomlTable):
         "Callable that makes the environment, instead of a task; it is called with xml=… and seed=….",
         "my_robots.envs:make_env",
     )
-    env_kwargs: value_types.Options = key({}, "Additional keyword arguments of env or entry_point.", {"frame_skip": 5})
+    env_kwargs: value_types.Options = key(
+        {}, "Additional keyword arguments of env or entry_point.", {"frame_skip": 5}
+    )
     task_options: TaskOptions = key(
         {},
         "Options of the task; a number may change over the training: linear(start, end[, fraction]), or stages(a, b, "
@@ -166,16 +203,22 @@ class CommonSettings(TomlTable):
         {"body.trunk.mass": "scale(0.8, 1.2)"},
     )
     asymmetric: bool = key(
-        False, "Whether the critic, and not the actor, also observes what episodes draw by randomize.", True
+        False,
+        "Whether the critic, and not the actor, also observes what episodes draw by randomize.",
+        True,
     )
-    curriculum: CurriculumTable = key(CurriculumTable(), "When the training goes on to its next stage.", shown={})
+    curriculum: CurriculumTable = key(
+        CurriculumTable(), "When the training goes on to its next stage.", shown={}
+    )
     allow_outside: bool = key(
         False,
         "Whether the robot may use files outside of the folder of its MJCF. They are copied into the run directory.",
         True,
     )
     params: value_types.Options = key(
-        {}, "Arguments of the function that makes the robot, where xml names one.", {"legs": 4, "thigh_m": 0.2}
+        {},
+        "Arguments of the function that makes the robot, where xml names one.",
+        {"legs": 4, "thigh_m": 0.2},
     )
     urdf: UrdfTable = key(UrdfTable(), "What a URDF lacks: base, actuators, floor.", shown={})
     init: value_types.Init = key(
@@ -189,10 +232,12 @@ class CommonSettings(TomlTable):
     seeds: value_types.Seeds = key([0], "Random seeds; each makes one job.", [0, 1, 2])
     normalize: bool = key(True, "Normalise observations and rewards (VecNormalize).")
     checkpoint_every: value_types.CheckpointEvery = key(
-        50_000, 'Interval between checkpoints: a number of env_steps, or wall-clock time such as "10min".'
+        50_000,
+        'Interval between checkpoints: a number of env_steps, or wall-clock time such as "10min".',
     )
     eval_episodes: CountFromZero = key(
-        10, "Number of episodes of each final evaluation, deterministic and stochastic; 0: no evaluation."
+        10,
+        "Number of episodes of each final evaluation, deterministic and stochastic; 0: no evaluation.",
     )
     evaluate: Evaluated = key(
         {},
@@ -201,11 +246,17 @@ class CommonSettings(TomlTable):
         {"body.trunk.mass": ["*0.7", "*1", "*1.3"]},
     )
     preview: bool = key(
-        True, "Draw preview.png after all training: the robot in the best moment of its final evaluation.", False
+        True,
+        "Draw preview.png after all training: the robot in the best moment of its final evaluation.",
+        False,
     )
-    video: bool = key(False, "Make video.mp4 and a film strip of every trained policy after all training.", True)
+    video: bool = key(
+        False, "Make video.mp4 and a film strip of every trained policy after all training.", True
+    )
     keep_replay_buffer: bool = key(
-        False, "Keep the replay buffer of SAC, TD3, TQC and CrossQ after training, so that it can be extended.", True
+        False,
+        "Keep the replay buffer of SAC, TD3, TQC and CrossQ after training, so that it can be extended.",
+        True,
     )
     on_divergence: OnDivergence = key(
         "fail",
@@ -222,7 +273,9 @@ class CommonSettings(TomlTable):
         "MlpPolicy", "Policy class of Stable-Baselines3."
     )
     policy_kwargs: PolicyKwargs = key(PolicyKwargs(), "Network of the policy.", shown={})
-    resources: ResourcesTable = key(ResourcesTable(), "Cores, threads, memory, GPUs and time limits.", shown={})
+    resources: ResourcesTable = key(
+        ResourcesTable(), "Cores, threads, memory, GPUs and time limits.", shown={}
+    )
     distributed: Distributed = key(Distributed(), "How several ranks exchange gradients.", shown={})
     retry: Retry = key(Retry(), "Retries.", shown={})
     matrix: value_types.Matrix = key(
@@ -250,7 +303,9 @@ else:  # a table for each algorithm; names such as recurrent-ppo cannot be writt
 class Entry(Settings):
     """A [[jobs]] table: one training; several with a glob, seeds or a matrix."""
 
-    name: Name = key(None, "Name of the job; unset, or with a glob: the stem of the MJCF file.", "hopper")
+    name: Name = key(
+        None, "Name of the job; unset, or with a glob: the stem of the MJCF file.", "hopper"
+    )
     xml: value_types.MjcfPath = key(
         None,
         "MJCF or URDF file of the robot, relative to the job file; a glob makes one job per file. Or a function of "
@@ -258,12 +313,16 @@ class Entry(Settings):
         "../mjcf/hopper.xml",
     )
     after: value_types.JobNameList = key(
-        [], "Names of jobs of this file that have to succeed before this one is launched.", ["stand"]
+        [],
+        "Names of jobs of this file that have to succeed before this one is launched.",
+        ["stand"],
     )
 
 
 class NotifyTable(TomlTable):
-    """Programs that are started when something happens, each a list of the program and its arguments; no shell."""
+    """Programs that are started when something happens, each a list of the program and its
+    arguments; no shell.
+    """
 
     on_end: value_types.Command = key(
         None,
@@ -278,28 +337,40 @@ class NotifyTable(TomlTable):
 class JobFile(TomlTable):
     """An experiment: many policies trained at once, each in its own process."""
 
-    name: Name = Field(description="Name of the experiment; the run directory is runs/<name>.", examples=["robots"])
+    name: Name = Field(
+        description="Name of the experiment; the run directory is runs/<name>.", examples=["robots"]
+    )
     max_parallel: value_types.MaxParallel = key(
         "auto",
         'Largest number of jobs at once: "auto" (as many as there are cores), a number, or "idle" (as many as there '
         'are cores that nobody else uses, counted anew as jobs end; on a cluster the same as "auto").',
         "idle",
     )
-    order: Literal["longest-first", "as-listed"] = key("longest-first", "Order in which jobs are launched.")
+    order: Literal["longest-first", "as-listed"] = key(
+        "longest-first", "Order in which jobs are launched."
+    )
     on_invalid: Literal["refuse", "skip"] = key(
         "refuse",
         "If a robot or environment is invalid: refuse: nothing is launched; skip: its jobs are FAILED, and the others "
         "are trained.",
         "skip",
     )
-    notify: NotifyTable = key(NotifyTable(), "Programs to start at the end and when a job fails.", shown={})
+    notify: NotifyTable = key(
+        NotifyTable(), "Programs to start at the end and when a job fails.", shown={}
+    )
     track: TrackTable = key(
-        TrackTable(), "Experiment trackers that are told of every job: TensorBoard, W&B, MLflow, Trackio.", shown={}
+        TrackTable(),
+        "Experiment trackers that are told of every job: TensorBoard, W&B, MLflow, Trackio.",
+        shown={},
     )
     slurm: SlurmTable = key(SlurmTable(), "Batch jobs of --executor slurm.", shown={})
     search: SearchTable | None = key(None, "A search over the keys of one job.", shown={})
     scheduler: SchedulerTable | None = key(
-        None, "When the jobs are compared, and which of them go on; in a search: [search.scheduler].", shown={}
+        None,
+        "When the jobs are compared, and which of them go on; in a search: [search.scheduler].",
+        shown={},
     )
     defaults: Settings = key(Settings(), "Default settings of all jobs.", shown={})
-    jobs: Annotated[list[Entry], Field(min_length=1)] = Field(description="Jobs, each a [[jobs]] table.")
+    jobs: Annotated[list[Entry], Field(min_length=1)] = Field(
+        description="Jobs, each a [[jobs]] table."
+    )

@@ -20,7 +20,11 @@ def read_trackers(table: Mapping[str, Any], problems: Problems) -> Trackers:
 
     :param table: the keys that the user has written, each valid by itself.
     """
-    chosen = {name: {} if options is True else dict(options) for name, options in table.items() if options is not False}
+    chosen = {
+        name: {} if options is True else dict(options)
+        for name, options in table.items()
+        if options is not False
+    }
     for name in chosen:
         if (missing := missing_package(name)) is not None:
             problems.add(f"track.{name}", missing)

@@ -19,7 +19,9 @@ Report = Callable[[Sequence[str], str], None]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Settings written in one place; a job's settings are several layers, of which the last one wins, key by key."""
+    """Settings written in one place; a job's settings are several layers, of which the last one
+    wins, key by key.
+    """
 
     values: Mapping[str, Any]
     where: Callable[[str], str]
@@ -39,19 +41,22 @@ class Layer:
 class Checked:
     """A job file's tables, validated key by key.
 
-    They hold only the keys that the user wrote, in the units of the program. Invalid keys are removed
-    from ``defaults`` and ``entries`` and listed in ``broken``.
+    They hold only the keys that the user wrote, in the units of the program. Invalid keys are
+    removed from ``defaults`` and ``entries`` and listed in ``broken``.
     """
 
     top: dict[str, Any]
     defaults: dict[str, Any]
     entries: list[dict[str, Any]]
     broken: dict[int | str, set[str]] = field(default_factory=dict)
-    """Invalid keys of ``"defaults"``, ``"--set"`` and each entry by number; ``"*"`` stands for all of them."""
+    """Invalid keys of ``"defaults"``, ``"--set"`` and each entry by number; ``"*"`` stands for all
+    of them."""
 
 
 def check(data: Mapping[str, Any], problems: Problems) -> Checked:
-    """Validate a parsed job file: its problems are added to ``problems``, its valid keys are returned."""
+    """Validate a parsed job file: its problems are added to ``problems``, its valid keys are
+    returned.
+    """
     document = as_plain(data)
     try:
         document_model = JobFile.model_validate(document)
@@ -79,7 +84,8 @@ def check_one(name: str, value: Any, where: str, problems: Problems) -> dict[str
 
 
 def as_plain(value: Any) -> Any:
-    """A copy with every table as a dict, every sequence as a list and every number of NumPy as one of Python.
+    """A copy with every table as a dict, every sequence as a list and every number of NumPy as one
+    of Python.
 
     Nothing is shared with the caller.
     """
@@ -108,8 +114,15 @@ def _salvage(document: dict[str, Any], error: ValidationError, problems: Problem
         else:
             holder.pop(location[-1], None)
     return Checked(
-        {name: document[name] for name in ("name", "max_parallel", "order", "on_invalid") if name in document},
+        {
+            name: document[name]
+            for name in ("name", "max_parallel", "order", "on_invalid")
+            if name in document
+        },
         Settings.model_validate(document.get("defaults", {})).model_dump(exclude_unset=True),
-        [Entry.model_validate(entry).model_dump(exclude_unset=True) for entry in document.get("jobs", [])],
+        [
+            Entry.model_validate(entry).model_dump(exclude_unset=True)
+            for entry in document.get("jobs", [])
+        ],
         broken,
     )

@@ -1,4 +1,6 @@
-"""Messages about invalid job files: places, suggestions, and what pydantic's errors mean to a user."""
+"""Messages about invalid job files: places, suggestions, and what pydantic's errors mean to a
+user.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from orchestrator.core.errors import Problem
 from orchestrator.core.text import LONGEST_LINE
 from orchestrator.jobfile.curriculum_table import CurriculumTable
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
-from orchestrator.jobfile.search_tables import DimensionTable, MeasureTable, SchedulerTable, SearchTable
+from orchestrator.jobfile.search_tables import (
+    DimensionTable,
+    MeasureTable,
+    SchedulerTable,
+    SearchTable,
+)
 from orchestrator.jobfile.slurm_tables import SlurmTable
 from orchestrator.jobfile.toml_models import (
     Distributed,
@@ -39,7 +46,12 @@ Location = tuple[int | str, ...]
 
 TABLES: dict[str, type[BaseModel]] = {
     **ALGORITHMS,
-    **{"policy_kwargs": PolicyKwargs, "resources": ResourcesTable, "distributed": Distributed, "retry": Retry},
+    **{
+        "policy_kwargs": PolicyKwargs,
+        "resources": ResourcesTable,
+        "distributed": Distributed,
+        "retry": Retry,
+    },
     **{"urdf": UrdfTable, "curriculum": CurriculumTable},
 }
 """Tables of a job with fixed keys."""
@@ -55,11 +67,17 @@ _NOT_CONFIGURABLE = {
     "tensorboard_log": "cannot be set: logged values are in progress.csv in the job's directory",
     "optimize_memory_usage": "cannot be set: Stable-Baselines3 would treat time limits as terminations",
     **dict.fromkeys(("rollout_buffer_class", "rollout_buffer_kwargs"), _NO_CLASS),
-    **dict.fromkeys(("replay_buffer_class", "replay_buffer_kwargs", "_init_setup_model"), _NO_CLASS),
+    **dict.fromkeys(
+        ("replay_buffer_class", "replay_buffer_kwargs", "_init_setup_model"), _NO_CLASS
+    ),
 }
 """Keyword arguments of the algorithms that a job file cannot set, and what to do instead."""
 _INSTEAD: dict[tuple[type[BaseModel], str], str] = {
-    **{(table, name): why for table in ALGORITHMS.values() for name, why in _NOT_CONFIGURABLE.items()},
+    **{
+        (table, name): why
+        for table in ALGORITHMS.values()
+        for name, why in _NOT_CONFIGURABLE.items()
+    },
     (PolicyKwargs, "optimizer_class"): _OPTIMIZER,
     (PolicyKwargs, "optimizer_kwargs"): _OPTIMIZER,
     (PolicyKwargs, "features_extractor_class"): _NO_CLASS,
@@ -68,14 +86,20 @@ _INSTEAD: dict[tuple[type[BaseModel], str], str] = {
     (Settings, "device"): "unknown key; resources.gpus = 1 trains on a GPU",
     (Settings, "xml"): "belongs in a [[jobs]] table",
     (Settings, "name"): "belongs in a [[jobs]] table",
-    **dict.fromkeys(((JobFile, "on_end"), (JobFile, "on_failure")), "unknown key here; it belongs in the table notify"),
+    **dict.fromkeys(
+        ((JobFile, "on_end"), (JobFile, "on_failure")),
+        "unknown key here; it belongs in the table notify",
+    ),
     (JobFile, "job"): "unknown key; did you mean [[jobs]]?",
     (JobFile, "default"): "unknown key; did you mean [defaults]?",
 }
 
 _SYNONYMS = {
     **dict.fromkeys(("lr", "step_size"), "learning_rate"),
-    **dict.fromkeys(("steps", "timesteps", "env_steps", "num_timesteps", "n_timesteps", "budget"), "total_timesteps"),
+    **dict.fromkeys(
+        ("steps", "timesteps", "env_steps", "num_timesteps", "n_timesteps", "budget"),
+        "total_timesteps",
+    ),
     **dict.fromkeys(("epochs", "num_epochs", "update_epochs"), "n_epochs"),
     **dict.fromkeys(("envs", "num_envs", "n_env"), "n_envs"),
     **dict.fromkeys(("rollout_steps", "num_steps", "horizon"), "n_steps"),
@@ -85,11 +109,17 @@ _SYNONYMS = {
     **dict.fromkeys(("hidden_sizes", "hidden_layers", "layers"), "net_arch"),
     **{"discount": "gamma", "lambda": "gae_lambda", "lam": "gae_lambda", "clip": "clip_range"},
     **{"robot": "xml", "file": "xml", "algorithm": "algo"},
-    **{"package_paths": "asset_paths", "package_dirs": "asset_paths", "ground": "floor", "hz": "frequency"},
+    **{
+        "package_paths": "asset_paths",
+        "package_dirs": "asset_paths",
+        "ground": "floor",
+        "hz": "frequency",
+    },
 }
 """What other programs call keys → the keys."""
 LONGEST_NUMBER = 20
-"""Digits of a number in a key that decide its place; Python converts no number of thousands of digits."""
+"""Digits of a number in a key that decide its place; Python converts no number of thousands of
+digits."""
 
 
 class Problems:
@@ -99,7 +129,9 @@ class Problems:
         self._problems: dict[Problem, None] = {}
 
     def add(self, where: str, message: str) -> None:
-        """Note a problem; the parameters, of which long ones are cut, are fields of :class:`.Problem`."""
+        """Note a problem; the parameters, of which long ones are cut, are fields of
+        :class:`.Problem`.
+        """
         self._problems[Problem(where=_cut(where), message=_cut(message))] = None
 
     def __bool__(self) -> bool:
@@ -130,7 +162,9 @@ def place(*parts: int | str) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            text += ("." if text else "") + (part if re.fullmatch(r"[\w-]+", part, re.ASCII) else quoted(part))
+            text += ("." if text else "") + (
+                part if re.fullmatch(r"[\w-]+", part, re.ASCII) else quoted(part)
+            )
     return text
 
 
@@ -143,14 +177,22 @@ def suggestion(word: str, known: Collection[str]) -> str | None:
     spelt, *names = (name.lower().replace("-", "_") for name in (word, *known))
     by_plain = dict(zip(names, known, strict=True))
     close = difflib.get_close_matches(spelt, by_plain, n=1, cutoff=0.7)
-    close += [name for name in by_plain if sorted(name) == sorted(spelt)]  # letters in another order
+    close += [
+        name for name in by_plain if sorted(name) == sorted(spelt)
+    ]  # letters in another order
     close += [name for name in by_plain if len(spelt) > 2 and name.startswith(spelt)]
     return by_plain[close[0]] if close else None
 
 
 def message_for(location: Location, details: ErrorDetails) -> tuple[str, str | None]:
-    """The message for one of pydantic's errors, and for a misspelt key the key that was probably intended."""
-    if details["type"] == "extra_forbidden" and location[-1] == "seed" and isinstance(details["input"], list):
+    """The message for one of pydantic's errors, and for a misspelt key the key that was probably
+    intended.
+    """
+    if (
+        details["type"] == "extra_forbidden"
+        and location[-1] == "seed"
+        and isinstance(details["input"], list)
+    ):
         return f"unknown key; did you mean seeds = {_toml(details['input'])[:60]}?", "seeds"
     if details["type"] == "extra_forbidden":
         return _unknown_key(_model_at(location[:-1]), str(location[-1]))
@@ -187,7 +229,11 @@ def _unknown_key(model: type[BaseModel], name: str) -> tuple[str, str | None]:
         return f"unknown key; did you mean {quoted(suggested)}?", suggested
     if is_settings:
         for table, table_model in TABLES.items():
-            suggested = synonym if synonym in table_model.model_fields else suggestion(name, table_model.model_fields)
+            suggested = (
+                synonym
+                if synonym in table_model.model_fields
+                else suggestion(name, table_model.model_fields)
+            )
             if suggested is not None:
                 return f"unknown key; did you mean {quoted(f'{table}.{suggested}')}?", table
     return f"unknown key; known keys: {', '.join(sorted(model.model_fields))}", None
@@ -197,14 +243,21 @@ def _belongs(model: type[BaseModel], name: str) -> str | None:
     """The message for a key that exists but is in the wrong table; None for an unknown key."""
     table = _table_with(name)
     if name in Entry.model_fields and model is JobFile:
-        where = "in [defaults] or in a [[jobs]] table" if name in Settings.model_fields else "in a [[jobs]] table"
+        where = (
+            "in [defaults] or in a [[jobs]] table"
+            if name in Settings.model_fields
+            else "in a [[jobs]] table"
+        )
     elif name in Entry.model_fields:
         where = "to the job itself, not to a table of it"
     elif table in ALGORITHMS and model in ALGORITHMS.values():
         return f"unknown key here; {table} has it, {_name_of(model)} has {', '.join(sorted(model.model_fields))}"
     elif table is not None:
         several = sum(name in algorithm.model_fields for algorithm in ALGORITHMS.values()) > 1
-        where = f"in the table {table}: {table}.{name}" + " (or in the table of the job's algorithm)" * several
+        where = (
+            f"in the table {table}: {table}.{name}"
+            + " (or in the table of the job's algorithm)" * several
+        )
     elif name in JobFile.model_fields:
         where = "at the top of the file"
     else:
@@ -222,8 +275,18 @@ def _name_of(model: type[BaseModel]) -> str:
 
 def _model_at(location: Location) -> type[BaseModel]:
     """The model of the table at ``location``."""
-    tables: dict[str, type[BaseModel]] = {"defaults": Settings, "jobs": Entry, "notify": NotifyTable, **TABLES}
-    tables |= {"search": SearchTable, "scheduler": SchedulerTable, "space": DimensionTable, "measures": MeasureTable}
+    tables: dict[str, type[BaseModel]] = {
+        "defaults": Settings,
+        "jobs": Entry,
+        "notify": NotifyTable,
+        **TABLES,
+    }
+    tables |= {
+        "search": SearchTable,
+        "scheduler": SchedulerTable,
+        "space": DimensionTable,
+        "measures": MeasureTable,
+    }
     tables |= {
         "track": TrackTable,
         "wandb": WandbTable,
@@ -231,11 +294,18 @@ def _model_at(location: Location) -> type[BaseModel]:
         "trackio": TrackioTable,
         "slurm": SlurmTable,
     }
-    return next((tables[part] for part in reversed(location) if isinstance(part, str) and part in tables), JobFile)
+    return next(
+        (tables[part] for part in reversed(location) if isinstance(part, str) and part in tables),
+        JobFile,
+    )
 
 
 def _field_at(location: Location) -> FieldInfo | None:
-    return _model_at(location[:-1]).model_fields.get(location[-1]) if isinstance(location[-1], str) else None
+    return (
+        _model_at(location[:-1]).model_fields.get(location[-1])
+        if isinstance(location[-1], str)
+        else None
+    )
 
 
 def _expected(info: FieldInfo | None) -> str:
@@ -254,13 +324,22 @@ def _expected(info: FieldInfo | None) -> str:
 def _kind(info: FieldInfo) -> Any:
     """The field's type, without None."""
     kinds = get_args(info.annotation)
-    return next(kind for kind in kinds if kind is not NoneType) if NoneType in kinds else info.annotation
+    return (
+        next(kind for kind in kinds if kind is not NoneType)
+        if NoneType in kinds
+        else info.annotation
+    )
 
 
 def _limited(number: str, info: FieldInfo) -> str:
-    """``number`` with both limits of the field; where it has no upper one, "finite" stands for it."""
+    """``number`` with both limits of the field; where it has no upper one, "finite" stands for
+    it.
+    """
     limits = {
-        name: getattr(limit, name) for limit in info.metadata for name in ("ge", "gt", "le") if hasattr(limit, name)
+        name: getattr(limit, name)
+        for limit in info.metadata
+        for name in ("ge", "gt", "le")
+        if hasattr(limit, name)
     }
     match limits:
         case {"ge": least, "le": most}:

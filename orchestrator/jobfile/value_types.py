@@ -1,4 +1,6 @@
-"""Types of the values in a job file, each with its validation and its JSON Schema; the base class of its tables."""
+"""Types of the values in a job file, each with its validation and its JSON Schema; the base class
+of its tables.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 SIZE = 'such as "2 GiB", "512 MiB" or "1.5 GB", above 0 and below 1 EiB'
 DURATION = f'a duration above 0 such as "2h", "10min", "90s" or "1h30min", or a number of seconds, up to {MOST:_}'
 _CHECKPOINT_EVERY = (
-    f'a whole number of env_steps from 1 to {MOST:_}, or a duration above 0 such as "10min", "30s" or "1h"'
+    f"a whole number of env_steps from 1 to {MOST:_}, or a duration "
+    'above 0 such as "10min", "30s" or "1h"'
 )
 _DURATION_UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 
@@ -68,13 +71,19 @@ class TomlTable(BaseModel):
     """Base class of the tables of the job file."""
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, field_title_generator=lambda name, _: name
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        field_title_generator=lambda name, _: name,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Annotation of a type: what its errors say, except those that its own validators raise as ValueError."""
+    """Annotation of a type: what its errors say, except those that its own validators raise as
+    ValueError.
+    """
 
     text: str
 
@@ -83,11 +92,17 @@ class Expected:
             try:
                 return inner(value)
             except ValidationError as error:
-                own = [details["ctx"]["error"] for details in error.errors() if details["type"] == "value_error"]
+                own = [
+                    details["ctx"]["error"]
+                    for details in error.errors()
+                    if details["type"] == "value_error"
+                ]
             raise own[0] if own else ExpectedError(f"expected {self.text}")
 
         as_it_is = core_schema.simple_ser_schema("any")
-        return core_schema.no_info_wrap_validator_function(check, handler(source), serialization=as_it_is)
+        return core_schema.no_info_wrap_validator_function(
+            check, handler(source), serialization=as_it_is
+        )
 
 
 class ExpectedError(ValueError):
@@ -95,7 +110,8 @@ class ExpectedError(ValueError):
 
 
 def parse_size(text: str) -> int:
-    """``"2 GiB"`` → 2048: whole mebibytes, rounded up. ``GB`` is 10⁹ bytes, ``GiB`` 2³⁰; case does not matter.
+    """``"2 GiB"`` → 2048: whole mebibytes, rounded up. ``GB`` is 10⁹ bytes, ``GiB`` 2³⁰; case does
+    not matter.
 
     :raises ExpectedError: with the accepted forms.
     """
@@ -195,7 +211,9 @@ def is_entry_point(text: str) -> bool:
 
 def _init(text: str) -> str:
     if text.startswith(INIT_JOB) and not text.removeprefix(INIT_JOB).strip():
-        raise ValueError(f'"{text}" names no job; expected "job:NAME", with the name of a job of this file')
+        raise ValueError(
+            f'"{text}" names no job; expected "job:NAME", with the name of a job of this file'
+        )
     return text
 
 
@@ -205,7 +223,9 @@ def is_users_class(text: str) -> bool:
 
 
 def is_maker(xml: str) -> bool:
-    """Whether it is a function that makes a robot, and no file: a file of such a name is ``./module:function``."""
+    """Whether it is a function that makes a robot, and no file: a file of such a name is
+    ``./module:function``.
+    """
     return is_users_class(xml) and not xml.startswith(MENAGERIE)
 
 
@@ -214,7 +234,9 @@ MENAGERIE = "menagerie:"
 
 
 def is_users_task(task: str) -> bool:
-    """Whether it is a class of the user, which is also looked for in the directory of the job file."""
+    """Whether it is a class of the user, which is also looked for in the directory of the job
+    file.
+    """
     return ":" in task and task not in GYMNASIUM_TASKS
 
 
@@ -238,9 +260,15 @@ def known_or_class(kind: str, known: Sequence[str], expected: str) -> Callable[[
 
 def _options(table: dict[Any, Any]) -> dict[Any, Any]:
     for leaf in _leaves(table):
-        if not (leaf is None or isinstance(leaf, (str, float)) or (isinstance(leaf, int) and abs(leaf) < 2**63)):
+        if not (
+            leaf is None
+            or isinstance(leaf, (str, float))
+            or (isinstance(leaf, int) and abs(leaf) < 2**63)
+        ):
             kind = type(leaf).__name__
-            raise ValueError(f"contains a {kind}; expected only text, 64-bit numbers, true, false, lists and tables")
+            raise ValueError(
+                f"contains a {kind}; expected only text, 64-bit numbers, true, false, lists and tables"
+            )
     return table
 
 
@@ -266,10 +294,14 @@ CountFromZero = Annotated[int, Field(ge=0, le=MOST), Whole]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 AboveZero = Annotated[float, Field(gt=0, le=MOST)]
 _ScheduleText = Annotated[str, AfterValidator(_schedule), _pattern(r"^\s*linear\s*\([^()]*\)\s*$")]
-_Schedule = Expected(f'a number above 0 and up to {MOST:_}, or a schedule such as "linear(3e-4, 0)"')
+_Schedule = Expected(
+    f'a number above 0 and up to {MOST:_}, or a schedule such as "linear(3e-4, 0)"'
+)
 Schedule = Annotated[AboveZero | _ScheduleText, _Schedule]
 OptionalSchedule = Annotated[AboveZero | _ScheduleText | None, _Schedule]
-_SizeText = Annotated[str, AfterValidator(parse_size), _pattern(r"^\s*\d+(\.\d+)?\s*([KkMmGgTt][Ii]?[Bb])\s*$")]
+_SizeText = Annotated[
+    str, AfterValidator(parse_size), _pattern(r"^\s*\d+(\.\d+)?\s*([KkMmGgTt][Ii]?[Bb])\s*$")
+]
 Size = Annotated[_SizeText, Expected(f"a size with its unit, {SIZE}")]
 _DURATION_PATTERN = r"^\s*(\d+(\.\d+)?\s*(d|h|min|m|s)\s*)+$"
 _DurationText = Annotated[str, AfterValidator(parse_duration), _pattern(_DURATION_PATTERN)]
@@ -348,30 +380,46 @@ Init = Annotated[
     AfterValidator(_init),
     Expected('"none", "job:NAME", or the path of a job\'s directory or of a model.zip, in quotes'),
 ]
-JobNameList = Annotated[list[Name], Expected('a list of names of jobs of this file, such as ["stand"]')]
+JobNameList = Annotated[
+    list[Name], Expected('a list of names of jobs of this file, such as ["stand"]')
+]
 Folders = Annotated[
     list[Annotated[str, MinLen(1), Predicate(is_showable)]],
     Expected('a list of folders in quotes, such as ["../robots"]'),
 ]
-Patterns = Annotated[list[Annotated[str, MinLen(1)]], Expected('a list of names or patterns, such as ["caster_*"]')]
+Patterns = Annotated[
+    list[Annotated[str, MinLen(1)]], Expected('a list of names or patterns, such as ["caster_*"]')
+]
 EntryPoint = Annotated[
-    str, Predicate(is_entry_point), Expected('"package.module:callable"'), _pattern(r"^[^\s:]+:[^\s:]+$")
+    str,
+    Predicate(is_entry_point),
+    Expected('"package.module:callable"'),
+    _pattern(r"^[^\s:]+:[^\s:]+$"),
 ]
 Task = Annotated[
     str,
     AfterValidator(known_or_class("task", _BUILT_IN, _TASK)),
     Expected(_TASK),
-    WithJsonSchema({"anyOf": [{"enum": _BUILT_IN}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]}),
+    WithJsonSchema(
+        {"anyOf": [{"enum": _BUILT_IN}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]}
+    ),
 ]
-EnvId = Annotated[str, Field(pattern=r"^([\w.]+:)?([\w:-]+/)?[\w:.-]+$"), Expected('a gymnasium id such as "Ant-v5"')]
+EnvId = Annotated[
+    str,
+    Field(pattern=r"^([\w.]+:)?([\w:-]+/)?[\w:.-]+$"),
+    Expected('a gymnasium id such as "Ant-v5"'),
+]
 Command = Annotated[
     list[Annotated[str, Predicate(lambda text: "\0" not in text)]] | None,
     Predicate(lambda command: command is None or bool(command and command[0].strip())),
-    Expected('a list of a program and its arguments, such as ["mail", "-s", "done", "me@example.org"]; no shell'),
+    Expected(
+        'a list of a program and its arguments, such as ["mail", "-s", "done", "me@example.org"]; no shell'
+    ),
     WithJsonSchema({"type": "array", "items": {"type": "string"}, "minItems": 1}),
 ]
 Matrix = Annotated[dict[str, Any], Expected("a table of lists, each with a dotted key in quotes")]
 Options = Annotated[dict[Any, Any], Expected("a table"), AfterValidator(_options)]
 MaxParallel = Annotated[
-    Literal["auto", "idle"] | Count, Expected(f'"auto", "idle" or a whole number from 1 to {MOST:_}')
+    Literal["auto", "idle"] | Count,
+    Expected(f'"auto", "idle" or a whole number from 1 to {MOST:_}'),
 ]

@@ -1,8 +1,8 @@
 """The ledger of an experiment: one SQLite file, and the only SQL in the program.
 
-The supervisor is its only writer, except for the table ``requests``, where ``stop``, ``pause`` and others leave
-requests for it; those of other hosts are files (:mod:`orchestrator.ledger.requests`). The ledger is the truth;
-``summary.json`` and ``summary.csv`` are made from it.
+The supervisor is its only writer, except for the table ``requests``, where ``stop``, ``pause`` and
+others leave requests for it; those of other hosts are files (:mod:`orchestrator.ledger.requests`).
+The ledger is the truth; ``summary.json`` and ``summary.csv`` are made from it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from typing import Any
 from orchestrator.core.decoding import decode
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import TERMINAL, Attempt, AttemptOutcome, Cause, Job, Pending, Resources, Running, State
+from orchestrator.core.job import (
+    TERMINAL,
+    Attempt,
+    AttemptOutcome,
+    Cause,
+    Job,
+    Pending,
+    Resources,
+    Running,
+    State,
+)
 from orchestrator.ledger import cpu_history, database_file, rows
 from orchestrator.ledger.cpu_history import CpuHistory
 from orchestrator.ledger.database_file import bound, decoding, translated
@@ -33,17 +43,19 @@ STOPPING = "stopping"
 NOTES: Mapping[Verb, str] = {"pause": "pausing", "cancel": "cancelling"}
 HANDLED = "handled"
 NOT_REQUESTS = (STOPPING, HANDLED, *NOTES.values())
-"""In the place of a verb: notes of the supervisor that it is stopping, what it is doing to a running job, or that it
-has acted on a request in a file, which has that id."""
+"""In the place of a verb: notes of the supervisor that it is stopping, what it is doing to a
+running job, or that it has acted on a request in a file, which has that id."""
 
 
 class Ledger:
-    """Opened with :meth:`create` or :meth:`open`. Writes belong to one transaction until :meth:`commit`.
+    """Opened with :meth:`create` or :meth:`open`. Writes belong to one transaction until
+    :meth:`commit`.
 
-    What concerns attempts and states is kept in memory until then, so that it can be committed later while another
-    process has the file locked. Readers of this object see it.
+    What concerns attempts and states is kept in memory until then, so that it can be committed
+    later while another process has the file locked. Readers of this object see it.
 
-    :raises LedgerBusyError: by any method but those that write attempts and states; nothing that was written is lost.
+    :raises LedgerBusyError: by any method but those that write attempts and states; nothing that
+        was written is lost.
     :raises LedgerError: by the same methods, for damage.
     :raises DiskFullError: by the same methods, when there is no space to write.
     """
@@ -71,14 +83,21 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False, is_sound: bool = False) -> Ledger:
-        """An existing ledger. :raises LedgerError: it is missing, damaged, of another program or another version.
+        """An existing ledger. :raises LedgerError: it is missing, damaged, of another program or
+        another version.
 
-        :param is_sound: whether it was found free of damage before, so that not the whole file is examined again.
+        :param is_sound: whether it was found free of damage before, so that not the whole file is
+            examined again.
         """
-        return cls(path, database_file.connect(path, SCHEMA_VERSION, read_only=read_only, is_sound=is_sound))
+        return cls(
+            path,
+            database_file.connect(path, SCHEMA_VERSION, read_only=read_only, is_sound=is_sound),
+        )
 
     def close(self) -> None:
-        """Commit and close. The file alone is the whole ledger then, readable on a read-only file system too."""
+        """Commit and close. The file alone is the whole ledger then, readable on a read-only file
+        system too.
+        """
         try:
             self.commit()
             # While another process reads, the write-ahead file stays, and remains valid.
@@ -147,10 +166,14 @@ class Ledger:
                 " :resources, :max_retries, :xml_source, :fingerprint, :robot_hash, :point)",
                 rows.job_values(position, job, robot_hash),
             )
-            self._execute("INSERT OR REPLACE INTO jobs (job_id, state) VALUES (?, 'PENDING')", (job.job_id,))
+            self._execute(
+                "INSERT OR REPLACE INTO jobs (job_id, state) VALUES (?, 'PENDING')", (job.job_id,)
+            )
 
     def update_declaration(self, position: int, job: Job) -> None:
-        """Update the job of that id, but for its robot: limits, retries, position in the job file, env_steps."""
+        """Update the job of that id, but for its robot: limits, retries, position in the job file,
+        env_steps.
+        """
         self._execute(
             "UPDATE declared SET position = :position, where_ = :where_, name = :name, spec = :spec, point = :point,"
             " resources = :resources, max_retries = :max_retries, fingerprint = :fingerprint WHERE job_id = :job_id",
@@ -160,7 +183,9 @@ class Ledger:
 
     def update_spec(self, job: Job) -> None:
         """Update values of the job of that id that are no part of its fingerprint."""
-        self._keep("UPDATE declared SET spec = ? WHERE job_id = ?", (job.spec.to_json(), job.job_id))
+        self._keep(
+            "UPDATE declared SET spec = ? WHERE job_id = ?", (job.spec.to_json(), job.job_id)
+        )
 
     def delete_job(self, job_id: str) -> None:
         for name in ("attempts", "jobs", "declared"):
@@ -171,7 +196,8 @@ class Ledger:
     def jobs(self, *, decoded: bool = True) -> list[JobRow]:
         """Every job in the order of the job file, a RUNNING one with its last attempt.
 
-        :param decoded: False: declarations of jobs that are over are read when they are asked for, from this ledger.
+        :param decoded: False: declarations of jobs that are over are read when they are asked for,
+            from this ledger.
         """
         with translated(self.path), decoding(self.path):
             selected = self._execute(f"{rows.JOBS} ORDER BY d.position, d.job_id")
@@ -194,12 +220,17 @@ class Ledger:
         job_id, state = row["job_id"], row["state"]
         declared = functools.cache(functools.partial(self._declared, job_id))
         last_attempt = self.last_attempt(job_id) if state == "RUNNING" else None
-        return rows.job_row(row, declared() if decoded or state not in TERMINAL else declared, last_attempt)
+        return rows.job_row(
+            row, declared() if decoded or state not in TERMINAL else declared, last_attempt
+        )
 
     def _declared(self, job_id: str) -> Job:
         with translated(self.path), decoding(self.path):
-            # Without what is kept until the commit: that concerns no declaration that has not been read.
-            row = self._connection.execute("SELECT * FROM declared WHERE job_id = ?", (job_id,)).fetchone()
+            # Without what is kept until the commit: that concerns no declaration that has not been
+            # read.
+            row = self._connection.execute(
+                "SELECT * FROM declared WHERE job_id = ?", (job_id,)
+            ).fetchone()
             return rows.declared_job(row)
 
     def last_attempt(self, job_id: str) -> Attempt:
@@ -208,7 +239,9 @@ class Ledger:
             sql = "SELECT * FROM attempts WHERE job_id = ? ORDER BY number DESC LIMIT 1"
             if (row := self._execute(sql, (job_id,)).fetchone()) is not None:
                 return rows.attempt_of(row)
-        raise LedgerError(f"{self.path}: job {job_id} is RUNNING without an attempt; {database_file.ADVICE}")
+        raise LedgerError(
+            f"{self.path}: job {job_id} is RUNNING without an attempt; {database_file.ADVICE}"
+        )
 
     # -- attempts and states
 
@@ -224,7 +257,9 @@ class Ledger:
             " VALUES (:job_id, :number, :cpus, :gpus, :node, :pid, :pid_start, :queue_s, :started_at)",
             {**rows.attempt_values(attempt), "queue_s": queue_s},
         )
-        self._keep("UPDATE jobs SET attempts = ? WHERE job_id = ?", (attempt.number + 1, attempt.job_id))
+        self._keep(
+            "UPDATE jobs SET attempts = ? WHERE job_id = ?", (attempt.number + 1, attempt.job_id)
+        )
 
     def place_attempt(self, attempt: Attempt) -> None:
         self._keep(
@@ -233,14 +268,20 @@ class Ledger:
             rows.attempt_values(attempt),
         )
 
-    def move_attempt(self, job_id: str, number: int, before: Sequence[int], after: Sequence[int], *, at: float) -> None:
-        """The attempt left the CPUs ``before`` for ``after``. :param at: seconds since the epoch."""
+    def move_attempt(
+        self, job_id: str, number: int, before: Sequence[int], after: Sequence[int], *, at: float
+    ) -> None:
+        """The attempt left the CPUs ``before`` for ``after``. :param at: seconds since the
+        epoch.
+        """
         self._keep_cpu_history()
         self._keep(cpu_history.ADD_MOVE, (job_id, number, at, json.dumps(list(before))))
         self._keep(cpu_history.MOVED, (json.dumps(list(after)), job_id, number))
 
     def note_competitors(self, job_id: str, number: int, names: Iterable[str]) -> None:
-        """Others used the CPUs of an attempt. :param names: who, for people; those that are known are ignored."""
+        """Others used the CPUs of an attempt. :param names: who, for people; those that are known
+        are ignored.
+        """
         self._keep_cpu_history()
         for name in names:
             self._keep(cpu_history.ADD_COMPETITOR, (job_id, number, name))
@@ -265,7 +306,17 @@ class Ledger:
         self._keep(
             "UPDATE attempts SET ended_at = ?, wall_s = ?, returncode = ?, cause = ?, message = ?, max_rss_mib = ?,"
             " record = ? WHERE job_id = ? AND number = ?",
-            (ended_at, wall_s, returncode, outcome.cause, outcome.message, max_rss_mib, text, job_id, number),
+            (
+                ended_at,
+                wall_s,
+                returncode,
+                outcome.cause,
+                outcome.message,
+                max_rss_mib,
+                text,
+                job_id,
+                number,
+            ),
         )
         if self._measure_names is not None and record is not None:
             self._measure_names.update(dict.fromkeys(record.measures or ()))
@@ -287,8 +338,12 @@ class Ledger:
         sql = "SELECT job_id, count(*) FROM attempts WHERE cause = ? GROUP BY job_id"
         return dict(self._execute(sql, (Cause.NODE_LOST,)).fetchall())
 
-    def set_progress(self, figures: Iterable[tuple[str, int, float | None, float | None, str | None]]) -> None:
-        """Latest progress of running jobs: ``(job_id, env_steps, ep_rew_mean, env_steps_per_s, learner)``."""
+    def set_progress(
+        self, figures: Iterable[tuple[str, int, float | None, float | None, str | None]]
+    ) -> None:
+        """Latest progress of running jobs: ``(job_id, env_steps, ep_rew_mean, env_steps_per_s,
+        learner)``.
+        """
         sql = (
             "UPDATE jobs SET env_steps = ?2, ep_rew_mean = coalesce(?3, ep_rew_mean),"
             " env_steps_per_s = coalesce(?4, env_steps_per_s), learner = coalesce(?5, learner) WHERE job_id = ?1"
@@ -299,7 +354,9 @@ class Ledger:
 
     def add_requests(self, requests: Iterable[Request]) -> None:
         for request in requests:
-            self._execute("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (request.verb, request.job_id))
+            self._execute(
+                "INSERT INTO requests (verb, job_id) VALUES (?, ?)", (request.verb, request.job_id)
+            )
         self.commit()
 
     def note_stop(self, holder: str) -> None:
@@ -308,16 +365,26 @@ class Ledger:
         self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (STOPPING, holder))
 
     def note(self, verb: Verb, job_id: str) -> None:
-        """Let the next supervisor `pause` or `cancel` a running job, should this one end before its worker does."""
+        """Let the next supervisor `pause` or `cancel` a running job, should this one end before its
+        worker does.
+        """
         self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (NOTES[verb], job_id))
 
     def withdraw_notes(self, job_id: str) -> None:
-        self._keep("DELETE FROM requests WHERE verb IN (?, ?) AND job_id = ?", (*NOTES.values(), job_id))
+        self._keep(
+            "DELETE FROM requests WHERE verb IN (?, ?) AND job_id = ?", (*NOTES.values(), job_id)
+        )
 
     def noted(self) -> dict[str, Verb]:
-        """What is to become of running jobs when their attempts end; of one that is noted for both, `cancel`."""
+        """What is to become of running jobs when their attempts end; of one that is noted for both,
+        `cancel`.
+        """
         sql = "SELECT DISTINCT job_id FROM requests WHERE verb = ?"
-        return {row["job_id"]: verb for verb, note in NOTES.items() for row in self._execute(sql, (note,))}
+        return {
+            row["job_id"]: verb
+            for verb, note in NOTES.items()
+            for row in self._execute(sql, (note,))
+        }
 
     def is_stopping(self, holder: str) -> bool:
         """Whether the supervisor ``holder`` is stopping, or has been asked to."""
@@ -325,8 +392,8 @@ class Ledger:
         return bool(self._execute(sql, (STOPPING, holder)).fetchone()[0])
 
     def take_requests(self) -> list[Request]:
-        """Requests since the last call; nearly free when no other process has written. Each stays for the next
-        supervisor until it is :meth:`handled`, and that is committed.
+        """Requests since the last call; nearly free when no other process has written. Each stays
+        for the next supervisor until it is :meth:`handled`, and that is committed.
         """
         with translated(self.path):
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
@@ -351,28 +418,42 @@ class Ledger:
         self._keep("DELETE FROM requests WHERE id = ?", (row,))
 
     def _handled_in_files(self) -> set[str]:
-        return {row["job_id"] for row in self._execute("SELECT job_id FROM requests WHERE verb = ?", (HANDLED,))}
+        return {
+            row["job_id"]
+            for row in self._execute("SELECT job_id FROM requests WHERE verb = ?", (HANDLED,))
+        }
 
     # -- for reports
 
     def summary(self) -> list[SummaryRow]:
-        """One row per job, in the order of the job file: the rows of ``summary.json`` and ``status``."""
+        """One row per job, in the order of the job file: the rows of ``summary.json`` and
+        ``status``.
+        """
         return self._summary_rows(self.varied_keys(), rows.IN_ORDER)
 
     def pages(self, page_rows: int) -> Iterator[tuple[list[str], Callable[[], list[SummaryRow]]]]:
-        """The names of the jobs in pages of so many, each with what reads the rows of :meth:`summary` of that page."""
+        """The names of the jobs in pages of so many, each with what reads the rows of
+        :meth:`summary` of that page.
+        """
         read_rows = functools.partial(self._summary_rows, self.varied_keys(), rows.OF_PAGE)
         last: Sequence[Any] = (-(2**63), "")
         while found := self.select(rows.PAGE, (*last, page_rows)):
             before, last = last, tuple(found[-1])
             yield [job_id for _, job_id in found], functools.partial(read_rows, (*before, *last))
 
-    def _summary_rows(self, varied: Collection[str], condition: str, values: Sequence[Any] = ()) -> list[SummaryRow]:
+    def _summary_rows(
+        self, varied: Collection[str], condition: str, values: Sequence[Any] = ()
+    ) -> list[SummaryRow]:
         with translated(self.path), decoding(self.path):
-            return [rows.summary_row(row, varied) for row in self._execute(f"{rows.SUMMARY} {condition}", values)]
+            return [
+                rows.summary_row(row, varied)
+                for row in self._execute(f"{rows.SUMMARY} {condition}", values)
+            ]
 
     def varied_keys(self) -> Collection[str]:
-        """Keys that a matrix of the experiment varies, in the order of the job file; those of later jobs follow."""
+        """Keys that a matrix of the experiment varies, in the order of the job file; those of later
+        jobs follow.
+        """
         last, known = self._varied
         with translated(self.path), decoding(self.path):
             sql = "SELECT rowid, point FROM declared WHERE rowid > ? ORDER BY position, job_id"
@@ -382,17 +463,24 @@ class Ledger:
         return self._varied[1].keys()
 
     def summary_of(self, job_id: str) -> SummaryRow:
-        """The row of one job, without the keys that a matrix varies. :raises LedgerError: there is no such job."""
+        """The row of one job, without the keys that a matrix varies. :raises LedgerError: there is
+        no such job.
+        """
         with translated(self.path), decoding(self.path):
-            return rows.summary_row(self._execute(f"{rows.SUMMARY} WHERE d.job_id = ?", (job_id,)).fetchone(), ())
+            return rows.summary_row(
+                self._execute(f"{rows.SUMMARY} WHERE d.job_id = ?", (job_id,)).fetchone(), ()
+            )
 
     def measure_names(self) -> Collection[str]:
         """Names of the measures that the jobs have been evaluated by, in order of appearance."""
         if self._measure_names is None:
-            # What the end of an attempt adds later is known here; only earlier attempts have to be read, and once.
+            # What the end of an attempt adds later is known here; only earlier attempts have to be
+            # read, and once.
             sql = "SELECT record FROM attempts WHERE record LIKE '%\"measures\": {%'"
             with translated(self.path):
-                names = [name for (record,) in self._execute(sql) for name in rows.measure_names(record)]
+                names = [
+                    name for (record,) in self._execute(sql) for name in rows.measure_names(record)
+                ]
             self._measure_names = dict.fromkeys(names)
         return self._measure_names.keys()
 
@@ -400,20 +488,28 @@ class Ledger:
         """MiB of free disk space that each PENDING job asks for, by ``job_id``."""
         sql = "SELECT job_id, resources FROM declared JOIN jobs USING (job_id) WHERE state = 'PENDING'"
         with translated(self.path), decoding(self.path):
-            return {job_id: decode(Resources, text).min_free_disk_mib for job_id, text in self._execute(sql)}
+            return {
+                job_id: decode(Resources, text).min_free_disk_mib
+                for job_id, text in self._execute(sql)
+            }
 
     def counts(self) -> dict[str, int]:
         """Number of jobs by the name of their state."""
         return dict(self._execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
 
     def attempts(self, job_id: str | None = None) -> list[AttemptRow]:
-        """The attempts of one job, or of all in the order of the job file; of each job the first one first."""
+        """The attempts of one job, or of all in the order of the job file; of each job the first
+        one first.
+        """
         condition, values = ("", ()) if job_id is None else ("WHERE d.job_id = ?", (job_id,))
         with translated(self.path), decoding(self.path):
             sql = f"SELECT a.* FROM attempts a JOIN declared d USING (job_id) {condition} {rows.IN_ORDER}, a.number"  # noqa: S608
             found = self._execute(sql, values).fetchall()
             histories = self._cpu_histories()
-            return [rows.attempt_row(row, histories.get((row["job_id"], row["number"]))) for row in found]
+            return [
+                rows.attempt_row(row, histories.get((row["job_id"], row["number"])))
+                for row in found
+            ]
 
     def _cpu_histories(self) -> Mapping[tuple[str, int], CpuHistory]:
         if not self._execute(cpu_history.EXISTS).fetchone()[0]:

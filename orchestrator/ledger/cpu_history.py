@@ -1,6 +1,7 @@
 """On which CPUs an attempt ran and when, and who else used them.
 
-The tables are there only in ledgers of runs in which somebody else did. An attempt's own row has its present CPUs.
+The tables are there only in ledgers of runs in which somebody else did. An attempt's own row has
+its present CPUs.
 """
 
 from __future__ import annotations
@@ -59,15 +60,25 @@ class CpuHistory:
         """The first one first. :param cpus: where the attempt ran last."""
         starts = [started_at, *(move.at for move in self.moves)]
         places = [*(move.cpus_before for move in self.moves), cpus]
-        return [CpuSpan(since=since, cpus=place) for since, place in zip(starts, places, strict=True)]
+        return [
+            CpuSpan(since=since, cpus=place) for since, place in zip(starts, places, strict=True)
+        ]
 
 
-def by_attempt(moves: Sequence[Any], competitors: Sequence[Any]) -> Mapping[tuple[str, int], CpuHistory]:
-    """Rows of :data:`MOVES` and :data:`COMPETITORS` by job and number. :raises ValueError: one cannot be read."""
+def by_attempt(
+    moves: Sequence[Any], competitors: Sequence[Any]
+) -> Mapping[tuple[str, int], CpuHistory]:
+    """Rows of :data:`MOVES` and :data:`COMPETITORS` by job and number. :raises ValueError: one
+    cannot be read.
+    """
     histories: dict[tuple[str, int], CpuHistory] = defaultdict(CpuHistory)
     for job_id, number, at, cpus_before in moves:
         before = parsed_json(cpus_before)
-        if not (isinstance(at, float) and isinstance(before, list) and all(type(cpu) is int for cpu in before)):
+        if not (
+            isinstance(at, float)
+            and isinstance(before, list)
+            and all(type(cpu) is int for cpu in before)
+        ):
             raise ValueError(f"a move of {job_id!r:.60} is {(at, before)!r:.60}")
         histories[job_id, number].moves.append(CpuMove(at=at, cpus_before=before))
     for job_id, number, name in competitors:

@@ -1,4 +1,6 @@
-"""The file of the ledger: how it is created, checked for damage and opened, and what SQLite's errors mean."""
+"""The file of the ledger: how it is created, checked for damage and opened, and what SQLite's
+errors mean.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +50,14 @@ def _remove_temporary_files(path: Path) -> None:
             file.unlink()
 
 
-def connect(path: Path, version: int, *, read_only: bool = False, is_sound: bool = False) -> sqlite3.Connection:
+def connect(
+    path: Path, version: int, *, read_only: bool = False, is_sound: bool = False
+) -> sqlite3.Connection:
     """A connection to an existing ledger, checked as :meth:`Ledger.open` says."""
     if path.is_symlink():
-        raise LedgerError(f"{path}: is a symbolic link, expected the ledger itself; remove it, or copy the file here")
+        raise LedgerError(
+            f"{path}: is a symbolic link, expected the ledger itself; remove it, or copy the file here"
+        )
     if not path.is_file():
         raise LedgerError(f"{path}: there is no ledger; is this a run directory?")
     has_log = _size(path.with_name(f"{path.name}-wal")) > 0
@@ -62,7 +68,8 @@ def connect(path: Path, version: int, *, read_only: bool = False, is_sound: bool
             try:
                 connection.execute("PRAGMA schema_version").fetchone()
             except sqlite3.OperationalError:
-                # On a read-only file system there can be no shared-memory file, and no writer either.
+                # On a read-only file system there can be no shared-memory file, and no writer
+                # either.
                 connection.close()
                 connection = sqlite3.connect(f"{uri}?immutable=1", uri=True)
             _examine(connection, path, version, has_log=has_log, is_sound=is_sound)
@@ -70,7 +77,8 @@ def connect(path: Path, version: int, *, read_only: bool = False, is_sound: bool
                 connection.close()
                 connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level="IMMEDIATE")
                 connection.execute("PRAGMA journal_mode=WAL")
-                # A killed process loses nothing committed; only a power cut may lose the last moments, never the file.
+                # A killed process loses nothing committed; only a power cut may lose the last
+                # moments, never the file.
                 connection.execute("PRAGMA synchronous=NORMAL")
         except BaseException:
             connection.close()
@@ -79,7 +87,9 @@ def connect(path: Path, version: int, *, read_only: bool = False, is_sound: bool
     return connection
 
 
-def _examine(connection: sqlite3.Connection, path: Path, version: int, *, has_log: bool, is_sound: bool) -> None:
+def _examine(
+    connection: sqlite3.Connection, path: Path, version: int, *, has_log: bool, is_sound: bool
+) -> None:
     if _size(path) == 0:
         raise LedgerError(f"{path}: the ledger is empty (0 bytes); {ADVICE}")
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
@@ -99,7 +109,8 @@ def _examine(connection: sqlite3.Connection, path: Path, version: int, *, has_lo
     damage: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     page_bytes: int = connection.execute("PRAGMA page_size").fetchone()[0]
     if _size(path) % page_bytes and not has_log:
-        damage = "truncated within a page"  # SQLite reads the missing bytes as zeros; with a log it may not read them
+        # SQLite reads the missing bytes as zeros; with a log it may not read them
+        damage = "truncated within a page"
     if damage != "ok":
         raise LedgerError(f"{path}: the ledger is damaged ({' '.join(damage.split())}); {ADVICE}")
 
@@ -131,9 +142,14 @@ def decoding(path: Path) -> Iterator[None]:
 
 
 def bound(values: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any] | Mapping[str, Any]:
-    """``values`` as SQLite takes them: it refuses text that is no UTF-8 with an error that is none of its own."""
+    """``values`` as SQLite takes them: it refuses text that is no UTF-8 with an error that is none
+    of its own.
+    """
     if isinstance(values, Mapping):
-        return {name: storable(value) if isinstance(value, str) else value for name, value in values.items()}
+        return {
+            name: storable(value) if isinstance(value, str) else value
+            for name, value in values.items()
+        }
     return [storable(value) if isinstance(value, str) else value for value in values]
 
 

@@ -1,4 +1,6 @@
-"""``live.json``: what the ledger does not hold of running attempts, and why none is launched; for whoever looks on."""
+"""``live.json``: what the ledger does not hold of running attempts, and why none is launched; for
+whoever looks on.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Phase: TypeAlias = Literal["starting", "training", "evaluating", "stopping"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveJob:
-    """A running job as its worker reported it last; shares as in :class:`~orchestrator.core.messages.Progress`."""
+    """A running job as its worker reported it last; shares as in
+    :class:`~orchestrator.core.messages.Progress`.
+    """
 
     phase: Phase
     cpu_share: float | None
@@ -29,12 +33,15 @@ class LiveJob:
     silent_s: float | None = None
     """For how long it has reported nothing."""
     has_return: bool = True
-    """Whether it has reported a mean return: one that the ledger has may be of an earlier attempt."""
+    """Whether it has reported a mean return: one that the ledger has may be of an earlier
+    attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveFacts(JsonLine):
-    """The content of ``live.json``, which a supervisor writes about once a second and removes at its end."""
+    """The content of ``live.json``, which a supervisor writes about once a second and removes at
+    its end.
+    """
 
     holder: str
     """The supervisor that wrote it; one that was killed leaves its file behind."""
@@ -47,7 +54,9 @@ class LiveFacts(JsonLine):
 
 
 def read(paths: RunPaths, holder: str) -> LiveFacts | None:
-    """What the supervisor ``holder`` wrote last; None where there is nothing, or nothing that can be read."""
+    """What the supervisor ``holder`` wrote last; None where there is nothing, or nothing that can
+    be read.
+    """
     try:
         facts = LiveFacts.from_line(read_regular(paths.live))
     except (OSError, ValueError):
@@ -56,6 +65,8 @@ def read(paths: RunPaths, holder: str) -> LiveFacts | None:
 
 
 def remove(paths: RunPaths) -> None:
-    """Remove the file at the end of a run. One that cannot be removed names its supervisor, so that nobody heeds it."""
+    """Remove the file at the end of a run. One that cannot be removed names its supervisor, so that
+    nobody heeds it.
+    """
     with contextlib.suppress(OSError):
         paths.live.unlink()

@@ -1,7 +1,8 @@
-"""Requests of ``stop``, ``pause`` and others to a supervisor, and their way from other hosts: as files.
+"""Requests of ``stop``, ``pause`` and others to a supervisor, and their way from other hosts: as
+files.
 
-Processes of one host leave requests in the ledger. Its write-ahead log needs memory that its users share, which no
-network file system offers. A file that is renamed into place is whole everywhere.
+Processes of one host leave requests in the ledger. Its write-ahead log needs memory that its users
+share, which no network file system offers. A file that is renamed into place is whole everywhere.
 """
 
 from __future__ import annotations
@@ -23,35 +24,42 @@ LARGEST_BYTES = 1 << 26
 """Of a file of requests; a larger one was not written by this program."""
 TOO_MANY_DIGITS = 19
 """A number with so many of them may not fit into 64 bits."""
-Verb: TypeAlias = Literal["stop", "cancel", "retry", "pause", "resume", "promote", "set", "reload", "add"]
+Verb: TypeAlias = Literal[
+    "stop", "cancel", "retry", "pause", "resume", "promote", "set", "reload", "add"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(JsonLine):
     verb: Verb
     job_id: str | None
-    """For ``stop``, ``reload`` and ``add``: the supervisor that it is meant for, as :attr:`LockHolder.key`; None:
-    whichever reads it. For ``set``: the key and its value, as in ``max_parallel=8``. For ``promote``: the job and how
-    far it trains on, as in ``quad-t00007-s0=150000`` (env_steps of the next rung) or ``quad-t00007-s0=end``."""
+    """For ``stop``, ``reload`` and ``add``: the supervisor that it is meant for, as
+    :attr:`LockHolder.key`; None: whichever reads it. For ``set``: the key and its value, as in
+    ``max_parallel=8``. For ``promote``: the job and how far it trains on, as in
+    ``quad-t00007-s0=150000`` (env_steps of the next rung) or ``quad-t00007-s0=end``."""
 
     @property
     def promotion(self) -> tuple[str, int | None] | None:
-        """Of a request to ``promote``: the job, and the env_steps of its next rung or None for its end.
+        """Of a request to ``promote``: the job, and the env_steps of its next rung or None for its
+        end.
 
         None for another request, and for one that names neither.
         """
         job_id, _, rung = (self.job_id or "").partition("=")
-        if self.verb != "promote" or not (rung == "end" or (rung.isdecimal() and len(rung) < TOO_MANY_DIGITS)):
+        if self.verb != "promote" or not (
+            rung == "end" or (rung.isdecimal() and len(rung) < TOO_MANY_DIGITS)
+        ):
             return None
         return job_id, None if rung == "end" else max(1, int(rung))
 
 
 class RequestFiles:
-    """A folder with files of requests, one request per line. It is missing until another host has made a request.
+    """A folder with files of requests, one request per line. It is missing until another host has
+    made a request.
 
-    A file stays until all of its requests have been acted on. Which of them have is recorded in the ledger, by ids
-    that are never used again (file and line), in the transaction of what they led to: a kill between that and the
-    removal of the file repeats none of them.
+    A file stays until all of its requests have been acted on. Which of them have is recorded in the
+    ledger, by ids that are never used again (file and line), in the transaction of what they led
+    to: a kill between that and the removal of the file repeats none of them.
 
     :param acted_on: the ids that the ledger has.
     """
@@ -71,14 +79,22 @@ class RequestFiles:
         write_whole(self._folder / name, b"".join(request.to_line() for request in requests))
 
     def take(self) -> list[Request]:
-        """Requests that were not taken before, by the clocks of their hosts; those of a damaged file are lost."""
+        """Requests that were not taken before, by the clocks of their hosts; those of a damaged
+        file are lost.
+        """
         taken: dict[str, Request] = {}
         if names := [name for name in self._names() if name not in self._files]:
             acted_on = self._acted_on()
             for name in names:
-                with contextlib.suppress(OSError):  # of the network, perhaps; the file is read again next time
+                with contextlib.suppress(
+                    OSError
+                ):  # of the network, perhaps; the file is read again next time
                     self._files[name] = self._read(name)
-                    taken |= {id_: request for id_, request in self._files[name].items() if id_ not in acted_on}
+                    taken |= {
+                        id_: request
+                        for id_, request in self._files[name].items()
+                        if id_ not in acted_on
+                    }
         self._waiting |= taken
         return list(taken.values())
 
@@ -90,7 +106,9 @@ class RequestFiles:
         return id_
 
     def remove_handled(self) -> list[str]:
-        """Remove the files of which nothing waits, when what they led to has been recorded. Returns the ids in them."""
+        """Remove the files of which nothing waits, when what they led to has been recorded. Returns
+        the ids in them.
+        """
         ids: list[str] = []
         for name, requests in list(self._files.items()):
             if self._waiting.keys().isdisjoint(requests):
@@ -102,11 +120,17 @@ class RequestFiles:
     def _read(self, name: str) -> dict[str, Request]:
         with contextlib.suppress(ValueError):
             lines = read_regular(self._folder / name, LARGEST_BYTES).splitlines()
-            return {f"{name}:{number}": Request.from_line(line) for number, line in enumerate(lines, 1)}
+            return {
+                f"{name}:{number}": Request.from_line(line) for number, line in enumerate(lines, 1)
+            }
         return {}
 
     def _names(self) -> list[str]:
         try:
-            return sorted(name for name in os.listdir(self._folder) if name.endswith(".jsonl") and name[0] != ".")
+            return sorted(
+                name
+                for name in os.listdir(self._folder)
+                if name.endswith(".jsonl") and name[0] != "."
+            )
         except OSError:  # usually there is no such folder
             return []

@@ -10,12 +10,22 @@ from orchestrator.ledger.rows import checked
 
 PROGRESS = ("env_steps", "ep_rew_mean", "env_steps_per_s", "learner")
 """Columns that a running job changes all the time."""
-MOVES = ("state", "attempts", "cause", "message", "ep_rew_mean_first", "eval_mean", "learner_reason")
+MOVES = (
+    "state",
+    "attempts",
+    "cause",
+    "message",
+    "ep_rew_mean_first",
+    "eval_mean",
+    "learner_reason",
+)
 """Columns that change together with others of the row, which is read whole then."""
 
 
 class RowReader:
-    """The rows of one ledger. A row that has changed is another object; one that has not stays the same."""
+    """The rows of one ledger. A row that has changed is another object; one that has not stays the
+    same.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[str, SummaryRow] = {}
@@ -27,11 +37,15 @@ class RowReader:
         That never changes: a cluster reports later when the attempt was started."""
 
     def is_of(self, ledger: Ledger) -> bool:
-        """Whether these are the rows of ``ledger``, and not of one that was removed and whose inode number it has."""
+        """Whether these are the rows of ``ledger``, and not of one that was removed and whose inode
+        number it has.
+        """
         if self._attempt is None:
             return True
         job_id, number, queue_s = self._attempt
-        found = ledger.select("SELECT queue_s FROM attempts WHERE job_id = ? AND number = ?", (job_id, number))
+        found = ledger.select(
+            "SELECT queue_s FROM attempts WHERE job_id = ? AND number = ?", (job_id, number)
+        )
         return [row[0] for row in found] == [queue_s]
 
     def update(self, ledger: Ledger) -> None:
@@ -46,11 +60,19 @@ class RowReader:
             rows = dict(self.rows)
             if moves.keys() != self._moves.keys():
                 ordered = ledger.select("SELECT job_id FROM declared ORDER BY position, job_id")
-                rows = {job_id: rows.get(job_id, cast(SummaryRow, None)) for (job_id,) in ordered if job_id in moves}
+                rows = {
+                    job_id: rows.get(job_id, cast(SummaryRow, None))
+                    for (job_id,) in ordered
+                    if job_id in moves
+                }
             for job_id in self._moved(rows, moves):
                 rows[job_id] = ledger.summary_of(job_id)
             for job_id, values in progress.items():
-                if job_id in rows and values != self._progress.get(job_id) and rows[job_id] is self.rows.get(job_id):
+                if (
+                    job_id in rows
+                    and values != self._progress.get(job_id)
+                    and rows[job_id] is self.rows.get(job_id)
+                ):
                     rows[job_id] = _progressed(rows[job_id], values)
         if self._attempt is None:
             for attempt in ledger.select("SELECT job_id, number, queue_s FROM attempts LIMIT 1"):
@@ -58,15 +80,24 @@ class RowReader:
         self.rows, self._moves, self._progress = rows, moves, progress
 
     def _moved(self, rows: dict[str, SummaryRow], moves: dict[str, tuple[Any, ...]]) -> list[str]:
-        """The jobs whose rows are to be read whole; with every move also those that wait for other jobs."""
+        """The jobs whose rows are to be read whole; with every move also those that wait for other
+        jobs.
+        """
         moved = {job_id for job_id, values in moves.items() if values != self._moves.get(job_id)}
         if moved:
-            moved |= {job_id for job_id, row in rows.items() if row is not None and row["waits_for"]}
+            moved |= {
+                job_id for job_id, row in rows.items() if row is not None and row["waits_for"]
+            }
         return [job_id for job_id in moved if job_id in rows]
 
 
 def _progressed(row: SummaryRow, values: tuple[Any, ...]) -> SummaryRow:
     try:
-        return cast(SummaryRow, checked(SummaryRow, {**row, **dict(zip(PROGRESS, values, strict=True))}, PROGRESS))
+        return cast(
+            SummaryRow,
+            checked(SummaryRow, {**row, **dict(zip(PROGRESS, values, strict=True))}, PROGRESS),
+        )
     except ValueError as error:
-        raise LedgerError(f"{row['job_id']}: its row in the ledger cannot be read ({error})") from error
+        raise LedgerError(
+            f"{row['job_id']}: its row in the ledger cannot be read ({error})"
+        ) from error

@@ -12,7 +12,14 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypedDict, cast, get_args, get_origin, get_type_hints
 
-from orchestrator.core.decoding import INT64, LARGEST, decode, field_values, from_values, parsed_json
+from orchestrator.core.decoding import (
+    INT64,
+    LARGEST,
+    decode,
+    field_values,
+    from_values,
+    parsed_json,
+)
 from orchestrator.core.job import (
     LEGAL,
     Attempt,
@@ -38,7 +45,8 @@ class JobRow:
 
     job_id: str
     declared: Job | Callable[[], Job]
-    """The job, or what reads and decodes it when it is asked for: of most jobs that are over it never is."""
+    """The job, or what reads and decodes it when it is asked for: of most jobs that are over it
+    never is."""
     fingerprint: str
     robot_hash: str | None
     state: State
@@ -52,7 +60,8 @@ class JobRow:
     video: bool = False
     """Whether videos of its policy are made: :attr:`WorkerSpec.video`."""
     preview: bool = True
-    """Whether its best moment is drawn: :attr:`WorkerSpec.preview`, and True where that was not known."""
+    """Whether its best moment is drawn: :attr:`WorkerSpec.preview`, and True where that was not
+    known."""
 
     @property
     def job(self) -> Job:
@@ -61,9 +70,11 @@ class JobRow:
 
 
 class SummaryRow(TypedDict):
-    """A row of ``summary.json``; keys that a matrix of the experiment varies follow these. None: not known (yet).
+    """A row of ``summary.json``; keys that a matrix of the experiment varies follow these. None:
+    not known (yet).
 
-    Times and memory are those of the last attempt, except that ``wall_s`` is the sum over all attempts.
+    Times and memory are those of the last attempt, except that ``wall_s`` is the sum over all
+    attempts.
     """
 
     job_id: str
@@ -86,7 +97,8 @@ class SummaryRow(TypedDict):
     ep_rew_mean: float | None
     eval_mean: float | None
     env_steps_per_s: float | None
-    """Mean of the attempt's training; of a RUNNING job, and of one that was killed, that of its last iteration."""
+    """Mean of the attempt's training; of a RUNNING job, and of one that was killed, that of its
+    last iteration."""
     queue_s: float | None
     wall_s: float | None
     cpu_s: float | None
@@ -107,15 +119,20 @@ class SummaryRow(TypedDict):
     divergences: int | None
     """Episodes that ended because physics diverged, with on_divergence = "end-episode"."""
     stage: int | None
-    """The stage of its curriculum that the last attempt has reached, from 1; of a RUNNING job it is not known yet."""
+    """The stage of its curriculum that the last attempt has reached, from 1; of a RUNNING job it is
+    not known yet."""
     waits_for: str | None
-    """Of a PENDING job: the jobs that have not succeeded and have to before its launch; not in ``summary.csv``."""
+    """Of a PENDING job: the jobs that have not succeeded and have to before its launch; not in
+    ``summary.csv``."""
     measures: dict[str, float | None] | None
-    """Means of the task's measures over the deterministic episodes; in ``summary.csv`` each is a column of its own."""
+    """Means of the task's measures over the deterministic episodes; in ``summary.csv`` each is a
+    column of its own."""
 
 
 def fitness(eval_mean: float | None, ep_rew_mean: float | None) -> float | None:
-    """The return by which policies are compared: that of the evaluation, or that of training where there was none."""
+    """The return by which policies are compared: that of the evaluation, or that of training where
+    there was none.
+    """
     return ep_rew_mean if eval_mean is None else eval_mean
 
 
@@ -153,7 +170,9 @@ DECLARED: Mapping[str, tuple[type, ...]] = {
 KNOWN: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("job_id", "fingerprint", "state"), (str,)),
     **dict.fromkeys(("robot_hash", "cause", "message"), (str, NoneType)),
-    **dict.fromkeys(("failures", "attempts", "env_steps", "position", "normalize", "video", "preview"), (int,)),
+    **dict.fromkeys(
+        ("failures", "attempts", "env_steps", "position", "normalize", "video", "preview"), (int,)
+    ),
 }
 """Types of what :func:`job_row` reads of :data:`JOBS`."""
 JOBS = """
@@ -191,7 +210,8 @@ LEAST: Mapping[str, int] = {"total_timesteps": 1, "ranks": 1, "attempts": 0, "nu
 
 
 def checked(kind: Any, row: dict[str, Any], only: Iterable[str] = ()) -> dict[str, Any]:
-    """``row`` with every value of the TypedDict ``kind`` of its type; numbers that count as infinite become None.
+    """``row`` with every value of the TypedDict ``kind`` of its type; numbers that count as
+    infinite become None.
 
     :param only: the keys that are looked at, where the others are known to be right.
     :raises ValueError: naming the first value that is wrong.
@@ -204,7 +224,13 @@ def checked(kind: Any, row: dict[str, Any], only: Iterable[str] = ()) -> dict[st
             row[name] = None
         elif (
             found not in accepted
-            or not (value in INT64 if found is int else abs(value) <= LARGEST if found is float else True)
+            or not (
+                value in INT64
+                if found is int
+                else abs(value) <= LARGEST
+                if found is float
+                else True
+            )
             or (found is list and not all(type(one) is int and one in INT64 for one in value))
         ):
             raise ValueError(f"{name} is {value!r:.60}")
@@ -221,7 +247,9 @@ def _types(kind: Any) -> Mapping[str, frozenset[type]]:
     types: dict[str, frozenset[type]] = {}
     for name, hint in get_type_hints(kind).items():
         members = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-        types[name] = frozenset([*(get_origin(one) or one for one in members), *([int] if float in members else [])])
+        types[name] = frozenset(
+            [*(get_origin(one) or one for one in members), *([int] if float in members else [])]
+        )
     return types
 
 
@@ -267,7 +295,9 @@ def declared_job(row: sqlite3.Row) -> Job:
     )
 
 
-def job_row(row: sqlite3.Row, declared: Job | Callable[[], Job], last_attempt: Attempt | None) -> JobRow:
+def job_row(
+    row: sqlite3.Row, declared: Job | Callable[[], Job], last_attempt: Attempt | None
+) -> JobRow:
     """:param row: of :data:`JOBS`.
     :param declared: as :attr:`JobRow.declared`.
     :param last_attempt: that of a RUNNING job.
@@ -317,18 +347,29 @@ def state_values(state: State) -> tuple[str, int | None, Cause | None, str | Non
         case Cancelled(is_undeclared=True):
             return state.name, failures, Cause.UNDECLARED, "the job file no longer declares it"
         case Paused(at_rung=True):
-            return state.name, failures, Cause.RUNG, "waits at a rung, where the search compares it with others"
+            return (
+                state.name,
+                failures,
+                Cause.RUNG,
+                "waits at a rung, where the search compares it with others",
+            )
         case _:
             return state.name, failures, None, None
 
 
 def attempt_values(attempt: Attempt) -> dict[str, Any]:
-    return {**field_values(attempt), "cpus": json.dumps(attempt.cpus), "gpus": json.dumps(attempt.gpus)}
+    return {
+        **field_values(attempt),
+        "cpus": json.dumps(attempt.cpus),
+        "gpus": json.dumps(attempt.gpus),
+    }
 
 
 def attempt_of(row: sqlite3.Row) -> Attempt:
     values = {field.name: row[field.name] for field in fields(Attempt)}
-    return from_values(Attempt, {**values, "cpus": parsed_json(row["cpus"]), "gpus": parsed_json(row["gpus"])})
+    return from_values(
+        Attempt, {**values, "cpus": parsed_json(row["cpus"]), "gpus": parsed_json(row["gpus"])}
+    )
 
 
 def attempt_row(row: sqlite3.Row, history: CpuHistory | None = None) -> AttemptRow:
@@ -349,27 +390,43 @@ def attempt_row(row: sqlite3.Row, history: CpuHistory | None = None) -> AttemptR
 
 
 def summary_row(row: sqlite3.Row, varied: Iterable[str]) -> SummaryRow:
-    """:param varied: keys that a matrix of the experiment varies; each is a column, unless there is one of its name."""
+    """:param varied: keys that a matrix of the experiment varies; each is a column, unless there is
+    one of its name.
+    """
     point, spec, record = parsed_object(row["point"]), parsed_object(row["spec"]), _record(row)
     values = {key: record.get(key) for key in RECORDED} | {
         # Earlier versions have stored texts of any length and content.
         "message": None if row["message"] is None else shortened(row["message"]),
-        "traceback": shortened(record.get("traceback") or "") or None if row["state"] == "FAILED" else None,
+        "traceback": shortened(record.get("traceback") or "") or None
+        if row["state"] == "FAILED"
+        else None,
         "xml": row["xml_source"],
         "task": spec["task"] or spec["env"] or spec["entry_point"],
         "ranks": spec.get("ranks", 1),
         "cpus": parsed_json(row["cpus"]) if row["cpus"] else None,
         "pid": row["pid"] if row["state"] == "RUNNING" else None,
         "measures": _measures(record),
-        "stage": 1 + len(advanced_at) if isinstance(advanced_at := record.get("advanced_at"), list) else None,
-        "waits_for": listed(row["waits_for"].split(","), PARENTS_SHOWN) if row["waits_for"] else None,
+        "stage": 1 + len(advanced_at)
+        if isinstance(advanced_at := record.get("advanced_at"), list)
+        else None,
+        "waits_for": listed(row["waits_for"].split(","), PARENTS_SHOWN)
+        if row["waits_for"]
+        else None,
         **{key: spec[key] for key in ("algo", "seed", "total_timesteps")},
     }
     columns = checked(SummaryRow, _in_order(SummaryRow, row, values))
     return cast(SummaryRow, columns | {key: point.get(key) for key in varied if key not in columns})
 
 
-RECORDED = ("cpu_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "weights_sha256", "divergences")
+RECORDED = (
+    "cpu_s",
+    "import_s",
+    "first_step_s",
+    "checkpoint_s",
+    "eval_s",
+    "weights_sha256",
+    "divergences",
+)
 """Columns of the summary that come from the exit record of the last attempt."""
 
 
@@ -378,16 +435,24 @@ def _record(row: sqlite3.Row) -> dict[str, Any]:
 
 
 def _measures(record: Mapping[str, Any]) -> dict[str, float | None] | None:
-    """The measures of an exit record; None for the mean of one that is no number, or counts as infinite."""
+    """The measures of an exit record; None for the mean of one that is no number, or counts as
+    infinite.
+    """
     measures = record.get("measures")
     if not isinstance(measures, dict):
         return None
-    numbers = {name: mean for name, mean in measures.items() if type(mean) in (int, float) and abs(mean) <= LARGEST}
+    numbers = {
+        name: mean
+        for name, mean in measures.items()
+        if type(mean) in (int, float) and abs(mean) <= LARGEST
+    }
     return {str(name): numbers.get(name) for name in measures}
 
 
 def measure_names(record: str) -> Iterable[str]:
-    """The names of the measures of an exit record, as the ledger holds it; none of a damaged one."""
+    """The names of the measures of an exit record, as the ledger holds it; none of a damaged
+    one.
+    """
     with contextlib.suppress(ValueError):
         return _measures(parsed_object(record)) or ()
     return ()

@@ -1,4 +1,6 @@
-"""The tables of a ledger. Whoever changes them changes the version: a ledger of another version is refused."""
+"""The tables of a ledger. Whoever changes them changes the version: a ledger of another version is
+refused.
+"""
 
 SCHEMA_VERSION = 3
 

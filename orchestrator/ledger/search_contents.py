@@ -1,4 +1,6 @@
-"""What each kind of event of a search holds: checked when it is read, so that nothing is concluded from damage."""
+"""What each kind of event of a search holds: checked when it is read, so that nothing is concluded
+from damage.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,12 @@ TRIAL_OR_NONE = Entry(
     expected="the number of a trial, or null",
     may_be_missing=True,
 )
-NUMBER_OR_NONE = Entry(is_valid=lambda value: value is None or _is_number(value), expected="a number, or null")
-NUMBERS_OR_NONE = Entry(is_valid=lambda value: value is None or _are_numbers(value), expected="numbers, or null")
+NUMBER_OR_NONE = Entry(
+    is_valid=lambda value: value is None or _is_number(value), expected="a number, or null"
+)
+NUMBERS_OR_NONE = Entry(
+    is_valid=lambda value: value is None or _are_numbers(value), expected="numbers, or null"
+)
 NAMES = Entry(is_valid=_are_names, expected="job ids")
 OUTCOME = {"values": NUMBERS_OR_NONE, "measures": NUMBERS_OR_NONE, "env_steps": WHOLE}
 CONTENTS: Mapping[str, Mapping[str, Entry]] = {
@@ -64,7 +70,8 @@ CONTENTS: Mapping[str, Mapping[str, Entry]] = {
     "told": OUTCOME,
     "ended": {},
 }
-"""By kind, of events whose trial has a number: all but the first two and the last. Other keys are left alone."""
+"""By kind, of events whose trial has a number: all but the first two and the last. Other keys are
+left alone."""
 WITHOUT_TRIAL = ("began", "asked", "ended")
 
 

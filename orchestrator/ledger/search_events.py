@@ -1,4 +1,5 @@
-"""What a search has done, in the order in which it happened: from these rows it is rebuilt after any interruption.
+"""What a search has done, in the order in which it happened: from these rows it is rebuilt after
+any interruption.
 
 The table is there only in ledgers of searches. Its writer is the searcher, a process of its own.
 """
@@ -33,19 +34,21 @@ DAMAGE_ADVICE = (
 MOST_MARKS = 500
 """Values of one statement; SQLite limits their number."""
 
-Kind: TypeAlias = Literal["began", "asked", "reached", "promoted", "over", "retried", "told", "ended"]
-"""``began``: a session of the search, with the number of jobs at once. ``asked``: a trial was made, with its point.
-``reached``: all of its jobs are paused at a rung. ``promoted``: it goes on to a later rung. ``over``: its jobs have
-ended, with its values. ``retried``: it had failed, and is trained again. ``told``: the sampler was told this outcome
-of it. ``ended``: the search is over."""
+Kind: TypeAlias = Literal[
+    "began", "asked", "reached", "promoted", "over", "retried", "told", "ended"
+]
+"""``began``: a session of the search, with the number of jobs at once. ``asked``: a trial was made,
+with its point. ``reached``: all of its jobs are paused at a rung. ``promoted``: it goes on to a
+later rung. ``over``: its jobs have ended, with its values. ``retried``: it had failed, and is
+trained again. ``told``: the sampler was told this outcome of it. ``ended``: the search is over."""
 
 KINDS = get_args(Kind)
 LATEST = 1e11
 """No event happens later; seconds since the epoch."""
 
 Standing: TypeAlias = Literal["none", "underway", "over"]
-"""Of the search of a run directory: none, one that may still make jobs or promote them, or one that has come to its end
-and leaves those paused that wait at rungs."""
+"""Of the search of a run directory: none, one that may still make jobs or promote them, or one that
+has come to its end and leaves those paused that wait at rungs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,20 +64,28 @@ class SearchEvent:
 
 def is_search(ledger: Ledger) -> bool:
     """Whether a search has ever begun in this run directory."""
-    return bool(ledger.select("SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'search'")[0][0])
+    return bool(
+        ledger.select(
+            "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'search'"
+        )[0][0]
+    )
 
 
 def standing(ledger: Ledger) -> Standing:
     if not is_search(ledger):
         return "none"
-    last = "SELECT kind, content FROM search WHERE kind IN ('began', 'ended') ORDER BY id DESC LIMIT 1"
+    last = (
+        "SELECT kind, content FROM search WHERE kind IN ('began', 'ended') ORDER BY id DESC LIMIT 1"
+    )
     for kind, content in ledger.select(last):
         return "underway" if kind == "began" else "none" if WITHDRAWN in str(content) else "over"
     return "none"
 
 
 def withdraw(ledger: Ledger) -> None:
-    """Enter, into the open transaction of ``ledger``, that the job file declares no search any more."""
+    """Enter, into the open transaction of ``ledger``, that the job file declares no search any
+    more.
+    """
     if standing(ledger) != "none":
         add(ledger, [SearchEvent(kind="ended", content={WITHDRAWN: True})])
 
@@ -86,15 +97,21 @@ def at_rungs(ledger: Ledger) -> int:
 
 
 def goals(ledger: Ledger) -> dict[str, int]:
-    """env_steps at which jobs of a search pause at a rung, by ``job_id``: of those that run or are queued."""
+    """env_steps at which jobs of a search pause at a rung, by ``job_id``: of those that run or are
+    queued.
+    """
     if standing(ledger) != "underway":
         return {}
     sql = f"SELECT job_id, {PAUSE_AT} AS at FROM declared JOIN jobs USING (job_id)"  # noqa: S608
-    return dict(map(tuple, ledger.select(f"{sql} WHERE state IN ('PENDING', 'RUNNING') AND at IS NOT NULL")))
+    return dict(
+        map(tuple, ledger.select(f"{sql} WHERE state IN ('PENDING', 'RUNNING') AND at IS NOT NULL"))
+    )
 
 
 def pauses(ledger: Ledger) -> dict[str, int | None]:
-    """env_steps up to which jobs are trained before they are compared, by ``job_id``; None: they train to their end."""
+    """env_steps up to which jobs are trained before they are compared, by ``job_id``; None: they
+    train to their end.
+    """
     return dict(map(tuple, ledger.select(f"SELECT job_id, {PAUSE_AT} FROM declared")))  # noqa: S608
 
 
@@ -105,7 +122,9 @@ def events(ledger: Ledger, *, after: int = 0) -> list[SearchEvent]:
     """
     if not is_search(ledger):
         return []
-    found = ledger.select("SELECT id, at, kind, trial, content FROM search WHERE id > ? ORDER BY id", (after,))
+    found = ledger.select(
+        "SELECT id, at, kind, trial, content FROM search WHERE id > ? ORDER BY id", (after,)
+    )
     contents = _contents(ledger.path, found)
     return [_event(ledger.path, row, content) for row, content in zip(found, contents, strict=True)]
 
@@ -113,7 +132,9 @@ def events(ledger: Ledger, *, after: int = 0) -> list[SearchEvent]:
 def _contents(path: Path, rows: Sequence[Any]) -> Sequence[Any]:
     """What the texts of the rows hold."""
     try:
-        contents = parsed_json(f"[{','.join(row['content'] for row in rows)}]")  # much faster than one by one
+        contents = parsed_json(
+            f"[{','.join(row['content'] for row in rows)}]"
+        )  # much faster than one by one
         if len(contents) == len(rows):
             return contents  # type: ignore[no-any-return]
     except (ValueError, TypeError):
@@ -131,7 +152,9 @@ def _content(path: Path, row: Any) -> Any:
 def damaged(path: Path, event_id: int, kind: str, why: str) -> LedgerDamagedError:
     """The error that says what is wrong with one event."""
     where = f"{path}: the ledger is damaged: row {event_id} of its table search ({kind!s:.20})"
-    return LedgerDamagedError(f"{where}: {why}. Jobs and their results are as they were. {DAMAGE_ADVICE}")
+    return LedgerDamagedError(
+        f"{where}: {why}. Jobs and their results are as they were. {DAMAGE_ADVICE}"
+    )
 
 
 class Figures(NamedTuple):
@@ -190,7 +213,8 @@ def spent(ledger: Ledger) -> Spent | None:
         f"SELECT count(*), coalesce(sum({repeats}), 0) FROM search WHERE kind = 'asked'"  # noqa: S608
     )[0]
     pauses = "SELECT kind, max(0.0, at - lag(at) OVER (ORDER BY id)) AS since FROM search"
-    elapsed_s = ledger.select(f"SELECT coalesce(sum(since), 0.0) FROM ({pauses}) WHERE kind != 'began'")[0][0]  # noqa: S608
+    elapsed = f"SELECT coalesce(sum(since), 0.0) FROM ({pauses}) WHERE kind != 'began'"  # noqa: S608
+    elapsed_s = ledger.select(elapsed)[0][0]
     return Spent(trials - repeated, repeated, env_steps(ledger), elapsed_s)
 
 
@@ -206,7 +230,9 @@ def requested(ledger: Ledger, verb: Literal["retry", "cancel"]) -> set[str]:
 
 def has_value(ledger: Ledger) -> bool:
     """Whether a trial of the search has come to its end with a value for each objective."""
-    sql = f"SELECT id FROM search WHERE kind = 'over' AND {_in_content('values')} IS NOT NULL LIMIT 1"  # noqa: S608
+    sql = (
+        f"SELECT id FROM search WHERE kind = 'over' AND {_in_content('values')} IS NOT NULL LIMIT 1"  # noqa: S608
+    )
     return bool(ledger.select(sql))
 
 
@@ -222,9 +248,13 @@ def version(ledger: Ledger) -> int:
 
 def _event(path: Path, row: Any, content: Any) -> SearchEvent:
     if row["kind"] not in KINDS:
-        raise LedgerError(f"{path}: the search of a newer program ({row['kind']}); use the program that made it")
+        raise LedgerError(
+            f"{path}: the search of a newer program ({row['kind']}); use the program that made it"
+        )
     is_moment = isinstance(row["at"], float) and 0.0 <= row["at"] < LATEST
-    if problem := problem_of(row["kind"], row["trial"], content) or ("" if is_moment else "at: expected a time"):
+    if problem := problem_of(row["kind"], row["trial"], content) or (
+        "" if is_moment else "at: expected a time"
+    ):
         raise damaged(path, row["id"], row["kind"], problem)
     trial = None if row["kind"] in WITHOUT_TRIAL else row["trial"]
     return SearchEvent(kind=row["kind"], trial=trial, content=content, at=row["at"], id=row["id"])

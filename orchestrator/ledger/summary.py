@@ -1,4 +1,6 @@
-"""``summary.json`` and ``summary.csv``: one row per job, made from the ledger; both files appear whole."""
+"""``summary.json`` and ``summary.csv``: one row per job, made from the ledger; both files appear
+whole.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from orchestrator.ledger.rows import SummaryRow, checked
 
 FORMULA_SIGNS = ("=", "+", "-", "@")
 NOT_IN_TABLE = ("traceback", "measures", "waits_for")
-"""Keys of ``summary.json`` without a column: tools read a table line by line; each measure has its own column."""
+"""Keys of ``summary.json`` without a column: tools read a table line by line; each measure has its
+own column."""
 TIMES = {"started": "started_at", "ended": "ended_at"}
 """Columns with a time in ISO 8601 → the keys with the same time in seconds since the epoch."""
 MOST_MEASURES = 100
@@ -33,11 +36,14 @@ MOST_MEASURES = 100
 
 @dataclass(slots=True, kw_only=True)
 class SummaryFiles:
-    """Writes both files again and again. It keeps the content of pages of which no job has moved or runs."""
+    """Writes both files again and again. It keeps the content of pages of which no job has moved or
+    runs.
+    """
 
     paths: RunPaths
     moved: set[str] = field(default_factory=set)
-    """Jobs that have come to another state since :meth:`writing` began; whoever moves them adds them."""
+    """Jobs that have come to another state since :meth:`writing` began; whoever moves them adds
+    them."""
     _columns: Sequence[str] = field(default=(), init=False)
     _kept: dict[int, Sequence[bytes]] = field(default_factory=dict, init=False)
     """Compressed content of both files, by the hash of the names of the jobs of a page."""
@@ -67,7 +73,10 @@ class SummaryFiles:
                     contents = [zlib.decompress(content) for content in kept[page]]
                 else:
                     rows = read_rows()
-                    contents = [",\n".join(map(_line, rows)).encode(), _csv(_cells(row, columns) for row in rows)]
+                    contents = [
+                        ",\n".join(map(_line, rows)).encode(),
+                        _csv(_cells(row, columns) for row in rows),
+                    ]
                     # Nothing but a move changes the rows of such jobs.
                     if all(row["state"] != "RUNNING" and row["waits_for"] is None for row in rows):
                         self._kept[page] = [zlib.compress(content, 1) for content in contents]
@@ -89,7 +98,10 @@ def read(paths: RunPaths) -> tuple[list[SummaryRow], float | None]:
     """
     try:
         with open_regular(paths.summary_json) as file:
-            rows, written = parsed_json(read_up_to(file, LARGEST_BYTES)), os.fstat(file.fileno()).st_mtime
+            rows, written = (
+                parsed_json(read_up_to(file, LARGEST_BYTES)),
+                os.fstat(file.fileno()).st_mtime,
+            )
     except FileNotFoundError:
         return [], None
     except (OSError, ValueError) as error:
@@ -113,7 +125,9 @@ def _line(row: Mapping[str, object]) -> str:
 
 
 def _columns(varied: Collection[str], measure_names: Collection[str]) -> list[str]:
-    """Names of the columns: later versions of this program add new ones after those that there were."""
+    """Names of the columns: later versions of this program add new ones after those that there
+    were.
+    """
     names = dict.fromkeys([*SummaryRow.__annotations__, *varied])
     own = [*(name for name in names if name not in NOT_IN_TABLE), *TIMES]
     return own + [name for name in measure_names if name not in own][:MOST_MEASURES]
@@ -126,7 +140,9 @@ def _cells(row: SummaryRow, columns: Iterable[str]) -> Iterator[object]:
 
 
 def _iso_time(seconds: float | None) -> str | None:
-    """``1732176972.5`` → ``2024-11-21T08:16:12+00:00``; None for None, and for what is no time of a calendar."""
+    """``1732176972.5`` → ``2024-11-21T08:16:12+00:00``; None for None, and for what is no time of a
+    calendar.
+    """
     if seconds is not None:
         with contextlib.suppress(OverflowError, OSError, ValueError):
             return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
@@ -134,7 +150,9 @@ def _iso_time(seconds: float | None) -> str | None:
 
 
 def _cell(value: object) -> object:
-    """Text in one line; one that a spreadsheet would take for a formula begins with an apostrophe."""
+    """Text in one line; one that a spreadsheet would take for a formula begins with an
+    apostrophe.
+    """
     if isinstance(value, list):
         value = " ".join(map(str, value))
     if not isinstance(value, str):
@@ -158,11 +176,13 @@ def _csv(lines: Iterable[Iterable[object]]) -> bytes:
 
 
 LEARNERS_SHOWN = 4
-"""Number of reasons against the fast learner that :func:`learner_summary` gives, and of jobs that it names for each."""
+"""Number of reasons against the fast learner that :func:`learner_summary` gives, and of jobs that
+it names for each."""
 
 
 def learner_summary(rows: Sequence[SummaryRow]) -> str:
-    """How many jobs each learner trains, and why some do not use the fast one; empty when no learner is known yet.
+    """How many jobs each learner trains, and why some do not use the fast one; empty when no
+    learner is known yet.
 
     ``fast × 11, sb3 × 1 (auto: its action space is a Discrete, …: cartpole-s0)``
     """
@@ -170,10 +190,14 @@ def learner_summary(rows: Sequence[SummaryRow]) -> str:
     for row in rows:
         if row["learner"] is not None:
             reason = "" if row["learner"] == "fast" else row["learner_reason"] or ""
-            jobs_by_reason.setdefault(row["learner"], {}).setdefault(reason, []).append(row["job_id"])
+            jobs_by_reason.setdefault(row["learner"], {}).setdefault(reason, []).append(
+                row["job_id"]
+            )
     all_alike = sum(map(len, jobs_by_reason.values())) == 1
     parts = []
-    for learner, groups in sorted(jobs_by_reason.items(), key=lambda item: -sum(map(len, item[1].values()))):
+    for learner, groups in sorted(
+        jobs_by_reason.items(), key=lambda item: -sum(map(len, item[1].values()))
+    ):
         reasons = [
             reason if all_alike else f"{reason}: {listed(jobs, LEARNERS_SHOWN)}"
             for reason, jobs in groups.items()
@@ -182,5 +206,7 @@ def learner_summary(rows: Sequence[SummaryRow]) -> str:
         text = "; ".join(reasons[:LEARNERS_SHOWN])
         if len(reasons) > LEARNERS_SHOWN:
             text += f"; and {len(reasons) - LEARNERS_SHOWN} more reasons"
-        parts.append(f"{learner} × {sum(map(len, groups.values()))}" + (f" ({text})" if text else ""))
+        parts.append(
+            f"{learner} × {sum(map(len, groups.values()))}" + (f" ({text})" if text else "")
+        )
     return ", ".join(parts)

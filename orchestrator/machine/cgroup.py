@@ -1,10 +1,13 @@
-"""Limits and counters of this process's control groups: CPU quota, memory, throttling, out-of-memory kills.
+"""Limits and counters of this process's control groups: CPU quota, memory, throttling,
+out-of-memory kills.
 
-Any ancestor may have a limit, in version 1 or 2 of the interface or in both (hybrid), so that every function here reads
-the group of this process and all visible ancestors. In a container those above the container's own are invisible.
+Any ancestor may have a limit, in version 1 or 2 of the interface or in both (hybrid), so that every
+function here reads the group of this process and all visible ancestors. In a container those above
+the container's own are invisible.
 
-Sources: kernel ``Documentation/admin-guide/cgroup-v2.rst``, ``cgroup-v1/memory.rst`` and ``scheduler/sched-bwc.rst``;
-``proc(5)`` for ``mountinfo`` and ``cgroup``. Every function takes the root of the file system, for tests.
+Sources: kernel ``Documentation/admin-guide/cgroup-v2.rst``, ``cgroup-v1/memory.rst`` and
+``scheduler/sched-bwc.rst``; ``proc(5)`` for ``mountinfo`` and ``cgroup``. Every function takes the
+root of the file system, for tests.
 """
 
 from __future__ import annotations
@@ -55,7 +58,9 @@ def _number(path: Path) -> int | None:
 
 
 def _keyed(path: Path) -> dict[str, int]:
-    """The numbers of a flat-keyed file (lines such as ``oom_kill 3``); empty when it cannot be read."""
+    """The numbers of a flat-keyed file (lines such as ``oom_kill 3``); empty when it cannot be
+    read.
+    """
     lines = (line.split() for line in (text_of(path) or "").splitlines())
     return {parts[0]: int(parts[1]) for parts in lines if len(parts) == 2 and parts[1].isdecimal()}
 
@@ -64,16 +69,28 @@ def _mounts(root: Path) -> Iterator[_Mount]:
     for line in (text_of(root / "proc/self/mountinfo") or "").splitlines():
         before, separator, after = line.partition(" - ")
         fields, kind = before.split(" "), after.split(" ")
-        if not separator or kind[0] not in ("cgroup", "cgroup2") or len(fields) < 5 or len(kind) < 3:
+        if (
+            not separator
+            or kind[0] not in ("cgroup", "cgroup2")
+            or len(fields) < 5
+            or len(kind) < 3
+        ):
             continue
         # Blanks and backslashes are octal escapes.
-        path, point = (re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field) for field in fields[3:5])
+        path, point = (
+            re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+            for field in fields[3:5]
+        )
         options = frozenset(kind[2].split(","))
-        yield _Mount(root=path, point=point, options=options, version=2 if kind[0] == "cgroup2" else 1)
+        yield _Mount(
+            root=path, point=point, options=options, version=2 if kind[0] == "cgroup2" else 1
+        )
 
 
 def _memberships(root: Path, controller: Controller) -> Iterator[tuple[Literal[1, 2], str]]:
-    """Versions of the hierarchies that may have ``controller``, and the path of this process in each."""
+    """Versions of the hierarchies that may have ``controller``, and the path of this process in
+    each.
+    """
     for line in (text_of(root / "proc/self/cgroup") or "").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -86,7 +103,8 @@ def _memberships(root: Path, controller: Controller) -> Iterator[tuple[Literal[1
 def _chain(root: Path, mount: _Mount, path: str) -> list[Path]:
     """The directories of the group and its ancestors up to the mount point, innermost first.
 
-    The innermost visible ancestor stands for a group that the mount does not show (cgroup namespace, removed group).
+    The innermost visible ancestor stands for a group that the mount does not show (cgroup
+    namespace, removed group).
     """
     top = root / mount.point.lstrip("/")
     within = mount.root.rstrip("/")
@@ -100,7 +118,9 @@ def _chain(root: Path, mount: _Mount, path: str) -> list[Path]:
 
 
 def groups(root: Path, controller: Controller) -> tuple[Cgroup, ...]:
-    """The group of this process and its ancestors, innermost first, in all hierarchies with ``controller``."""
+    """The group of this process and its ancestors, innermost first, in all hierarchies with
+    ``controller``.
+    """
     mounts = list(_mounts(root))
     visible_groups: list[Cgroup] = []
     for version, path in _memberships(root, controller):
@@ -120,7 +140,9 @@ def _least(values: Iterable[Number | None]) -> Number | None:
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """CPU seconds per second that this process may use, the least over all groups; None without a limit."""
+    """CPU seconds per second that this process may use, the least over all groups; None without a
+    limit.
+    """
     return _least(_quota(group) for group in groups(root, "cpu"))
 
 
@@ -130,7 +152,9 @@ def _quota(group: Cgroup) -> float | None:
         period = _number(group.directory / "cpu.cfs_period_us")
     else:
         words = (text_of(group.directory / "cpu.max") or "").split() or ["max"]
-        quota, period = ((int(word) if word.isdecimal() else None) for word in [*words, "100000"][:2])
+        quota, period = (
+            (int(word) if word.isdecimal() else None) for word in [*words, "100000"][:2]
+        )
     return quota / period if quota and period else None
 
 
@@ -141,29 +165,42 @@ def _memory_limit(group: Cgroup) -> int | None:
 
 
 def memory_limit(root: Path = ROOT) -> int | None:
-    """Bytes of memory that this process may use, the least over all groups; None without a limit."""
+    """Bytes of memory that this process may use, the least over all groups; None without a
+    limit.
+    """
     return _least(_memory_limit(group) for group in groups(root, "memory"))
 
 
 def memory_headroom(root: Path = ROOT) -> int | None:
-    """Bytes that can be allocated, inactive page cache included, before a group reaches its limit; None: no limit."""
+    """Bytes that can be allocated, inactive page cache included, before a group reaches its limit;
+    None: no limit.
+    """
     rooms = []
     for group in groups(root, "memory"):
         limit = _memory_limit(group)
         if limit is None:
             continue
         is_old = group.version == 1
-        usage = _number(group.directory / ("memory.usage_in_bytes" if is_old else "memory.current")) or 0
-        cache = _keyed(group.directory / "memory.stat").get("total_inactive_file" if is_old else "inactive_file", 0)
+        usage = (
+            _number(group.directory / ("memory.usage_in_bytes" if is_old else "memory.current"))
+            or 0
+        )
+        cache = _keyed(group.directory / "memory.stat").get(
+            "total_inactive_file" if is_old else "inactive_file", 0
+        )
         used = usage - cache
         rooms.append(max(0, limit - max(0, used)))
     return min(rooms, default=None)
 
 
 def oom_kills(root: Path = ROOT) -> int | None:
-    """Processes of this group, or else of the machine, that were killed because memory ran out; None: unknown."""
+    """Processes of this group, or else of the machine, that were killed because memory ran out;
+    None: unknown.
+    """
     for group in groups(root, "memory"):
-        counts = _keyed(group.directory / ("memory.oom_control" if group.version == 1 else "memory.events"))
+        counts = _keyed(
+            group.directory / ("memory.oom_control" if group.version == 1 else "memory.events")
+        )
         if "oom_kill" in counts:
             return counts["oom_kill"]
     return _keyed(root / "proc/vmstat").get("oom_kill")
@@ -172,17 +209,22 @@ def oom_kills(root: Path = ROOT) -> int | None:
 class ThrottleMeter:
     """Seconds for which quotas have kept this control group and its ancestors off the CPU.
 
-    The files are opened once; a reading takes a few microseconds. It is a sum over all groups (the kernel counts the
-    effect of a quota only in the group that has it) and over all CPUs, so that it may grow faster than wall time.
+    The files are opened once; a reading takes a few microseconds. It is a sum over all groups (the
+    kernel counts the effect of a quota only in the group that has it) and over all CPUs, so that it
+    may grow faster than wall time.
     """
 
     def __init__(self, root: Path = ROOT) -> None:
         self._sources: list[tuple[int, bytes, float]] = []
         for group in groups(root, "cpu"):
-            key, unit_s = ("throttled_time", 1e-9) if group.version == 1 else ("throttled_usec", 1e-6)
+            key, unit_s = (
+                ("throttled_time", 1e-9) if group.version == 1 else ("throttled_usec", 1e-6)
+            )
             path = group.directory / "cpu.stat"
             if key in _keyed(path):
-                self._sources.append((os.open(path, os.O_RDONLY | os.O_CLOEXEC), key.encode(), unit_s))
+                self._sources.append(
+                    (os.open(path, os.O_RDONLY | os.O_CLOEXEC), key.encode(), unit_s)
+                )
 
     def read(self) -> float | None:
         """Seconds so far; None when the kernel does not report it."""

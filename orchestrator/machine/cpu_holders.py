@@ -1,9 +1,11 @@
-"""Who holds which CPUs of this machine: experiments of all users say so in files that all of them can read.
+"""Who holds which CPUs of this machine: experiments of all users say so in files that all of them
+can read.
 
-Below a fixed folder, whatever ``TMPDIR`` is, each user has a directory, and each holder (a supervisor, a node agent, a
-pilot) a file in it with its name and its CPUs. The holder keeps the file locked, and the kernel releases the lock when
-the holder ends in any way: a file without a lock is one that was left behind. Others only try the lock, and never wait
-for it. Whoever cannot take part, because the folder cannot be made or trusted, works without.
+Below a fixed folder, whatever ``TMPDIR`` is, each user has a directory, and each holder (a
+supervisor, a node agent, a pilot) a file in it with its name and its CPUs. The holder keeps the
+file locked, and the kernel releases the lock when the holder ends in any way: a file without a lock
+is one that was left behind. Others only try the lock, and never wait for it. Whoever cannot take
+part, because the folder cannot be made or trusted, works without.
 """
 
 from __future__ import annotations
@@ -45,9 +47,11 @@ LONGEST_NAME = 200
 LOOKS = 3
 """How often a file is opened again that its holder replaces meanwhile."""
 TURN_S = 0.1
-"""Longest wait for another holder of this user that is choosing CPUs, which it does within milliseconds."""
+"""Longest wait for another holder of this user that is choosing CPUs, which it does within
+milliseconds."""
 TOUCH_S = 3600.0
-"""How often the file of a holder is touched: systems remove old files from their temporary directory."""
+"""How often the file of a holder is touched: systems remove old files from their temporary
+directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +89,9 @@ def problem(folder: Path | None = None) -> str | None:
         with _opened_folder(folder) as shared:
             status = os.fstat(shared)
             if stat.S_IMODE(status.st_mode) != SHARED_MODE:
-                return f"{folder} is not a folder in which every user may make a directory (mode 1777)"
+                return (
+                    f"{folder} is not a folder in which every user may make a directory (mode 1777)"
+                )
             with contextlib.suppress(FileExistsError):
                 os.mkdir(own.name, dir_fd=shared)
                 os.chmod(own.name, 0o755, dir_fd=shared)  # noqa: S103 - others read it
@@ -111,12 +117,15 @@ class CpuHolders:
         self._experiment, self._run_dir = experiment, run_dir
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._locked: contextlib.ExitStack | None = None
-        """Closes the locked file, which forked processes do not have: their lock would outlive this process."""
+        """Closes the locked file, which forked processes do not have: their lock would outlive this
+        process."""
         self._touch_at = 0.0
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """No other holder of this user chooses CPUs during the block, unless one takes longer than it should."""
+        """No other holder of this user chooses CPUs during the block, unless one takes longer than
+        it should.
+        """
         descriptor = self._locked_turn()
         try:
             yield
@@ -138,7 +147,9 @@ class CpuHolders:
         return tuple(sorted(found, key=lambda holder: (holder.uid, holder.pid)))
 
     def publish(self, cpus: Mapping[int, int]) -> None:
-        """Say which CPUs this process holds, with the number of its jobs on each; nobody sees it while it has none."""
+        """Say which CPUs this process holds, with the number of its jobs on each; nobody sees it
+        while it has none.
+        """
         if self._folder is None:
             return
         if not cpus:
@@ -150,7 +161,9 @@ class CpuHolders:
             "pid": os.getpid(),
             "cpus": {str(cpu): number for cpu, number in cpus.items()},
         }
-        with contextlib.suppress(OSError):  # such as a full disk: others do not see this one, or see what it held
+        with contextlib.suppress(
+            OSError
+        ):  # such as a full disk: others do not see this one, or see what it held
             self._replace(json.dumps(content).encode())
 
     def keep(self) -> None:
@@ -173,9 +186,14 @@ class CpuHolders:
     def _own_directory(self) -> Iterator[int]:
         """:raises OSError: it cannot be used, or belongs to somebody else now."""
         assert self._folder is not None
-        with _opened_folder(self._folder) as shared, _opened_folder(str(os.getuid()), shared) as directory:
+        with (
+            _opened_folder(self._folder) as shared,
+            _opened_folder(str(os.getuid()), shared) as directory,
+        ):
             if not is_own(os.fstat(directory), os.getuid()):
-                raise PermissionError(errno.EACCES, "not a directory of this user alone", str(self._folder))
+                raise PermissionError(
+                    errno.EACCES, "not a directory of this user alone", str(self._folder)
+                )
             yield directory
 
     def _replace(self, content: bytes) -> None:
@@ -241,7 +259,9 @@ class CpuHolders:
 
 
 def _make_shared(folder: Path) -> None:
-    """Make the folder of all users where it is missing. It has its mode from the first moment on."""
+    """Make the folder of all users where it is missing. It has its mode from the first moment
+    on.
+    """
     if folder.exists() or folder.is_symlink():
         return
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -254,8 +274,12 @@ def _make_shared(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _opened_folder(name: Path | str, within: int | None = None) -> Iterator[int]:
-    """A descriptor of a folder that is no link: what is behind the name may be exchanged by others at any moment."""
-    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+    """A descriptor of a folder that is no link: what is behind the name may be exchanged by others
+    at any moment.
+    """
+    descriptor = os.open(
+        name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within
+    )
     try:
         yield descriptor
     finally:
@@ -263,11 +287,17 @@ def _opened_folder(name: Path | str, within: int | None = None) -> Iterator[int]
 
 
 def _look(directory: int, name: str, uid: int) -> Holder | None:
-    """The holder that keeps the file locked; None where it has ended, or where this is no file of a holder."""
+    """The holder that keeps the file locked; None where it has ended, or where this is no file of a
+    holder.
+    """
     for _ in range(LOOKS):
         with contextlib.suppress(OSError), _opened_file(directory, name) as descriptor:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != uid or status.st_size > MOST_BYTES:
+            if (
+                not stat.S_ISREG(status.st_mode)
+                or status.st_uid != uid
+                or status.st_size > MOST_BYTES
+            ):
                 return None
             if _is_locked(descriptor):
                 return _parsed(os.read(descriptor, MOST_BYTES), uid)
@@ -308,7 +338,9 @@ def _parsed(content: bytes, uid: int) -> Holder | None:
     try:
         values: Any = json.loads(content)
         cpus = {int(cpu): int(number) for cpu, number in values["cpus"].items()}
-        if not all(0 <= cpu <= MOST_CPU and 1 <= number <= MOST_JOBS for cpu, number in cpus.items()):
+        if not all(
+            0 <= cpu <= MOST_CPU and 1 <= number <= MOST_JOBS for cpu, number in cpus.items()
+        ):
             return None
         return Holder(
             user=user_name(uid),

@@ -1,11 +1,13 @@
-"""Who keeps which CPUs busy now: other programs, as far as this process sees them, and what it sees no owner of.
+"""Who keeps which CPUs busy now: other programs, as far as this process sees them, and what it sees
+no owner of.
 
-:class:`LoadSampler` looks at ``/proc/stat`` and at ``/proc/PID/stat`` of every process (``proc(5)``) twice, some time
-apart. Where other users' processes are hidden (``hidepid``, a container), their time is in ``/proc/stat`` alone, and
-known for each CPU. Where that has no rows either, nobody is seen.
+:class:`LoadSampler` looks at ``/proc/stat`` and at ``/proc/PID/stat`` of every process
+(``proc(5)``) twice, some time apart. Where other users' processes are hidden (``hidepid``, a
+container), their time is in ``/proc/stat`` alone, and known for each CPU. Where that has no rows
+either, nobody is seen.
 
-A program counts on the CPU where it ran last: that is the one to which it is bound, if it is bound to one. One that may
-run on others, too, goes on there if its CPU is taken.
+A program counts on the CPU where it ran last: that is the one to which it is bound, if it is bound
+to one. One that may run on others, too, goes on there if its CPU is taken.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from orchestrator.core.procfs import PROC, TICKS_PER_S, ProcessStat, process_sta
 EVERY_S = 1.5
 """How often :meth:`LoadSampler.tick` samples. What it finds is the mean over this time."""
 MOST_SHARE = 0.005
-"""Sampling takes at most this share of the time: on a machine with many processes, it is done less often."""
+"""Sampling takes at most this share of the time: on a machine with many processes, it is done less
+often."""
 LEAST_S = 0.2
 """The shortest time to measure over: the kernel counts in hundredths of a second."""
 STALE_S = 6.0
@@ -30,7 +33,8 @@ STALE_S = 6.0
 BUSY = 0.2
 """CPU seconds per second from which a process counts, and from which time without an owner does."""
 STARVED = 0.02
-"""The same for a process that was found runnable each time: it gets so little because others compete with it."""
+"""The same for a process that was found runnable each time: it gets so little because others
+compete with it."""
 RUNNABLE = "R"
 KERNEL_THREAD = 0x00200000
 """``PF_KTHREAD``, among the flags of a process."""
@@ -74,7 +78,9 @@ class _Scan:
 
 
 class LoadSampler:
-    """Measures the load of other programs: not of this process, its descendants, and kernel threads."""
+    """Measures the load of other programs: not of this process, its descendants, and kernel
+    threads.
+    """
 
     def __init__(self, proc: Path = PROC, now: Callable[[], float] = time.monotonic) -> None:
         self._proc = proc
@@ -91,7 +97,9 @@ class LoadSampler:
             self._sample()
 
     def measure(self) -> CpuLoad:
-        """The load over the time between the last two samples; waits for them where they are missing or too old."""
+        """The load over the time between the last two samples; waits for them where they are
+        missing or too old.
+        """
         if self._latest is None or self._is_stale:
             if self._is_stale:
                 self._sample()
@@ -103,7 +111,9 @@ class LoadSampler:
 
     @property
     def measured_from(self) -> float:
-        """When the time began over which the load was measured last, on the clock that was given."""
+        """When the time began over which the load was measured last, on the clock that was
+        given.
+        """
         return self._earlier.at
 
     @property
@@ -134,7 +144,10 @@ class LoadSampler:
 
     def _load(self, before: _Scan, after: _Scan) -> CpuLoad:
         elapsed_s = max(after.at - before.at, 1e-3)
-        shares = {pid: _ticks_between(before, after, pid) / TICKS_PER_S / elapsed_s for pid in after.processes}
+        shares = {
+            pid: _ticks_between(before, after, pid) / TICKS_PER_S / elapsed_s
+            for pid in after.processes
+        }
         own = _family(os.getpid(), after.processes)
         busy = [
             self._busy_process(pid, share, before, after)
@@ -192,7 +205,9 @@ class LoadSampler:
 def _unexplained(
     before: _Scan, after: _Scan, shares: Mapping[int, float], elapsed_s: float, own_reaped: float
 ) -> dict[int, float]:
-    """Busy time that no visible process had, by CPU; empty where there is little of it altogether."""
+    """Busy time that no visible process had, by CPU; empty where there is little of it
+    altogether.
+    """
     busy = {
         cpu: (ticks - before.busy_ticks[cpu]) / TICKS_PER_S / elapsed_s
         for cpu, ticks in after.busy_ticks.items()
@@ -216,7 +231,9 @@ def _ticks_between(before: _Scan, after: _Scan, pid: int) -> int:
 def _wants_a_cpu(pid: int, before: _Scan, after: _Scan) -> bool:
     """Whether the process was found runnable both times, so that it probably is all the time."""
     earlier = before.processes.get(pid)
-    return after.processes[pid].state == RUNNABLE and earlier is not None and earlier.state == RUNNABLE
+    return (
+        after.processes[pid].state == RUNNABLE and earlier is not None and earlier.state == RUNNABLE
+    )
 
 
 def _family(pid: int, processes: Mapping[int, ProcessStat]) -> set[int]:
@@ -244,7 +261,9 @@ def _is_worker(pid: int, processes: Mapping[int, ProcessStat], proc: Path) -> bo
 
 
 def _busy_ticks(proc: Path) -> dict[int, int]:
-    """CPU → clock ticks since the boot in which it was not idle; empty where the kernel does not say."""
+    """CPU → clock ticks since the boot in which it was not idle; empty where the kernel does not
+    say.
+    """
     busy = {}
     for line in (text_of(proc / "stat") or "").splitlines():
         name, *values = line.split()

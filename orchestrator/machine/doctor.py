@@ -48,4 +48,9 @@ def examine() -> tuple[Finding, ...]:
 
 def to_json(findings: Sequence[Finding]) -> str:
     """A JSON array of ``{"level", "title", "detail", "cure"}``."""
-    return json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(
+            [dataclasses.asdict(finding) for finding in findings], indent=2, ensure_ascii=False
+        )
+        + "\n"
+    )

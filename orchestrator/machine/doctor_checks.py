@@ -1,6 +1,7 @@
 """The checks of ``doctor``: each looks at one property of the machine and yields findings.
 
-A warning is something that costs speed or makes jobs fail, and can be corrected; a note is worth knowing.
+A warning is something that costs speed or makes jobs fail, and can be corrected; a note is worth
+knowing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from orchestrator.machine.cpu_load import LoadSampler
 from orchestrator.machine.gpu import Gpu
 from orchestrator.machine.neighbours import program_name
 from orchestrator.machine.slots import SlotPool
-from orchestrator.machine.slurm_allocation import SLURM_PROGRAMS, cores_of, memory_of, seconds_left, task_of
+from orchestrator.machine.slurm_allocation import (
+    SLURM_PROGRAMS,
+    cores_of,
+    memory_of,
+    seconds_left,
+    task_of,
+)
 from orchestrator.machine.thread_census import CensusError, CensusTimeoutError, Stage, census
 from orchestrator.machine.topology import MIB, Machine, largest_job
 
@@ -61,7 +68,9 @@ def cores(machine: Machine) -> Iterator[Finding]:
     siblings = len(machine.cpus) - machine.physical_cores
     smt = "SMT on" if siblings else "no SMT"
     logical = f"{count(len(machine.cpus), 'logical CPU')} ({smt})"
-    text = f"{count(machine.physical_cores, 'physical core')}, {logical}, {count(nodes, 'NUMA node')}."
+    text = (
+        f"{count(machine.physical_cores, 'physical core')}, {logical}, {count(nodes, 'NUMA node')}."
+    )
     yield Finding("ok", "Cores", text)
     if siblings:
         text = f"{siblings} of {len(machine.cpus)} CPUs are second threads of cores; by default they stay idle."
@@ -82,10 +91,14 @@ def affinity(machine: Machine, online: Sequence[int]) -> Iterator[Finding]:
 def niceness(value: int) -> Iterator[Finding]:
     """:param value: the niceness of this process."""
     if value <= 0:
-        yield Finding("ok", "Niceness", f"{value}: jobs get as much CPU time as other programs, or more.")
+        yield Finding(
+            "ok", "Niceness", f"{value}: jobs get as much CPU time as other programs, or more."
+        )
         return
     text = f"this process has niceness {value}; a job started from here inherits it and gives way to other programs."
-    yield Finding("note", "Niceness", text, "for jobs that do not give way, start the command without nice")
+    yield Finding(
+        "note", "Niceness", text, "for jobs that do not give way, start the command without nice"
+    )
 
 
 def quota(machine: Machine, throttled: float | None) -> Iterator[Finding]:
@@ -108,13 +121,21 @@ def quota(machine: Machine, throttled: float | None) -> Iterator[Finding]:
 
 def governor(machine: Machine, root: Path) -> Iterator[Finding]:
     folders = [root / f"sys/devices/system/cpu/cpu{cpu.index}/cpufreq" for cpu in machine.cpus]
-    governors = {text.strip() for folder in folders if (text := text_of(folder / "scaling_governor"))}
+    governors = {
+        text.strip() for folder in folders if (text := text_of(folder / "scaling_governor"))
+    }
     driver = (text_of(folders[0] / "scaling_driver") or "").strip()
     if not governors:
-        yield Finding("ok", "CPU frequency", "the governor is not visible (usual in a virtual machine).")
-    elif "powersave" in governors and "pstate" not in driver:  # the pstate drivers' powersave does raise the clock
+        yield Finding(
+            "ok", "CPU frequency", "the governor is not visible (usual in a virtual machine)."
+        )
+    elif (
+        "powersave" in governors and "pstate" not in driver
+    ):  # the pstate drivers' powersave does raise the clock
         text = "the powersave governor keeps the CPUs at their lowest clock."
-        yield Finding("warning", "CPU frequency", text, "run cpupower frequency-set -g performance as root")
+        yield Finding(
+            "warning", "CPU frequency", text, "run cpupower frequency-set -g performance as root"
+        )
     else:
         text = f"governor {', '.join(sorted(governors))}{f' ({driver})' if driver else ''}."
         yield Finding("ok", "CPU frequency", text)
@@ -125,7 +146,9 @@ def load(machine: Machine) -> Iterator[Finding]:
     average = f"load average {os.getloadavg()[0]:.2f} over the last minute"
     if not hogs and os.getloadavg()[0] > len(machine.cpus):
         text = f"no single process keeps a CPU busy, but many share {count(len(machine.cpus), 'CPU')}: {average}."
-        yield Finding("note", "Other work", text, "wait for them, or expect trainings to take longer")
+        yield Finding(
+            "note", "Other work", text, "wait for them, or expect trainings to take longer"
+        )
         return
     if not hogs:
         yield Finding("ok", "Other work", f"no other process keeps a CPU busy; {average}.")
@@ -138,26 +161,36 @@ def load(machine: Machine) -> Iterator[Finding]:
         f" {names}{', …' if len(hogs) > 5 else ''}; {average}."
     )
     left = max(1, machine.capacity - round(total))
-    cure = "stop them" + (f", or leave room for them with --max-parallel {left}" if left < machine.capacity else "")
+    cure = "stop them" + (
+        f", or leave room for them with --max-parallel {left}" if left < machine.capacity else ""
+    )
     yield Finding("warning", "Other work", text, cure)
 
 
 def holders(folder: Path | None = None) -> Iterator[Finding]:
-    """:param folder: of the files in which runs say which CPUs they hold; None: the one that is used."""
+    """:param folder: of the files in which runs say which CPUs they hold; None: the one that is
+    used.
+    """
     folder = holders_folder() if folder is None else folder
     if (problem := cpu_holders.problem(folder)) is not None:
         text = (
-            f"runs on this machine cannot tell each other which CPUs they hold: {problem}. They see each other's load."
+            "runs on this machine cannot tell each other which CPUs they "
+            f"hold: {problem}. They see each other's load."
         )
         yield Finding(
-            "note", "Other runs", text, "remove what is named, or have its owner do so: the next run makes it"
+            "note",
+            "Other runs",
+            text,
+            "remove what is named, or have its owner do so: the next run makes it",
         )
         return
     others = CpuHolders(folder).others()
     if not others:
         yield Finding("ok", "Other runs", "none holds CPUs of this machine.")
         return
-    held = "; ".join(f"{other.name} ({other.run_dir}) has {cpu_text(other.cpus)}" for other in others[:MOST_RUNS])
+    held = "; ".join(
+        f"{other.name} ({other.run_dir}) has {cpu_text(other.cpus)}" for other in others[:MOST_RUNS]
+    )
     more = f"; {len(others) - MOST_RUNS} more" if len(others) > MOST_RUNS else ""
     cure = "--max-parallel idle runs as many jobs at once as there are idle cores"
     yield Finding("note", "Other runs", f"{held}{more}.", cure)
@@ -175,7 +208,9 @@ def memory(machine: Machine, available_mib: int, kills: int | None) -> Iterator[
         yield Finding("warning", "Memory", text, cure)
     if kills:
         text = f"so far the kernel has killed {count(kills, 'process', 'processes')} here because memory ran out."
-        yield Finding("note", "Out of memory", text, "lower max_parallel or n_envs, or raise the memory limit")
+        yield Finding(
+            "note", "Out of memory", text, "lower max_parallel or n_envs, or raise the memory limit"
+        )
 
 
 def swap() -> Iterator[Finding]:
@@ -206,7 +241,9 @@ def gpus(machine: Machine) -> Iterator[Finding]:
     torch = provenance.version("torch") or ""
     if machine.gpus and torch.endswith("+cpu"):
         text = f"torch {torch} is the CPU build, so that jobs with resources.gpus above 0 fail."
-        yield Finding("warning", "GPUs", text, "install a CUDA build of torch, or leave resources.gpus at 0")
+        yield Finding(
+            "warning", "GPUs", text, "install a CUDA build of torch, or leave resources.gpus at 0"
+        )
 
 
 def _gpu_text(gpu: Gpu) -> str:
@@ -216,14 +253,24 @@ def _gpu_text(gpu: Gpu) -> str:
     parts = math.ceil(DEFAULT_JOB_MEMORY_MIB / gpu.memory_mib * GPU_PARTS)
     fitting = min(GPU_PARTS // parts, gpu.free_mib // DEFAULT_JOB_MEMORY_MIB)
     text = f"{gpu.index}: {gpu.name}, {gpu.memory_mib} MiB ({gpu.free_mib} MiB free), room for {count(fitting, 'job')}"
-    return f"{text} of 2 GiB" + (f" (resources.gpus = {parts / GPU_PARTS:g})" if fitting > 1 else "")
+    return f"{text} of 2 GiB" + (
+        f" (resources.gpus = {parts / GPU_PARTS:g})" if fitting > 1 else ""
+    )
 
 
 def slurm(machine: Machine, environment: Mapping[str, str]) -> Iterator[Finding]:
     """What an allocation of Slurm gives, or whether one can be asked for from here."""
     if "SLURM_JOB_ID" not in environment:
-        missing = [name for name in SLURM_PROGRAMS if shutil.which(name, path=environment.get("PATH")) is None]
-        text = f"not here: {joined(missing)} not on PATH" if missing else f"{joined(SLURM_PROGRAMS)} are on PATH"
+        missing = [
+            name
+            for name in SLURM_PROGRAMS
+            if shutil.which(name, path=environment.get("PATH")) is None
+        ]
+        text = (
+            f"not here: {joined(missing)} not on PATH"
+            if missing
+            else f"{joined(SLURM_PROGRAMS)} are on PATH"
+        )
         yield Finding("ok", "Slurm", text + ("." if missing else ", for `run --executor slurm`."))
         return
     given, left_s = cores_of(machine, environment), seconds_left(environment)
@@ -233,7 +280,9 @@ def slurm(machine: Machine, environment: Mapping[str, str]) -> Iterator[Finding]
     yield Finding("ok", "Slurm", f"{text}, {count(len(machine.gpus), 'GPU')}, {left}.")
     if given < machine.capacity:
         text = f"Slurm gave {count(given, 'core')}, but lets processes use {machine.capacity}: others may have these."
-        yield Finding("warning", "Slurm", text, f"run with --max-parallel {given}, or with --executor slurm")
+        yield Finding(
+            "warning", "Slurm", text, f"run with --max-parallel {given}, or with --executor slurm"
+        )
 
 
 def rendering(environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -249,7 +298,9 @@ def rendering(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def thread_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
-    values = ", ".join(f"{name}={environment[name]}" for name in THREAD_VARIABLES if name in environment)
+    values = ", ".join(
+        f"{name}={environment[name]}" for name in THREAD_VARIABLES if name in environment
+    )
     text = f"{values or 'none'} set in the environment; every worker gets the threads of its job instead (default 1)."
     yield Finding("ok", "Thread variables", text)
     for name in BINDING_VARIABLES:
@@ -258,7 +309,9 @@ def thread_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding("warning", "Thread binding", text, f"unset {name}")
 
 
-def worker_threads(threads: int, environment: Mapping[str, str], *, is_busy: bool = False) -> Iterator[Finding]:
+def worker_threads(
+    threads: int, environment: Mapping[str, str], *, is_busy: bool = False
+) -> Iterator[Finding]:
     """:param is_busy: whether other programs use the CPUs."""
     try:
         yield threads_finding(threads, census(threads, environment))
@@ -281,7 +334,8 @@ def threads_finding(threads: int, stages: Sequence[Stage]) -> Finding:
         f" computing: {', '.join(parts)}. On the CPU, autograd computes backward in the thread that calls it."
         f" Counted in a child process; imports and one training step took {stages[-1].elapsed_s:.1f} s."
     )
-    # Each library may keep a pool of its own (OpenBLAS, torch's OpenMP, torch's pthreadpool), but they take turns.
+    # Each library may keep a pool of its own (OpenBLAS, torch's OpenMP, torch's pthreadpool), but
+    # they take turns.
     if stages[-1].n_threads > 1 + 3 * (threads - 1):
         cure = "a library ignores the number of threads: compare the package versions with the pinned ones"
         return Finding("warning", "Worker threads", text, cure)
@@ -289,10 +343,17 @@ def threads_finding(threads: int, stages: Sequence[Stage]) -> Finding:
 
 
 def versions() -> Iterator[Finding]:
-    versions = {name: version for name, version in provenance.versions().items() if name != provenance.OURS}
+    versions = {
+        name: version for name, version in provenance.versions().items() if name != provenance.OURS
+    }
     text = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     if missing := ", ".join(name for name, version in versions.items() if version is None):
-        yield Finding("warning", "Versions", f"{text}; missing: {missing}.", "pip install . in the project's folder")
+        yield Finding(
+            "warning",
+            "Versions",
+            f"{text}; missing: {missing}.",
+            "pip install . in the project's folder",
+        )
     else:
         yield Finding("ok", "Versions", f"{text}.")
 
@@ -302,4 +363,8 @@ def kernel(root: Path) -> Iterator[Finding]:
     if (root / "proc/self/schedstat").exists():
         yield Finding("ok", "Kernel", f"{name}; the time that threads wait for a CPU is measured.")
     else:
-        yield Finding("note", "Kernel", f"{name} has no schedstat: column run_delay_s of timings.csv stays empty.")
+        yield Finding(
+            "note",
+            "Kernel",
+            f"{name} has no schedstat: column run_delay_s of timings.csv stays empty.",
+        )

@@ -15,7 +15,8 @@ from orchestrator.core.job import GPU_PARTS
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     index: str
-    """Entry for ``CUDA_VISIBLE_DEVICES``: a UUID, or the name in the variable that this process was given."""
+    """Entry for ``CUDA_VISIBLE_DEVICES``: a UUID, or the name in the variable that this process was
+    given."""
     name: str
     memory_mib: int | None
     """All of its memory."""
@@ -24,7 +25,9 @@ class Gpu:
 
 
 class FreeGpus:
-    """What is free of each GPU, by its name, in parts of 1/10,000: sums of floats would not be exact."""
+    """What is free of each GPU, by its name, in parts of 1/10,000: sums of floats would not be
+    exact.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._free = dict.fromkeys(names, GPU_PARTS)
@@ -34,12 +37,16 @@ class FreeGpus:
         return len(self._free)
 
     def find(self, gpus: float) -> tuple[str, ...] | None:
-        """So many whole GPUs, or the fullest one with room for a share below 1; None while there is none.
+        """So many whole GPUs, or the fullest one with room for a share below 1; None while there is
+        none.
 
-        Ray chooses in the same way: GPUs that are not shared stay whole, for jobs that need a whole one.
+        Ray chooses in the same way: GPUs that are not shared stay whole, for jobs that need a whole
+        one.
         """
         parts, number = _parts(gpus), math.ceil(gpus)
-        fitting = sorted((name for name, free in self._free.items() if free >= parts), key=self._free.__getitem__)
+        fitting = sorted(
+            (name for name, free in self._free.items() if free >= parts), key=self._free.__getitem__
+        )
         return tuple(fitting[:number]) if len(fitting) >= number else None
 
     def change(self, names: Iterable[str], gpus: float, sign: int) -> None:
@@ -53,30 +60,53 @@ def _parts(gpus: float) -> int:
     return round(min(gpus, 1) * GPU_PARTS)
 
 
-GPU_QUERY = ("--query-gpu=index,uuid,name,memory.total,memory.free", "--format=csv,noheader,nounits")
+GPU_QUERY = (
+    "--query-gpu=index,uuid,name,memory.total,memory.free",
+    "--format=csv,noheader,nounits",
+)
 
 
-def detect_gpus(environment: Mapping[str, str] = os.environ, *, timeout_s: float = 5.0) -> tuple[Gpu, ...]:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` allows, under its names or else their UUIDs; none without nvidia-smi."""
+def detect_gpus(
+    environment: Mapping[str, str] = os.environ, *, timeout_s: float = 5.0
+) -> tuple[Gpu, ...]:
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` allows, under its names or else their UUIDs; none
+    without nvidia-smi.
+    """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     program = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if program is None or (visible is not None and not visible.strip()):
         return ()
     try:
         answer = subprocess.check_output(
-            [program, *GPU_QUERY], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True, timeout=timeout_s
+            [program, *GPU_QUERY],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=timeout_s,
         )
     except (OSError, subprocess.SubprocessError):
         return ()
-    rows = [row for line in answer.splitlines() if len(row := [field.strip() for field in line.split(",")]) == 5]
-    return tuple(_gpu(row[1], row) for row in rows) if visible is None else _named_gpus(visible, rows)
+    rows = [
+        row
+        for line in answer.splitlines()
+        if len(row := [field.strip() for field in line.split(",")]) == 5
+    ]
+    return (
+        tuple(_gpu(row[1], row) for row in rows) if visible is None else _named_gpus(visible, rows)
+    )
 
 
 def _named_gpus(visible: str, rows: Sequence[Sequence[str]]) -> tuple[Gpu, ...]:
-    """By CUDA's rule, the first entry that names no device hides itself and all entries after it."""
+    """By CUDA's rule, the first entry that names no device hides itself and all entries after
+    it.
+    """
     gpus: list[Gpu] = []
     for token in (part.strip() for part in visible.split(",")):
-        matches = [row for row in rows if token == row[0] or (token.startswith("GPU-") and row[1].startswith(token))]
+        matches = [
+            row
+            for row in rows
+            if token == row[0] or (token.startswith("GPU-") and row[1].startswith(token))
+        ]
         if matches:
             gpus.append(_gpu(token, matches[0]))
         elif token.startswith("MIG-"):

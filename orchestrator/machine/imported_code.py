@@ -1,4 +1,6 @@
-"""The user's own Python code that jobs import: the files of a folder, and a digest by which two copies are compared."""
+"""The user's own Python code that jobs import: the files of a folder, and a digest by which two
+copies are compared.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,17 @@ from orchestrator.machine.topology import MIB
 MOST_FILES = 2_000
 MOST_FOLDERS = 5_000
 MOST_MIB = 16
-"""There are three limits because every attempt reads the folder again, on every node that has one of that path."""
+"""There are three limits because every attempt reads the folder again, on every node that has one
+of that path."""
 
 Files: TypeAlias = Mapping[str, bytes]
 """Path below a folder → content."""
 
 
 def code_folder(spec: WorkerSpec) -> str | None:
-    """Where a job imports code from; None if it names no module. (An id without colon is an installed environment.)"""
+    """Where a job imports code from; None if it names no module. (An id without colon is an
+    installed environment.)
+    """
     return None if spec.env is not None and ":" not in spec.env else spec.search_path
 
 
@@ -37,8 +42,8 @@ def code_name(spec: WorkerSpec) -> str:
 def python_files(folder: Path) -> Files:
     """The Python files below ``folder``, following links; empty if there is no such folder.
 
-    Hidden and unreadable files are left out, and so is what is not the user's own code: ``__pycache__``, virtual
-    environments and run directories.
+    Hidden and unreadable files are left out, and so is what is not the user's own code:
+    ``__pycache__``, virtual environments and run directories.
 
     :raises UsageError: there are too many.
     :raises OSError: one cannot be read, although its permissions allow that.
@@ -48,7 +53,9 @@ def python_files(folder: Path) -> Files:
     for folders, (root, subfolders, names) in enumerate(os.walk(folder, followlinks=True), start=1):
         parent = Path(root)
         subfolders[:] = [name for name in subfolders if _may_contain_code(parent / name)]
-        for path in (parent / name for name in names if name.endswith(".py") and not name.startswith(".")):
+        for path in (
+            parent / name for name in names if name.endswith(".py") and not name.startswith(".")
+        ):
             if path.is_file() and os.access(path, os.R_OK):
                 size += path.stat().st_size
                 if size <= MOST_MIB * MIB:
@@ -77,7 +84,9 @@ def named_code(jobs: Iterable[Job]) -> dict[str, set[str]]:
 
 
 def digests(jobs: Iterable[Job]) -> dict[str, str]:
-    """Each folder that ``jobs`` import code from, with the digest of its code; not those that are too large."""
+    """Each folder that ``jobs`` import code from, with the digest of its code; not those that are
+    too large.
+    """
     found = {}
     for folder in sorted(named_code(jobs)):
         with contextlib.suppress(UsageError, OSError):
@@ -89,7 +98,9 @@ def digests(jobs: Iterable[Job]) -> dict[str, str]:
 def _may_contain_code(folder: Path) -> bool:
     if folder.name.startswith(".") or folder.name == "__pycache__":
         return False
-    if folder.is_symlink() and folder.resolve() in map(Path.resolve, folder.parents):  # an endless loop
+    if folder.is_symlink() and folder.resolve() in map(
+        Path.resolve, folder.parents
+    ):  # an endless loop
         return False
     markers = (folder / "pyvenv.cfg", folder / "conda-meta", RunPaths(folder).ledger)
     return not any(marker.exists() for marker in markers)

@@ -1,4 +1,6 @@
-"""Who else uses the CPUs of this machine: other runs, by what they say, and other programs, by what they do."""
+"""Who else uses the CPUs of this machine: other runs, by what they say, and other programs, by what
+they do.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,16 @@ class Neighbours:
     """Other users of the CPUs, for one pool of slots, which tells them what it holds."""
 
     def __init__(
-        self, holders: CpuHolders | None = None, load: LoadSampler | None = None, *, starts_workers: bool = True
+        self,
+        holders: CpuHolders | None = None,
+        load: LoadSampler | None = None,
+        *,
+        starts_workers: bool = True,
     ) -> None:
         """:param holders: None: neither sees other runs nor is seen by them.
         :param load: None: other programs are not looked at.
-        :param starts_workers: whether the workers on own CPUs descend from this process, as other programs do not.
+        :param starts_workers: whether the workers on own CPUs descend from this process, as other
+            programs do not.
         """
         self._starts_workers = starts_workers
         self._holders = CpuHolders(None) if holders is None else holders
@@ -32,7 +39,9 @@ class Neighbours:
         """Tells other runs which CPUs this one holds."""
 
     @classmethod
-    def of_this_machine(cls, *, experiment: str = "", run_dir: str = "", starts_workers: bool = True) -> Neighbours:
+    def of_this_machine(
+        cls, *, experiment: str = "", run_dir: str = "", starts_workers: bool = True
+    ) -> Neighbours:
         """Everybody who can be seen here.
 
         :param experiment: for others, the name of what holds the CPUs.
@@ -41,13 +50,17 @@ class Neighbours:
         return cls(holders, LoadSampler(), starts_workers=starts_workers)
 
     def refresh(self) -> None:
-        """Measure the load of other programs, where the last measurement is old; that takes a moment."""
+        """Measure the load of other programs, where the last measurement is old; that takes a
+        moment.
+        """
         if self._load is not None:
             self._load.measure()
 
     @property
     def measured_from(self) -> float:
-        """Since when the load of :meth:`look` counts, as :func:`time.monotonic`; infinite where none is measured."""
+        """Since when the load of :meth:`look` counts, as :func:`time.monotonic`; infinite where
+        none is measured.
+        """
         return math.inf if self._load is None else self._load.measured_from
 
     @contextlib.contextmanager
@@ -66,7 +79,9 @@ class Neighbours:
         competitors = [_run(run) for run in runs]
         held_by_runs = {cpu for run in runs for cpu in run.cpus}
         if unsaid := set(in_use_elsewhere) - held_by_runs:
-            competitors.append(Competitor(name="other jobs", demand=dict.fromkeys(unsaid, 1.0), is_own_user=True))
+            competitors.append(
+                Competitor(name="other jobs", demand=dict.fromkeys(unsaid, 1.0), is_own_user=True)
+            )
         held = {*unsaid, *held_by_runs, *(() if self._starts_workers else own)}
         if self._load is not None:
             competitors += self._programs(held)
@@ -109,4 +124,6 @@ def program_name(process: BusyProcess) -> str:
 
 def _run(holder: Holder) -> Competitor:
     demand = {cpu: float(number) for cpu, number in holder.cpus.items()}
-    return Competitor(name=holder.name, demand=demand, is_run=True, is_own_user=holder.uid == os.getuid())
+    return Competitor(
+        name=holder.name, demand=demand, is_run=True, is_own_user=holder.uid == os.getuid()
+    )

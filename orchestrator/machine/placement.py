@@ -1,4 +1,6 @@
-"""Which CPUs a job is given: those that the fewest others compete for. Decisions from a snapshot, without I/O."""
+"""Which CPUs a job is given: those that the fewest others compete for. Decisions from a snapshot,
+without I/O.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from dataclasses import dataclass, field
 from orchestrator.machine.topology import Cpu
 
 STEP = 0.5
-"""Competition is counted in halves: smaller differences say nothing, and must not outweigh the order of preference."""
+"""Competition is counted in halves: smaller differences say nothing, and must not outweigh the
+order of preference."""
 
 
 ONE = round(1 / STEP)
@@ -38,12 +41,16 @@ class CpuUse:
     competitors: Sequence[Competitor] = ()
 
     def competition(self) -> Counter[int]:
-        """CPU → competition by others, in multiples of :data:`STEP`, of which one whole is a job or busy thread."""
+        """CPU → competition by others, in multiples of :data:`STEP`, of which one whole is a job or
+        busy thread.
+        """
         demand: dict[int, float] = {}
         for competitor in self.competitors:
             for cpu, wanted in competitor.demand.items():
                 demand[cpu] = demand.get(cpu, 0.0) + wanted
-        return Counter({cpu: steps for cpu, wanted in demand.items() if (steps := round(wanted / STEP))})
+        return Counter(
+            {cpu: steps for cpu, wanted in demand.items() if (steps := round(wanted / STEP))}
+        )
 
     def total(self) -> Counter[int]:
         """As :meth:`competition`, own jobs included."""
@@ -63,7 +70,9 @@ class CpuUse:
 
     def jobs_of_runs(self, cpus: Iterable[int]) -> float:
         """How many jobs other runs have on ``cpus``."""
-        return sum(other.demand.get(cpu, 0.0) for other in self.competitors if other.is_run for cpu in cpus)
+        return sum(
+            other.demand.get(cpu, 0.0) for other in self.competitors if other.is_run for cpu in cpus
+        )
 
     def names_on(self, cpus: Iterable[int]) -> tuple[str, ...]:
         """The competitors on ``cpus``, the strongest first."""
@@ -89,22 +98,30 @@ class _Choice:
     cpus: tuple[int, ...]
 
 
-def choose(cores: int, free: Sequence[Cpu], machine: Sequence[Cpu], use: CpuUse) -> tuple[int, ...] | None:
-    """``cores`` of the CPUs ``free``, those with the least competition; None where they are too few.
+def choose(
+    cores: int, free: Sequence[Cpu], machine: Sequence[Cpu], use: CpuUse
+) -> tuple[int, ...] | None:
+    """``cores`` of the CPUs ``free``, those with the least competition; None where they are too
+    few.
 
-    Among equals, idle cores come before siblings of busy ones, and then the order of ``free`` decides. Several CPUs
-    come from one NUMA node if that does not mean more competition, and are otherwise sorted by node.
+    Among equals, idle cores come before siblings of busy ones, and then the order of ``free``
+    decides. Several CPUs come from one NUMA node if that does not mean more competition, and are
+    otherwise sorted by node.
 
     :param machine: all usable CPUs, in order of preference.
     """
     nodes = sorted({cpu.numa_node for cpu in free}) if cores > 1 else []
     parts = [free, *([cpu for cpu in free if cpu.numa_node == node] for node in nodes)]
     total = use.total()
-    choices = [_least_competition(cores, part, machine, total) for part in parts if len(part) >= cores]
+    choices = [
+        _least_competition(cores, part, machine, total) for part in parts if len(part) >= cores
+    ]
     return min(choices).cpus if choices else None
 
 
-def _least_competition(cores: int, free: Sequence[Cpu], machine: Sequence[Cpu], total: Mapping[int, int]) -> _Choice:
+def _least_competition(
+    cores: int, free: Sequence[Cpu], machine: Sequence[Cpu], total: Mapping[int, int]
+) -> _Choice:
     on_core: Counter[int] = Counter()
     for cpu in machine:
         on_core[cpu.core] += total.get(cpu.index, 0)

@@ -1,4 +1,6 @@
-"""Identity of a process: its pid together with its start time, which also says at which boot of which machine."""
+"""Identity of a process: its pid together with its start time, which also says at which boot of
+which machine.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,17 @@ _FRACTIONS = 2**20
 def process_start(pid: int) -> float | None:
     """When ``pid`` started; None where there is no such process. A zombie still is one.
 
-    Whole clock ticks since the boot, plus a fraction made from the kernel's id of this boot: after a reboot, or on
-    another machine that sees the same files, no process has the same pid and start.
+    Whole clock ticks since the boot, plus a fraction made from the kernel's id of this boot: after
+    a reboot, or on another machine that sees the same files, no process has the same pid and start.
     """
     stat = process_stat(pid)
     return None if stat is None else stat.start_ticks + _boot_fraction()
 
 
 def same_process(pid: int, start: float) -> bool:
-    """Whether the process known as ``pid``, started at ``start``, still exists (perhaps as a zombie)."""
+    """Whether the process known as ``pid``, started at ``start``, still exists (perhaps as a
+    zombie).
+    """
     now = process_start(pid)
     return now is not None and start in (now, now // 1)  # earlier versions recorded whole ticks
 

@@ -1,6 +1,7 @@
 """``provenance.json``: versions, git commit, machine and settings that results come from.
 
-Of the environment only the variables that decide thread counts are recorded, because others may hold secrets.
+Of the environment only the variables that decide thread counts are recorded, because others may
+hold secrets.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ PACKAGES = (OURS, "torch", "stable-baselines3", "gymnasium", "mujoco", "numpy", 
 PACKAGE = Path(__file__).parents[1]
 CODE = "code of orchestrator"
 DECIDING = ("torch", "stable-baselines3", "gymnasium", "mujoco", "numpy", CODE)
-"""Packages that change results. So does Python's minor version: with another one, pickles may not even load."""
+"""Packages that change results. So does Python's minor version: with another one, pickles may not
+even load."""
 
 OPTIONAL = ("sb3-contrib",)
 """Packages of extras that change results. Where one is missing, the jobs that need it fail."""
@@ -53,12 +55,18 @@ def version(name: str) -> str | None:
 
 def versions() -> dict[str, str | None]:
     optional = {name: found for name in OPTIONAL if (found := version(name)) is not None}
-    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}, **optional}
+    return {
+        "python": platform.python_version(),
+        **{name: version(name) for name in PACKAGES},
+        **optional,
+    }
 
 
 @functools.cache
 def installed_versions() -> Versions:
-    """The versions here; for this package also a hash of its code, as a checkout changes without a new version."""
+    """The versions here; for this package also a hash of its code, as a checkout changes without a
+    new version.
+    """
     return {**versions(), CODE: _hash_of_code()}
 
 
@@ -99,12 +107,15 @@ def _changes_results(name: str, ours: str | None, theirs: str | None) -> bool:
         return (ours or "").split(".")[:2] != (theirs or "").split(".")[:2]
     if name in OPTIONAL:
         return None not in (ours, theirs)
-    # After the plus sign follows the accelerator of the build: on a CPU all builds compute the same.
+    # After the plus sign follows the accelerator of the build: on a CPU all builds compute the
+    # same.
     return name in DECIDING and (ours or "").partition("+")[0] != (theirs or "").partition("+")[0]
 
 
 class Repository:
-    """Asks git for the commit of the job file, in the background because git is slow in large repositories."""
+    """Asks git for the commit of the job file, in the background because git is slow in large
+    repositories.
+    """
 
     def __init__(self, base: Path) -> None:
         questions = (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
@@ -126,7 +137,9 @@ class Repository:
                 self._children.append(popen)
 
     def facts(self) -> dict[str, Any] | None:
-        """Commit, and whether files were changed since; None outside of a repository, or when git does not answer."""
+        """Commit, and whether files were changed since; None outside of a repository, or when git
+        does not answer.
+        """
         try:
             answers = [child.communicate(timeout=GIT_PATIENCE_S)[0] for child in self._children]
         except subprocess.TimeoutExpired:
@@ -158,7 +171,8 @@ def record(
     :param experiment: its name.
     :param backend: facts about it.
     :param user_code: folder that jobs import Python code from → a hash of its Python files.
-    :param declared: job file and options from which the jobs were made, as :func:`declaration` returns it.
+    :param declared: job file and options from which the jobs were made, as :func:`declaration`
+        returns it.
     :returns: what may change results and is not as in the session before, a line each.
     """
     sessions = _sessions(paths)
@@ -199,12 +213,15 @@ def _sessions(paths: RunPaths) -> list[Any]:
 
 
 def declaration(paths: RunPaths) -> Mapping[str, Any]:
-    """Job file and options from which the jobs of ``paths`` were made last; empty where that is not recorded."""
+    """Job file and options from which the jobs of ``paths`` were made last; empty where that is not
+    recorded.
+    """
     return _latest(paths, {"job_file": str, "overrides": dict})
 
 
 def executor(paths: RunPaths) -> Mapping[str, Any]:
-    """Facts about the backend of the last session of ``paths``, with its name as ``executor``; empty if not recorded.
+    """Facts about the backend of the last session of ``paths``, with its name as ``executor``;
+    empty if not recorded.
 
     See :meth:`orchestrator.executors.base.Backend.facts`.
     """
@@ -214,15 +231,23 @@ def executor(paths: RunPaths) -> Mapping[str, Any]:
 def _latest(paths: RunPaths, kinds: Mapping[str, type]) -> Mapping[str, Any]:
     """The last session that has recorded all keys of ``kinds``; empty where there is none."""
     for session in reversed(_sessions(paths)):
-        if isinstance(session, dict) and all(isinstance(session.get(key), kind) for key, kind in kinds.items()):
+        if isinstance(session, dict) and all(
+            isinstance(session.get(key), kind) for key, kind in kinds.items()
+        ):
             return session
     return {}
 
 
 def experiment_name(paths: RunPaths) -> str:
-    """The name of the experiment in ``paths``; that of the directory where none is recorded, as of earlier versions."""
+    """The name of the experiment in ``paths``; that of the directory where none is recorded, as of
+    earlier versions.
+    """
     for session in reversed(_sessions(paths)):
-        if isinstance(session, dict) and isinstance(name := session.get("experiment"), str) and name:
+        if (
+            isinstance(session, dict)
+            and isinstance(name := session.get("experiment"), str)
+            and name
+        ):
             return name
     return paths.root.resolve().name
 
@@ -231,20 +256,30 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs between two sessions, as far as both recorded it."""
     lines: list[str] = []
     if isinstance(versions := before.get("versions"), Mapping):
-        theirs = {name: None if version is None else str(version) for name, version in versions.items()}
+        theirs = {
+            name: None if version is None else str(version) for name, version in versions.items()
+        }
         ours = {name: now["versions"].get(name) for name in theirs}
         lines += differences(ours, theirs, word="now").deciding
     cpus_before, cpus_now = _cpu_models(before), _cpu_models(now)
     if cpus_before and not cpus_now <= cpus_before:
         lines.append(f"CPU {joined(sorted(cpus_before))}, now {joined(sorted(cpus_now))}")
     if isinstance(hashes := before.get("user_code"), Mapping) and hashes:
-        changed = [folder for folder, digest in now["user_code"].items() if digest not in hashes.values()]
+        changed = [
+            folder for folder, digest in now["user_code"].items() if digest not in hashes.values()
+        ]
         lines += [f"Python files below {folder}" for folder in changed]
     return lines
 
 
 def _cpu_models(session: Mapping[str, Any]) -> set[str]:
-    """The CPUs that trained: those of a cluster's nodes, or that of this machine; empty if not recorded."""
+    """The CPUs that trained: those of a cluster's nodes, or that of this machine; empty if not
+    recorded.
+    """
     nodes = session.get("nodes")
     trained_on = nodes if isinstance(nodes, list) and nodes else [session]
-    return {str(one["cpu_model"]) for one in trained_on if isinstance(one, Mapping) and one.get("cpu_model")}
+    return {
+        str(one["cpu_model"])
+        for one in trained_on
+        if isinstance(one, Mapping) and one.get("cpu_model")
+    }

@@ -29,7 +29,9 @@ MOST_NAMES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSlot:
-    """Room on one of several machines for some ranks of an attempt; all numbers are totals over these ranks."""
+    """Room on one of several machines for some ranks of an attempt; all numbers are totals over
+    these ranks.
+    """
 
     node: str
     ranks: int = 1
@@ -44,7 +46,9 @@ class RankSlot:
         if ranks == self.ranks:
             return self
         cores, memory_mib = (total // self.ranks * ranks for total in (self.cores, self.memory_mib))
-        gpus = self.gpus // self.ranks * ranks  # whole ones: only an attempt with one rank has a share
+        gpus = (
+            self.gpus // self.ranks * ranks
+        )  # whole ones: only an attempt with one rank has a share
         return replace(self, ranks=ranks, cores=cores, gpus=gpus, memory_mib=memory_mib)
 
 
@@ -60,7 +64,8 @@ class Slot:
     shares_with: tuple[str, ...] = ()
     """Who else used ``cpus`` when they were chosen, for people."""
     expected_share: float = 1
-    """Of the time of the most contended of ``cpus``, what is left for this slot if nobody gives way."""
+    """Of the time of the most contended of ``cpus``, what is left for this slot if nobody gives
+    way."""
     rank_slots: tuple[RankSlot, ...] = ()
     """On several machines: in place of ``cpus`` and ``gpus``, which each machine chooses."""
 
@@ -81,7 +86,10 @@ class CpuReservation:
     def moved(self) -> Slot:
         """The slot with the new CPUs, in the order of the earlier ones: each rank has its own."""
         return replace(
-            self.slot, cpus=tuple(self.to.get(cpu, cpu) for cpu in self.slot.cpus), shares_with=(), expected_share=1
+            self.slot,
+            cpus=tuple(self.to.get(cpu, cpu) for cpu in self.slot.cpus),
+            shares_with=(),
+            expected_share=1,
         )
 
 
@@ -100,25 +108,34 @@ class Slots(Protocol):
     def is_full(self) -> bool:
         """Whether there is no slot for a job of one core."""
 
-    def acquire(self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
+    def acquire(
+        self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
+    ) -> Slot | None:
         """A slot with these resources for all ranks together; None while there is none."""
 
     def has_cores(self, cores: int, *, ranks: int = 1) -> bool:
-        """Whether there would be a slot with ``cores`` CPUs for all ranks together, if it needs nothing else."""
+        """Whether there would be a slot with ``cores`` CPUs for all ranks together, if it needs
+        nothing else.
+        """
 
     def release(self, slot: Slot) -> None: ...
 
     def resize(self, max_parallel: int) -> int:
-        """Change :attr:`lanes` to ``max_parallel``, or to what there is room for; returns it. Held slots stay held."""
+        """Change :attr:`lanes` to ``max_parallel``, or to what there is room for; returns it. Held
+        slots stay held.
+        """
 
     def tick(self) -> None:
-        """Keep up with what happens on the machine. Called in every turn of the supervisor's loop."""
+        """Keep up with what happens on the machine. Called in every turn of the supervisor's
+        loop.
+        """
 
 
 class SlotPool:
     """The slots of one machine. Not thread-safe.
 
-    An empty pool has room for every job no larger than :func:`largest_job` and with no more GPUs than there are.
+    An empty pool has room for every job no larger than :func:`largest_job` and with no more GPUs
+    than there are.
     """
 
     grows = False
@@ -131,11 +148,12 @@ class SlotPool:
         *,
         waits_for_others: bool = False,
     ) -> None:
-        """:param max_parallel: jobs at once; None: the capacity of the machine; ``"idle"``: as many as there are idle
+        """:param max_parallel: jobs at once; None: the capacity of the machine; ``"idle"``: as many
+        as there are idle
             cores, but at least one, and at most that capacity.
         :param neighbours: tells who else uses the CPUs; None: nobody does.
-        :param waits_for_others: CPUs of other runs of this user are never shared, unless this pool's own jobs share
-            CPUs too.
+        :param waits_for_others: CPUs of other runs of this user are never shared, unless this
+            pool's own jobs share CPUs too.
         """
         self._machine = machine
         self._neighbours = neighbours or Neighbours()
@@ -166,9 +184,11 @@ class SlotPool:
         ranks: int = 1,
         in_use_elsewhere: Collection[int] = (),
     ) -> Slot | None:
-        """A slot with ``cores`` CPUs and ``gpus`` GPUs (below 1: a share of one); None while there is none.
+        """A slot with ``cores`` CPUs and ``gpus`` GPUs (below 1: a share of one); None while there
+        is none.
 
-        Memory and ranks are ignored. CPUs that the fewest compete for are preferred (:func:`.placement.choose`).
+        Memory and ranks are ignored. CPUs that the fewest compete for are preferred
+        (:func:`.placement.choose`).
 
         :param in_use_elsewhere: CPUs that others hold without saying so.
         """
@@ -182,15 +202,22 @@ class SlotPool:
                 if slot is None:
                     return None
                 self._hold(slot)
-            if choice == MOST_CHOICES or self._neighbours.jobs_of_runs(slot.cpus) <= use.jobs_of_runs(slot.cpus):
+            if choice == MOST_CHOICES or self._neighbours.jobs_of_runs(
+                slot.cpus
+            ) <= use.jobs_of_runs(slot.cpus):
                 return slot
             # A run of another user has chosen the same CPUs at the same moment.
             self.release(slot)
-            time.sleep(random.uniform(0, LONGEST_PAUSE_S))  # two that give way must not go on in step
+            time.sleep(
+                random.uniform(0, LONGEST_PAUSE_S)
+            )  # two that give way must not go on in step
         return None
 
     def has_cores(self, cores: int, *, ranks: int = 1) -> bool:
-        return self._has_room(cores) and self._choose(cores, 0, self._neighbours.look(self._own())) is not None
+        return (
+            self._has_room(cores)
+            and self._choose(cores, 0, self._neighbours.look(self._own())) is not None
+        )
 
     def _has_room(self, cores: int) -> bool:
         in_use = sum(len(slot.cpus) for slot in self._held.values())
@@ -207,11 +234,15 @@ class SlotPool:
     def _own(self) -> Counter[int]:
         """CPU → the number of slots that have it, or for which it is reserved."""
         own = Counter(cpu for slot in self._held.values() for cpu in slot.cpus)
-        own.update(cpu for reservation in self._reserved.values() for cpu in reservation.to.values())
+        own.update(
+            cpu for reservation in self._reserved.values() for cpu in reservation.to.values()
+        )
         return own
 
     def _choose(self, cores: int, gpus: float, use: CpuUse) -> Slot | None:
-        free = [cpu for cpu in self._machine.cpus if use.own.get(cpu.index, 0) < self._users_per_cpu]
+        free = [
+            cpu for cpu in self._machine.cpus if use.own.get(cpu.index, 0) < self._users_per_cpu
+        ]
         if self._is_exclusive:
             locked = {cpu for other in use.competitors if other.is_own_user for cpu in other.demand}
             free = [cpu for cpu in free if cpu.index not in locked]
@@ -232,8 +263,12 @@ class SlotPool:
         )
 
     def resume(self, cpus: tuple[int, ...]) -> Slot:
-        """A slot with exactly these CPUs, for an attempt that already has them from an earlier pool."""
-        slot = Slot(index=next(index for index in itertools.count() if index not in self._held), cpus=cpus)
+        """A slot with exactly these CPUs, for an attempt that already has them from an earlier
+        pool.
+        """
+        slot = Slot(
+            index=next(index for index in itertools.count() if index not in self._held), cpus=cpus
+        )
         self._hold(slot)
         return slot
 
@@ -247,7 +282,9 @@ class SlotPool:
         self._publish()
 
     def resize(self, max_parallel: int) -> int:
-        """At most the capacity of the machine, or the number of lanes with which the pool was made if that is more."""
+        """At most the capacity of the machine, or the number of lanes with which the pool was made
+        if that is more.
+        """
         self.lanes = max(1, min(max_parallel, self._most))
         return self.lanes
 
@@ -260,12 +297,20 @@ class SlotPool:
             return None
         with self._neighbours.turn():
             use = self._neighbours.look(self._own())
-            left = [cpu for cpu in dict.fromkeys(slot.cpus) if cpu in contended and use.is_shared(cpu)]
-            chosen = placement.choose(len(left), self._idle(use), self._machine.cpus, use) if left else None
+            left = [
+                cpu for cpu in dict.fromkeys(slot.cpus) if cpu in contended and use.is_shared(cpu)
+            ]
+            chosen = (
+                placement.choose(len(left), self._idle(use), self._machine.cpus, use)
+                if left
+                else None
+            )
             if chosen is None:
                 return None
             to = dict(zip(left, chosen, strict=True))
-            reservation = CpuReservation(slot=slot, to=to, because_of=use.names_on(left), at=time.monotonic())
+            reservation = CpuReservation(
+                slot=slot, to=to, because_of=use.names_on(left), at=time.monotonic()
+            )
             self._reserved[slot.index] = reservation
             self._publish()
         return reservation
@@ -340,5 +385,7 @@ def _taken_text(names: Sequence[str], taken: int, cpus: int, lanes: int) -> str:
     text = f"{taken} of {count(cpus, 'usable CPU')} {'is' if taken == 1 else 'are'} in use now, by {who}: "
     if lanes == 1:
         return text + "a job will share its core until one is idle, and has a part of its time."
-    consequence = f"some of up to {lanes} jobs at once will share a core, and have a part of its time."
+    consequence = (
+        f"some of up to {lanes} jobs at once will share a core, and have a part of its time."
+    )
     return text + consequence + " --max-parallel idle runs as many at once as there are idle cores."

@@ -32,7 +32,9 @@ def cores_of(machine: Machine, variables: Mapping[str, str]) -> int:
 def memory_of(machine: Machine, variables: Mapping[str, str]) -> int:
     """MiB."""
     of_node = number_of(variables.get("SLURM_MEM_PER_NODE"))
-    of_cpus = number_of(variables.get("SLURM_MEM_PER_CPU")) * number_of(variables.get("SLURM_CPUS_ON_NODE"))
+    of_cpus = number_of(variables.get("SLURM_MEM_PER_CPU")) * number_of(
+        variables.get("SLURM_CPUS_ON_NODE")
+    )
     return min(machine.memory_total_mib, of_node or of_cpus or machine.memory_total_mib)
 
 
@@ -40,10 +42,19 @@ def seconds_left(variables: Mapping[str, str]) -> float | None:
     """Until the time limit of the job; None without one, or where Slurm does not say."""
     if end := number_of(variables.get("SLURM_JOB_END_TIME")):
         return max(0.0, end - time.time())
-    command = ["squeue", "--noheader", f"--jobs={variables.get('SLURM_JOB_ID', '0')}", "--format=%L"]
+    command = [
+        "squeue",
+        "--noheader",
+        f"--jobs={variables.get('SLURM_JOB_ID', '0')}",
+        "--format=%L",
+    ]
     try:
         answer = subprocess.check_output(
-            command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True, timeout=ANSWER_S
+            command,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=ANSWER_S,
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -1,7 +1,8 @@
 """How many threads a worker has and which library starts them, counted in a child process.
 
-The child gets the thread settings of a worker, imports its libraries and makes one training step; after each of these
-stages it counts its threads in ``/proc``. This process imports none of the libraries.
+The child gets the thread settings of a worker, imports its libraries and makes one training step;
+after each of these stages it counts its threads in ``/proc``. This process imports none of the
+libraries.
 """
 
 from __future__ import annotations
@@ -60,9 +61,19 @@ class CensusTimeoutError(CensusError):
     """It took too long, which says nothing about the packages where other programs use the CPUs."""
 
 
-def census(threads: int, environment: Mapping[str, str] = os.environ, *, timeout_s: float = 30.0) -> tuple[Stage, ...]:
-    """Count the threads of a process set up like a worker with ``threads`` threads (1.5 s). :raises CensusError:"""
-    command = [sys.executable, "-P", "-c", _CHILD, str(threads)]  # -P: do not import from the current folder
+def census(
+    threads: int, environment: Mapping[str, str] = os.environ, *, timeout_s: float = 30.0
+) -> tuple[Stage, ...]:
+    """Count the threads of a process set up like a worker with ``threads`` threads (1.5 s). :raises
+    CensusError:
+    """
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        _CHILD,
+        str(threads),
+    ]  # -P: do not import from the current folder
     settings = {**environment, **worker_thread_settings(threads), "CUDA_VISIBLE_DEVICES": ""}
     try:
         done = subprocess.run(
@@ -75,8 +86,12 @@ def census(threads: int, environment: Mapping[str, str] = os.environ, *, timeout
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise CensusTimeoutError(f"the imports of a worker took longer than {timeout_s:g} s") from None
+        raise CensusTimeoutError(
+            f"the imports of a worker took longer than {timeout_s:g} s"
+        ) from None
     if done.returncode != 0:
         raise CensusError(last_line(done.stderr, f"exit code {done.returncode}"))
     rows = json.loads(done.stdout.splitlines()[-1])
-    return tuple(Stage(name=name, n_threads=count, elapsed_s=elapsed) for name, count, elapsed in rows)
+    return tuple(
+        Stage(name=name, n_threads=count, elapsed_s=elapsed) for name, count, elapsed in rows
+    )

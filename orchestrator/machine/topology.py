@@ -1,7 +1,7 @@
 """The part of the machine that this process may use: CPUs, CPU quota, memory, GPUs.
 
-Imports only the standard library; :func:`detect` reads a few files of the kernel in milliseconds, and starts a process
-only when GPUs are asked for.
+Imports only the standard library; :func:`detect` reads a few files of the kernel in milliseconds,
+and starts a process only when GPUs are asked for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Cpu:
 
     index: int
     core: int
-    """Lowest CPU of the physical core: unlike the kernel's ``core_id`` it is unique over packages and dies."""
+    """Lowest CPU of the physical core: unlike the kernel's ``core_id`` it is unique over packages
+    and dies."""
     package: int
     numa_node: int
 
@@ -39,7 +40,8 @@ class Machine:
     """The resources that this process may use."""
 
     cpus: tuple[Cpu, ...]
-    """In order of preference, never empty: one CPU per physical core, NUMA nodes in turn; then their SMT siblings."""
+    """In order of preference, never empty: one CPU per physical core, NUMA nodes in turn; then
+    their SMT siblings."""
     quota: float | None
     """CPU seconds per second that the cgroup and its ancestors allow; None without a limit."""
     memory_total_mib: int
@@ -52,7 +54,9 @@ class Machine:
 
     @property
     def quota_cores(self) -> int | None:
-        """Cores that the quota can keep busy, at least one: with a quota of 2.5, a third would stall all three."""
+        """Cores that the quota can keep busy, at least one: with a quota of 2.5, a third would
+        stall all three.
+        """
         return None if self.quota is None else max(1, math.floor(self.quota))
 
     @property
@@ -66,8 +70,12 @@ def largest_job(machine: Machine) -> int:
     return min(len(machine.cpus), machine.quota_cores or len(machine.cpus))
 
 
-def detect(root: Path = ROOT, affinity: Iterable[int] | None = None, *, with_gpus: bool = False) -> Machine:
-    """Detect the machine from the kernel's files below ``root``; GPUs with nvidia-smi, which can take a second."""
+def detect(
+    root: Path = ROOT, affinity: Iterable[int] | None = None, *, with_gpus: bool = False
+) -> Machine:
+    """Detect the machine from the kernel's files below ``root``; GPUs with nvidia-smi, which can
+    take a second.
+    """
     if affinity is None and root == ROOT:
         affinity = os.sched_getaffinity(0)
     online = online_cpus(root)
@@ -93,12 +101,15 @@ def cpu_model() -> str:
 
 
 def online_cpus(root: Path = ROOT) -> list[int]:
-    """Every CPU that is online, whether this process may use it or not; empty when the kernel does not report it."""
+    """Every CPU that is online, whether this process may use it or not; empty when the kernel does
+    not report it.
+    """
     return cpu_list(text_of(root / "sys/devices/system/cpu/online"))
 
 
 def restrictions(machine: Machine, online: Sequence[int], niceness: int) -> list[str]:
-    """What this process and its jobs have or may use by `nice`, `taskset` and the like; empty where they do nothing.
+    """What this process and its jobs have or may use by `nice`, `taskset` and the like; empty where
+    they do nothing.
 
     :param online: as from :func:`online_cpus`.
     """
@@ -127,7 +138,8 @@ def _cpus(root: Path, allowed: Sequence[int]) -> list[Cpu]:
         for index in cpu_list(text_of(directory / "cpulist"))
     }
     cores: dict[int, tuple[int, int]] = {}
-    """CPU → its core and package. All siblings are entered at once, which halves the number of files to read."""
+    """CPU → its core and package. All siblings are entered at once, which halves the number of
+    files to read."""
     for index in allowed:
         if index not in cores:
             topology = root / f"sys/devices/system/cpu/cpu{index}/topology"
@@ -137,13 +149,20 @@ def _cpus(root: Path, allowed: Sequence[int]) -> list[Cpu]:
             place = min(siblings), int(package) if package.isdecimal() else 0
             cores.update(dict.fromkeys([index, *siblings], place))
     return [
-        Cpu(index=index, core=cores[index][0], package=cores[index][1], numa_node=nodes.get(index, 0))
+        Cpu(
+            index=index,
+            core=cores[index][0],
+            package=cores[index][1],
+            numa_node=nodes.get(index, 0),
+        )
         for index in allowed
     ]
 
 
 def _preference(cpus: Iterable[Cpu]) -> tuple[Cpu, ...]:
-    """Physical cores before siblings; NUMA nodes in turn, so that few jobs share neither cache nor memory channels."""
+    """Physical cores before siblings; NUMA nodes in turn, so that few jobs share neither cache nor
+    memory channels.
+    """
     seen_of_core: Counter[int] = Counter()
     seen_of_node: Counter[tuple[int, int]] = Counter()
     ranked = []
@@ -165,7 +184,9 @@ def _meminfo_mib(root: Path, key: str) -> int:
 
 
 def available_memory_mib(root: Path = ROOT) -> int:
-    """Memory that can be allocated now without swapping and without being killed for a cgroup's limit."""
+    """Memory that can be allocated now without swapping and without being killed for a cgroup's
+    limit.
+    """
     free = _meminfo_mib(root, "MemAvailable")
     headroom = cgroup.memory_headroom(root)
     return free if headroom is None else min(free, headroom // MIB)

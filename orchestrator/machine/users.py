@@ -1,4 +1,6 @@
-"""Names of users, and a directory of this user alone for small files that programs of one machine share."""
+"""Names of users, and a directory of this user alone for small files that programs of one machine
+share.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ def user_name(uid: int) -> str:
 
 
 def private_directory() -> Path | None:
-    """``<temporary directory>/orchestrator-<uid>``, created when it is missing; None when it cannot be trusted.
+    """``<temporary directory>/orchestrator-<uid>``, created when it is missing; None when it cannot
+    be trusted.
 
-    Everybody may write to the temporary directory, so that the name may belong to another user, or be a link.
+    Everybody may write to the temporary directory, so that the name may belong to another user, or
+    be a link.
     """
     path = Path(tempfile.gettempdir()) / f"orchestrator-{os.getuid()}"
     try:

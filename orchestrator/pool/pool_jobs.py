@@ -1,7 +1,7 @@
 """The jobs of a pool: from a robot that is submitted to the result of its future.
 
-All of it happens in one thread of the program, through the ledger: jobs are examined and entered as ``reload`` does it,
-and the supervisor, a process of its own, trains them.
+All of it happens in one thread of the program, through the ledger: jobs are examined and entered as
+``reload`` does it, and the supervisor, a process of its own, trains them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ AGAIN: Mapping[str, Verb] = {"PAUSED": "resume", "CANCELLED": "retry"}
 
 DoneCallback: TypeAlias = Callable[[Future[Result]], object]
 OnExit: TypeAlias = Callable[[DoneCallback, BaseException], bool]
-"""Called with a function of the program's that has raised what is no Exception; returns whether that was all."""
+"""Called with a function of the program's that has raised what is no Exception; returns whether
+that was all."""
 
 
 class PoolStopped(Exception):
@@ -48,7 +49,8 @@ class PoolStopped(Exception):
 
 
 class TrainingFuture(Future[Result]):
-    """The result of one training, to come. It works with :mod:`concurrent.futures`: ``as_completed``, ``wait``.
+    """The result of one training, to come. It works with :mod:`concurrent.futures`:
+    ``as_completed``, ``wait``.
 
     In contrast to the futures there, one that runs can be cancelled.
     """
@@ -75,7 +77,9 @@ class TrainingFuture(Future[Result]):
                 self._on_cancel()
 
     def add_done_callback(self, fn: DoneCallback) -> None:
-        """As in the standard library. A SystemExit in ``fn`` ends the pool, where its thread has called ``fn``."""
+        """As in the standard library. A SystemExit in ``fn`` ends the pool, where its thread has
+        called ``fn``.
+        """
         super().add_done_callback(functools.partial(self._call, fn))
 
     def _call(self, function: DoneCallback, _: Future[Result]) -> None:
@@ -118,7 +122,9 @@ class Submission:
 
 @dataclass(slots=True, kw_only=True)
 class OpenJob:
-    """A job in the ledger that has not ended, and those who wait for it: several may submit the same robot."""
+    """A job in the ledger that has not ended, and those who wait for it: several may submit the
+    same robot.
+    """
 
     submissions: list[Submission]
     state: str = "PENDING"
@@ -172,7 +178,8 @@ class PoolJobs:
         return bool(self._arrived or self._waiting or self._open)
 
     def turn(self, new: Iterable[Submission]) -> bool:
-        """Act on what is new. Returns whether something was done, so that there may be more to do at once.
+        """Act on what is new. Returns whether something was done, so that there may be more to do
+        at once.
 
         :raises PoolStopped: the pool stops.
         :raises DiskFullError: there is no room for robots.
@@ -196,7 +203,9 @@ class PoolJobs:
         """Give their results to the futures of jobs that have ended."""
         if not self._open or (version := search_events.version(self._ledger)) == self._seen:
             return
-        retried = search_events.requested(self._ledger, "retry")  # before the states, which soon change for these
+        retried = search_events.requested(
+            self._ledger, "retry"
+        )  # before the states, which soon change for these
         for job_id, figures in search_events.figures(self._ledger, self._open).items():
             job = self._open[job_id]
             job.is_retried = job.is_retried and job_id in retried
@@ -209,7 +218,12 @@ class PoolJobs:
 
     def give_up(self, error: BaseException | None, new: Iterable[Submission]) -> None:
         """Cancel what is left, and what is new, or let it fail with ``error``."""
-        left = [*new, *self._arrived, *self._waiting, *(one for job in self._open.values() for one in job.submissions)]
+        left = [
+            *new,
+            *self._arrived,
+            *self._waiting,
+            *(one for job in self._open.values() for one in job.submissions),
+        ]
         self._arrived.clear()
         self._waiting.clear()
         self._open.clear()
@@ -223,7 +237,9 @@ class PoolJobs:
     # -- submissions
 
     def _arrive(self, submission: Submission) -> None:
-        """What has been trained already has its result at once; everything else waits for its turn."""
+        """What has been trained already has its result at once; everything else waits for its
+        turn.
+        """
         job_id = submission.job.job_id
         row = None if job_id in self._open else self._ledger.job_row(job_id)
         if row is not None and resume.finished([row], [submission.job], self.paths):
@@ -245,10 +261,17 @@ class PoolJobs:
                 submission.discard()
             elif job_id not in self._open:
                 batch[job_id] = submission
-            elif self._open[job_id].submissions[0].job.spec.fingerprint() == submission.job.spec.fingerprint():
+            elif (
+                self._open[job_id].submissions[0].job.spec.fingerprint()
+                == submission.job.spec.fingerprint()
+            ):
                 self._open[job_id].submissions.append(submission)
             else:
-                submission.finish(self._changed(job_id, ["other settings than those of the job that is trained now"]))
+                submission.finish(
+                    self._changed(
+                        job_id, ["other settings than those of the job that is trained now"]
+                    )
+                )
         return list(batch.values())
 
     def _enter(self, batch: Sequence[Submission]) -> None:
@@ -271,7 +294,9 @@ class PoolJobs:
             if verdict.settings_problem:
                 submission.finish(UsageError(f"TrainingPool.submit: {verdict.settings_problem}"))
             elif row is None:
-                new.append(dataclasses.replace(job, xml_source=submission.experiment.shown_xml(job)))
+                new.append(
+                    dataclasses.replace(job, xml_source=submission.experiment.shown_xml(job))
+                )
                 opened[job.job_id] = OpenJob(submissions=[submission])
             elif differences := _differences(row, job, verdict):
                 submission.finish(self._changed(job.job_id, differences))
@@ -280,7 +305,9 @@ class PoolJobs:
                     requests.append(Request(verb=AGAIN[row.state.name], job_id=job.job_id))
                 is_retried = AGAIN.get(row.state.name) == "retry"
                 opened[job.job_id] = OpenJob(submissions=[submission], is_retried=is_retried)
-        with disk_full_explained(self.paths.root, "submit the robots again to a new pool with the same run_dir"):
+        with disk_full_explained(
+            self.paths.root, "submit the robots again to a new pool with the same run_dir"
+        ):
             additions.put_robots(self.paths, new, verdicts)
         if new:
             requests.append(Request(verb="add", job_id=self.holder))
@@ -302,19 +329,30 @@ class PoolJobs:
 
         jobs, at_once = [submission.job for submission in batch], max(1, self.lanes // CPU_SHARE)
         verdicts = additions.examine(self.paths, jobs, self.children, at_once=at_once, watch=watch)
-        return {one.job.job_id: run_plan.named(verdicts[one.job.job_id], one.job, one.experiment) for one in batch}
+        return {
+            one.job.job_id: run_plan.named(verdicts[one.job.job_id], one.job, one.experiment)
+            for one in batch
+        }
 
     def _changed(self, job_id: str, differences: Sequence[str]) -> ChangedError:
         lines = reconcile.by_difference({job_id: differences})
         advice = "submit it with another name, or to a pool with another run_dir"
         return ChangedError(
-            "\n".join([f"{self.paths.root}: a job that has run here is declared differently now:", *lines, advice])
+            "\n".join(
+                [
+                    f"{self.paths.root}: a job that has run here is declared differently now:",
+                    *lines,
+                    advice,
+                ]
+            )
         )
 
     # -- ends
 
     def _end(self, job_id: str, job: OpenJob) -> None:
-        if job.state == "CANCELLED" and job.is_cancelled and job.is_wanted:  # it has been submitted again since
+        if (
+            job.state == "CANCELLED" and job.is_cancelled and job.is_wanted
+        ):  # it has been submitted again since
             job.state, job.is_cancelled, job.is_retried = "PENDING", False, True
             self._write(lambda ledger: ledger.add_requests([Request(verb="retry", job_id=job_id)]))
             return
@@ -329,7 +367,9 @@ class PoolJobs:
 
     def _cancel(self) -> None:
         """Cancel the jobs that nobody waits for any more."""
-        unwanted = {id_: job for id_, job in self._open.items() if not (job.is_wanted or job.is_cancelled)}
+        unwanted = {
+            id_: job for id_, job in self._open.items() if not (job.is_wanted or job.is_cancelled)
+        }
         requests = [Request(verb="cancel", job_id=job_id) for job_id in unwanted]
         if requests:
             self._write(lambda ledger: ledger.add_requests(requests))
@@ -344,4 +384,6 @@ class PoolJobs:
 def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> Sequence[str]:
     """What ``job`` would train other than the job of ``row``."""
     begun, job = dataclasses.replace(row, attempts=1), run_plan.examined(job, verdict)
-    return reconcile.changed_jobs({job.job_id: begun}, [job], {job.job_id: verdict}).get(job.job_id, [])
+    return reconcile.changed_jobs({job.job_id: begun}, [job], {job.job_id: verdict}).get(
+        job.job_id, []
+    )

@@ -2,8 +2,9 @@
 
     python -m orchestrator.pool.pool_supervisor RUN_DIR MAX_PARALLEL
 
-Its standard output says that it is ready, or why it has failed. Its standard input ends with the program: then it stops
-as after Ctrl-C. After :data:`NO_MORE` it ends by itself as soon as no job is left.
+Its standard output says that it is ready, or why it has failed. Its standard input ends with the
+program: then it stops as after Ctrl-C. After :data:`NO_MORE` it ends by itself as soon as no job is
+left.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class Program:
 
 
 class PoolReporter:
-    """Says once that jobs can be entered; events are lines of ``supervisor.log``, as with ``run --detach``."""
+    """Says once that jobs can be entered; events are lines of ``supervisor.log``, as with ``run
+    --detach``.
+    """
 
     def __init__(self, paths: RunPaths) -> None:
         self._paths, self._is_ready = paths, False
@@ -96,7 +99,9 @@ class PoolReporter:
 
 
 def _earlier(paths: RunPaths) -> list[JobRow]:
-    """The jobs that have begun in an earlier pool here. Those that are not finished wait until they are submitted."""
+    """The jobs that have begun in an earlier pool here. Those that are not finished wait until they
+    are submitted.
+    """
     if paths.experiment.exists() or paths.search_declared.exists():
         origin = "`run` of a job file" if paths.experiment.exists() else "a search"
         what = f"was made by {origin}, and a pool enters jobs of its own"
@@ -132,7 +137,9 @@ def main(run_dir: str, max_parallel: str) -> int:
             executor="local",
             verdicts=resume.verdicts(rows),
         )
-        session.run(experiment, options, PoolReporter(paths), is_awaiting_jobs=lambda: program.may_submit)
+        session.run(
+            experiment, options, PoolReporter(paths), is_awaiting_jobs=lambda: program.may_submit
+        )
     except KeyboardInterrupt:
         return 130
     except OrchestratorError as error:

@@ -56,7 +56,9 @@ class SupervisorProcess:
         return self._popen.poll() is not None
 
     def end(self, *, stops: Callable[[], bool]) -> None:
-        """Wait for its end, which comes when no job is left, or soon after ``stops``. May be called again."""
+        """Wait for its end, which comes when no job is left, or soon after ``stops``. May be called
+        again.
+        """
         if not stops():
             with contextlib.suppress(BrokenPipeError):
                 self._stdin.write(NO_MORE)
@@ -78,7 +80,9 @@ class SupervisorProcess:
 
     def why_it_ended(self) -> OrchestratorError:
         """To be asked when it has ended without being asked to."""
-        os.set_blocking(self._stdout.fileno(), False)  # a process that it has started may live a little longer
+        os.set_blocking(
+            self._stdout.fileno(), False
+        )  # a process that it has started may live a little longer
         return self._error(self._stdout.read() or b"")
 
     def close(self) -> None:
@@ -91,7 +95,13 @@ class SupervisorProcess:
             report = PoolReport.from_line(said)
             kind = getattr(errors, report.kind, SupervisorError)
             return (UsageError if kind is SpecError else kind)(report.error)
-        how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else "was stopped"
+        how = (
+            f"was killed by signal {-code} ({signal.strsignal(-code)})"
+            if code < 0
+            else "was stopped"
+        )
         log = last_line(said.decode(errors="replace"), "")
         advice = f"A new pool with run_dir={str(self._run_dir)!r} resumes it when the same robots are submitted again."
-        return SupervisorError(f"the supervisor of the pool {how}{f': {log}' if log else ''}. {advice}")
+        return SupervisorError(
+            f"the supervisor of the pool {how}{f': {log}' if log else ''}. {advice}"
+        )

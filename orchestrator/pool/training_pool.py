@@ -1,4 +1,6 @@
-"""``orchestrator.TrainingPool``: trains robots as a program submits them, with the futures of the standard library."""
+"""``orchestrator.TrainingPool``: trains robots as a program submits them, with the futures of the
+standard library.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from orchestrator import api
-from orchestrator.core.errors import LedgerBusyError, OrchestratorError, RunInterrupted, SupervisorError, UsageError
+from orchestrator.core.errors import (
+    LedgerBusyError,
+    OrchestratorError,
+    RunInterrupted,
+    SupervisorError,
+    UsageError,
+)
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.temporary_folder import TemporaryFolder
@@ -29,7 +37,13 @@ from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, Spec, robot_arguments
 from orchestrator.machine import topology
 from orchestrator.machine.slots import MaxParallel
-from orchestrator.pool.pool_jobs import DoneCallback, PoolJobs, PoolStopped, Submission, TrainingFuture
+from orchestrator.pool.pool_jobs import (
+    DoneCallback,
+    PoolJobs,
+    PoolStopped,
+    Submission,
+    TrainingFuture,
+)
 from orchestrator.pool.supervisor_process import SupervisorProcess
 from orchestrator.results import Result
 
@@ -54,18 +68,23 @@ class TrainingPool:
             for future in concurrent.futures.as_completed(futures):
                 print(futures[future], future.result().fitness())
 
-    At the end of the block the pool waits for all futures. An exception in the block, and Ctrl-C, cancel them instead:
-    workers save a checkpoint and exit. A new pool with the same ``run_dir`` resumes: a robot that is submitted again
-    has its result at once if it has been trained, and is trained on from its last checkpoint if it was begun.
+    At the end of the block the pool waits for all futures. An exception in the block, and Ctrl-C,
+    cancel them instead: workers save a checkpoint and exit. A new pool with the same ``run_dir``
+    resumes: a robot that is submitted again has its result at once if it has been trained, and is
+    trained on from its last checkpoint if it was begun.
 
-    :param max_parallel: largest number of trainings at once; the default is as many as there are cores for.
+    :param max_parallel: largest number of trainings at once; the default is as many as there are
+        cores for.
     :param run_dir: directory for all results; the default is a new directory in ``runs/``.
     :param defaults: keys of ``[defaults]`` in a job file, as in :func:`orchestrator.train`.
     :raises UsageError: a setting is invalid, or ``run_dir`` cannot be used.
     """
 
     def __init__(
-        self, max_parallel: MaxParallel = None, run_dir: str | os.PathLike[str] | None = None, **defaults: Any
+        self,
+        max_parallel: MaxParallel = None,
+        run_dir: str | os.PathLike[str] | None = None,
+        **defaults: Any,
     ) -> None:
         api.refuse_unknown("TrainingPool", defaults, ["max_parallel", "run_dir"])
         max_parallel = api.checked_lanes(max_parallel)
@@ -90,7 +109,9 @@ class TrainingPool:
         self._process = os.getpid()
         examiner: Future[preflight.Child] = Future()
         opened: Future[PoolJobs] = Future()
-        self._thread = threading.Thread(target=self._run, args=[examiner, opened], name="training-pool", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=[examiner, opened], name="training-pool", daemon=True
+        )
         with contextlib.ExitStack() as undo, api.python_messages():
             self._folder = TemporaryFolder()
             undo.push(self._folder)
@@ -98,7 +119,9 @@ class TrainingPool:
             undo.callback(self._thread.join)
             undo.callback(opened.cancel)
             child = examiner.result()  # it imports while the supervisor starts
-            self._supervisor = SupervisorProcess(self.run_dir, max_parallel, Path(self._folder.name))
+            self._supervisor = SupervisorProcess(
+                self.run_dir, max_parallel, Path(self._folder.name)
+            )
             undo.pop_all()
         jobs = PoolJobs(
             paths=RunPaths(self.run_dir),
@@ -110,20 +133,28 @@ class TrainingPool:
         opened.set_result(jobs)
 
     def submit(
-        self, xml: RobotLike, *, seed: int = 0, init: Result | str | os.PathLike[str] | None = None, **settings: Any
+        self,
+        xml: RobotLike,
+        *,
+        seed: int = 0,
+        init: Result | str | os.PathLike[str] | None = None,
+        **settings: Any,
     ) -> TrainingFuture:
-        """Let a robot be trained, and return its result to come: a :class:`concurrent.futures.Future`.
+        """Let a robot be trained, and return its result to come: a
+        :class:`concurrent.futures.Future`.
 
-        The result of a robot that cannot be trained has ``ok`` False and the reason in ``error``. The same robot,
-        submitted twice with the same settings and seed, is trained once.
+        The result of a robot that cannot be trained has ``ok`` False and the reason in ``error``.
+        The same robot, submitted twice with the same settings and seed, is trained once.
 
         :param xml: a path, MJCF text, or ``mujoco.MjSpec``.
         :param seed: of the training.
         :param init: the policy to start from: a result, the directory of a job, or a ``model.zip``.
-        :param settings: keys of a job in a job file, which override those of the pool; also ``name``, the name of the
-            job, which otherwise is made of the robot's name and its content.
+        :param settings: keys of a job in a job file, which override those of the pool; also
+            ``name``, the name of the job, which otherwise is made of the robot's name and its
+            content.
         :raises UsageError: a setting is invalid, or ``init`` has no policy.
-        :raises RuntimeError: the pool is closed, or belongs to the process that this one was forked from.
+        :raises RuntimeError: the pool is closed, or belongs to the process that this one was forked
+            from.
         :raises OrchestratorError: the pool has ended; the message says why.
         """
         if self._is_of_another_process:
@@ -133,30 +164,47 @@ class TrainingPool:
             )
         if not isinstance(xml, str | os.PathLike | Spec):
             expected = "expected a path, MJCF text or a mujoco.MjSpec"
-            raise UsageError(f"TrainingPool.submit: xml is of type {type(xml).__name__}; {expected}")
+            raise UsageError(
+                f"TrainingPool.submit: xml is of type {type(xml).__name__}; {expected}"
+            )
         api.refuse_unknown("TrainingPool.submit", settings.keys() - {"name"}, ["seed", "init"])
         folder = functools.cache(lambda: Path(tempfile.mkdtemp(dir=self._folder.name)))
         if isinstance(init, Future):
-            raise UsageError("TrainingPool.submit: init is a future; expected its result, init=future.result()")
+            raise UsageError(
+                "TrainingPool.submit: init is a future; expected its result, init=future.result()"
+            )
         if isinstance(init, Result):
             if not init.ok or init.job_dir is None:
-                raise UsageError(f"TrainingPool.submit: init: {init.job_id} has no policy: {init.error}")
+                raise UsageError(
+                    f"TrainingPool.submit: init: {init.job_id} has no policy: {init.error}"
+                )
             init = init.job_dir
         if init is not None:
             settings["init"] = api.init_argument(init)
         with api.python_messages():
             robots = robot_arguments(xml, folder, caller="TrainingPool.submit", argument="xml")
             if len(robots) != 1:
-                raise UsageError(f"TrainingPool.submit: {count(len(robots), 'robot')}; submit them one by one")
+                raise UsageError(
+                    f"TrainingPool.submit: {count(len(robots), 'robot')}; submit them one by one"
+                )
             robot = dataclasses.replace(robots[0], label=robots[0].label and "xml")
             future = TrainingFuture(self._cancelled, self._ended_by)
             if robot.fault:
-                result = Result(ok=False, error=robot.fault, xml=robot.xml, seed=seed, state="FAILED")
+                result = Result(
+                    ok=False, error=robot.fault, xml=robot.xml, seed=seed, state="FAILED"
+                )
                 future.set_result(result)
                 return future
-            entry = {**robot.entry(), "name": self._name(robot, settings), **settings, "seeds": [seed]}
+            entry = {
+                **robot.entry(),
+                "name": self._name(robot, settings),
+                **settings,
+                "seeds": [seed],
+            }
             experiment = self._declared(entry, settings)
-        experiment = dataclasses.replace(experiment, unnamed={robot.file: robot} if robot.label else {})
+        experiment = dataclasses.replace(
+            experiment, unnamed={robot.file: robot} if robot.label else {}
+        )
         submission = Submission(
             job=experiment.jobs[0],
             experiment=experiment,
@@ -168,7 +216,9 @@ class TrainingPool:
             if self._failure is not None:
                 raise type(self._failure)(*self._failure.args)
             if self._is_closing or self._is_stopping:
-                raise RuntimeError("the TrainingPool is closed, and takes no more robots; make a new one")
+                raise RuntimeError(
+                    "the TrainingPool is closed, and takes no more robots; make a new one"
+                )
             self._unfinished.add(future)
             self._new.append(submission)
             self._changed.notify_all()
@@ -178,7 +228,8 @@ class TrainingPool:
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more robots, and end when those that were submitted are trained.
 
-        In a process that was forked from that of the pool, nothing happens, nor does it at the end of the block.
+        In a process that was forked from that of the pool, nothing happens, nor does it at the end
+        of the block.
 
         :param wait: whether to return only then.
         :param cancel_futures: whether to cancel the futures of robots that wait for their training.
@@ -199,7 +250,10 @@ class TrainingPool:
         return self
 
     def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
     ) -> None:
         if self._is_of_another_process:
             return
@@ -217,11 +271,15 @@ class TrainingPool:
 
     @property
     def _is_of_another_process(self) -> bool:
-        """Its thread and its supervisor are not ours then, and a lock may be held by a thread that is not here."""
+        """Its thread and its supervisor are not ours then, and a lock may be held by a thread that
+        is not here.
+        """
         return os.getpid() != self._process
 
     def _stop(self) -> None:
-        """Cancel all futures, and return when every worker has exited; Ctrl-C meanwhile kills them."""
+        """Cancel all futures, and return when every worker has exited; Ctrl-C meanwhile kills
+        them.
+        """
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
@@ -243,16 +301,26 @@ class TrainingPool:
                 raise UsageError(f"TrainingPool: {key}: {advice}")
         used = {**self._defaults, **settings}
         code = used.get("entry_point") or used.get("env") or used.get("task")
-        # A program that trains hundreds of robots does not look at each: it would wait for the pictures at the end.
+        # A program that trains hundreds of robots does not look at each: it would wait for the
+        # pictures at the end.
         defaults = {"preview": False, **self._defaults}
-        data = {"name": plain(self.run_dir.name), "on_invalid": "skip", "defaults": defaults, "jobs": [entry]}
+        data = {
+            "name": plain(self.run_dir.name),
+            "on_invalid": "skip",
+            "defaults": defaults,
+            "jobs": [entry],
+        }
         with api.python_messages():
             base = api.code_folder(code) or self.run_dir
             return from_mapping(data, source="orchestrator.TrainingPool", base=base)
 
     def _name(self, robot: RobotArgument, settings: Mapping[str, Any]) -> str:
-        """A name that is the same in every pool for this robot and these settings, and different for all others."""
-        digest = hashlib.sha256(json.dumps([self._defaults, settings], sort_keys=True, default=str).encode())
+        """A name that is the same in every pool for this robot and these settings, and different
+        for all others.
+        """
+        digest = hashlib.sha256(
+            json.dumps([self._defaults, settings], sort_keys=True, default=str).encode()
+        )
         files = sorted(robot.file.parent.rglob("*")) if robot.label else [robot.file]
         for file in files:
             with contextlib.suppress(OSError, ValueError):  # the examination says so
@@ -263,7 +331,8 @@ class TrainingPool:
     # -- the thread
 
     def _run(self, examiner: Future[preflight.Child], opened: Future[PoolJobs]) -> None:
-        """Start what examines robots here, as it ends with the thread that starts it, and follow the jobs.
+        """Start what examines robots here, as it ends with the thread that starts it, and follow
+        the jobs.
 
         :param examiner: receives it, or the error.
         :param opened: the jobs, when the supervisor runs; cancelled if it cannot be started.
@@ -332,7 +401,9 @@ class TrainingPool:
             raise self._callback_failure
 
     def _ended_by(self, function: DoneCallback, error: BaseException) -> bool:
-        """Let the pool end, where ``function`` has raised ``error`` in its thread; the others are the program's."""
+        """Let the pool end, where ``function`` has raised ``error`` in its thread; the others are
+        the program's.
+        """
         if threading.current_thread() is not self._thread:
             return False
         advice = "let it raise an Exception, which is logged, or end the program elsewhere"
@@ -357,4 +428,8 @@ class TrainingPool:
 def _named(function: DoneCallback) -> str:
     """``module.function``; of a function without a name what Python shows of it."""
     name = getattr(function, "__qualname__", None)
-    return shortened(repr(function)) if name is None else f"{getattr(function, '__module__', None)}.{name}"
+    return (
+        shortened(repr(function))
+        if name is None
+        else f"{getattr(function, '__module__', None)}.{name}"
+    )

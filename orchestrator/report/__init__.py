@@ -1,7 +1,8 @@
 """The report of a run directory: a page, its figures and all numbers, in ``RUN_DIR/report``.
 
-It writes nothing else, and works while the run directory is being written. A run directory with a plan in ``bench/`` is
-a benchmark's, any other an experiment's. matplotlib, Jinja2 and numpy are imported when a report is made.
+It writes nothing else, and works while the run directory is being written. A run directory with a
+plan in ``bench/`` is a benchmark's, any other an experiment's. matplotlib, Jinja2 and numpy are
+imported when a report is made.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def compose(run_dir: Path, same_search: Sequence[Path] = ()) -> Document:
 
 
 def make(run_dir: Path, same_search: Sequence[Path] = ()) -> WrittenReport:
-    """Write ``RUN_DIR/report``: ``index.html``, ``report.json``, a PNG and an SVG per figure, each file atomically.
+    """Write ``RUN_DIR/report``: ``index.html``, ``report.json``, a PNG and an SVG per figure, each
+    file atomically.
 
     Figures of an earlier report that are no longer part of it are removed; other files there stay.
 
@@ -65,7 +67,10 @@ def make(run_dir: Path, same_search: Sequence[Path] = ()) -> WrittenReport:
     document = compose(run_dir, same_search)
     folder = run_dir / "report"
     drawings = {figure.name: drawing.render(figure) for figure in document.figures()}
-    facts = {**document.facts, "figures": {figure.name: figure.caption for figure in document.figures()}}
+    facts = {
+        **document.facts,
+        "figures": {figure.name: figure.caption for figure in document.figures()},
+    }
     try:
         folder.mkdir(exist_ok=True)
         _remove_old(folder, set(drawings))

@@ -29,14 +29,21 @@ LEGEND_COLUMNS = 4
 
 
 def speedup(
-    speedups: Curves, efficiencies: Curves, cut: Cut, capacity: int, *, unit: str = "processes at once"
+    speedups: Curves,
+    efficiencies: Curves,
+    cut: Cut,
+    capacity: int,
+    *,
+    unit: str = "processes at once",
 ) -> Drawn:
     """Speed-up and efficiency of every baseline against the ideal; ``unit`` of the levels."""
     drawn, (left, right), levels = _pair_of_axes(speedups, legend_entries=len(speedups) + 1)
     _curves(left, speedups, levels, cut)
     _curves(right, efficiencies, levels, cut, scale=100)
     ideal = [min(level, capacity) for level in levels]
-    left.plot(range(len(levels)), ideal, color=DIM, linestyle="--", linewidth=1, label="ideal", zorder=1)
+    left.plot(
+        range(len(levels)), ideal, color=DIM, linestyle="--", linewidth=1, label="ideal", zorder=1
+    )
     right.axhline(100, color=DIM, linestyle="--", linewidth=1, zorder=1)
     left.set_ylabel("speed-up")
     right.set_ylabel("efficiency (%)")
@@ -55,7 +62,14 @@ def _pair_of_axes(curves: Curves, legend_entries: int) -> tuple[Drawn, list[Axes
     return drawn, pair, sorted({level for levels in curves.values() for level in levels})
 
 
-def _curves(axes: Axes, curves: Curves, levels: Sequence[int], cut: Cut, scale: float = 1.0, bound: str = "≤") -> None:
+def _curves(
+    axes: Axes,
+    curves: Curves,
+    levels: Sequence[int],
+    cut: Cut,
+    scale: float = 1.0,
+    bound: str = "≤",
+) -> None:
     """:param bound: the mark of bounds."""
     for number, (name, points) in enumerate(curves.items()):
         shift = (number - (len(curves) - 1) / 2) * DODGE
@@ -63,10 +77,20 @@ def _curves(axes: Axes, curves: Curves, levels: Sequence[int], cut: Cut, scale: 
         places = {levels.index(level) + shift: points[level] for level in sorted(points)}
         medians = [one["median"] * scale for one in places.values()]
         axes.plot(list(places), medians, color=colour, linewidth=1, alpha=0.5)
-        axes.plot(list(places), medians, color=colour, marker=marker, markersize=4.5, linewidth=0, label=name)
+        axes.plot(
+            list(places),
+            medians,
+            color=colour,
+            marker=marker,
+            markersize=4.5,
+            linewidth=0,
+            label=name,
+        )
         for place, one in places.items():
             if one["low"] is not None and one["high"] is not None:
-                axes.vlines(place, one["low"] * scale, one["high"] * scale, color=colour, linewidth=1)
+                axes.vlines(
+                    place, one["low"] * scale, one["high"] * scale, color=colour, linewidth=1
+                )
         for level in sorted(points.keys() & cut.get(name, ())):
             above: Any = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
             place, median = levels.index(level) + shift, points[level]["median"] * scale
@@ -104,7 +128,15 @@ def phases(baselines: Mapping[str, Mapping[int, Mapping[str, float]]], cut: Cut)
         begin = [0.0] * len(levels)
         for name, (_, colour) in PHASES.items():
             seconds = [parts.get(name) or 0.0 for parts in levels.values()]
-            axes.bar(range(len(levels)), seconds, bottom=begin, width=0.7, color=colour, edgecolor=FACE, linewidth=0.4)
+            axes.bar(
+                range(len(levels)),
+                seconds,
+                bottom=begin,
+                width=0.7,
+                color=colour,
+                edgecolor=FACE,
+                linewidth=0.4,
+            )
             begin = [before + more for before, more in zip(begin, seconds, strict=True)]
         labels = [f"{level} (≥)" if level in cut[baseline] else str(level) for level in levels]
         axes.set_xticks(range(len(levels)), labels)
@@ -130,9 +162,26 @@ def law(fits: Mapping[str, Facts], speedups: Curves) -> Drawn:
         axes.plot(cores, [by_law(number, sigma, kappa) for number in cores], color=SERIES[0])
         for number, one in predicted.items():
             if one["low"] is not None and one["high"] is not None:
-                axes.vlines(number, max(one["low"], 0.1), one["high"], color=SERIES[0], linewidth=3, alpha=0.35)
-        points = {level: one for level, one in speedups.get(baseline, {}).items() if level in fit["levels"]}
-        axes.plot(list(points), [one["median"] for one in points.values()], "o", color=SERIES[1], markersize=4.5)
+                axes.vlines(
+                    number,
+                    max(one["low"], 0.1),
+                    one["high"],
+                    color=SERIES[0],
+                    linewidth=3,
+                    alpha=0.35,
+                )
+        points = {
+            level: one
+            for level, one in speedups.get(baseline, {}).items()
+            if level in fit["levels"]
+        }
+        axes.plot(
+            list(points),
+            [one["median"] for one in points.values()],
+            "o",
+            color=SERIES[1],
+            markersize=4.5,
+        )
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
         ticks = [2**power for power in range(9) if 2**power <= most]
@@ -153,15 +202,24 @@ def makespan(levels: Mapping[int, Facts]) -> Drawn:
     charts = {level: drawing.lanes(list(map(_bar, one["jobs"]))) for level, one in levels.items()}
     lane_in = min(0.26, 5.0 / sum(map(len, charts.values())))
     left, above, below, between = 0.6, 0.3, 0.42, 0.34
-    height_in = below + sum(lane_in * len(lanes) + between for lanes in charts.values()) + above - between
+    height_in = (
+        below + sum(lane_in * len(lanes) + between for lanes in charts.values()) + above - between
+    )
     drawn = drawing.empty_figure(height_in)
     bottom = below
     for level, lanes in reversed(charts.items()):
-        axes = drawing.axes_at(drawn, left, bottom, drawing.WIDTH_IN - left - 0.15, lane_in * len(lanes))
+        axes = drawing.axes_at(
+            drawn, left, bottom, drawing.WIDTH_IN - left - 0.15, lane_in * len(lanes)
+        )
         drawing.gantt(axes, lanes, span_s=span_s, unit_s=unit_s)
-        length, bound = levels[level]["makespan_s"] / unit_s, levels[level]["lower_bound_s"] / unit_s
+        length, bound = (
+            levels[level]["makespan_s"] / unit_s,
+            levels[level]["lower_bound_s"] / unit_s,
+        )
         axes.axvline(bound, color=SERIES[1], linestyle="--", linewidth=1.4)
-        axes.set_title(f"{level} at once: {length:.3g} {unit}, lower bound {bound:.3g}", fontsize=7.5)
+        axes.set_title(
+            f"{level} at once: {length:.3g} {unit}, lower bound {bound:.3g}", fontsize=7.5
+        )
         drawing.plain_ticks(axes, x=True, most=8)
         if bottom == below:
             axes.set_xlabel(unit)
@@ -182,12 +240,22 @@ def _bar(job: Facts) -> drawing.Bar:
 
 
 def packing(points: Sequence[Facts], best: Facts | None) -> Drawn:
-    """env_steps/s of all processes: processes × threads to the right, environments per process upwards."""
+    """env_steps/s of all processes: processes × threads to the right, environments per process
+    upwards.
+    """
     placed = [
-        ((one["processes"], one["threads"], bool(one["smt"])), one["n_envs"], one["throughput"]) for one in points
+        ((one["processes"], one["threads"], bool(one["smt"])), one["n_envs"], one["throughput"])
+        for one in points
     ]
-    columns, rows = sorted({column for column, _, _ in placed}), sorted({n_envs for _, n_envs, _ in placed})
-    known = {(n_envs, column): throughput for column, n_envs, throughput in placed if throughput is not None}
+    columns, rows = (
+        sorted({column for column, _, _ in placed}),
+        sorted({n_envs for _, n_envs, _ in placed}),
+    )
+    known = {
+        (n_envs, column): throughput
+        for column, n_envs, throughput in placed
+        if throughput is not None
+    }
     left, below, row_in = 0.6, 0.55, 0.34
     drawn = drawing.empty_figure(below + 0.15 + row_in * len(rows))
     width = min(drawing.WIDTH_IN - left - 0.1, 1.1 * len(columns))
@@ -195,15 +263,23 @@ def packing(points: Sequence[Facts], best: Facts | None) -> Drawn:
     most = max(known.values(), default=1.0)
     for (n_envs, column), throughput in known.items():
         place, height, share = columns.index(column), rows.index(n_envs), throughput / most
-        is_best = best is not None and (best["processes"], best["threads"], best["n_envs"]) == (*column[:2], n_envs)
+        is_best = best is not None and (best["processes"], best["threads"], best["n_envs"]) == (
+            *column[:2],
+            n_envs,
+        )
         bottom = height - 0.47
         axes.bar(place, 0.94, 0.94, bottom, color=SERIES[0], alpha=0.12 + 0.88 * share**2)
         text = f"{throughput:,.0f}" if len(columns) <= 10 else drawing.short(round(throughput))
-        style: Any = {"color": FACE if share > 0.7 else INK, "weight": "bold" if is_best else "normal"}
+        style: Any = {
+            "color": FACE if share > 0.7 else INK,
+            "weight": "bold" if is_best else "normal",
+        }
         axes.text(place, height, text, ha="center", va="center", fontsize=7.5, **style)
         if is_best:
             axes.bar(place, 0.94, 0.94, bottom, facecolor="none", edgecolor=SERIES[1], linewidth=2)
-    labels = [f"{processes} × {threads}{' SMT' if smt else ''}" for processes, threads, smt in columns]
+    labels = [
+        f"{processes} × {threads}{' SMT' if smt else ''}" for processes, threads, smt in columns
+    ]
     axes.set_xticks(range(len(columns)), labels)
     axes.set_yticks(range(len(rows)), [str(row) for row in rows])
     axes.set_xlim(-0.5, len(columns) - 0.5)

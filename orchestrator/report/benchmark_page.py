@@ -16,7 +16,16 @@ from orchestrator.report import benchmark_figures as figures
 from orchestrator.report import benchmark_tables as tables
 from orchestrator.report.benchmark_tables import Baselines
 from orchestrator.report.certificate_page import certificate_sections
-from orchestrator.report.document import Columns, Document, Figure, Headline, Part, Section, Text, table
+from orchestrator.report.document import (
+    Columns,
+    Document,
+    Figure,
+    Headline,
+    Part,
+    Section,
+    Text,
+    table,
+)
 from orchestrator.report.machine_page import machine_section
 from orchestrator.report.number_format import number, percent, plain, sentence
 from orchestrator.report.ranks_page import benchmark_section
@@ -45,7 +54,10 @@ def document(analysis: Facts, certificate: Facts | None) -> Document:
     facts = {**analysis, "made_at": made_at, "certificate": certificate}
     baselines = {name: _by_level(one["levels"]) for name, one in facts["arms"].items()}
     sections = [
-        Section(title="About", parts=[Text(sentences=[ABOUT if baselines or facts["ranks"] is None else ABOUT_RANKS])]),
+        Section(
+            title="About",
+            parts=[Text(sentences=[ABOUT if baselines or facts["ranks"] is None else ABOUT_RANKS])],
+        ),
         *_attribution(facts["attribution"]),
         *_scaling(baselines, facts),
         *_phases(baselines),
@@ -72,11 +84,21 @@ def _by_level(levels: Facts) -> dict[int, Any]:
 
 
 def _headlines(baselines: Baselines, capacity: int) -> list[Headline]:
-    headlines = [Headline(label="cores", value=str(capacity), note="processes that can have a core of their own")]
-    name = PINNED if baselines.get(PINNED) else next((name for name, levels in baselines.items() if levels), None)
+    headlines = [
+        Headline(
+            label="cores", value=str(capacity), note="processes that can have a core of their own"
+        )
+    ]
+    name = (
+        PINNED
+        if baselines.get(PINNED)
+        else next((name for name, levels in baselines.items() if levels), None)
+    )
     if name is None:
         return headlines
-    full = max((level for level in baselines[name] if level <= capacity), default=min(baselines[name]))
+    full = max(
+        (level for level in baselines[name] if level <= capacity), default=min(baselines[name])
+    )
     one = baselines[name][full]
     for label, estimate, form in (
         ("env_steps/s", one["throughput"], number),
@@ -84,7 +106,11 @@ def _headlines(baselines: Baselines, capacity: int) -> list[Headline]:
         ("efficiency", one["efficiency"], percent),
     ):
         if estimate:
-            within = "" if estimate["low"] is None else f"; {form(estimate['low'])} to {form(estimate['high'])}"
+            within = (
+                ""
+                if estimate["low"] is None
+                else f"; {form(estimate['low'])} to {form(estimate['high'])}"
+            )
             note = f"{name}, {full} at once{within}"
             value = ("≤ " if one["at_most"] else "") + form(estimate["median"])
             headlines.append(Headline(label=label, value=value, note=note))
@@ -92,7 +118,9 @@ def _headlines(baselines: Baselines, capacity: int) -> list[Headline]:
 
 
 def _attribution(attribution: list[Facts]) -> list[Section]:
-    """The differences between baselines, the largest loss, and folded the loss of each baseline at each level."""
+    """The differences between baselines, the largest loss, and folded the loss of each baseline at
+    each level.
+    """
     levels = [one for one in attribution if one["kind"] == "level"]
     first = [one for one in attribution if one["kind"] != "level"]
     first += [one for one in sorted(levels, key=_loss, reverse=True)[:1] if _loss(one) > 0]
@@ -127,15 +155,23 @@ def _scaling(baselines: Baselines, facts: Facts) -> list[Section]:
                 "same baseline. Right: the speed-up divided by the number of processes, or of cores where that is "
                 f"smaller. Dashed: the ideal on {facts['cores']} cores. Vertical bars are 95 % intervals. “≤” marks "
                 "measurements that were cut off, for which only an upper bound is known.",
-                draw=partial(figures.speedup, speedups, efficiencies, _cut(baselines), facts["cores"]),
+                draw=partial(
+                    figures.speedup, speedups, efficiencies, _cut(baselines), facts["cores"]
+                ),
             )
         )
-    about = [f"{plain(name)}: {plain(one['about'])}." for name, one in facts["arms"].items() if one["about"]]
+    about = [
+        f"{plain(name)}: {plain(one['about'])}."
+        for name, one in facts["arms"].items()
+        if one["about"]
+    ]
     parts += [Text(sentences=about)] if about else []
     return [Section(title="Scaling", parts=[*parts, *failures, tables.throughput(baselines)])]
 
 
-def _curves(baselines: Baselines, figure: Callable[[LevelFacts], EstimateFacts | None]) -> figures.Curves:
+def _curves(
+    baselines: Baselines, figure: Callable[[LevelFacts], EstimateFacts | None]
+) -> figures.Curves:
     """Without what is not known."""
     known = {
         name: {level: estimate for level, one in levels.items() if (estimate := figure(one))}
@@ -145,7 +181,10 @@ def _curves(baselines: Baselines, figure: Callable[[LevelFacts], EstimateFacts |
 
 
 def _cut(baselines: Baselines) -> figures.Cut:
-    return {name: [level for level, one in levels.items() if one["at_most"]] for name, levels in baselines.items()}
+    return {
+        name: [level for level, one in levels.items() if one["at_most"]]
+        for name, levels in baselines.items()
+    }
 
 
 def _phases(baselines: Baselines) -> list[Section]:
@@ -194,7 +233,9 @@ def _law(fits: Facts, baselines: Baselines) -> list[Section]:
     sentences += _warnings({name: fit for name, fit in fits.items() if name not in fitted})
     losing = ", ".join(plain(name) for name in fitted if name not in gaining)
     if losing:
-        sentences.append(f"{losing}: no faster with more processes than with one, so no law of scaling applies.")
+        sentences.append(
+            f"{losing}: no faster with more processes than with one, so no law of scaling applies."
+        )
     if not gaining:
         return [Section(title="Prediction", parts=[Text(sentences=sentences)])] if sentences else []
     figure = Figure(
@@ -229,7 +270,8 @@ def _makespan(strong: Facts | None) -> list[Section]:
     measured = _by_level((strong or {}).get("levels") or {})
     expected = (strong or {}).get("total_timesteps")
     lost = {
-        level: incomplete(one, expected or [job["job_id"] for job in one["jobs"]]) for level, one in measured.items()
+        level: incomplete(one, expected or [job["job_id"] for job in one["jobs"]])
+        for level, one in measured.items()
     }
     levels = {level: one for level, one in measured.items() if one["jobs"] and not lost[level]}
     sentences = [
@@ -240,7 +282,10 @@ def _makespan(strong: Facts | None) -> list[Section]:
     parts: list[Part] = [Text(sentences=sentences, tone="bad")] if sentences else []
     if not levels:
         return [Section(title="Makespan", parts=parts)] if parts else []
-    lanes = sum(len({cpu for job in one["jobs"] for cpu in job.get("cpus") or ()}) for one in levels.values())
+    lanes = sum(
+        len({cpu for job in one["jobs"] for cpu in job.get("cpus") or ()})
+        for one in levels.values()
+    )
     columns: Columns[int] = {
         "jobs at once": str,
         "makespan": lambda level: duration(levels[level]["makespan_s"]),
@@ -259,7 +304,9 @@ def _makespan(strong: Facts | None) -> list[Section]:
         draw=partial(figures.makespan, levels),
     )
     parts += [figure] if lanes <= MOST_LANES else []
-    return [Section(title="Makespan", parts=[*parts, table(levels, columns, caption=caption, text=())])]
+    return [
+        Section(title="Makespan", parts=[*parts, table(levels, columns, caption=caption, text=())])
+    ]
 
 
 def _packing(tune: Facts | None) -> list[Section]:
@@ -283,6 +330,12 @@ def _packing(tune: Facts | None) -> list[Section]:
 
 
 def _method(facts: Facts) -> Section:
-    statuses = ", ".join(f"{amount} {plain(status)}" for status, amount in facts["cells"].items() if amount)
-    sentences = [*facts["how"], *([f"Measurements: {statuses}."] if statuses else []), *facts["notes"]]
+    statuses = ", ".join(
+        f"{amount} {plain(status)}" for status, amount in facts["cells"].items() if amount
+    )
+    sentences = [
+        *facts["how"],
+        *([f"Measurements: {statuses}."] if statuses else []),
+        *facts["notes"],
+    ]
     return Section(title="Method", parts=[Text(sentences=list(map(plain, sentences)))])

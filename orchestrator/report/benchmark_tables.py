@@ -1,4 +1,6 @@
-"""The tables of a benchmark: throughput of every baseline and level, and the metrics that explain it."""
+"""The tables of a benchmark: throughput of every baseline and level, and the metrics that explain
+it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ METRICS_EXPLAINED = (
 
 
 def _rows(baselines: Baselines) -> list[Row]:
-    return [(name, level, one) for name, levels in baselines.items() for level, one in levels.items()]
+    return [
+        (name, level, one) for name, levels in baselines.items() for level, one in levels.items()
+    ]
 
 
 def throughput(baselines: Baselines) -> Table:
@@ -58,18 +62,26 @@ def throughput(baselines: Baselines) -> Table:
         "Medians over measurements with their 95 % intervals. “≤”: cut off, so an upper bound. Speed-up and efficiency "
         "are relative to the first row of the same baseline."
     )
-    return table(_rows(baselines), columns, caption=caption, text=("baseline × processes", "remarks"))
+    return table(
+        _rows(baselines), columns, caption=caption, text=("baseline × processes", "remarks")
+    )
 
 
-def _relative(row: Row, name: Literal["speedup", "efficiency"], form: Callable[[float | None], str]) -> str:
+def _relative(
+    row: Row, name: Literal["speedup", "efficiency"], form: Callable[[float | None], str]
+) -> str:
     _, level, one = row
     estimate = one[name]
     if level == one["base"] and estimate:
-        return form(estimate["median"])  # relative to itself: no measurement, so without an interval
+        return form(
+            estimate["median"]
+        )  # relative to itself: no measurement, so without an interval
     return bounded(estimate, one, form)
 
 
-def bounded(estimate: EstimateFacts | None, one: MeasuredFacts, form: Callable[[float | None], str]) -> str:
+def bounded(
+    estimate: EstimateFacts | None, one: MeasuredFacts, form: Callable[[float | None], str]
+) -> str:
     """An estimate that is an upper bound where measurements were cut off."""
     return ("≤ " if one["at_most"] and estimate else "") + interval(estimate, form)
 
@@ -103,7 +115,11 @@ def metrics(baselines: Baselines) -> Table | None:
         first: lambda row: f"{plain(row[0])} × {row[1]}{' (≥)' if row[2]['at_most'] else ''}",
         **{name: partial(_metric, *metric) for name, metric in METRICS.items()},
     }
-    return table(rows, columns, caption="Metrics of one process: medians.", text=(first,), shown=0) if rows else None
+    return (
+        table(rows, columns, caption="Metrics of one process: medians.", text=(first,), shown=0)
+        if rows
+        else None
+    )
 
 
 def _metric(metric: Callable[[LevelFacts], EstimateFacts | None], scale: float, row: Row) -> str:

@@ -27,7 +27,9 @@ def certificate_sections(certificate: Mapping[str, Any] | None) -> list[Section]
     if not certificate or not jobs:
         return []
     failed = sum(job.get("verdict") != "PASS" for job in jobs)
-    verdict = f"PASS: {count(len(jobs), 'job')} verified; each has bit-identical weights every time."
+    verdict = (
+        f"PASS: {count(len(jobs), 'job')} verified; each has bit-identical weights every time."
+    )
     if failed:
         verdict = f"FAIL: {failed} of {len(jobs)} jobs could not be shown to have the same weights, for these reasons."
     caption = (
@@ -37,12 +39,15 @@ def certificate_sections(certificate: Mapping[str, Any] | None) -> list[Section]
     columns: Columns[Mapping[str, Any]] = {
         "job": lambda job: plain(job.get("job_id", DASH)),
         "verdict": lambda job: Cell(
-            text=plain(job.get("verdict", DASH)), tone="good" if job.get("verdict") == "PASS" else "bad"
+            text=plain(job.get("verdict", DASH)),
+            tone="good" if job.get("verdict") == "PASS" else "bad",
         ),
         "alone": lambda job: _hash(job.get("alone_sha256")),
         "among neighbours": lambda job: _compared(job, "together_sha256"),
         "killed and resumed": lambda job: _compared(job, "resumed_sha256"),
-        "slow-down": lambda job: f"× {interval(job['slowdown'])}" if isinstance(job.get("slowdown"), Mapping) else DASH,
+        "slow-down": lambda job: (
+            f"× {interval(job['slowdown'])}" if isinstance(job.get("slowdown"), Mapping) else DASH
+        ),
         "reasons, notes": _remarks,
     }
     text = [name for name in columns if name != "slow-down"]
@@ -58,7 +63,9 @@ def certificate_sections(certificate: Mapping[str, Any] | None) -> list[Section]
         named = list(left_out.items())[:MOST_LEFT_OUT]
         sentences = [f"{plain(job)} was not verified: {plain(reason)}" for job, reason in named]
         if len(left_out) > len(named):
-            sentences.append(f"{len(left_out) - len(named):,} more were not verified; certificate.json names them.")
+            sentences.append(
+                f"{len(left_out) - len(named):,} more were not verified; certificate.json names them."
+            )
         parts.append(Text(sentences=sentences, tone="dim"))
     return [Section(title="Certificate", parts=parts)]
 

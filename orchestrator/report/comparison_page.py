@@ -1,4 +1,6 @@
-"""The web page of ``compare``: learning curves of several experiments over each other, and what differs."""
+"""The web page of ``compare``: learning curves of several experiments over each other, and what
+differs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from orchestrator.report.document import Columns, Document, Figure, Section, Tab
 from orchestrator.report.number_format import interval, plain
 
 MOST_PANELS = 24
-SETTINGS = "Settings that differ, of the jobs in brackets, otherwise of all jobs that have succeeded."
+SETTINGS = (
+    "Settings that differ, of the jobs in brackets, otherwise of all jobs that have succeeded."
+)
 
 
 def write(path: Path, comparisons: Sequence[Comparison]) -> None:
@@ -29,14 +33,22 @@ def write(path: Path, comparisons: Sequence[Comparison]) -> None:
     :raises UsageError: they are benchmarks, or ``path`` cannot be written.
     """
     if comparisons[0].kind == "benchmark":
-        raise UsageError("--output: learning curves are of experiments; `report` draws the figures of a benchmark")
+        raise UsageError(
+            "--output: learning curves are of experiments; `report` draws the figures of a benchmark"
+        )
     content = document(comparisons)
-    html = page.html(content, {figure.name: drawing.render(figure) for figure in content.figures()}, has_files=False)
+    html = page.html(
+        content,
+        {figure.name: drawing.render(figure) for figure in content.figures()},
+        has_files=False,
+    )
     try:
         write_whole(path, html, durable=False)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"--output {path}: cannot be written ({reason}); expected the path of a file") from error
+        raise UsageError(
+            f"--output {path}: cannot be written ({reason}); expected the path of a file"
+        ) from error
 
 
 def document(comparisons: Sequence[Comparison]) -> Document:
@@ -47,22 +59,37 @@ def document(comparisons: Sequence[Comparison]) -> Document:
     sections = []
     if cases:
         shown = {case: [of_run.get(case, []) for of_run in curves] for case in cases[:MOST_PANELS]}
-        left_out = f" Only the first {MOST_PANELS} of {len(cases)} jobs are drawn." if len(cases) > MOST_PANELS else ""
+        left_out = (
+            f" Only the first {MOST_PANELS} of {len(cases)} jobs are drawn."
+            if len(cases) > MOST_PANELS
+            else ""
+        )
         caption = (
             "Return of training episodes against env_steps, by job. Thin lines are seeds; a thick line is their median "
             f"with its 95 % interval.{left_out}"
         )
         draw = partial(figures.curves_over_each_other, shown, names)
-        figure = Figure(name="learning-curves", title="Learning curves over each other", caption=caption, draw=draw)
+        figure = Figure(
+            name="learning-curves",
+            title="Learning curves over each other",
+            caption=caption,
+            draw=draw,
+        )
         sections.append(Section(title="Learning curves", parts=[figure]))
     for title, caption, rows in (
         ("Settings", SETTINGS, merged([one.settings for one in comparisons])),
-        ("Other differences", "Learner, machine and versions.", merged([one.differences for one in comparisons])),
+        (
+            "Other differences",
+            "Learner, machine and versions.",
+            merged([one.differences for one in comparisons]),
+        ),
     ):
         columns: Columns[tuple[str, list[str]]] = {"setting": lambda row: plain(row[0])}
         columns |= {name: partial(_value, place) for place, name in enumerate(names)}
         listing = table(rows, columns, caption=caption, text=list(columns))
-        sections.append(Section(title=title, parts=[listing if rows else Text(sentences=["Nothing differs."])]))
+        sections.append(
+            Section(title=title, parts=[listing if rows else Text(sentences=["Nothing differs."])])
+        )
     return Document(
         title="Comparison",
         subtitle=f"{', '.join(names)} · {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}",

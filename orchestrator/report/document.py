@@ -49,7 +49,12 @@ Columns: TypeAlias = dict[str, Callable[[Item], str | Cell]]
 
 
 def table(
-    items: Iterable[Item], columns: Columns[Item], *, caption: str, text: Collection[str], shown: int = 40
+    items: Iterable[Item],
+    columns: Columns[Item],
+    *,
+    caption: str,
+    text: Collection[str],
+    shown: int = 40,
 ) -> Table:
     """A table with a row for each item."""
     read = [[cell(item) for cell in columns.values()] for item in items]
@@ -96,4 +101,6 @@ class Document:
     """The content of ``report.json``."""
 
     def figures(self) -> list[Figure]:
-        return [part for section in self.sections for part in section.parts if isinstance(part, Figure)]
+        return [
+            part for section in self.sections for part in section.parts if isinstance(part, Figure)
+        ]

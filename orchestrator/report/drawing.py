@@ -1,4 +1,6 @@
-"""Figures as SVG and PNG, in one style. In a page the same SVG follows the page's colours, light or dark."""
+"""Figures as SVG and PNG, in one style. In a page the same SVG follows the page's colours, light or
+dark.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn
 
 WIDTH_IN = 8.4
-"""Width of every figure; a page scales it, down to a width at which text is legible, and scrolls it there."""
+"""Width of every figure; a page scales it, down to a width at which text is legible, and scrolls it
+there."""
 PNG_DPI = 150
 
 COLOURS = {
@@ -40,9 +43,13 @@ COLOURS = {
     "pink": ("#b8357f", "#f778ba"),
     "gray": ("#8b949e", "#6e7781"),
 }
-"""Name → colour on a light and on a dark page. Figures are drawn with the first; a page replaces it by a variable."""
+"""Name → colour on a light and on a dark page. Figures are drawn with the first; a page replaces it
+by a variable."""
 INK, DIM, GRID, FACE = (COLOURS[name][0] for name in ("ink", "dim", "grid", "face"))
-SERIES = tuple(COLOURS[name][0] for name in ("blue", "orange", "green", "purple", "red", "teal", "pink", "yellow"))
+SERIES = tuple(
+    COLOURS[name][0]
+    for name in ("blue", "orange", "green", "purple", "red", "teal", "pink", "yellow")
+)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 STYLE: Any = {
@@ -52,7 +59,9 @@ STYLE: Any = {
     **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7.5),
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
     **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), DIM),
-    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width", "grid.linewidth"), 0.6),
+    **dict.fromkeys(
+        ("axes.linewidth", "xtick.major.width", "ytick.major.width", "grid.linewidth"), 0.6
+    ),
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     **dict.fromkeys(("axes.facecolor", "figure.facecolor"), "none"),
     "axes.titlelocation": "left",
@@ -88,16 +97,25 @@ def render(figure: Figure) -> Rendered:
     with _own_settings({"svg.hashsalt": figure.name}):
         drawn = figure.draw()
         drawn.savefig(png, format="png", dpi=PNG_DPI, facecolor="white")
-        drawn.savefig(svg, format="svg", facecolor=FACE, metadata={"Date": None, "Creator": None, "Format": None})
-    return Rendered(png=png.getvalue(), svg=svg.getvalue(), inline=_inline(svg.getvalue(), figure.title))
+        drawn.savefig(
+            svg,
+            format="svg",
+            facecolor=FACE,
+            metadata={"Date": None, "Creator": None, "Format": None},
+        )
+    return Rendered(
+        png=png.getvalue(), svg=svg.getvalue(), inline=_inline(svg.getvalue(), figure.title)
+    )
 
 
 @contextmanager
 def _own_settings(settings: Any) -> Iterator[None]:
-    """Matplotlib's defaults with our style, whatever a user's ``matplotlibrc`` or a notebook's ``MPLBACKEND`` say.
+    """Matplotlib's defaults with our style, whatever a user's ``matplotlibrc`` or a notebook's
+    ``MPLBACKEND`` say.
 
-    Hidden are matplotlib's warnings about its cache (where the home directory is read-only, it uses a temporary one)
-    and about characters that the font of the PNG lacks, as in a robot's name (the page has other fonts).
+    Hidden are matplotlib's warnings about its cache (where the home directory is read-only, it uses
+    a temporary one) and about characters that the font of the PNG lacks, as in a robot's name (the
+    page has other fonts).
     """
     log = logging.getLogger("matplotlib")
     level = log.level
@@ -108,7 +126,9 @@ def _own_settings(settings: Any) -> Iterator[None]:
         import matplotlib.figure  # finds the fonts
 
         with mpl.rc_context(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*(missing from font|natively supports)", UserWarning)
+            warnings.filterwarnings(
+                "ignore", ".*(missing from font|natively supports)", UserWarning
+            )
             mpl.rcdefaults()
             mpl.rcParams.update(STYLE | settings)
             yield
@@ -125,13 +145,20 @@ def _inline(svg: bytes, title: str) -> str:
     root = ElementTree.fromstring(svg)  # noqa: S314 - made by matplotlib just now
     for metadata in root.findall(f"{{{SVG_NAMESPACE}}}metadata"):
         root.remove(metadata)
-    used = {name for element in root.iter() for value in element.attrib.values() for name in _REFERENCE.findall(value)}
+    used = {
+        name
+        for element in root.iter()
+        for value in element.attrib.values()
+        for name in _REFERENCE.findall(value)
+    }
     used |= {element.attrib.get(LINK, "").removeprefix("#") for element in root.iter()}
     for element in root.iter():
         if element.attrib.get("id") not in used:
             element.attrib.pop("id", None)
         if (style := element.get("style")) is not None:
-            element.set("style", _COLOUR.sub(lambda colour: _VARIABLES.get(colour[0], colour[0]), style))
+            element.set(
+                "style", _COLOUR.sub(lambda colour: _VARIABLES.get(colour[0], colour[0]), style)
+            )
     for name in ("width", "height"):
         root.attrib.pop(name, None)
     root.set("role", "img")
@@ -162,13 +189,19 @@ def empty_figure(height_in: float) -> Drawn:
 def axes_at(drawn: Drawn, left: float, bottom: float, width: float, height: float) -> Axes:
     """Axes at a place given in inches, with a light grid."""
     height_in = drawn.get_size_inches()[1]
-    axes = drawn.add_axes((left / WIDTH_IN, bottom / height_in, width / WIDTH_IN, height / height_in))
+    axes = drawn.add_axes(
+        (left / WIDTH_IN, bottom / height_in, width / WIDTH_IN, height / height_in)
+    )
     axes.grid(visible=True)
     return axes
 
 
-def panels(amount: int, *, columns: int, height_in: float, legend_in: float = 0.0) -> tuple[Drawn, list[Axes]]:
-    """``amount`` small axes in rows of at most ``columns``, with ``legend_in`` inches free above all of them."""
+def panels(
+    amount: int, *, columns: int, height_in: float, legend_in: float = 0.0
+) -> tuple[Drawn, list[Axes]]:
+    """``amount`` small axes in rows of at most ``columns``, with ``legend_in`` inches free above
+    all of them.
+    """
     columns = min(columns, amount)
     rows = math.ceil(amount / columns)
     left, below, above, between = 0.55, 0.48, 0.3, 0.08
@@ -178,7 +211,9 @@ def panels(amount: int, *, columns: int, height_in: float, legend_in: float = 0.
     for index in range(amount):
         row, column = divmod(index, columns)
         bottom = (rows - 1 - row) * (height_in + below + above) + below
-        axes.append(axes_at(drawn, column * width + left, bottom, width - left - between, height_in))
+        axes.append(
+            axes_at(drawn, column * width + left, bottom, width - left - between, height_in)
+        )
     return drawn, axes
 
 
@@ -206,7 +241,9 @@ def legend(drawn: Drawn, handles: Sequence[Any], labels: Sequence[str], *, colum
     drawn.legend(handles, labels, loc="upper left", bbox_to_anchor=corner, ncols=columns, **spacing)
 
 
-def colour_legend(drawn: Drawn, colours: Sequence[str], labels: Sequence[str], *, columns: int) -> None:
+def colour_legend(
+    drawn: Drawn, colours: Sequence[str], labels: Sequence[str], *, columns: int
+) -> None:
     """A legend of colours along the upper edge."""
     from matplotlib.patches import Patch
 
@@ -253,34 +290,56 @@ Lanes = Mapping[str, Sequence[Bar]]
 
 
 def lanes(bars: Sequence[Bar]) -> Lanes:
-    """CPU → its bars; where a bar has no CPUs, or CPUs of several machines, as few slots as hold all bars."""
+    """CPU → its bars; where a bar has no CPUs, or CPUs of several machines, as few slots as hold
+    all bars.
+    """
     rows: dict[str, list[Bar]] = {}
     if all(bar.cpus and ", " not in bar.node for bar in bars):
-        for node, cpu, place in sorted((bar.node, cpu, place) for place, bar in enumerate(bars) for cpu in bar.cpus):
+        for node, cpu, place in sorted(
+            (bar.node, cpu, place) for place, bar in enumerate(bars) for cpu in bar.cpus
+        ):
             rows.setdefault(f"{node} CPU {cpu}".strip(), []).append(bars[place])
         return rows
     free_at: list[float] = []
     for bar in sorted(bars, key=lambda bar: bar.begin_s):
-        slot = next((slot for slot, free in enumerate(free_at) if free <= bar.begin_s), len(free_at))
+        slot = next(
+            (slot for slot, free in enumerate(free_at) if free <= bar.begin_s), len(free_at)
+        )
         free_at[slot : slot + 1] = [bar.end_s]
         rows.setdefault(f"slot {slot}", []).append(bar)
     return rows
 
 
 def gantt(axes: Axes, rows: Lanes, *, span_s: float, unit_s: float) -> None:
-    """Bars with their names where there is room, on an axis of ``span_s`` seconds in units of ``unit_s`` seconds."""
+    """Bars with their names where there is room, on an axis of ``span_s`` seconds in units of
+    ``unit_s`` seconds.
+    """
     extent, dots_per_in = axes.get_window_extent(), axes.figure.dpi
     width_in, lane_in = extent.width / dots_per_in, extent.height / dots_per_in / len(rows)
     for lane, bars in enumerate(rows.values()):
         for colour in dict.fromkeys(bar.colour for bar in bars):
-            spans = [(bar.begin_s / unit_s, bar.length_s / unit_s) for bar in bars if bar.colour == colour]
+            spans = [
+                (bar.begin_s / unit_s, bar.length_s / unit_s)
+                for bar in bars
+                if bar.colour == colour
+            ]
             edge = 0.5 if len(bars) < MANY_BARS else 0.1
-            axes.broken_barh(spans, (lane - 0.42, 0.84), facecolors=colour, edgecolors=FACE, linewidth=edge)
+            axes.broken_barh(
+                spans, (lane - 0.42, 0.84), facecolors=colour, edgecolors=FACE, linewidth=edge
+            )
         for bar in bars if lane_in > NAMED_LANE_IN else ():
             letters = int(bar.length_s / max(span_s, 1e-9) * width_in / LETTER_IN) - 1
             if letters >= FEWEST_LETTERS:
                 middle = (bar.begin_s + bar.end_s) / 2 / unit_s
-                axes.text(middle, lane, plain(bar.name, letters), ha="center", va="center", fontsize=6.5, color=FACE)
+                axes.text(
+                    middle,
+                    lane,
+                    plain(bar.name, letters),
+                    ha="center",
+                    va="center",
+                    fontsize=6.5,
+                    color=FACE,
+                )
     labelled = range(0, len(rows), max(1, round(LABEL_IN / lane_in)))
     axes.set_yticks(list(labelled), [list(rows)[lane] for lane in labelled])
     axes.set_ylim(len(rows) - 0.5, -0.5)

@@ -1,4 +1,6 @@
-"""The facts of an experiment, from its ledger and the files of its jobs: the content of ``report.json``."""
+"""The facts of an experiment, from its ledger and the files of its jobs: the content of
+``report.json``.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,39 @@ from orchestrator.report.search_data import SearchFacts
 from orchestrator.supervisor import start_choice
 
 COPIED = (
-    *("job_id", "name", "state", "cause", "message", "task", "seed", "learner", "learner_reason", "attempts"),
-    *("env_steps", "total_timesteps", "ep_rew_mean_first", "ep_rew_mean", "eval_mean", "env_steps_per_s", "queue_s"),
-    *("wall_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "max_rss_mib", "ranks", "node", "cpus", "stage"),
+    *(
+        "job_id",
+        "name",
+        "state",
+        "cause",
+        "message",
+        "task",
+        "seed",
+        "learner",
+        "learner_reason",
+        "attempts",
+    ),
+    *(
+        "env_steps",
+        "total_timesteps",
+        "ep_rew_mean_first",
+        "ep_rew_mean",
+        "eval_mean",
+        "env_steps_per_s",
+        "queue_s",
+    ),
+    *(
+        "wall_s",
+        "import_s",
+        "first_step_s",
+        "checkpoint_s",
+        "eval_s",
+        "max_rss_mib",
+        "ranks",
+        "node",
+        "cpus",
+        "stage",
+    ),
 )
 """Columns of ``summary.json`` that the report repeats."""
 MAY_DIFFER = {*COST_NEUTRAL_KEYS, "cores", "ranks", "backend", "mode", "total_timesteps"}
@@ -51,7 +83,8 @@ MAY_DIFFER = {*COST_NEUTRAL_KEYS, "cores", "ranks", "backend", "mode", "total_ti
 def gather(run_dir: Path, same_search: Sequence[Path] = ()) -> ExperimentFacts:
     """:param same_search: run directories of the same search with other seeds.
 
-    :raises UsageError: when one is not a run directory or its ledger is damaged, or it is another search.
+    :raises UsageError: when one is not a run directory or its ledger is damaged, or it is another
+        search.
     """
     paths, now = run_directory.existing(run_dir), time.time()
     running = run_directory.holder(paths) is not None
@@ -65,7 +98,14 @@ def gather(run_dir: Path, same_search: Sequence[Path] = ()) -> ExperimentFacts:
         of_job[attempt["job_id"]].append(attempt)
     shown = search_data.reported_jobs(search) if search and search["objectives"] else of_job.keys()
     every_job = [
-        _job(row, declared[row["job_id"]], of_job[row["job_id"]], paths, running, read=row["job_id"] in shown)
+        _job(
+            row,
+            declared[row["job_id"]],
+            of_job[row["job_id"]],
+            paths,
+            running,
+            read=row["job_id"] in shown,
+        )
         for row in rows
     ]
     jobs = [job for job in every_job if job["job_id"] in shown]
@@ -109,18 +149,24 @@ def to_json(facts: ExperimentFacts) -> dict[str, Any]:
 def _ledger(
     paths: RunPaths, running: bool
 ) -> tuple[list[SummaryRow], dict[str, JobRow], list[AttemptRow], SearchFacts | None]:
-    """Rows of ``summary.json``, jobs as declared, all attempts, the search; nothing while robots are examined."""
+    """Rows of ``summary.json``, jobs as declared, all attempts, the search; nothing while robots
+    are examined.
+    """
     if running and not paths.ledger.exists():
         return [], {}, [], None
     with run_directory.reading_ledger(paths) as ledger:
         rows, declared = ledger.summary(), {row.job_id: row for row in ledger.jobs()}
-        known = declared.keys() & {row["job_id"] for row in rows}  # a run that begins meanwhile may restart jobs
+        known = declared.keys() & {
+            row["job_id"] for row in rows
+        }  # a run that begins meanwhile may restart jobs
         rows = [row for row in rows if row["job_id"] in known]
         attempts = [row for row in ledger.attempts() if row["job_id"] in known]
         return rows, declared, attempts, search_data.gather(paths, ledger)
 
 
-def _attempt(row: AttemptRow, declared: JobRow, paths: RunPaths, running: bool, now: float) -> ReportedAttempt:
+def _attempt(
+    row: AttemptRow, declared: JobRow, paths: RunPaths, running: bool, now: float
+) -> ReportedAttempt:
     job, cpu_s, until = paths.job(row["job_id"]), row["cpu_s"], row["ended_at"]
     if cpu_s is not None:
         ranks, exits = declared.job.resources.ranks, job.attempt(row["number"]).exits()
@@ -149,7 +195,13 @@ def _last_written(path: Path, otherwise: float) -> float:
 
 
 def _job(
-    row: SummaryRow, declared: JobRow, attempts: Sequence[ReportedAttempt], run: RunPaths, running: bool, *, read: bool
+    row: SummaryRow,
+    declared: JobRow,
+    attempts: Sequence[ReportedAttempt],
+    run: RunPaths,
+    running: bool,
+    *,
+    read: bool,
 ) -> ReportedJob:
     """:param read: whether its files are read; else it has what the ledger knows."""
     paths = run.job(row["job_id"])
@@ -172,17 +224,24 @@ def _job(
         "point": dict(point),
         "env_steps_per_s": env_steps / wall_s if wall_s and env_steps else row["env_steps_per_s"],
         "wall_s": sum(_length_s(attempt) for attempt in attempts),
-        "core_hours": sum(_length_s(attempt) * max(1, len(attempt["cpus"])) for attempt in attempts) / 3600,
+        "core_hours": sum(_length_s(attempt) * max(1, len(attempt["cpus"])) for attempt in attempts)
+        / 3600,
         "mode": declared.job.spec.mode if several else None,
         "allreduce": allreduce_s / wall_s if allreduce_s is not None and wall_s else None,
         "failures": [
-            {"attempt": attempt["number"], "cause": str(attempt["cause"]), "message": attempt["message"] or ""}
+            {
+                "attempt": attempt["number"],
+                "cause": str(attempt["cause"]),
+                "message": attempt["message"] or "",
+            }
             for attempt in attempts
             if attempt_outcome(attempt) == "failed"
         ],
         "timings": timings,
         "curve": curve,
-        "stage_starts": run_reader.stage_starts(paths.progress_csv) if read and declared.job.spec.advance else [],
+        "stage_starts": run_reader.stage_starts(paths.progress_csv)
+        if read and declared.job.spec.advance
+        else [],
         "evaluation": run_reader.evaluation(paths.eval) if read else None,
         "preview": read and paths.preview.is_file(),
     }
@@ -199,7 +258,9 @@ def _timings(path: Path) -> Timings:
 def _sums(rows: Sequence[Iteration]) -> Timings:
     """Sums and maxima over the rows of ``timings.csv``; a figure that no row has is None."""
     columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))
-    known = {name: [value for value in values if value is not None] for name, values in columns.items()}
+    known = {
+        name: [value for value in values if value is not None] for name, values in columns.items()
+    }
     return {
         "iterations": len(rows),
         "env_steps": rows[-1].env_steps if rows else 0.0,
@@ -215,7 +276,9 @@ def _totals(jobs: Sequence[ReportedJob], attempts: Sequence[ReportedAttempt]) ->
     return {
         "jobs": len(jobs),
         "states": {state: states.count(state) for state in sorted(set(states))},
-        "retries": sum(failed["attempt"] + 1 < job["attempts"] for job in jobs for failed in job["failures"]),
+        "retries": sum(
+            failed["attempt"] + 1 < job["attempts"] for job in jobs for failed in job["failures"]
+        ),
         "busy_s": busy_s,
         "core_hours": sum(job["core_hours"] for job in jobs),
         "env_steps": env_steps,
@@ -249,7 +312,9 @@ def _robot(jobs: Sequence[ReportedJob]) -> ReportedRobot:
         "states": [job["state"] for job in jobs],
         "first": known_estimate((job["ep_rew_mean_first"] for job in jobs), location),
         "last": known_estimate((job["ep_rew_mean"] for job in jobs), location),
-        "evaluation": {kind: _episodes(evaluations, kind) for kind in EPISODE_KINDS} if evaluations else None,
+        "evaluation": {kind: _episodes(evaluations, kind) for kind in EPISODE_KINDS}
+        if evaluations
+        else None,
         "grid": _grid(evaluations),
         "env_steps_per_s": known_estimate(job["env_steps_per_s"] for job in jobs),
         "core_hours": sum(job["core_hours"] for job in jobs),
@@ -268,7 +333,8 @@ def _episodes(evaluations: Sequence[EvaluationFile], kind: EpisodeKind) -> Episo
         "mean": known_estimate((part["mean"] for part in parts), location),
         "std": parts[0]["std"] if len(parts) == 1 else None,
         "measures": {
-            name: known_estimate((part["measures"].get(name) for part in parts), location) for name in measures
+            name: known_estimate((part["measures"].get(name) for part in parts), location)
+            for name in measures
         },
     }
 
@@ -278,7 +344,9 @@ def _grid(evaluations: Sequence[EvaluationFile]) -> list[ReportedPoint]:
     for evaluation in evaluations:
         for point in evaluation.get("grid", ()):
             means.setdefault(tuple(point["at"].items()), []).append(point["mean"])
-    return [{"at": dict(at), "mean": known_estimate(values, location)} for at, values in means.items()]
+    return [
+        {"at": dict(at), "mean": known_estimate(values, location)} for at, values in means.items()
+    ]
 
 
 # -- jobs of several ranks
@@ -289,12 +357,19 @@ def _scaling(jobs: Sequence[ReportedJob], declared: Mapping[str, JobRow]) -> lis
     groups: dict[str, list[ReportedJob]] = {}
     for job in jobs:
         groups.setdefault(_work(declared[job["job_id"]]), []).append(job)
-    return [_ranks_of_robot(group) for group in groups.values() if any(job["ranks"] > 1 for job in group)]
+    return [
+        _ranks_of_robot(group)
+        for group in groups.values()
+        if any(job["ranks"] > 1 for job in group)
+    ]
 
 
 def _work(declared: JobRow) -> str:
     spec = dataclasses.asdict(declared.job.spec)
-    return json.dumps([declared.robot_hash, {key: spec[key] for key in spec if key not in MAY_DIFFER}], sort_keys=True)
+    return json.dumps(
+        [declared.robot_hash, {key: spec[key] for key in spec if key not in MAY_DIFFER}],
+        sort_keys=True,
+    )
 
 
 def _ranks_of_robot(jobs: Sequence[ReportedJob]) -> RanksOfRobot:
@@ -310,7 +385,9 @@ def _ranks_of_robot(jobs: Sequence[ReportedJob]) -> RanksOfRobot:
                 "ranks": ranks,
                 "mode": mode or None,
                 "jobs": [job["job_id"] for job in by_seed.values()],
-                "env_steps_per_s": known_estimate(job["env_steps_per_s"] for job in by_seed.values()),
+                "env_steps_per_s": known_estimate(
+                    job["env_steps_per_s"] for job in by_seed.values()
+                ),
                 "allreduce": known_estimate(job["allreduce"] for job in by_seed.values()),
                 **efficiency_facts(speedup, ranks / base[0]),
             }
@@ -320,7 +397,14 @@ def _ranks_of_robot(jobs: Sequence[ReportedJob]) -> RanksOfRobot:
 
 def _speedup(jobs: Mapping[int, ReportedJob], base: Mapping[int, ReportedJob]) -> Estimate | None:
     """Over the seeds that both have."""
-    pairs = [(jobs[seed]["env_steps_per_s"], base[seed]["env_steps_per_s"]) for seed in jobs.keys() & base.keys()]
-    known = [(speed, base_speed) for speed, base_speed in pairs if speed and base_speed and min(speed, base_speed) > 0]
+    pairs = [
+        (jobs[seed]["env_steps_per_s"], base[seed]["env_steps_per_s"])
+        for seed in jobs.keys() & base.keys()
+    ]
+    known = [
+        (speed, base_speed)
+        for speed, base_speed in pairs
+        if speed and base_speed and min(speed, base_speed) > 0
+    ]
     speeds, base_speeds = [speed for speed, _ in known], [base_speed for _, base_speed in known]
     return ratio(speeds, base_speeds, paired=True) if known else None

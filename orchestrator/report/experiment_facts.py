@@ -13,11 +13,14 @@ from orchestrator.ledger import AttemptRow, SummaryRow
 from orchestrator.report.search_data import SearchFacts
 
 Timings: TypeAlias = Mapping[str, float | None]
-"""``iterations`` (their number), ``env_steps``, and columns of ``timings.csv`` → sum or maximum over its rows."""
+"""``iterations`` (their number), ``env_steps``, and columns of ``timings.csv`` → sum or maximum
+over its rows."""
 
 
 class ReportedAttempt(AttemptRow):
-    """An attempt; ``cpu_s`` is that of all ranks, and ``why_exec`` is known of every worker of this machine."""
+    """An attempt; ``cpu_s`` is that of all ranks, and ``why_exec`` is known of every worker of this
+    machine.
+    """
 
     at_work: bool
     until: float
@@ -25,7 +28,9 @@ class ReportedAttempt(AttemptRow):
 
 
 def attempt_outcome(attempt: ReportedAttempt) -> str:
-    """``succeeded``, ``running``, ``failed``, or ``interrupted``: by a stop, at a rung, or with its supervisor."""
+    """``succeeded``, ``running``, ``failed``, or ``interrupted``: by a stop, at a rung, or with its
+    supervisor.
+    """
     if attempt["ended_at"] is None:
         return "running" if attempt["at_work"] else "interrupted"
     if attempt["cause"] is None:
@@ -41,7 +46,9 @@ class FailedAttempt(TypedDict):
 
 
 class ReportedJob(SummaryRow):
-    """A row of ``summary.json``, of which ``report.json`` repeats some columns. RUNNING: its supervisor runs."""
+    """A row of ``summary.json``, of which ``report.json`` repeats some columns. RUNNING: its
+    supervisor runs.
+    """
 
     robot: str
     group: str
@@ -147,6 +154,7 @@ class ExperimentFacts(TypedDict):
     attempts: Sequence[ReportedAttempt]
     findings: Sequence[ContentionFinding]
     search: SearchFacts | None
-    """Of a search ``jobs``, ``robots`` and ``findings`` are those of :func:`~.search_data.reported_jobs` alone."""
+    """Of a search ``jobs``, ``robots`` and ``findings`` are those of
+    :func:`~.search_data.reported_jobs` alone."""
     certificate: Mapping[str, Any] | None
     machine: Mapping[str, Any]

@@ -10,7 +10,12 @@ from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.analysis.statistics import location
 from orchestrator.report import drawing
 from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, PHASES, SERIES
-from orchestrator.report.experiment_facts import ReportedAttempt, ReportedJob, ReportedRobot, attempt_outcome
+from orchestrator.report.experiment_facts import (
+    ReportedAttempt,
+    ReportedJob,
+    ReportedRobot,
+    attempt_outcome,
+)
 from orchestrator.report.number_format import percent, plain
 
 if TYPE_CHECKING:
@@ -18,7 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn
 
 TIME_RESOLUTION = 800
-"""Changes of the number of busy CPUs that are closer than the time axis divided by this are drawn as one."""
+"""Changes of the number of busy CPUs that are closer than the time axis divided by this are drawn
+as one."""
 GRID_POINTS = 40
 """Points of a learning curve at which the interval over seeds is computed."""
 OUTCOME_COLOURS = {
@@ -41,12 +47,17 @@ def learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reported
     return drawn
 
 
-def curves_over_each_other(cases: Mapping[str, Sequence[Sequence[LearningCurve]]], names: Sequence[str]) -> Drawn:
-    """One panel per case; of each run directory in ``names`` the curves of the seeds, in a colour of its own.
+def curves_over_each_other(
+    cases: Mapping[str, Sequence[Sequence[LearningCurve]]], names: Sequence[str]
+) -> Drawn:
+    """One panel per case; of each run directory in ``names`` the curves of the seeds, in a colour
+    of its own.
 
     :param cases: name → for each run directory its curves; none where it does not have the case.
     """
-    drawn, panels = drawing.panels(len(cases), columns=3, height_in=1.4, legend_in=0.17 * len(names) + 0.1)
+    drawn, panels = drawing.panels(
+        len(cases), columns=3, height_in=1.4, legend_in=0.17 * len(names) + 0.1
+    )
     colours = SERIES[: len(names)]
     for axes, (case, runs) in zip(panels, cases.items(), strict=True):
         _panel(axes, case, dict(zip(colours, runs, strict=True)))
@@ -60,9 +71,17 @@ def _panel(axes: Axes, title: str, runs: Mapping[str, Sequence[LearningCurve]]) 
         single = len(seeds) == 1
         for curve in seeds:
             steps, values = zip(*curve, strict=True)
-            axes.plot(steps, values, color=colour, linewidth=1.4 if single else 0.6, alpha=1 if single else 0.5)
+            axes.plot(
+                steps,
+                values,
+                color=colour,
+                linewidth=1.4 if single else 0.6,
+                alpha=1 if single else 0.5,
+            )
     if any(len(seeds) > 1 for seeds in runs.values()):
-        axes.set_ylim(axes.get_ylim())  # that of the seeds: an interval of two or three can be very wide
+        axes.set_ylim(
+            axes.get_ylim()
+        )  # that of the seeds: an interval of two or three can be very wide
     for colour, seeds in runs.items():
         if len(seeds) > 1:
             _median_curve(axes, seeds, colour)
@@ -77,7 +96,16 @@ def _mark_stages(axes: Axes, curve: LearningCurve, starts: Sequence[float]) -> N
     import numpy as np
 
     values = np.interp(starts, *np.array(curve).T)
-    axes.plot(starts, values, linestyle="none", marker="^", markersize=4.5, color=INK, markeredgewidth=0, zorder=3)
+    axes.plot(
+        starts,
+        values,
+        linestyle="none",
+        marker="^",
+        markersize=4.5,
+        color=INK,
+        markeredgewidth=0,
+        zorder=3,
+    )
 
 
 def _median_curve(axes: Axes, seeds: Sequence[LearningCurve], colour: str) -> None:
@@ -96,7 +124,9 @@ def _median_curve(axes: Axes, seeds: Sequence[LearningCurve], colour: str) -> No
 
 
 def schedule(attempts: Sequence[ReportedAttempt], use: Mapping[str, float | None]) -> Drawn:
-    """Attempts on their CPUs over time, and below how many CPUs were busy; ``use`` as in :func:`cpu_share`."""
+    """Attempts on their CPUs over time, and below how many CPUs were busy; ``use`` as in
+    :func:`cpu_share`.
+    """
     begin = min(attempt["started_at"] for attempt in attempts)
     span_s = max(attempt["until"] for attempt in attempts) - begin
     unit_s, unit = drawing.time_unit(span_s)
@@ -136,13 +166,21 @@ def schedule(attempts: Sequence[ReportedAttempt], use: Mapping[str, float | None
     lower.set_xlabel(f"{unit} since the first job started")
     drawing.plain_ticks(lower, y=True, most=4)
     drawing.plain_ticks(lower, x=True, most=10)
-    used = [name for name, colour in OUTCOME_COLOURS.items() if any(bar.colour == colour for bar in bars)]
+    used = [
+        name
+        for name, colour in OUTCOME_COLOURS.items()
+        if any(bar.colour == colour for bar in bars)
+    ]
     drawing.colour_legend(drawn, [OUTCOME_COLOURS[name] for name in used], used, columns=4)
     return drawn
 
 
-def _busy(bars: Sequence[drawing.Bar], shares: Sequence[float], shortest_s: float) -> tuple[list[float], list[float]]:
-    """When the number of busy CPUs changes, and to what; what lasts less than ``shortest_s`` is left out."""
+def _busy(
+    bars: Sequence[drawing.Bar], shares: Sequence[float], shortest_s: float
+) -> tuple[list[float], list[float]]:
+    """When the number of busy CPUs changes, and to what; what lasts less than ``shortest_s`` is
+    left out.
+    """
     changes: list[tuple[float, float]] = []
     for bar, share in zip(bars, shares, strict=True):
         changes += [(bar.begin_s, share), (bar.end_s, -share)]
@@ -160,7 +198,9 @@ def _busy(bars: Sequence[drawing.Bar], shares: Sequence[float], shortest_s: floa
 
 
 def cpu_share(attempt: ReportedAttempt, use: Mapping[str, float | None]) -> float:
-    """CPU seconds per second of an attempt, as recorded; else those of its job's iterations, in ``use``; else 0."""
+    """CPU seconds per second of an attempt, as recorded; else those of its job's iterations, in
+    ``use``; else 0.
+    """
     if attempt["cpu_s"] is not None and attempt["wall_s"]:
         return float(attempt["cpu_s"] / attempt["wall_s"])
     return use.get(attempt["job_id"]) or 0.0
@@ -170,11 +210,21 @@ def phases(robots: Sequence[ReportedRobot]) -> Drawn:
     """Shares of the time of iterations, one bar per robot."""
     left, right, bar_in, below, above = 2.2, 1.6, 0.2, 0.4, 0.62
     drawn = drawing.empty_figure(below + above + bar_in * len(robots))
-    axes = drawing.axes_at(drawn, left, below, drawing.WIDTH_IN - left - right, bar_in * len(robots))
+    axes = drawing.axes_at(
+        drawn, left, below, drawing.WIDTH_IN - left - right, bar_in * len(robots)
+    )
     begin = [0.0] * len(robots)
     for name, (_, colour) in PHASES.items():
         shares = [robot["phases"][f"{name}_s"] / robot["timed_s"] * 100 for robot in robots]
-        axes.barh(range(len(robots)), shares, left=begin, height=0.76, color=colour, edgecolor=FACE, linewidth=0.4)
+        axes.barh(
+            range(len(robots)),
+            shares,
+            left=begin,
+            height=0.76,
+            color=colour,
+            edgecolor=FACE,
+            linewidth=0.4,
+        )
         begin = [before + share for before, share in zip(begin, shares, strict=True)]
     for place, robot in enumerate(robots):
         delay = robot["run_delay_s"]
@@ -190,7 +240,9 @@ def phases(robots: Sequence[ReportedRobot]) -> Drawn:
 
 
 def varied(panels: Sequence[tuple[str, str, Sequence[tuple[Any, float]]]], rating: str) -> Drawn:
-    """One panel per robot and varied key: ``(robot, key, [(value, return), …])``; ``rating`` names the return."""
+    """One panel per robot and varied key: ``(robot, key, [(value, return), …])``; ``rating`` names
+    the return.
+    """
     drawn, all_axes = drawing.panels(len(panels), columns=3, height_in=1.5)
     for axes, (name, key, points) in zip(all_axes, panels, strict=True):
         values: list[Any] = []
@@ -201,11 +253,21 @@ def varied(panels: Sequence[tuple[str, str, Sequence[tuple[Any, float]]]], ratin
             values.sort()
         groups = [[result for other, result in points if other == value] for value in values]
         for place, group in enumerate(groups):
-            axes.scatter([place] * len(group), group, s=14, color=SERIES[0], alpha=0.55, linewidths=0)
-        axes.plot(range(len(values)), list(map(median, groups)), color=SERIES[1], marker="_", markersize=14)
+            axes.scatter(
+                [place] * len(group), group, s=14, color=SERIES[0], alpha=0.55, linewidths=0
+            )
+        axes.plot(
+            range(len(values)),
+            list(map(median, groups)),
+            color=SERIES[1],
+            marker="_",
+            markersize=14,
+        )
         longest = 9 if len(values) > 4 else 14
         labelled = range(0, len(values), max(1, len(values) // 8))
-        axes.set_xticks(list(labelled), [plain(_shown(values[place]), longest) for place in labelled])
+        axes.set_xticks(
+            list(labelled), [plain(_shown(values[place]), longest) for place in labelled]
+        )
         axes.set_xlim(-0.5, len(values) - 0.5)
         drawing.plain_ticks(axes, y=True)
         axes.set_title(plain(name, 36), fontsize=7.5)

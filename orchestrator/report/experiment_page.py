@@ -20,7 +20,13 @@ from orchestrator.report.certificate_page import certificate_sections
 from orchestrator.report.document import Columns, Document, Figure, Headline, Section, Text, table
 from orchestrator.report.drawing import PHASES
 from orchestrator.report.experiment_data import to_json
-from orchestrator.report.experiment_facts import ExperimentFacts, ReportedAttempt, ReportedJob, ReportedRobot, Totals
+from orchestrator.report.experiment_facts import (
+    ExperimentFacts,
+    ReportedAttempt,
+    ReportedJob,
+    ReportedRobot,
+    Totals,
+)
 from orchestrator.report.grid_page import grid_sections
 from orchestrator.report.machine_page import machine_section
 from orchestrator.report.number_format import number, percent, plain
@@ -50,7 +56,11 @@ def document(facts: ExperimentFacts, run_dir: Path) -> Document:
             _findings(facts["findings"], jobs),
             _learning_curves(robots, {job["job_id"]: job for job in jobs}),
             # The trials of a search have a table of their own.
-            *([] if has_points else [tables.robots_section(robots, pictures, learner_summary(jobs))]),
+            *(
+                []
+                if has_points
+                else [tables.robots_section(robots, pictures, learner_summary(jobs))]
+            ),
             *grid_sections(robots),
             *tables.failures(jobs),
             *_varied(facts["varied"], jobs),
@@ -66,12 +76,17 @@ def document(facts: ExperimentFacts, run_dir: Path) -> Document:
                 f"{len(jobs):,}: those of the best trials, of the elites, and of the latest others."
             )
     else:
-        sections = trials or [_text("Jobs", "The robots are being examined; there are no jobs yet.")]
+        sections = trials or [
+            _text("Jobs", "The robots are being examined; there are no jobs yet.")
+        ]
     subtitle = "Experiment, still running: results so far" if facts["running"] else "Experiment"
     return Document(
         title=facts["name"],
         subtitle=f"{subtitle} · {facts['made_at']}",
-        headlines=[*(search_page.headlines(search) if search else ()), *_headlines(facts["totals"])],
+        headlines=[
+            *(search_page.headlines(search) if search else ()),
+            *_headlines(facts["totals"]),
+        ],
         sections=[_text("About", about), *sections, machine_section(facts["machine"])],
         facts=to_json(facts),
     )
@@ -87,8 +102,12 @@ def _headlines(totals: Totals) -> list[Headline]:
     retries = count(totals["retries"], "retry", "retries") if totals["retries"] else ""
     return [
         Headline(label="jobs", value=f"{totals['jobs']:,}", note=retries),
-        Headline(label="succeeded", value=f"{states.get('SUCCEEDED', 0):,}", note=", ".join(others)),
-        Headline(label="time", value=duration(totals["busy_s"]), note="with at least one job running"),
+        Headline(
+            label="succeeded", value=f"{states.get('SUCCEEDED', 0):,}", note=", ".join(others)
+        ),
+        Headline(
+            label="time", value=duration(totals["busy_s"]), note="with at least one job running"
+        ),
         Headline(label="core-hours", value=number(totals["core_hours"]), note="cores held × time"),
         Headline(label="env_steps", value=number(float(totals["env_steps"])), note="all jobs"),
         Headline(
@@ -122,7 +141,11 @@ def _chosen(robots: Sequence[ReportedRobot]) -> tuple[list[ReportedRobot], str]:
     if len(robots) <= MOST_PANELS:
         return list(robots), ""
     half = MOST_PANELS // 2
-    ranked = sorted(robots, key=lambda robot: robot["last"]["median"] if robot["last"] else -math.inf, reverse=True)
+    ranked = sorted(
+        robots,
+        key=lambda robot: robot["last"]["median"] if robot["last"] else -math.inf,
+        reverse=True,
+    )
     sentence = (
         f" The figure shows the {half} robots with the highest and the {half} with the lowest last return of "
         f"{len(robots):,}; the table shows all."
@@ -155,9 +178,13 @@ def _varied(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[Section]:
     panels = []
     for name in dict.fromkeys(job["name"] for job in jobs):
         of_name = [job for job in jobs if job["name"] == name]
-        rated = [(job["point"], job["eval_mean"] if evaluated else job["ep_rew_mean"]) for job in of_name]
+        rated = [
+            (job["point"], job["eval_mean"] if evaluated else job["ep_rew_mean"]) for job in of_name
+        ]
         for key in keys:
-            points = [(point[key], value) for point, value in rated if key in point and value is not None]
+            points = [
+                (point[key], value) for point, value in rated if key in point and value is not None
+            ]
             if len({str(value) for value, _ in points}) > 1:
                 panels.append((name, key, points))
     if not panels:
@@ -165,7 +192,11 @@ def _varied(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[Section]:
     what, axis = "Last return of training (no evaluation)", "return in training"
     if evaluated:
         what, axis = "Return of the evaluation without exploration", "evaluated return"
-    which = f" The figure shows the first {MOST_VARIED} of {len(panels)}." if len(panels) > MOST_VARIED else ""
+    which = (
+        f" The figure shows the first {MOST_VARIED} of {len(panels)}."
+        if len(panels) > MOST_VARIED
+        else ""
+    )
     figure = Figure(
         name="varied-parameters",
         title="Return against varied parameters",
@@ -180,8 +211,14 @@ def _schedule(attempts: Sequence[ReportedAttempt], jobs: Sequence[ReportedJob]) 
     if not attempts:
         return []
     use = {job["job_id"]: _cpu_share(job) for job in jobs}
-    held = sum((attempt["until"] - attempt["started_at"]) * max(1, len(attempt["cpus"])) for attempt in attempts)
-    busy = sum(figures.cpu_share(attempt, use) * (attempt["until"] - attempt["started_at"]) for attempt in attempts)
+    held = sum(
+        (attempt["until"] - attempt["started_at"]) * max(1, len(attempt["cpus"]))
+        for attempt in attempts
+    )
+    busy = sum(
+        figures.cpu_share(attempt, use) * (attempt["until"] - attempt["started_at"])
+        for attempt in attempts
+    )
     figure = Figure(
         name="schedule",
         title="Jobs on CPUs",
@@ -204,9 +241,13 @@ def _starts(attempts: Sequence[ReportedAttempt]) -> list[Text]:
     if forked := starts["fork"]:
         ways.append(f"{forked:,} forked from a process that had imported their packages")
     if execed := starts["exec"]:
-        known = "; ".join(f"{plain(why)} ({times:,})" for why, times in reasons.most_common() if why)
+        known = "; ".join(
+            f"{plain(why)} ({times:,})" for why, times in reasons.most_common() if why
+        )
         ways.append(f"{execed:,} started as new Python processes" + (f": {known}" if known else ""))
-    return [Text(sentences=[f"Of {starts.total():,} workers that have ended, {' and '.join(ways)}."])]
+    return [
+        Text(sentences=[f"Of {starts.total():,} workers that have ended, {' and '.join(ways)}."])
+    ]
 
 
 def _cpu_share(job: ReportedJob) -> float | None:
@@ -234,7 +275,12 @@ def _phases(robots: Sequence[ReportedRobot]) -> list[Section]:
         "waiting for a CPU": lambda robot: _milliseconds(robot["run_delay_s"], robot),
     }
     caption = "Milliseconds per 1,000 env_steps."
-    return [Section(title="Phases", parts=[figure, table(timed, columns, caption=caption, text=("robot",), shown=0)])]
+    return [
+        Section(
+            title="Phases",
+            parts=[figure, table(timed, columns, caption=caption, text=("robot",), shown=0)],
+        )
+    ]
 
 
 def _phase_ms(phase: str, robot: ReportedRobot) -> str:

@@ -9,7 +9,12 @@ from orchestrator.analysis.run_reader import EpisodeKind
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration
 from orchestrator.report.document import Cell, Columns, Part, Section, Text, Tone, table
-from orchestrator.report.experiment_facts import EpisodeEstimates, FailedAttempt, ReportedJob, ReportedRobot
+from orchestrator.report.experiment_facts import (
+    EpisodeEstimates,
+    FailedAttempt,
+    ReportedJob,
+    ReportedRobot,
+)
 from orchestrator.report.number_format import DASH, interval, number, percent, plain
 from orchestrator.report.thumbnails import thumbnails
 
@@ -33,8 +38,12 @@ def _return_of(job: ReportedJob) -> float:
     return float("-inf") if job["ep_rew_mean"] is None else job["ep_rew_mean"]
 
 
-def robots_section(robots: Sequence[ReportedRobot], images: Mapping[str, str], learners: str) -> Section:
-    """``images`` as :func:`previews` gives them; ``learners`` in words, empty where nothing has been trained."""
+def robots_section(
+    robots: Sequence[ReportedRobot], images: Mapping[str, str], learners: str
+) -> Section:
+    """``images`` as :func:`previews` gives them; ``learners`` in words, empty where nothing has
+    been trained.
+    """
     columns: Columns[ReportedRobot] = {
         "robot": _robot,
         "preview": lambda robot: (
@@ -62,10 +71,16 @@ def robots_section(robots: Sequence[ReportedRobot], images: Mapping[str, str], l
     text = ("robot", "preview", "task", "return: first → last", "evaluation", "measures")
     parts: list[Part] = [table(robots, columns, caption=caption, text=text)]
     if learners:
-        parts.append(Text(sentences=[f"Learner (the implementation of the algorithm): {plain(learners)}."]))
+        parts.append(
+            Text(sentences=[f"Learner (the implementation of the algorithm): {plain(learners)}."])
+        )
     missing = sum(robot["group"] not in images for robot in robots)
     if missing:
-        which = "No robot has a" if missing == len(robots) else f"{missing:,} of {len(robots):,} robots have no"
+        which = (
+            "No robot has a"
+            if missing == len(robots)
+            else f"{missing:,} of {len(robots):,} robots have no"
+        )
         how = (
             "at its end, a run draws those of robots that MuJoCo simulates and that are evaluated (“preview = true”), "
             "where there is a GL library; “play” makes one, too."
@@ -160,7 +175,15 @@ def jobs_section(jobs: Sequence[ReportedJob]) -> Section:
     )
     return Section(
         title="All jobs",
-        parts=[table(jobs, columns, caption=caption, text=("job", "state", "learner", "measures"), shown=0)],
+        parts=[
+            table(
+                jobs,
+                columns,
+                caption=caption,
+                text=("job", "state", "learner", "measures"),
+                shown=0,
+            )
+        ],
     )
 
 

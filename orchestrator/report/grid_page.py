@@ -1,4 +1,6 @@
-"""The section on the grid of the final evaluation: a line for one key, a heat map for two, and a table."""
+"""The section on the grid of the final evaluation: a line for one key, a heat map for two, and a
+table.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ class GridPanel(NamedTuple):
 
     def mean(self, *places: int) -> float | None:
         """The median over seeds at the values of these numbers."""
-        at = {key: values[place] for key, values, place in zip(self.keys, self.values, places, strict=True)}
+        at = {
+            key: values[place]
+            for key, values, place in zip(self.keys, self.values, places, strict=True)
+        }
         mean = next((point["mean"] for point in self.points if point["at"] == at), None)
         return None if mean is None else mean["median"]
 
@@ -48,7 +53,9 @@ def grid_sections(robots: Sequence[ReportedRobot]) -> list[Section]:
     seeds = " Of several seeds: the median." if several else ""
     parts: list[Part] = []
     if panels:
-        which = f" The figure shows the first {MOST_PANELS} robots of {len(panels):,}." * (len(panels) > MOST_PANELS)
+        which = f" The figure shows the first {MOST_PANELS} robots of {len(panels):,}." * (
+            len(panels) > MOST_PANELS
+        )
         figure = Figure(
             name="evaluation-grid",
             title="Evaluation grid",
@@ -59,13 +66,19 @@ def grid_sections(robots: Sequence[ReportedRobot]) -> list[Section]:
         parts.append(figure)
     columns: Columns[tuple[ReportedRobot, ReportedPoint]] = {
         "robot": lambda row: plain(row[0]["robot"]),
-        "at": lambda row: ", ".join(f"{plain(key)} = {_shown(value)}" for key, value in row[1]["at"].items()),
+        "at": lambda row: ", ".join(
+            f"{plain(key)} = {_shown(value)}" for key, value in row[1]["at"].items()
+        ),
         "return": lambda row: interval(row[1]["mean"]),
     }
     rows = [(robot, point) for robot in evaluated for point in robot["grid"]]
-    interval_of = " Of several seeds: the median with its 95 % interval in brackets." if several else ""
+    interval_of = (
+        " Of several seeds: the median with its 95 % interval in brackets." if several else ""
+    )
     caption = f"Mean return of the episodes at every point of the grid.{interval_of}"
-    parts.append(table(rows, columns, caption=caption, text=("robot", "at"), shown=0 if panels else 40))
+    parts.append(
+        table(rows, columns, caption=caption, text=("robot", "at"), shown=0 if panels else 40)
+    )
     return [Section(title="Evaluation grid", parts=parts)]
 
 
@@ -94,7 +107,11 @@ def draw(panels: Sequence[GridPanel]) -> Drawn:
 
 
 def _draw_line(axes: Axes, panel: GridPanel) -> None:
-    known = [(place, mean) for place in range(len(panel.values[0])) if (mean := panel.mean(place)) is not None]
+    known = [
+        (place, mean)
+        for place in range(len(panel.values[0]))
+        if (mean := panel.mean(place)) is not None
+    ]
     axes.plot(*zip(*known, strict=True), color=SERIES[0], marker="o", markersize=4)
     axes.set_xlim(-0.5, len(panel.values[0]) - 0.5)
     axes.set_ylabel("return", fontsize=7, labelpad=1)
@@ -105,11 +122,24 @@ def _draw_map(axes: Axes, panel: GridPanel) -> None:
     from matplotlib.patches import Rectangle
 
     columns, rows = map(len, panel.values)
-    cells = {(x, y): mean for x in range(columns) for y in range(rows) if (mean := panel.mean(x, y)) is not None}
+    cells = {
+        (x, y): mean
+        for x in range(columns)
+        for y in range(rows)
+        if (mean := panel.mean(x, y)) is not None
+    }
     low, high = min(cells.values()), max(cells.values())
     for (x, y), mean in cells.items():
         strength = PALEST + (1 - PALEST) * ((mean - low) / (high - low) if high > low else 1.0)
-        cell = Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=SERIES[0], alpha=strength, edgecolor=FACE, linewidth=0.5)
+        cell = Rectangle(
+            (x - 0.5, y - 0.5),
+            1,
+            1,
+            facecolor=SERIES[0],
+            alpha=strength,
+            edgecolor=FACE,
+            linewidth=0.5,
+        )
         axes.add_patch(cell)
         if max(columns, rows) <= MOST_LABELLED:
             colour = FACE if strength > 0.6 else INK

@@ -36,7 +36,9 @@ LONGEST = 400
 def machine_section(facts: Mapping[str, Any]) -> Section:
     """:param facts: an entry of ``provenance.json``, or the machine facts of a benchmark."""
     if not facts:
-        return Section(title="Machine", parts=[Text(sentences=["There is no record of the machine."])])
+        return Section(
+            title="Machine", parts=[Text(sentences=["There is no record of the machine."])]
+        )
     columns: Columns[str] = {
         "property": lambda key: NAMES.get(key, plain(key).replace("_", " ")),
         "value": lambda key: _value(key, facts[key]),
@@ -51,7 +53,9 @@ def _value(key: str, value: Any) -> str:
         return str(len(value))
     if key == "nodes" and isinstance(value, list):
         nodes = [node for node in value if isinstance(node, Mapping)]
-        return plain(", ".join(f"{node.get('name')} ({node.get('cores')} cores)" for node in nodes), LONGEST)
+        return plain(
+            ", ".join(f"{node.get('name')} ({node.get('cores')} cores)" for node in nodes), LONGEST
+        )
     if key == "git" and isinstance(value, Mapping) and value.get("commit"):
         return plain(value["commit"]) + (" with uncommitted changes" if value.get("dirty") else "")
     if key == "command" and isinstance(value, list):
@@ -61,7 +65,9 @@ def _value(key: str, value: Any) -> str:
     if value is None or value in ([], {}):
         return "none"
     if isinstance(value, Mapping):
-        value = [f"{name} {part}" for name, part in value.items() if part is not None] or ["none set"]
+        value = [f"{name} {part}" for name, part in value.items() if part is not None] or [
+            "none set"
+        ]
     if isinstance(value, list):
         return plain(", ".join(map(str, value)), LONGEST)
     return number(finite(value)) if isinstance(value, int | float) else plain(value, LONGEST)

@@ -13,7 +13,8 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
 def markdown(document: Document, folder: str) -> str:
     """:param folder: the folder of the figures' files, as links name it."""
     headlines = [
-        f"- {escaped(one.label)}: **{escaped(one.value)}**" + (f" ({escaped(one.note)})" if one.note else "")
+        f"- {escaped(one.label)}: **{escaped(one.value)}**"
+        + (f" ({escaped(one.note)})" if one.note else "")
         for one in document.headlines
     ]
     lines = [f"# {escaped(document.title)}", escaped(document.subtitle), "\n".join(headlines)]
@@ -40,10 +41,16 @@ def _part(part: Part, folder: str) -> str:
 
 
 def _table(table: Table) -> str:
-    kept = [place for place in range(len(table.columns)) if not any(row[place].image for row in table.rows)]
+    kept = [
+        place
+        for place in range(len(table.columns))
+        if not any(row[place].image for row in table.rows)
+    ]
     columns = [table.columns[place] for place in kept]
     rule = "|" + "|".join("---" if column in table.text else "---:" for column in columns) + "|"
-    return "\n".join([_row(columns), rule, *(_row([row[place].text for place in kept]) for row in table.rows)])
+    return "\n".join(
+        [_row(columns), rule, *(_row([row[place].text for place in kept]) for row in table.rows)]
+    )
 
 
 def _row(texts: Sequence[str]) -> str:

@@ -13,14 +13,22 @@ DASH = "–"
 
 
 def number(value: float | None) -> str:
-    """About four significant digits, thousands separated; a dash for None and for what is not finite."""
+    """About four significant digits, thousands separated; a dash for None and for what is not
+    finite.
+    """
     if value is None or not math.isfinite(value):
         return DASH
     size = abs(value)
     if size >= 1000:
         return f"{value:,.0f}"
     if size >= 1:
-        return f"{value:.0f}" if value == round(value) else f"{value:.1f}" if size >= 100 else f"{value:.2f}"
+        return (
+            f"{value:.0f}"
+            if value == round(value)
+            else f"{value:.1f}"
+            if size >= 100
+            else f"{value:.2f}"
+        )
     return "0" if value == 0 else f"{value:.3f}" if size >= 0.1 else f"{value:.3g}"
 
 
@@ -39,7 +47,9 @@ def interval(estimate: EstimateFacts | None, form: Callable[[float | None], str]
 
 
 def plain(text: object, longest: int | None = None) -> str:
-    """``text`` on one line, without characters that XML forbids; a longer one without its middle."""
+    """``text`` on one line, without characters that XML forbids; a longer one without its
+    middle.
+    """
     kept = "".join(
         " " if character.isspace() else character
         for character in str(text)
@@ -58,7 +68,9 @@ def sentence(text: str) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """``value`` as strict JSON can hold it: numbers that are not finite become None, keys become strings."""
+    """``value`` as strict JSON can hold it: numbers that are not finite become None, keys become
+    strings.
+    """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -15,14 +15,17 @@ ZERO_WIDTH_SPACE = "\u200b"
 
 
 def html(document: Document, drawings: Mapping[str, Rendered], *, has_files: bool = True) -> str:
-    """:param drawings: figure name → figure. Their SVG is inserted as it is, every other text is escaped.
+    """:param drawings: figure name → figure. Their SVG is inserted as it is, every other text is
+    escaped.
     :param has_files: whether the figures lie beside the page as well.
     """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
     folder = files("orchestrator.report")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     template = environment.from_string((folder / "page.html.j2").read_text(encoding="utf-8"))
     return template.render(
         document=document,

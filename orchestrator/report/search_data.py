@@ -11,7 +11,13 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.jobfile.search_spec import ArchiveAxis, Dimension
 from orchestrator.ledger import Ledger, search_events
 from orchestrator.search.history import History, Trial
-from orchestrator.search.shown_trials import MOST_REPORTED, ArchiveElite, Leaders, is_measured, leaders
+from orchestrator.search.shown_trials import (
+    MOST_REPORTED,
+    ArchiveElite,
+    Leaders,
+    is_measured,
+    leaders,
+)
 from orchestrator.search.trials import TrialReader
 
 AT_FIRST_RUNG = "return at the first rung"
@@ -24,7 +30,9 @@ Values: TypeAlias = Mapping[int, float]
 
 
 class ReportedTrial(TypedDict):
-    """A trial; ``best`` its place among the finished ones, from 0. ``repeated``: its values trained from nothing."""
+    """A trial; ``best`` its place among the finished ones, from 0. ``repeated``: its values trained
+    from nothing.
+    """
 
     trial: int
     state: str
@@ -97,7 +105,8 @@ class SearchFacts(TypedDict):
     seed: int | None
     """Of the sampler; None likewise."""
     seeds: Sequence[SearchedSeed]
-    """The same search with several seeds, this one first; empty where no other is reported with it."""
+    """The same search with several seeds, this one first; empty where no other is reported with
+    it."""
     objectives: Sequence[str]
     directions: Sequence[str]
     inherit: bool
@@ -123,7 +132,9 @@ class SearchFacts(TypedDict):
 
 
 def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
-    """None where neither a search nor a comparison at rungs was declared. :raises LedgerError: it cannot be read."""
+    """None where neither a search nor a comparison at rungs was declared. :raises LedgerError: it
+    cannot be read.
+    """
     reader = TrialReader.of(paths)
     if reader is None:
         return None
@@ -134,10 +145,13 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
     directions = () if search is None else search.directions
     leading = Leaders([], [], []) if search is None else leaders(asked, search)
     outcomes = {
-        name: {one.number: one.values[place] for one in finished if one.values} for place, name in enumerate(names)
+        name: {one.number: one.values[place] for one in finished if one.values}
+        for place, name in enumerate(names)
     }
     if reader.rungs:
-        outcomes[AT_FIRST_RUNG] = {one.number: value for one in asked if (value := _first_return(one)) is not None}
+        outcomes[AT_FIRST_RUNG] = {
+            one.number: value for one in asked if (value := _first_return(one)) is not None
+        }
     spent = _spent(events, {trial.number for trial in finished})
     return {
         "sampler": None if search is None else search.sampler,
@@ -151,7 +165,9 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         "env_steps": search_events.env_steps(ledger),
         "saved": reader.saved_share if reader.rungs else None,
         "rungs": reader.rungs,
-        "trials": [_trial(trial, reader.state(trial), repeated.get(trial.number)) for trial in asked],
+        "trials": [
+            _trial(trial, reader.state(trial), repeated.get(trial.number)) for trial in asked
+        ],
         "best": leading.best,
         "front": leading.front,
         "improvements": {
@@ -159,14 +175,18 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
             for name, direction in zip(names, directions, strict=True)
         },
         "spent": spent,
-        "dimensions": [] if search is None else [_dimension(one, asked, outcomes) for one in search.space],
+        "dimensions": []
+        if search is None
+        else [_dimension(one, asked, outcomes) for one in search.space],
         "axes": [] if search is None else [_axis(axis) for axis in search.measures],
         "archive": leading.archive,
     }
 
 
 def reported_jobs(facts: SearchFacts) -> set[str]:
-    """The jobs that a page shows by themselves: of the best trials, of elites, and of the latest others."""
+    """The jobs that a page shows by themselves: of the best trials, of elites, and of the latest
+    others.
+    """
     others = [one["trial"] for one in facts["trials"] if one["state"] != "finished"]
     leading = Leaders(facts["best"], facts["front"], facts["archive"])
     shown = {*leading.shown(), *others[: -MOST_REPORTED - 1 : -1]}
@@ -201,32 +221,46 @@ def _axis(axis: ArchiveAxis) -> ReportedAxis:
     return {"name": axis.name, "low": axis.low, "high": axis.high, "cells": axis.cells}
 
 
-def _spent(events: Iterable[search_events.SearchEvent], finished: set[int]) -> dict[int, tuple[int, float]]:
+def _spent(
+    events: Iterable[search_events.SearchEvent], finished: set[int]
+) -> dict[int, tuple[int, float]]:
     history, total, found = History(), 0, {}
     for event in events:
         before = history.trials[event.trial].env_steps if event.trial is not None else 0
         history.apply(event)
         if event.trial is not None:
             total += history.trials[event.trial].env_steps - before
-            if event.kind == "over" and event.trial in finished and event.content["values"] is not None:
+            if (
+                event.kind == "over"
+                and event.trial in finished
+                and event.content["values"] is not None
+            ):
                 found[event.trial] = (total, history.elapsed_s)
     return found
 
 
-def _improvements(values: Values, direction: str, spent: Mapping[int, tuple[int, float]]) -> list[Improvement]:
+def _improvements(
+    values: Values, direction: str, spent: Mapping[int, tuple[int, float]]
+) -> list[Improvement]:
     """``spent`` is in the order in which the trials ended."""
     found: list[Improvement] = []
     for number, (env_steps, elapsed_s) in spent.items():
         value = values[number]
-        if not found or (value > found[-1]["value"] if direction == "maximize" else value < found[-1]["value"]):
-            found.append({"trial": number, "value": value, "env_steps": env_steps, "elapsed_s": elapsed_s})
+        if not found or (
+            value > found[-1]["value"] if direction == "maximize" else value < found[-1]["value"]
+        ):
+            found.append(
+                {"trial": number, "value": value, "env_steps": env_steps, "elapsed_s": elapsed_s}
+            )
     return found
 
 
 # -- effects of dimensions
 
 
-def _dimension(dimension: Dimension, trials: Sequence[Trial], outcomes: Mapping[str, Values]) -> ReportedDimension:
+def _dimension(
+    dimension: Dimension, trials: Sequence[Trial], outcomes: Mapping[str, Values]
+) -> ReportedDimension:
     points, key = {trial.number: trial.point for trial in trials}, dimension.key
     is_range = not dimension.choices
     return {
@@ -238,7 +272,8 @@ def _dimension(dimension: Dimension, trials: Sequence[Trial], outcomes: Mapping[
         "choices": dimension.choices,
         "effects": {
             name: effect(
-                [(dimension.unit(points[number][key]), value) for number, value in values.items()], ordered=is_range
+                [(dimension.unit(points[number][key]), value) for number, value in values.items()],
+                ordered=is_range,
             )
             for name, values in outcomes.items()
         },
@@ -248,8 +283,9 @@ def _dimension(dimension: Dimension, trials: Sequence[Trial], outcomes: Mapping[
 def effect(pairs: Sequence[tuple[float, float]], *, ordered: bool) -> ReportedEffect:
     """The main effect of a dimension, from ``(its value, outcome)`` of trials.
 
-    ``share``: of the variance of the outcomes' ranks, the part between groups of trials with similar values, less
-    what chance makes of it (epsilon squared: Kelley 1935); at least 0. ``correlation``: Spearman's, of ordered values.
+    ``share``: of the variance of the outcomes' ranks, the part between groups of trials with
+    similar values, less what chance makes of it (epsilon squared: Kelley 1935); at least 0.
+    ``correlation``: Spearman's, of ordered values.
     """
     ranks = _ranks([outcome for _, outcome in pairs])
     places = [place for place, _ in pairs]
@@ -267,7 +303,9 @@ def effect(pairs: Sequence[tuple[float, float]], *, ordered: bool) -> ReportedEf
     if ordered:
         own = [rank - mean for rank in _ranks(places)]
         scale = math.sqrt(total * sum(rank * rank for rank in own))
-        correlation = sum(one * (other - mean) for one, other in zip(own, ranks, strict=True)) / scale
+        correlation = (
+            sum(one * (other - mean) for one, other in zip(own, ranks, strict=True)) / scale
+        )
     return {"share": max(0.0, (between - by_chance) / total), "correlation": correlation, "n": n}
 
 
@@ -286,11 +324,19 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def bins(places: Sequence[float]) -> list[float]:
-    """The number of the group of each of ``places``: groups of equal size, of neighbours; equal ones stay together."""
+    """The number of the group of each of ``places``: groups of equal size, of neighbours; equal
+    ones stay together.
+    """
     number = max(2, min(MOST_BINS, len(places) // FEWEST_IN_BIN))
     return [float(int(rank * number // max(1, len(places)))) for rank in _ranks(places)]
 
 
 def value_text(value: Any) -> str:
     """A value of a point, as pages show it."""
-    return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    return (
+        f"{value:.4g}"
+        if isinstance(value, float)
+        else value
+        if isinstance(value, str)
+        else json.dumps(value)
+    )

@@ -51,7 +51,12 @@ def best_so_far(facts: SearchFacts, drawn_trials: Sequence[ReportedTrial]) -> Dr
             moments = [facts["spent"][one["trial"]][part] / scale for one in best]
             heights = [one["value"] for one in best]
             if best:
-                axes.step([*moments, max(end / scale, *moments)], [*heights, heights[-1]], where="post", color=ORANGE)
+                axes.step(
+                    [*moments, max(end / scale, *moments)],
+                    [*heights, heights[-1]],
+                    where="post",
+                    color=ORANGE,
+                )
             drawing.plain_ticks(axes, x=True, y=True)
             axes.set_xlim(left=0)
             axes.set_xlabel("env_steps of all trials" if part == 0 else f"{unit} of the search")
@@ -60,7 +65,9 @@ def best_so_far(facts: SearchFacts, drawn_trials: Sequence[ReportedTrial]) -> Dr
 
 
 def best_so_far_of_seeds(facts: SearchFacts) -> Drawn:
-    """For each objective, the best value so far of each search seed, with their median and its interval."""
+    """For each objective, the best value so far of each search seed, with their median and its
+    interval.
+    """
     objectives, seeds = facts["objectives"], facts["seeds"]
     drawn, panels = drawing.panels(2 * len(objectives), columns=2, height_in=1.6, legend_in=0.25)
     unit_s, unit = drawing.time_unit(max(one["elapsed_s"] for one in seeds))
@@ -69,13 +76,26 @@ def best_so_far_of_seeds(facts: SearchFacts) -> Drawn:
             axes, curves = panels[2 * place + part], list[list[tuple[float, float]]]()
             for one in seeds:
                 if steps := one["improvements"][name]:
-                    spent = [(step["env_steps"] if part == 0 else step["elapsed_s"]) / scale for step in steps]
+                    spent = [
+                        (step["env_steps"] if part == 0 else step["elapsed_s"]) / scale
+                        for step in steps
+                    ]
                     end = (one["env_steps"] if part == 0 else one["elapsed_s"]) / scale
                     heights = [step["value"] for step in steps]
-                    curves.append([*zip(spent, heights, strict=True), (max(end, spent[-1]), heights[-1])])
-                    axes.step(*zip(*curves[-1], strict=True), where="post", color=BLUE, linewidth=0.8, alpha=0.7)
+                    curves.append(
+                        [*zip(spent, heights, strict=True), (max(end, spent[-1]), heights[-1])]
+                    )
+                    axes.step(
+                        *zip(*curves[-1], strict=True),
+                        where="post",
+                        color=BLUE,
+                        linewidth=0.8,
+                        alpha=0.7,
+                    )
             if len(curves) > 1:
-                axes.set_ylim(axes.get_ylim())  # that of the seeds: an interval of two or three can be very wide
+                axes.set_ylim(
+                    axes.get_ylim()
+                )  # that of the seeds: an interval of two or three can be very wide
                 _median_of_steps(axes, curves)
             drawing.plain_ticks(axes, x=True, y=True)
             axes.set_xlim(left=0)
@@ -86,12 +106,18 @@ def best_so_far_of_seeds(facts: SearchFacts) -> Drawn:
 
 
 def _median_of_steps(axes: Axes, curves: Sequence[Sequence[tuple[float, float]]]) -> None:
-    """The median of curves that rise in steps with its interval, over the range that all of them cover."""
+    """The median of curves that rise in steps with its interval, over the range that all of them
+    cover.
+    """
     begin, end = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
-    at = sorted({place for curve in curves for place, _ in curve if begin <= place <= end} | {begin, end})
+    at = sorted(
+        {place for curve in curves for place, _ in curve if begin <= place <= end} | {begin, end}
+    )
     if begin >= end:
         return
-    so_far = [[[value for place, value in curve if place <= here][-1] for curve in curves] for here in at]
+    so_far = [
+        [[value for place, value in curve if place <= here][-1] for curve in curves] for here in at
+    ]
     estimates = list(map(location, so_far))
     axes.step(at, [one.median for one in estimates], where="post", color=ORANGE, linewidth=1.6)
     low, high = ([getattr(one, side) for one in estimates] for side in ("low", "high"))
@@ -118,7 +144,9 @@ def effects(dimensions: Sequence[ReportedDimension], outcomes: Sequence[str]) ->
     axes.set_xlabel("% of the variance between trials")
     axes.grid(visible=False, axis="y")
     if len(outcomes) > 1:
-        drawing.colour_legend(drawn, SERIES[: len(outcomes)], [plain(name, 40) for name in outcomes], columns=4)
+        drawing.colour_legend(
+            drawn, SERIES[: len(outcomes)], [plain(name, 40) for name in outcomes], columns=4
+        )
     return drawn
 
 
@@ -128,13 +156,24 @@ def slices(
     drawn_trials: Sequence[ReportedTrial],
     objective: tuple[int, str],
 ) -> Drawn:
-    """The value of ``objective`` (place and name) against each dimension; the line joins medians of all finished."""
+    """The value of ``objective`` (place and name) against each dimension; the line joins medians of
+    all finished.
+    """
     place, name = objective
     drawn, panels = drawing.panels(len(dimensions), columns=3, height_in=1.5)
     shown = [one for one in drawn_trials if one["values"]]
     for axes, dimension in zip(panels, dimensions, strict=True):
-        axes.scatter(_along(dimension, shown), _values(shown, place), s=9, color=BLUE, alpha=0.5, linewidths=0)
-        middles = _medians(_along(dimension, finished), _values(finished, place), ordered=not dimension["choices"])
+        axes.scatter(
+            _along(dimension, shown),
+            _values(shown, place),
+            s=9,
+            color=BLUE,
+            alpha=0.5,
+            linewidths=0,
+        )
+        middles = _medians(
+            _along(dimension, finished), _values(finished, place), ordered=not dimension["choices"]
+        )
         if len(middles) > 1:
             axes.plot(*zip(*middles, strict=True), color=ORANGE, marker="o", markersize=2.5)
         if dimension["choices"]:
@@ -159,7 +198,9 @@ def _log_axis(axes: Axes, dimension: ReportedDimension) -> None:
     axes.set_xscale("log")
     drawing.plain_ticks(axes, x=True)
     if ratio > WIDE:
-        axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 3.0) if ratio < WIDE**3 else (1.0,), numticks=6))
+        axes.xaxis.set_major_locator(
+            LogLocator(10, subs=(1.0, 3.0) if ratio < WIDE**3 else (1.0,), numticks=6)
+        )
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
@@ -176,9 +217,13 @@ def _along(dimension: ReportedDimension, trials: Iterable[ReportedTrial]) -> lis
     return [float(known[value_text(value)]) for value in values]
 
 
-def _medians(places: Sequence[float], values: Sequence[float], *, ordered: bool) -> list[tuple[float, float]]:
+def _medians(
+    places: Sequence[float], values: Sequence[float], *, ordered: bool
+) -> list[tuple[float, float]]:
     groups: dict[float, list[tuple[float, float]]] = {}
-    for group, pair in zip(bins(places) if ordered else places, zip(places, values, strict=True), strict=True):
+    for group, pair in zip(
+        bins(places) if ordered else places, zip(places, values, strict=True), strict=True
+    ):
         groups.setdefault(group, []).append(pair)
     return [
         (median(place for place, _ in group), median(value for _, value in group))
@@ -192,7 +237,9 @@ def parallel(
     best: Sequence[int],
     objective: tuple[str, str],
 ) -> Drawn:
-    """A line for each finished trial through its values and its result; ``objective``: its name and direction."""
+    """A line for each finished trial through its values and its result; ``objective``: its name and
+    direction.
+    """
     from matplotlib.collections import LineCollection
 
     name, direction = objective
@@ -227,7 +274,9 @@ def parallel(
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
     rank = "highest" if direction == "maximize" else "lowest"
-    drawing.colour_legend(drawn, (ORANGE, BLUE), (f"the tenth with the {rank} values", "others"), columns=2)
+    drawing.colour_legend(
+        drawn, (ORANGE, BLUE), (f"the tenth with the {rank} values", "others"), columns=2
+    )
     return drawn
 
 
@@ -261,7 +310,9 @@ def rungs(rungs_at: Sequence[int], drawn_trials: Sequence[ReportedTrial]) -> Dra
     went: list[tuple[float, float]] = []
     lines: list[list[tuple[float, float]]] = []
     for one in drawn_trials:
-        points = [(float(place), value) for place, value in enumerate(one["rungs"]) if value is not None]
+        points = [
+            (float(place), value) for place, value in enumerate(one["rungs"]) if value is not None
+        ]
         lines += [points] if len(points) > 1 else []
         for place, value in points:
             if place < one["went_on"]:
@@ -308,10 +359,22 @@ def archive_map(facts: SearchFacts) -> Drawn:
     for (column, row), (value, trial) in best.items():
         share = (value - low) / (high - low) if high > low else 1.0
         strength = PALEST + (1 - PALEST) * (share if sign > 0 else 1 - share)
-        axes.add_patch(Rectangle((column, row), 1, 1, facecolor=BLUE, alpha=strength, edgecolor=FACE, linewidth=0.5))
+        axes.add_patch(
+            Rectangle(
+                (column, row), 1, 1, facecolor=BLUE, alpha=strength, edgecolor=FACE, linewidth=0.5
+            )
+        )
         if columns <= LARGEST_LABELLED and rows <= LARGEST_LABELLED:
             text = FACE if strength > 0.6 else INK
-            axes.text(column + 0.5, row + 0.5, str(trial), ha="center", va="center", fontsize=6.5, color=text)
+            axes.text(
+                column + 0.5,
+                row + 0.5,
+                str(trial),
+                ha="center",
+                va="center",
+                fontsize=6.5,
+                color=text,
+            )
     axes.grid(visible=False)
     axes.set_xlim(0, columns)
     axes.set_ylim(0, rows)
@@ -345,14 +408,20 @@ def front(facts: SearchFacts, drawn_trials: Sequence[ReportedTrial]) -> Drawn:
     for axes, (one, other) in zip(panels, pairs, strict=True):
         for is_member, colour, size in ((False, BLUE, 9), (True, ORANGE, 18)):
             chosen = [trial for trial in drawn_trials if (trial["trial"] in members) == is_member]
-            pairs_of = sorted((value[one], value[other]) for trial in chosen if (value := trial["values"]))
+            pairs_of = sorted(
+                (value[one], value[other]) for trial in chosen if (value := trial["values"])
+            )
             if pairs_of:
                 across, up = zip(*pairs_of, strict=True)
-                axes.scatter(across, up, s=size, color=colour, alpha=0.7, linewidths=0, zorder=2 + is_member)
+                axes.scatter(
+                    across, up, s=size, color=colour, alpha=0.7, linewidths=0, zorder=2 + is_member
+                )
                 if is_member and len(names) == 2:
                     axes.plot(across, up, color=colour, linewidth=0.8)
         axes.set_xlabel(plain(names[one], 36))
         axes.set_ylabel(plain(names[other], 36), labelpad=1)
         drawing.plain_ticks(axes, x=True, y=True)
-    drawing.colour_legend(drawn, (ORANGE, BLUE), ("Pareto front", "other finished trials"), columns=2)
+    drawing.colour_legend(
+        drawn, (ORANGE, BLUE), ("Pareto front", "other finished trials"), columns=2
+    )
     return drawn

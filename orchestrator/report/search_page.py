@@ -49,7 +49,9 @@ def headlines(facts: SearchFacts) -> list[Headline]:
 def sections(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
     """:param images: job → its picture as a ``data:`` URL."""
     if not facts["trials"]:
-        return [Section(title="Search", parts=[Text(sentences=["The search has made no trial yet."])])]
+        return [
+            Section(title="Search", parts=[Text(sentences=["The search has made no trial yet."])])
+        ]
     if not facts["objectives"]:
         return _rungs(facts)
     return [
@@ -74,7 +76,10 @@ def _chosen(facts: SearchFacts, trials: Sequence[ReportedTrial]) -> tuple[list[R
     """The trials that a figure shows, and the sentence that says which they are."""
     if len(trials) <= MOST_DRAWN:
         return list(trials), ""
-    rank = {number: place for place, number in enumerate(dict.fromkeys((*facts["front"], *facts["best"])))}
+    rank = {
+        number: place
+        for place, number in enumerate(dict.fromkeys((*facts["front"], *facts["best"])))
+    }
     best = sorted(trials, key=lambda one: rank.get(one["trial"], len(rank)))[: MOST_DRAWN // 3]
     taken = {one["trial"] for one in best}
     others = [one for one in trials if one["trial"] not in taken]
@@ -93,8 +98,15 @@ def _finished(facts: SearchFacts) -> list[ReportedTrial]:
 
 
 def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
-    goals = [f"{plain(name)} ({way})" for name, way in zip(facts["objectives"], facts["directions"], strict=True)]
-    over = "The search is over." if facts["is_over"] else "The search has not ended; this is its state so far."
+    goals = [
+        f"{plain(name)} ({way})"
+        for name, way in zip(facts["objectives"], facts["directions"], strict=True)
+    ]
+    over = (
+        "The search is over."
+        if facts["is_over"]
+        else "The search has not ended; this is its state so far."
+    )
     sentences = [over, f"Objective: {', '.join(goals)}. Sampler: {plain(facts['sampler'])}."]
     if facts["inherit"]:
         sentences.append(
@@ -102,7 +114,9 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
             "that were trained from nothing."
         )
     if not facts["best"]:
-        return Section(title="Search", parts=[Text(sentences=[*sentences, "No trial has finished."])])
+        return Section(
+            title="Search", parts=[Text(sentences=[*sentences, "No trial has finished."])]
+        )
     known = _by_number(facts)
     rows = [known[trial] for trial in (facts["front"] or facts["best"])[:MOST_REPORTED]]
     what = "The trials of the Pareto front" if facts["front"] else "The best trials"
@@ -112,7 +126,11 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
     if any(one["repeated"] for one in rows):
         caption += " “From nothing” is the value of another training with other seeds and without inheritance."
     columns = _columns(facts, rows, images)
-    text = [name for name in columns if name in ("trial", "preview", "point", "jobs") or name in _categories(facts)]
+    text = [
+        name
+        for name in columns
+        if name in ("trial", "preview", "point", "jobs") or name in _categories(facts)
+    ]
     best = table(rows, columns, caption=caption, text=text, shown=MOST_SHOWN)
     return Section(title="Search", parts=[Text(sentences=sentences), *_best_so_far(facts), best])
 
@@ -148,7 +166,11 @@ def _best_so_far(facts: SearchFacts) -> list[Part]:
     for name in facts["objectives"]:
         columns[f"best {plain(name)}"] = partial(_best_of_seed, name)
     caption = "The same search with several seeds of its sampler. All else on this page is of the first of them."
-    return [of_seeds, table(facts["seeds"], columns, caption=caption, text=("run directory",)), figure]
+    return [
+        of_seeds,
+        table(facts["seeds"], columns, caption=caption, text=("run directory",)),
+        figure,
+    ]
 
 
 def _best_of_seed(objective: str, one: SearchedSeed) -> str:
@@ -160,7 +182,9 @@ def _categories(facts: SearchFacts) -> list[str]:
     return [plain(one["key"]) for one in facts["dimensions"] if one["choices"]]
 
 
-def _columns(facts: SearchFacts, rows: Sequence[ReportedTrial], images: Mapping[str, str]) -> Columns[ReportedTrial]:
+def _columns(
+    facts: SearchFacts, rows: Sequence[ReportedTrial], images: Mapping[str, str]
+) -> Columns[ReportedTrial]:
     columns: Columns[ReportedTrial] = {"trial": lambda one: f"trial {one['trial']}"}
     if any(one["jobs"][0] in images for one in rows if one["jobs"]):
         columns["preview"] = lambda one: _picture(one, images)
@@ -244,9 +268,16 @@ def _largest(dimension: ReportedDimension) -> float:
 
 
 def _effects(
-    ranked: Sequence[ReportedDimension], shown: Sequence[ReportedDimension], outcomes: Sequence[str], which: str
+    ranked: Sequence[ReportedDimension],
+    shown: Sequence[ReportedDimension],
+    outcomes: Sequence[str],
+    which: str,
 ) -> list[Part]:
-    known = [name for name in outcomes if any(one["effects"][name]["share"] is not None for one in ranked)]
+    known = [
+        name
+        for name in outcomes
+        if any(one["effects"][name]["share"] is not None for one in ranked)
+    ]
     if not known:
         early = "Too few trials have finished to estimate the effect of the dimensions."
         return [Text(sentences=[early], tone="dim")]
@@ -304,7 +335,9 @@ def _rungs(facts: SearchFacts) -> list[Section]:
     columns: Columns[tuple[int, int]] = {
         "rung": lambda rung: f"{rung[1]:,}",
         "reached": lambda rung: f"{len(_at(reached, rung[0])):,}",
-        "went on": lambda rung: f"{sum(one['went_on'] > rung[0] for one in _at(reached, rung[0])):,}",
+        "went on": lambda rung: (
+            f"{sum(one['went_on'] > rung[0] for one in _at(reached, rung[0])):,}"
+        ),
         "wait here": lambda rung: f"{sum(_waits(one, rung[0]) for one in reached):,}",
         "median return": lambda rung: number(_middle(_at(reached, rung[0]), rung[0])),
         "median of those that went on": lambda rung: number(
@@ -382,10 +415,16 @@ def _front(facts: SearchFacts) -> list[Section]:
 
 
 def _failed(facts: SearchFacts) -> list[Section]:
-    reasons = Counter(one["why"] or "unknown" for one in facts["trials"] if one["state"] == "failed")
+    reasons = Counter(
+        one["why"] or "unknown" for one in facts["trials"] if one["state"] == "failed"
+    )
     if not reasons:
         return []
-    examples = {one["why"] or "unknown": one for one in reversed(facts["trials"]) if one["state"] == "failed"}
+    examples = {
+        one["why"] or "unknown": one
+        for one in reversed(facts["trials"])
+        if one["state"] == "failed"
+    }
     columns: Columns[tuple[str, int]] = {
         "reason": lambda row: plain(row[0], 400),
         "trials": lambda row: f"{row[1]:,}",

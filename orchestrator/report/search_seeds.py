@@ -1,4 +1,6 @@
-"""The same search with several seeds: run directories whose best so far a report draws over each other."""
+"""The same search with several seeds: run directories whose best so far a report draws over each
+other.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ def gather(run_dir: Path, facts: SearchFacts | None, others: Sequence[Path]) -> 
     """``run_dir`` and ``others``, each with what a search with its seed has found.
 
     :param facts: of ``run_dir``.
-    :raises UsageError: one has no search, or another one than ``run_dir``, or a seed is there twice.
+    :raises UsageError: one has no search, or another one than ``run_dir``, or a seed is there
+        twice.
     """
     first, *declarations = [search_process.begun(_searched_in(path)) for path in (run_dir, *others)]
     for other, declared in zip(others, declarations, strict=True):
@@ -31,14 +34,18 @@ def gather(run_dir: Path, facts: SearchFacts | None, others: Sequence[Path]) -> 
         for earlier in found[:place]:
             if earlier["seed"] == one["seed"]:
                 what = f"{earlier['run_dir']} and {one['run_dir']}: both have the search seed {one['seed']}"
-                raise UsageError(f"{what}; set another `seed` in [search], and run it with another --run-dir")
+                raise UsageError(
+                    f"{what}; set another `seed` in [search], and run it with another --run-dir"
+                )
     return found
 
 
 def _searched_in(run_dir: Path) -> RunPaths:
     paths = run_directory.existing(run_dir)
     if not paths.search_declared.exists():
-        raise UsageError(f"{run_dir}: there is no search here, which could have several seeds; its job file has none")
+        raise UsageError(
+            f"{run_dir}: there is no search here, which could have several seeds; its job file has none"
+        )
     return paths
 
 

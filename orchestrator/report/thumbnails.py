@@ -19,7 +19,9 @@ HEIGHTS = (96, 64, 44, 32)
 
 
 def thumbnails(previews: Mapping[str, Path]) -> dict[str, str]:
-    """Name → ``data:`` URL of an image within its share of :data:`BUDGET_BYTES`, of files that are images."""
+    """Name → ``data:`` URL of an image within its share of :data:`BUDGET_BYTES`, of files that are
+    images.
+    """
     if not previews:
         return {}
     budget = min(MOST_BYTES, BUDGET_BYTES // len(previews))

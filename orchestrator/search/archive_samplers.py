@@ -1,8 +1,9 @@
-"""Quality-diversity samplers on an archive of pyribs: the best body for each cell of what was measured.
+"""Quality-diversity samplers on an archive of pyribs: the best body for each cell of what was
+measured.
 
-The archive and the variation of MAP-Elites are those of pyribs. Its emitters of evolution strategies are told whole
-batches, which trials that end in any order do not make: CMA-ME is therefore pyribs' archive with the distribution of
-:mod:`~orchestrator.search.cmaes_sampler`.
+The archive and the variation of MAP-Elites are those of pyribs. Its emitters of evolution
+strategies are told whole batches, which trials that end in any order do not make: CMA-ME is
+therefore pyribs' archive with the distribution of :mod:`~orchestrator.search.cmaes_sampler`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from orchestrator.search.space import Point, Space
 INITIAL = 20
 """Random points of MAP-Elites before it varies what the archive has."""
 ISO_SIGMA, LINE_SIGMA = 0.05, 0.2
-"""Standard deviations of a variation: in all directions, and towards another elite (Vassiliades and Mouret 2018)."""
+"""Standard deviations of a variation: in all directions, and towards another elite (Vassiliades and
+Mouret 2018)."""
 
 
 def make_archive(spec: SearchSpec) -> GridArchive:
@@ -41,7 +43,8 @@ class _Elites:
         self._sign = 1.0 if spec.directions[0] == "maximize" else -1.0
 
     def add(self, point: Point, outcome: TrialOutcome) -> tuple[int, float] | None:
-        """How the archive has taken it: 2 for a new cell, 1 for a better elite, 0 otherwise; and by how much.
+        """How the archive has taken it: 2 for a new cell, 1 for a better elite, 0 otherwise; and by
+        how much.
 
         None: the trial has failed, or was not measured.
         """
@@ -80,7 +83,8 @@ class MapElitesSampler:
 
 
 class CmaMeSampler:
-    """CMA-ME (Fontaine et al. 2020): a distribution that moves to where the archive grows or improves.
+    """CMA-ME (Fontaine et al. 2020): a distribution that moves to where the archive grows or
+    improves.
 
     A population that has improved nothing is followed by a distribution around one of the elites.
     """
@@ -97,8 +101,12 @@ class CmaMeSampler:
         if self._elites.archive.empty:  # nothing is known to be better than this
             self._distribution.drop(number)
             return
-        loss = (1.0, 0.0) if taken is None else (-float(taken[0]), -taken[1])  # a failure is behind all others
+        loss = (
+            (1.0, 0.0) if taken is None else (-float(taken[0]), -taken[1])
+        )  # a failure is behind all others
         population = self._distribution.tell(number, loss)
         if population and (population[0][0] >= 0 or self._distribution.has_converged):
             elite = self._elites.archive.sample_elites(1)["solution"][0]
-            self._distribution.start(np.array(elite, np.float64), self._distribution.population_size)
+            self._distribution.start(
+                np.array(elite, np.float64), self._distribution.population_size
+            )

@@ -17,7 +17,8 @@ from orchestrator.search.space import Point, Space
 SIGMA = 0.25
 """Initial standard deviation in the unit cube."""
 OLDEST = 4
-"""Generations after which a trial no longer counts: its point was drawn from a distribution that is too different."""
+"""Generations after which a trial no longer counts: its point was drawn from a distribution that is
+too different."""
 
 Place: TypeAlias = NDArray[np.float64]
 """``(n_dimensions,)`` in the unit cube."""
@@ -26,7 +27,8 @@ Loss: TypeAlias = tuple[float, ...]
 
 
 class AsynchronousCma:
-    """A normal distribution in the unit cube, adapted whenever as many trials as make a population have been told.
+    """A normal distribution in the unit cube, adapted whenever as many trials as make a population
+    have been told.
 
     A trial may be one of a later generation than that of the distribution which it was drawn from.
     """
@@ -44,8 +46,12 @@ class AsynchronousCma:
         self.start(np.full(n_dimensions, 0.5), options.get("population_size"))
 
     def start(self, mean: Place, population_size: int | None) -> None:
-        """Begin around ``mean``; no trial that was asked for before counts. None: as many as suit the dimensions."""
-        self._strategy = CMA(mean=mean, sigma=self._sigma, bounds=self._bounds, population_size=population_size)
+        """Begin around ``mean``; no trial that was asked for before counts. None: as many as suit
+        the dimensions.
+        """
+        self._strategy = CMA(
+            mean=mean, sigma=self._sigma, bounds=self._bounds, population_size=population_size
+        )
         self._generation += OLDEST + 1
         self._is_one_point = False
         self._told = []
@@ -56,11 +62,14 @@ class AsynchronousCma:
 
     @property
     def has_converged(self) -> bool:
-        # The strategy is told ranks, and does not know that values have few digits: its own limits come late or never.
+        # The strategy is told ranks, and does not know that values have few digits: its own limits
+        # come late or never.
         return self._is_one_point or bool(self._strategy.should_stop())
 
     def ask(self, number: int) -> Place:
-        self._strategy.reseed_rng(int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0]))  # unpickled
+        self._strategy.reseed_rng(
+            int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
+        )  # unpickled
         place: Place = self._strategy.ask()
         self._asked[number] = self._generation, place
         return place
@@ -70,23 +79,29 @@ class AsynchronousCma:
         del self._asked[number]
 
     def tell(self, number: int, loss: Loss) -> Sequence[Loss]:
-        """The losses of the population with which the distribution was adapted; empty if it was not."""
+        """The losses of the population with which the distribution was adapted; empty if it was
+        not.
+        """
         self._told.append((*self._asked.pop(number), loss))
         self._told = [told for told in self._told if told[0] >= self._generation - OLDEST]
         if len(self._told) < self.population_size:
             return ()
         ranked = sorted(self._told, key=lambda told: told[2])
         self._strategy.tell([(place, float(rank)) for rank, (_, place, _) in enumerate(ranked)])
-        # Pickling keeps one triangle of a covariance that is symmetric up to rounding: a copy has to draw the same.
+        # Pickling keeps one triangle of a covariance that is symmetric up to rounding: a copy has
+        # to draw the same.
         self._strategy = pickle.loads(pickle.dumps(self._strategy))
-        self._is_one_point = len({tuple(self._space.decode(place).values()) for _, place, _ in ranked}) == 1
+        self._is_one_point = (
+            len({tuple(self._space.decode(place).values()) for _, place, _ in ranked}) == 1
+        )
         self._generation += 1
         self._told = []
         return [loss for _, _, loss in ranked]
 
 
 class CmaesSampler:
-    """A distribution that has converged is followed by one with twice the population, around another place.
+    """A distribution that has converged is followed by one with twice the population, around
+    another place.
 
     (IPOP-CMA-ES, Auger and Hansen 2005.)
     """

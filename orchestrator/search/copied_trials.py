@@ -1,4 +1,6 @@
-"""Copies the best trials out of a run directory: robots, policies, and a job file that trains them again."""
+"""Copies the best trials out of a run directory: robots, policies, and a job file that trains them
+again.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,29 @@ from orchestrator.search.history import Trial
 JOB_FILE = "jobs.toml"
 _SAME_IN_JOB_FILE = (
     *SAME_IN_SPEC,
-    *("task", "env", "entry_point", "env_kwargs", "task_options", "randomize", "asymmetric", "evaluate"),
+    *(
+        "task",
+        "env",
+        "entry_point",
+        "env_kwargs",
+        "task_options",
+        "randomize",
+        "asymmetric",
+        "evaluate",
+    ),
 )
 
 
 def copy(
-    paths: RunPaths, trials: Sequence[Trial], jobs: Mapping[str, Job], about: Sequence[str], target: Path, name: str
+    paths: RunPaths,
+    trials: Sequence[Trial],
+    jobs: Mapping[str, Job],
+    about: Sequence[str],
+    target: Path,
+    name: str,
 ) -> Path:
-    """Copy the jobs of ``trials`` into the folder ``target``, each as a folder that `orchestrator.load` takes.
+    """Copy the jobs of ``trials`` into the folder ``target``, each as a folder that
+    `orchestrator.load` takes.
 
     :param about: a line about each trial, for the job file.
     :param name: of the experiment in the job file, whose path is returned.
@@ -37,7 +54,9 @@ def copy(
     """
     absolute(target)
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise UsageError(f"{target}: exists and is not an empty folder; nothing was copied. Choose another with --to")
+        raise UsageError(
+            f"{target}: exists and is not an empty folder; nothing was copied. Choose another with --to"
+        )
     for job_id in (job_id for trial in trials for job_id in trial.jobs):
         job = jobs[job_id]
         if not paths.job(job_id).has_results(normalize=job.spec.normalize):
@@ -51,12 +70,20 @@ def copy(
                     _copy_job(paths.job(job_id), JobPaths(target / job_id))
                 _copy_modules(jobs[trial.jobs[0]], target)
             lines = [
-                comment(f"Written by `orchestrator best`: the best of {paths.root}, to be trained again from nothing."),
-                comment("Robots are as they were trained: what was edited in them is in their files."),
+                comment(
+                    f"Written by `orchestrator best`: the best of {paths.root}, to be trained again from nothing."
+                ),
+                comment(
+                    "Robots are as they were trained: what was edited in them is in their files."
+                ),
                 f"name = {toml(name)}",
             ]
             for trial, remark in zip(trials, about, strict=True):
-                lines += ["", comment(remark), *_entry(trial, [jobs[job_id] for job_id in trial.jobs])]
+                lines += [
+                    "",
+                    comment(remark),
+                    *_entry(trial, [jobs[job_id] for job_id in trial.jobs]),
+                ]
             write(target / JOB_FILE, "\n".join(lines) + "\n", force=False)
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
@@ -74,7 +101,9 @@ def _copy_job(source: JobPaths, target: JobPaths) -> None:
 
 
 def _copy_modules(job: Job, target: Path) -> None:
-    """Copy the user's modules of task and environment beside the job file, where they are looked for."""
+    """Copy the user's modules of task and environment beside the job file, where they are looked
+    for.
+    """
     spec = job.spec
     for text in (spec.task, spec.env, spec.entry_point):
         module, colon, _ = (text or "").partition(":")
@@ -100,7 +129,11 @@ def _entry(trial: Trial, jobs: Sequence[Job]) -> Iterator[str]:
     defaults = Settings().model_dump()
     for key, value in _settings(job).items():
         left = value
-        if isinstance(value, dict) and isinstance(defaults[key], dict) and key in ("resources", "distributed", "retry"):
+        if (
+            isinstance(value, dict)
+            and isinstance(defaults[key], dict)
+            and key in ("resources", "distributed", "retry")
+        ):
             left = {name: part for name, part in value.items() if part != defaults[key][name]}
         if left not in (None, {}, defaults[key]):
             yield f"{key} = {toml(_written(key, left))}"
@@ -109,13 +142,17 @@ def _entry(trial: Trial, jobs: Sequence[Job]) -> Iterator[str]:
         if trial.parent is None and not job.spec.init.startswith(INIT_JOB):
             yield f"init = {toml(job.spec.init)}"
         else:
-            yield comment(f"It started from the policy of {job.spec.init}, and will now start from nothing.")
+            yield comment(
+                f"It started from the policy of {job.spec.init}, and will now start from nothing."
+            )
 
 
 def _settings(job: Job) -> dict[str, Any]:
     """The keys of the job file, with their values as they are after validation."""
     spec, resources = job.spec, job.resources
-    curriculum = {"advance": list(spec.advance), "episodes": spec.advance_episodes} if spec.advance else {}
+    curriculum = (
+        {"advance": list(spec.advance), "episodes": spec.advance_episodes} if spec.advance else {}
+    )
     every = spec.checkpoint_every
     return {
         **{name: _plain(getattr(spec, name)) for name in _SAME_IN_JOB_FILE},
@@ -135,7 +172,11 @@ def _settings(job: Job) -> dict[str, Any]:
             "min_free_disk": resources.min_free_disk_mib,
             "start": None if resources.start == "exec" else resources.start,
         },
-        "distributed": {"backend": spec.backend, "mode": spec.mode, "timeout": spec.collective_timeout_s},
+        "distributed": {
+            "backend": spec.backend,
+            "mode": spec.mode,
+            "timeout": spec.collective_timeout_s,
+        },
         "retry": {"max_retries": job.max_retries},
     }
 

@@ -1,4 +1,6 @@
-"""What a search has done so far, rebuilt from its events: trials, rungs, and what the sampler was told."""
+"""What a search has done so far, rebuilt from its events: trials, rungs, and what the sampler was
+told.
+"""
 
 from __future__ import annotations
 
@@ -120,18 +122,27 @@ class History:
         if self.search is not None and event.kind == "asked" and content["jobs"]:
             _check_point(content["point"], self.search)
         if self.search is not None and event.kind in ("over", "told"):
-            for key, expected in (("values", self.search.objectives), ("measures", self.search.measures)):
+            for key, expected in (
+                ("values", self.search.objectives),
+                ("measures", self.search.measures),
+            ):
                 if content[key] is not None and len(content[key]) != len(expected):
-                    raise InconsistentEventError(f"{key}: expected {len(expected)} of them, not {len(content[key])}")
+                    raise InconsistentEventError(
+                        f"{key}: expected {len(expected)} of them, not {len(content[key])}"
+                    )
 
     def _refuse_unknown(self, trial: int | None) -> None:
         if trial is not None and not 0 <= trial < len(self.trials):
             raise InconsistentEventError(f"there is no trial {trial} before it")
 
     def _check_result(self, trial: Trial, event: SearchEvent) -> None:
-        is_result = event.kind == "reached" or (event.kind == "over" and event.content["values"] is not None)
+        is_result = event.kind == "reached" or (
+            event.kind == "over" and event.content["values"] is not None
+        )
         if is_result and not trial.jobs:
-            raise InconsistentEventError(f"trial {trial.number} has no jobs that could have come to that")
+            raise InconsistentEventError(
+                f"trial {trial.number} has no jobs that could have come to that"
+            )
         if event.kind == "reached" and trial.is_over:
             raise InconsistentEventError(f"trial {trial.number} is over before it")
 
@@ -153,7 +164,9 @@ class History:
     def _change(self, trial: Trial, event: SearchEvent) -> None:
         content = event.content
         match event.kind:
-            case "reached" if trial.reevaluates is None:  # a version before took what the user paused for a rung
+            case "reached" if (
+                trial.reevaluates is None
+            ):  # a version before took what the user paused for a rung
                 trial.reached.append(content["value"])
                 trial.env_steps = content["env_steps"]
                 self._succeed()
@@ -162,7 +175,11 @@ class History:
             case "told":
                 self.untold.pop(trial.number, None)
             case "over":
-                trial.is_over, trial.why, trial.env_steps = True, content["why"], content["env_steps"]
+                trial.is_over, trial.why, trial.env_steps = (
+                    True,
+                    content["why"],
+                    content["env_steps"],
+                )
                 trial.values, trial.measures = content["values"], content["measures"]
                 trial.failed_jobs = content.get("failed", ())
                 if trial.values is None:
@@ -198,7 +215,9 @@ def _check_point(point: Mapping[str, Any], search: SearchSpec) -> None:
 
 
 def commonest(whys: Sequence[str]) -> tuple[int, int]:
-    """Of reasons: the place of the first of those that are most often, and how often. Numbers in them do not count."""
+    """Of reasons: the place of the first of those that are most often, and how often. Numbers in
+    them do not count.
+    """
     alike = [re.sub(r"[\d.]+", "0", why) for why in whys]  # such as those of the point
     kind, number = Counter(alike).most_common(1)[0]
     return alike.index(kind), number
@@ -211,8 +230,12 @@ def costs(trial: Trial, directions: Sequence[Direction]) -> tuple[float, ...]:
 
 
 def ranked(trials: Iterable[Trial], directions: Sequence[Direction]) -> list[Trial]:
-    """The finished ones of ``trials``, the best by the first objective first, of equal ones by the next.
+    """The finished ones of ``trials``, the best by the first objective first, of equal ones by the
+    next.
 
-    Of equal ones the earlier comes first. With fewer ``directions`` than objectives the others do not count.
+    Of equal ones the earlier comes first. With fewer ``directions`` than objectives the others do
+    not count.
     """
-    return sorted((trial for trial in trials if trial.values), key=lambda trial: costs(trial, directions))
+    return sorted(
+        (trial for trial in trials if trial.values), key=lambda trial: costs(trial, directions)
+    )

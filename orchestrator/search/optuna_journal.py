@@ -1,4 +1,6 @@
-"""The trials of a search as an Optuna journal, the file that Optuna's own tools open, such as optuna-dashboard."""
+"""The trials of a search as an Optuna journal, the file that Optuna's own tools open, such as
+optuna-dashboard.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import FrozenTrial, TrialState
@@ -45,13 +52,16 @@ class Exported:
     is_over: bool
     """Whether the search has come to its end."""
     is_replaced: bool
-    """Whether there was a journal with lines that no longer hold; programs that have it open cannot read on."""
+    """Whether there was a journal with lines that no longer hold; programs that have it open cannot
+    read on."""
 
 
 class _Lines(BaseJournalBackend):
-    """The lines of a journal, in memory: a file of Optuna's own is flushed to the disk for every trial.
+    """The lines of a journal, in memory: a file of Optuna's own is flushed to the disk for every
+    trial.
 
-    They are the same for the same trials, so that a later journal begins with the lines of an earlier one.
+    They are the same for the same trials, so that a later journal begins with the lines of an
+    earlier one.
     """
 
     def __init__(self) -> None:
@@ -61,7 +71,9 @@ class _Lines(BaseJournalBackend):
         self._writer = ""
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-        return [json.loads(line) | {"worker_id": self._writer} for line in self.lines[log_number_from:]]
+        return [
+            json.loads(line) | {"worker_id": self._writer} for line in self.lines[log_number_from:]
+        ]
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         for log in logs:
@@ -75,12 +87,12 @@ class _Lines(BaseJournalBackend):
 def export(run_dir: Path, out: Path | None = None) -> Exported:
     """Write the trials of a search so far as a journal.
 
-    What is new is appended to an earlier journal of the same search, so that programs which have it open read on. If
-    what it has was changed, as by a retried trial, the journal is replaced.
+    What is new is appended to an earlier journal of the same search, so that programs which have it
+    open read on. If what it has was changed, as by a retried trial, the journal is replaced.
 
-    A list among the choices of the space is the text of its JSON there: Optuna knows no lists. A trial that waits at a
-    rung is running, and pruned when the search has come to its end, with its values at the rungs. Repetitions are
-    attributes of the trials that they repeat.
+    A list among the choices of the space is the text of its JSON there: Optuna knows no lists. A
+    trial that waits at a rung is running, and pruned when the search has come to its end, with its
+    values at the rungs. Repetitions are attributes of the trials that they repeat.
 
     :param out: the file; by default in the run directory.
     :raises UsageError: there is no search, or the file is not to be replaced.
@@ -88,7 +100,9 @@ def export(run_dir: Path, out: Path | None = None) -> Exported:
     paths = run_directory.existing(run_dir)
     reader = TrialReader.of(paths)
     if reader is None or reader.search is None:
-        raise UsageError(f"{run_dir}: there is no search here, whose trials could be exported; its job file has none")
+        raise UsageError(
+            f"{run_dir}: there is no search here, whose trials could be exported; its job file has none"
+        )
     with run_directory.reading_ledger(paths) as ledger:
         events = reader.update(ledger)
     file = paths.search_journal if out is None else out
@@ -97,11 +111,15 @@ def export(run_dir: Path, out: Path | None = None) -> Exported:
     _write_study(backend, reader, reader.search, events, run_dir.absolute().name)
     with disk_full_explained(file, "run the same command again"):
         is_replaced = _write_file(file, "".join(f"{line}\n" for line in backend.lines).encode())
-    return Exported(file, Counter(map(reader.state, reader.asked)), reader.history.is_over, is_replaced)
+    return Exported(
+        file, Counter(map(reader.state, reader.asked)), reader.history.is_over, is_replaced
+    )
 
 
 def _write_file(file: Path, content: bytes) -> bool:
-    """Append to ``file`` what it lacks of ``content``, or write it anew. Returns whether it had something else."""
+    """Append to ``file`` what it lacks of ``content``, or write it anew. Returns whether it had
+    something else.
+    """
     before = b""
     if file.is_file() and not file.is_symlink() and os.access(file, os.W_OK):
         with file.open("a+b") as journal:
@@ -118,22 +136,32 @@ def _write_file(file: Path, content: bytes) -> bool:
 def _refuse_others(file: Path) -> None:
     folder = absolute(file).parent
     if not folder.is_dir():
-        raise UsageError(f"{file}: the folder {folder} does not exist; create it, or choose another file with --out")
+        raise UsageError(
+            f"{file}: the folder {folder} does not exist; create it, or choose another file with --out"
+        )
     if not os.path.lexists(file):
         return
     if file.is_file():
         with file.open("rb") as content:
             if content.read(len(FIRST_KEY)) in (b"", FIRST_KEY):
                 return
-    raise UsageError(f"{file}: exists and is no Optuna journal, so it is not replaced; choose another file with --out")
+    raise UsageError(
+        f"{file}: exists and is no Optuna journal, so it is not replaced; choose another file with --out"
+    )
 
 
 def _write_study(
-    backend: _Lines, reader: TrialReader, search: SearchSpec, events: Sequence[SearchEvent], name: str
+    backend: _Lines,
+    reader: TrialReader,
+    search: SearchSpec,
+    events: Sequence[SearchEvent],
+    name: str,
 ) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = JournalStorage(backend)
-    study = optuna.create_study(storage=storage, study_name=name, directions=list(search.directions))
+    study = optuna.create_study(
+        storage=storage, study_name=name, directions=list(search.directions)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # names of objectives are marked experimental
         study.set_metric_names(list(search.objectives))
@@ -204,21 +232,35 @@ class _TrialWriter:
     def reach_rung(self, trial: Trial, event: SearchEvent) -> None:
         before, value = self.reached.setdefault(trial.number, []), event.content["value"]
         if len(before) < len(self.rungs) and value is not None:
-            self.storage.set_trial_intermediate_value(self.ids[trial.number], self.rungs[len(before)], value)
+            self.storage.set_trial_intermediate_value(
+                self.ids[trial.number], self.rungs[len(before)], value
+            )
         before.append(event)
 
     def end(self, trial: Trial, event: SearchEvent) -> None:
         again = self.repeated.get(trial.number)
         values = None if again is None or again.values is None else list(again.values)
-        self._end(trial, event, TrialState.FAIL if trial.values is None else TrialState.COMPLETE, values)
+        self._end(
+            trial, event, TrialState.FAIL if trial.values is None else TrialState.COMPLETE, values
+        )
 
     def prune(self, trial: Trial) -> None:
         """Write that ``trial``, which waits at a rung, has ended there."""
         self._end(trial, self.reached[trial.number][-1], TrialState.PRUNED)
 
-    def _end(self, trial: Trial, event: SearchEvent, state: TrialState, again: Sequence[float] | None = None) -> None:
+    def _end(
+        self,
+        trial: Trial,
+        event: SearchEvent,
+        state: TrialState,
+        again: Sequence[float] | None = None,
+    ) -> None:
         trial_id = self.ids[trial.number]
-        attributes = {"env_steps": event.content["env_steps"], "why": trial.why or None, "again": again}
+        attributes = {
+            "env_steps": event.content["env_steps"],
+            "why": trial.why or None,
+            "again": again,
+        }
         for name, value in attributes.items():
             if value is not None:
                 self.storage.set_trial_user_attr(trial_id, name, value)
@@ -239,7 +281,9 @@ def _choice(value: Any) -> Any:
 
 
 def _params(search: SearchSpec, point: Mapping[str, Any]) -> dict[str, Any] | None:
-    """None for a point outside of the space, whose trial has failed: a sampler of the user's has returned it."""
+    """None for a point outside of the space, whose trial has failed: a sampler of the user's has
+    returned it.
+    """
     values = {}
     for dimension in search.space:
         try:

@@ -43,8 +43,14 @@ def over(ledger: Ledger, search: SearchSpec | None, trial: Trial) -> SearchEvent
         return aggregated(numbers, "median" if search is None else search.aggregate)
 
     values, measures = list(map(value_of, names)), list(map(value_of, axes))
-    missing = [name for name, value in zip((*names, *axes), values + measures, strict=True) if value is None]
-    columns = {name: one for name, one in rows[0].items() if name in COLUMNS} | (rows[0]["measures"] or {})
+    missing = [
+        name
+        for name, value in zip((*names, *axes), values + measures, strict=True)
+        if value is None
+    ]
+    columns = {name: one for name, one in rows[0].items() if name in COLUMNS} | (
+        rows[0]["measures"] or {}
+    )
     known = sorted(name for name, one in columns.items() if isinstance(one, int | float))
     content = {
         "values": None if missing else values,
@@ -71,9 +77,13 @@ def failed(trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
 
 
 def retried(ledger: Ledger, failed: Collection[Trial]) -> tuple[list[SearchEvent], list[Request]]:
-    """Those of the ``failed`` trials go on of which the user has retried a job, with all of their seeds."""
+    """Those of the ``failed`` trials go on of which the user has retried a job, with all of their
+    seeds.
+    """
     events, requests = list[SearchEvent](), list[Request]()
-    cancelled = search_events.requested(ledger, "cancel")  # before the states: what is cancelled by then is TERMINAL
+    cancelled = search_events.requested(
+        ledger, "cancel"
+    )  # before the states: what is cancelled by then is TERMINAL
     found = search_events.figures(ledger, [job_id for trial in failed for job_id in trial.jobs])
     for trial in failed:
         states = {job_id: found.get(job_id, GONE).state for job_id in trial.jobs}

@@ -1,4 +1,6 @@
-"""The next point of a search: what is asked of the sampler, what it is told, and the parent that a trial inherits."""
+"""The next point of a search: what is asked of the sampler, what it is told, and the parent that a
+trial inherits.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,18 @@ OF_SEED_AND_NUMBER = ("random", "sobol")
 OF_NETWORK = ("algo", "policy", "policy_kwargs", "normalize")
 """Keys of a job by which a policy can be the start of another one only if they are equal."""
 WINDOW = 2
-"""With order = "fixed", a point is asked with the values of all trials but the last so many times as many as ran at
-once when the search first began."""
+"""With order = "fixed", a point is asked with the values of all trials but the last so many times
+as many as ran at once when the search first began."""
 
 
 class Proposals:
-    """A sampler, and where it is saved. Told and asked in the order of the events, it always proposes the same."""
+    """A sampler, and where it is saved. Told and asked in the order of the events, it always
+    proposes the same.
+    """
 
-    def __init__(self, spec: SearchSpec, file: Path, search_path: Path, bracket: int, watchdog: Watchdog) -> None:
+    def __init__(
+        self, spec: SearchSpec, file: Path, search_path: Path, bracket: int, watchdog: Watchdog
+    ) -> None:
         """:param file: where the sampler is saved.
         :param search_path: folder of the user's modules.
         :param bracket: number of trials that are compared with each other; 1 without rungs.
@@ -57,7 +63,9 @@ class Proposals:
 
     @property
     def tells_at_rungs(self) -> bool:
-        """Whether the value at a rung stands for the one at the end; an archive needs the measures of the end, too."""
+        """Whether the value at a rung stands for the one at the end; an archive needs the measures
+        of the end, too.
+        """
         spec = self._spec
         return not spec.measures and len(spec.objectives) == 1 and spec.objectives[0] in RETURNS
 
@@ -66,18 +74,26 @@ class Proposals:
         with self._explaining("ask"):
             asked = self._sampler.ask(index)
             if not isinstance(asked, Mapping):
-                raise TypeError(f"it returned {asked!r:.60}; expected a dict with a value for each key of the space")
+                raise TypeError(
+                    f"it returned {asked!r:.60}; expected a dict with a value for each key of the space"
+                )
             point: dict[str, Any] = json.loads(json.dumps(dict(asked), default=_plain))
             if others := point.keys() ^ {dimension.key for dimension in self._spec.space}:
-                raise ValueError(f"its point and the space differ in the keys {', '.join(sorted(others))}")
+                raise ValueError(
+                    f"its point and the space differ in the keys {', '.join(sorted(others))}"
+                )
         return point
 
     def tell(self, event: SearchEvent, history: History) -> None:
         """:raises UsageError: the sampler fails."""
         assert event.trial is not None
         content, trial = event.content, history.trials[event.trial]
-        values, measures = (None if content[key] is None else tuple(content[key]) for key in ("values", "measures"))
-        outcome = samplers.TrialOutcome(values=values, measures=measures, env_steps=content["env_steps"])
+        values, measures = (
+            None if content[key] is None else tuple(content[key]) for key in ("values", "measures")
+        )
+        outcome = samplers.TrialOutcome(
+            values=values, measures=measures, env_steps=content["env_steps"]
+        )
         with self._explaining("tell"):
             self._sampler.tell(trial.index, trial.point, outcome)
 
@@ -89,7 +105,9 @@ class Proposals:
         except (Exception, SystemExit) as error:
             traceback.print_exc()
             if self._spec.sampler not in SAMPLERS:
-                with contextlib.suppress(OSError):  # the corrected class may have other attributes: it is told again
+                with contextlib.suppress(
+                    OSError
+                ):  # the corrected class may have other attributes: it is told again
                     self._file.unlink(missing_ok=True)
             what = f'the sampler "{self._spec.sampler}" has failed in its method {method}'
             raise UsageError(f"{what}: {type(error).__name__}: {error}") from error
@@ -99,7 +117,9 @@ class Proposals:
 
         :param last_id: of the events.
         """
-        with contextlib.suppress(Exception):  # missing, damaged, or of another version: everything is told again
+        with contextlib.suppress(
+            Exception
+        ):  # missing, damaged, or of another version: everything is told again
             with self._watchdog.limited(self._spec.sampler, "unpickling"):
                 saved, sampler = pickle.loads(self._file.read_bytes())
             if saved <= last_id:  # else a power cut has taken what it was told
@@ -122,7 +142,9 @@ class Proposals:
         if time.monotonic() < self._save_at or not self._learns:
             return
         began = time.monotonic()
-        with contextlib.suppress(Exception):  # of a user's sampler, or a full disk: it is told everything again
+        with contextlib.suppress(
+            Exception
+        ):  # of a user's sampler, or a full disk: it is told everything again
             with self._watchdog.limited(self._spec.sampler, "pickling"):
                 content = pickle.dumps((last_id, self._sampler))
             self._file.parent.mkdir(exist_ok=True)
@@ -135,7 +157,11 @@ class Proposals:
     def _lag(self, history: History) -> int:
         """The index of the first trial whose outcome the next one is not to know."""
         index = len(history.asked)
-        lag = index - WINDOW * history.lanes if self._bracket == 1 else (index // self._bracket - 1) * self._bracket
+        lag = (
+            index - WINDOW * history.lanes
+            if self._bracket == 1
+            else (index // self._bracket - 1) * self._bracket
+        )
         return max(0, lag)
 
     def is_next_known(self, history: History) -> bool:
@@ -144,7 +170,9 @@ class Proposals:
         return all(trial.index >= lag for trial in history.training.values())
 
     def to_tell(self, history: History) -> Iterable[Trial]:
-        """The trials that the sampler is told before the next one is asked, with order = "fixed"."""
+        """The trials that the sampler is told before the next one is asked, with order =
+        "fixed".
+        """
         lag = self._lag(history) if self.in_order else 0
         known = [trial for _, trial in sorted(history.untold.items()) if trial.index < lag]
         return [trial for trial in known if trial.is_over or self.tells_at_rungs]
@@ -152,7 +180,9 @@ class Proposals:
     # -- inheritance
 
     def parent(self, point: Mapping[str, Any], history: History) -> Trial | None:
-        """The trial whose policies a new one with this point starts from; None where none has such a network."""
+        """The trial whose policies a new one with this point starts from; None where none has such
+        a network.
+        """
         if self._spec.inherit == "none":
             return None
         known = history.asked[: self._lag(history)] if self.in_order else history.asked

@@ -37,7 +37,8 @@ class Ranking:
     trials: int
     """How many there are."""
     repeated: Mapping[int, Trial]
-    """By the number of a trial: the one that has trained its point again, from nothing and with other seeds."""
+    """By the number of a trial: the one that has trained its point again, from nothing and with
+    other seeds."""
     is_search: bool
     is_over: bool
     """Whether nothing more is trained: the search has come to its end, or every job to its own."""
@@ -75,24 +76,33 @@ class Ranking:
         :raises UsageError: there is nothing to copy, or no room for it.
         """
         if not self.shown:
-            raise UsageError(f"{self.paths.root}: no trial has finished, so there is nothing to copy")
+            raise UsageError(
+                f"{self.paths.root}: no trial has finished, so there is nothing to copy"
+            )
         ids = [job_id for trial in self.shown for job_id in trial.jobs]
         with run_directory.reading_ledger(self.paths) as ledger:
             rows = [ledger.job_row(job_id) for job_id in ids]
         jobs = {row.job_id: row.job for row in rows if row is not None}
         if missing := [job_id for job_id in ids if job_id not in jobs]:
-            raise LedgerDamagedError(f"{self.paths.ledger}: has no job {missing[0]}, so nothing was copied")
+            raise LedgerDamagedError(
+                f"{self.paths.ledger}: has no job {missing[0]}, so nothing was copied"
+            )
         name = f"{safe_name(self.paths.root.absolute().name)}-best"
         about = [f"Trial {trial.number}: {self._described(trial)}" for trial in self.shown]
         return copied_trials.copy(self.paths, self.shown, jobs, about, target, name)
 
     def _described(self, trial: Trial) -> str:
-        values = [f"{name} {value:,.2f}" for name, value in (self._named(trial.values) or {}).items()]
-        return ", ".join([*values, *(f"{key} = {json.dumps(value)}" for key, value in trial.point.items())])
+        values = [
+            f"{name} {value:,.2f}" for name, value in (self._named(trial.values) or {}).items()
+        ]
+        return ", ".join(
+            [*values, *(f"{key} = {json.dumps(value)}" for key, value in trial.point.items())]
+        )
 
 
 def read(run_dir: Path, number: int) -> Ranking:
-    """The best ``number`` trials of a run directory; where there is no search, of its jobs by their evaluation.
+    """The best ``number`` trials of a run directory; where there is no search, of its jobs by their
+    evaluation.
 
     :raises UsageError: it is no run directory, or its ledger cannot be read.
     """

@@ -2,8 +2,8 @@
 
     python -m orchestrator.search.sampler_child FOLDER
 
-FOLDER has the declaration of the search where a run directory has it. If the sampler cannot be made, the last line of
-the output says why.
+FOLDER has the declaration of the search where a run directory has it. If the sampler cannot be
+made, the last line of the output says why.
 """
 
 from __future__ import annotations

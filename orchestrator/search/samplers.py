@@ -1,8 +1,8 @@
 """What proposes the points of a search, from the values known so far.
 
-Every sampler is a function of its seed and of the asks and tells in their order, and can be pickled at any time: the
-copy goes on as the original. Asks run ahead of tells: many points may be asked for before one is told, points are told
-in any order, and some never.
+Every sampler is a function of its seed and of the asks and tells in their order, and can be pickled
+at any time: the copy goes on as the original. Asks run ahead of tells: many points may be asked for
+before one is told, points are told in any order, and some never.
 """
 
 from __future__ import annotations
@@ -55,12 +55,21 @@ def _users(spec: SearchSpec, search_path: Path | None) -> Sampler:
         kind = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:
         looked_for = f"its module is looked for in {search_path}, then among the installed packages"
-        raise UsageError(f"{where} cannot be imported: {type(error).__name__}: {error}; {looked_for}") from error
+        raise UsageError(
+            f"{where} cannot be imported: {type(error).__name__}: {error}; {looked_for}"
+        ) from error
     try:
-        sampler = kind(space=Space(spec.space), seed=spec.seed, directions=spec.directions, **spec.sampler_options)
+        sampler = kind(
+            space=Space(spec.space),
+            seed=spec.seed,
+            directions=spec.directions,
+            **spec.sampler_options,
+        )
     except (Exception, SystemExit) as error:
         raise UsageError(f"{where} cannot be made: {type(error).__name__}: {error}") from error
     missing = [method for method in ("ask", "tell") if not callable(getattr(sampler, method, None))]
     if missing:
-        raise UsageError(f"{where} has no method {' and no method '.join(missing)}; expected ask(number) and tell(…)")
+        raise UsageError(
+            f"{where} has no method {' and no method '.join(missing)}; expected ask(number) and tell(…)"
+        )
     return sampler  # type: ignore[no-any-return]

@@ -1,7 +1,9 @@
-"""Schedulers: which of the trials that have paused at a rung train on, and how far. No I/O, no clock, no chance.
+"""Schedulers: which of the trials that have paused at a rung train on, and how far. No I/O, no
+clock, no chance.
 
-A rung is a number of env_steps at which trials pause and are compared; rungs are counted from 0. The decisions depend
-on nothing but the calls. A scheduler is therefore rebuilt by the same calls in the same order.
+A rung is a number of env_steps at which trials pause and are compared; rungs are counted from 0.
+The decisions depend on nothing but the calls. A scheduler is therefore rebuilt by the same calls in
+the same order.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import Protocol
 from orchestrator.jobfile.search_spec import Direction, SchedulerSpec, TrialOrder
 
 FIRST_GO_ON = 5
-"""So many trials are not stopped by the median at a rung: there are too few values to compare with."""
+"""So many trials are not stopped by the median at a rung: there are too few values to compare
+with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,14 @@ class Scheduler(Protocol):
     """Trials are numbered from 0. A call that is repeated has no effect."""
 
     def reached(self, trial: int, rung: int, value: float | None) -> None:
-        """``trial`` has paused at ``rung``. :param value: None: it has none, and counts as the worst."""
+        """``trial`` has paused at ``rung``. :param value: None: it has none, and counts as the
+        worst.
+        """
 
     def ended(self, trial: int) -> None:
-        """``trial`` has succeeded, failed or been cancelled. It counts where it paused, and is promoted no more."""
+        """``trial`` has succeeded, failed or been cancelled. It counts where it paused, and is
+        promoted no more.
+        """
 
     def retried(self, trial: int) -> None:
         """``trial``, which had failed, is trained again, and may be promoted."""
@@ -52,14 +59,16 @@ class Scheduler(Protocol):
 def make(spec: SchedulerSpec, order: TrialOrder, rungs: int, direction: Direction) -> Scheduler:
     """The scheduler that the job file asks for.
 
-    With ``order = "fixed"`` trials are compared in brackets of so many that one of each is trained to its end. One in
-    ``factor`` goes on at each rung; with ``kind = "median"`` one in two.
+    With ``order = "fixed"`` trials are compared in brackets of so many that one of each is trained
+    to its end. One in ``factor`` goes on at each rung; with ``kind = "median"`` one in two.
 
     :param rungs: how many rungs there are; with none of them nothing is decided.
     """
     if order == "fixed":
         factor = 2 if spec.kind == "median" else spec.factor
-        return SuccessiveHalving(rungs=rungs, factor=factor, direction=direction, bracket=factor**rungs)
+        return SuccessiveHalving(
+            rungs=rungs, factor=factor, direction=direction, bracket=factor**rungs
+        )
     if spec.kind == "median":
         return MedianStopping(rungs=rungs, direction=direction)
     return SuccessiveHalving(rungs=rungs, factor=spec.factor, direction=direction, bracket=None)
@@ -68,7 +77,8 @@ def make(spec: SchedulerSpec, order: TrialOrder, rungs: int, direction: Directio
 @dataclass(slots=True)
 class _Rung:
     ranked: list[tuple[float, int]] = field(default_factory=list)
-    """``(-score, trial)`` of all that have reached it: the best first, of equal ones that with the smaller number."""
+    """``(-score, trial)`` of all that have reached it: the best first, of equal ones that with the
+    smaller number."""
     reached: set[int] = field(default_factory=set)
     entered: set[int] = field(default_factory=set)
     """Those that have reached it, are on the way to it, or ended on the way."""
@@ -125,7 +135,9 @@ class _Bracket:
             else:
                 quota = len(rung.ranked) // self.factor if self.is_eager else 0
             best = [trial for _, trial in rung.ranked[:quota]]
-            chosen = [trial for trial in best if trial not in rung.promoted and trial not in self.ended]
+            chosen = [
+                trial for trial in best if trial not in rung.promoted and trial not in self.ended
+            ]
             following = number + 1 if number + 1 < len(self.rungs) else None
             promotions += [Promotion(trial, following) for trial in chosen]
             is_open = is_open or bool(chosen)
@@ -136,19 +148,22 @@ class _Bracket:
 class SuccessiveHalving:
     """The best of each rung go on: one in ``factor``.
 
-    With brackets it is synchronous (Jamieson & Talwalkar 2016): at each rung all trials of a bracket are waited for.
-    Those that ended on the way count as the worst. The order in which trials come has no effect.
+    With brackets it is synchronous (Jamieson & Talwalkar 2016): at each rung all trials of a
+    bracket are waited for. Those that ended on the way count as the worst. The order in which
+    trials come has no effect.
 
-    Without, it is asynchronous (ASHA, Li et al. 2020): whenever it is asked, those go on that belong to the best
-    ``1/factor`` of all that have come to a rung so far. When no trial can come to a rung any more, the share is
-    rounded up instead of down: even in a short search the best trial is trained to its end.
+    Without, it is asynchronous (ASHA, Li et al. 2020): whenever it is asked, those go on that
+    belong to the best ``1/factor`` of all that have come to a rung so far. When no trial can come
+    to a rung any more, the share is rounded up instead of down: even in a short search the best
+    trial is trained to its end.
     """
 
     rungs: int
     factor: int
     direction: Direction
     bracket: int | None
-    """Trials of a bracket, which have consecutive numbers; None: all trials are compared, asynchronously."""
+    """Trials of a bracket, which have consecutive numbers; None: all trials are compared,
+    asynchronously."""
     _trials: int | None = field(default=None, init=False)
     _brackets: dict[int, _Bracket] = field(default_factory=dict, init=False)
 
@@ -193,10 +208,11 @@ class SuccessiveHalving:
 
 @dataclass(slots=True, kw_only=True)
 class MedianStopping:
-    """A trial goes on that is at least as good as the median of those that reached the rung before it.
+    """A trial goes on that is at least as good as the median of those that reached the rung before
+    it.
 
-    It is decided once, when the trial comes (after the median rule of Golovin et al. 2017); the first
-    :data:`FIRST_GO_ON` trials of a rung go on.
+    It is decided once, when the trial comes (after the median rule of Golovin et al. 2017); the
+    first :data:`FIRST_GO_ON` trials of a rung go on.
     """
 
     rungs: int
@@ -217,7 +233,9 @@ class MedianStopping:
         if (trial, rung) in self._reached:
             return
         middle = len(scores) // 2
-        if len(scores) < FIRST_GO_ON or score >= statistics.median(scores[middle - 1 : len(scores) - middle + 1]):
+        if len(scores) < FIRST_GO_ON or score >= statistics.median(
+            scores[middle - 1 : len(scores) - middle + 1]
+        ):
             self._promotions[trial] = Promotion(trial, rung + 1 if rung + 1 < self.rungs else None)
         self._reached.add((trial, rung))
         insort(scores, score)
@@ -236,11 +254,15 @@ class MedianStopping:
             del self._promotions[trial]
 
     def decisions(self) -> list[Promotion]:
-        return _highest_first([one for one in self._promotions.values() if one.trial not in self._ended])
+        return _highest_first(
+            [one for one in self._promotions.values() if one.trial not in self._ended]
+        )
 
 
 def _highest_first(promotions: list[Promotion]) -> list[Promotion]:
-    return sorted(promotions, key=lambda promotion: -math.inf if promotion.rung is None else -promotion.rung)
+    return sorted(
+        promotions, key=lambda promotion: -math.inf if promotion.rung is None else -promotion.rung
+    )
 
 
 def _score(value: float | None, direction: Direction) -> float:

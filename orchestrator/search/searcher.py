@@ -1,11 +1,13 @@
-"""The searcher: a process beside the supervisor that makes the jobs of a search, and decides which of them go on.
+"""The searcher: a process beside the supervisor that makes the jobs of a search, and decides which
+of them go on.
 
     python -m orchestrator.search.searcher RUN_DIR HOLDER LANES
 
-It acts on the experiment through the ledger alone, as the command ``reload`` does: new jobs and promotions are entered
-together with the event that says so, in one transaction. Killed at any moment, another searcher rebuilds from the
-events what it knew, and goes on with the same next point. It ends when its standard input does: with the supervisor.
-LANES is the number of jobs at once; a line on the standard input says that it has changed.
+It acts on the experiment through the ledger alone, as the command ``reload`` does: new jobs and
+promotions are entered together with the event that says so, in one transaction. Killed at any
+moment, another searcher rebuilds from the events what it knew, and goes on with the same next
+point. It ends when its standard input does: with the supervisor. LANES is the number of jobs at
+once; a line on the standard input says that it has changed.
 """
 
 from __future__ import annotations
@@ -48,18 +50,22 @@ from orchestrator.search.watchdog import Watchdog, tell
 
 LOOK_EVERY_S = 0.05
 ALL_EVERY_S = 2.0
-"""How often trials that do not train are looked at, too: perhaps the user has retried or cancelled jobs of theirs."""
+"""How often trials that do not train are looked at, too: perhaps the user has retried or cancelled
+jobs of theirs."""
 ALL_SHARE = 0.01
 """Largest share of the time for that."""
 FIRST_FAILURES, FAILURES_IN_A_ROW = 20, 1000
-"""So many failures, before the first success and after any, end a search: something is wrong with all of its points."""
+"""So many failures, before the first success and after any, end a search: something is wrong with
+all of its points."""
 FIRST_OTHER_SEED = 1000
 """Trainings that are repeated have seeds from here on, without those of the job file."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Searcher:
-    """Makes trials until the budget is spent, and promotes paused ones, until nothing is left to train."""
+    """Makes trials until the budget is spent, and promotes paused ones, until nothing is left to
+    train.
+    """
 
     paths: RunPaths
     experiment: Experiment
@@ -86,12 +92,16 @@ class Searcher:
         search, scheduler = self.experiment.search, self.experiment.scheduler
         self.history.search = search
         if scheduler is not None and scheduler.kind != "none":
-            self._rungs = scheduler.rungs(max(job.spec.total_timesteps for job in self.experiment.jobs_to_examine))
+            self._rungs = scheduler.rungs(
+                max(job.spec.total_timesteps for job in self.experiment.jobs_to_examine)
+            )
             self._scheduler = _scheduler(scheduler, search, self._rungs)
         if search is not None:
             factor = 2 if scheduler is None or scheduler.kind == "median" else scheduler.factor
             bracket, base = factor ** len(self._rungs), self.experiment.base
-            self._proposals = Proposals(search, self.paths.search_sampler, base, bracket, self.watchdog)
+            self._proposals = Proposals(
+                search, self.paths.search_sampler, base, bracket, self.watchdog
+            )
         events = search_events.events(self.ledger)
         if self._proposals is not None and events:
             self._proposals.restore(events[-1].id)
@@ -102,7 +112,8 @@ class Searcher:
                 self._proposals.replay(event, self.history)
 
     def run(self) -> None:
-        """Returns when the search is over, or when nothing but jobs that the user has paused is left.
+        """Returns when the search is over, or when nothing but jobs that the user has paused is
+        left.
 
         :raises UsageError: nothing can come of the search, with the reason.
         """
@@ -130,7 +141,8 @@ class Searcher:
         done = self._look(at_all=time.monotonic() >= self._all_at)
         self._close()
         if self._has_news and (self._proposals is not None or self._has_room()):
-            # The jobs of a matrix come to their first rung before any goes on, as long as some wait.
+            # The jobs of a matrix come to their first rung before any goes on, as long as some
+            # wait.
             self._has_news = False
             done |= self._promote()
             self._tell()
@@ -140,7 +152,9 @@ class Searcher:
         self._refuse_if_hopeless()
         if self._proposals is not None:
             self._proposals.save(self.history.last_id)
-        is_idle = not (done or self.history.training or search_events.requested(self.ledger, "cancel"))
+        is_idle = not (
+            done or self.history.training or search_events.requested(self.ledger, "cancel")
+        )
         if is_idle and self._is_spent():
             if not self._look(at_all=True):
                 self._end()
@@ -152,7 +166,8 @@ class Searcher:
     def _look(self, *, at_all: bool) -> bool:
         """Enter what has become of the trials that train. Returns whether that was something.
 
-        :param at_all: also what the user has done to jobs of trials that wait at rungs or have failed.
+        :param at_all: also what the user has done to jobs of trials that wait at rungs or have
+            failed.
         """
         began = time.monotonic()
         waiting = self.history.waiting.values() if at_all else ()
@@ -169,8 +184,12 @@ class Searcher:
 
     def _ends(self, trials: Sequence[Trial]) -> tuple[list[SearchEvent], list[Request]]:
         """Those of the ``trials``, which are not over, that have come to a rung or to their end."""
-        retried = search_events.requested(self.ledger, "retry")  # before the states, which soon change for these
-        self._figures = search_events.figures(self.ledger, [job_id for trial in trials for job_id in trial.jobs])
+        retried = search_events.requested(
+            self.ledger, "retry"
+        )  # before the states, which soon change for these
+        self._figures = search_events.figures(
+            self.ledger, [job_id for trial in trials for job_id in trial.jobs]
+        )
         events, requests = list[SearchEvent](), list[Request]()
         for trial in trials:
             figures = [self._figures.get(job_id, outcomes.GONE) for job_id in trial.jobs]
@@ -179,19 +198,27 @@ class Searcher:
                 events.append(outcomes.over(self.ledger, self.experiment.search, trial))
             elif states & {"FAILED", "CANCELLED"} and retried.isdisjoint(trial.jobs):
                 events.append(outcomes.failed(trial, figures))
-                unfinished = [id_ for id_, one in zip(trial.jobs, figures, strict=True) if one.state not in TERMINAL]
+                unfinished = [
+                    id_
+                    for id_, one in zip(trial.jobs, figures, strict=True)
+                    if one.state not in TERMINAL
+                ]
                 requests += [Request(verb="cancel", job_id=job_id) for job_id in unfinished]
             elif states == {"PAUSED"} and not trial.is_waiting and self._is_at_rung(trial, figures):
                 events.append(outcomes.reached(self.experiment.search, trial, figures))
         return events, requests
 
     def _is_at_rung(self, trial: Trial, figures: Sequence[Figures]) -> bool:
-        """Whether its jobs, all paused, have come to the rung that it is trained to; else the user pauses them."""
+        """Whether its jobs, all paused, have come to the rung that it is trained to; else the user
+        pauses them.
+        """
         is_compared = trial.reevaluates is None and trial.goal < len(self._rungs)
         return is_compared and all(one.env_steps >= self._rungs[trial.goal] for one in figures)
 
     def _tell(self) -> None:
-        """Tell the sampler of trials that are over, and of those that a rung has rejected for now."""
+        """Tell the sampler of trials that are over, and of those that a rung has rejected for
+        now.
+        """
         if self._proposals is None or self._proposals.in_order:
             return
         for trial in list(self.history.untold.values()):
@@ -211,15 +238,25 @@ class Searcher:
         if self.experiment.search is not None and len(self.history.whys) >= limit:
             whys = list(self.history.whys.values())
             place, number = commonest(whys)
-            raise UsageError(f"the last {len(whys)} trials have failed, {number} of them as this one: {whys[place]}")
+            raise UsageError(
+                f"the last {len(whys)} trials have failed, {number} of them as this one: {whys[place]}"
+            )
 
     def _waits_for_user(self) -> bool:
         """Whether nothing can go on before the user resumes jobs that they have paused."""
         states = []
         for trial in self.history.training.values():
             for one in [self._figures[job_id] for job_id in trial.jobs]:
-                is_there = self._is_at_rung(trial, [one])  # it waits for another seed; otherwise it is being promoted
-                states.append(one.state if one.cause != Cause.RUNG else "SUCCEEDED" if is_there else "promoted")
+                is_there = self._is_at_rung(
+                    trial, [one]
+                )  # it waits for another seed; otherwise it is being promoted
+                states.append(
+                    one.state
+                    if one.cause != Cause.RUNG
+                    else "SUCCEEDED"
+                    if is_there
+                    else "promoted"
+                )
         is_paused = "PAUSED" in states and set(states) <= {"PAUSED", *TERMINAL}
         return is_paused and not self._may_ask()
 
@@ -235,7 +272,9 @@ class Searcher:
             until = "end" if promotion.rung is None else str(self._rungs[goal])
             trial = self.history.asked[promotion.trial]
             events.append(SearchEvent(kind="promoted", trial=trial.number, content={"goal": goal}))
-            requests += [Request(verb="promote", job_id=f"{job_id}={until}") for job_id in trial.jobs]
+            requests += [
+                Request(verb="promote", job_id=f"{job_id}={until}") for job_id in trial.jobs
+            ]
         if events:
             self._record(events, requests)
         return bool(events)
@@ -250,7 +289,9 @@ class Searcher:
 
     def _has_room(self) -> bool:
         """Whether fewer jobs wait than can run at once."""
-        return sum(one.state == "PENDING" for one in self._figures.values()) < max(1, self.watchdog.lanes)
+        return sum(one.state == "PENDING" for one in self._figures.values()) < max(
+            1, self.watchdog.lanes
+        )
 
     def _is_spent(self) -> bool:
         search = self.experiment.search
@@ -258,7 +299,10 @@ class Searcher:
             return True
         return (
             (search.trials is not None and len(self.history.asked) >= search.trials)
-            or (search.max_env_steps is not None and search_events.env_steps(self.ledger) >= search.max_env_steps)
+            or (
+                search.max_env_steps is not None
+                and search_events.env_steps(self.ledger) >= search.max_env_steps
+            )
             or (search.max_time_s is not None and self.history.elapsed_s >= search.max_time_s)
         )
 
@@ -291,17 +335,24 @@ class Searcher:
         self._record([event], [request], lambda ledger: additions.enter(ledger, jobs, verdicts))
 
     def _take_declared_jobs(self) -> None:
-        """The trials of a job file without a search: its jobs, those that differ in their seed alone together."""
+        """The trials of a job file without a search: its jobs, those that differ in their seed
+        alone together.
+        """
         trials: dict[str, list[Job]] = {}
         for job in self.experiment.jobs:
             trials.setdefault(job.work, []).append(job)
         self._record(
-            SearchEvent(kind="asked", content={"point": dict(jobs[0].point), "jobs": [job.job_id for job in jobs]})
+            SearchEvent(
+                kind="asked",
+                content={"point": dict(jobs[0].point), "jobs": [job.job_id for job in jobs]},
+            )
             for jobs in trials.values()
         )
 
     def _close(self) -> None:
-        """Let the scheduler know once that there will be no more trials: it may have waited for them."""
+        """Let the scheduler know once that there will be no more trials: it may have waited for
+        them.
+        """
         if self._scheduler is not None and not self._is_closed and self._is_spent():
             self._is_closed = self._has_news = True
             self._scheduler.no_more(len(self.history.asked))
@@ -309,12 +360,19 @@ class Searcher:
     def _end(self) -> None:
         search, trials = self.experiment.search, self.history.trials
         if search is not None:
-            done, found = {trial.reevaluates for trial in trials}, best(self.history.asked, search.directions)
+            done, found = (
+                {trial.reevaluates for trial in trials},
+                best(self.history.asked, search.directions),
+            )
             missing = [trial for trial in found[: search.reevaluate] if trial.number not in done]
             for trial in missing:
-                seeds = [job.spec.seed for job in self.experiment.trial_jobs(trial.number, trial.point)]
+                seeds = [
+                    job.spec.seed for job in self.experiment.trial_jobs(trial.number, trial.point)
+                ]
                 others = (seed for seed in count(FIRST_OTHER_SEED) if seed not in seeds)
-                jobs = self.experiment.trial_jobs(len(trials), trial.point, list(islice(others, len(seeds))))
+                jobs = self.experiment.trial_jobs(
+                    len(trials), trial.point, list(islice(others, len(seeds)))
+                )
                 self._enter(trial.point, jobs, None, reevaluates=trial.number)
             if missing:
                 return
@@ -331,12 +389,14 @@ class Searcher:
     ) -> None:
         """Enter events, requests and whatever ``enter`` enters: all, or nothing.
 
-        :raises LedgerBusyError: all of it is entered, but not known here before the next :meth:`_take_in`.
+        :raises LedgerBusyError: all of it is entered, but not known here before the next
+            :meth:`_take_in`.
         """
         events = list(events)
 
         def change(ledger: Ledger) -> None:
-            self.watchdog.begin_step()  # once more, where another process has kept the ledger locked
+            # once more, where another process has kept the ledger locked
+            self.watchdog.begin_step()
             enter(ledger)
             search_events.add(ledger, events)
             ledger.add_requests(requests)
@@ -360,10 +420,14 @@ class Searcher:
         if trial.reevaluates is not None:
             return
         if len(trial.reached) > len(self._rungs):
-            why = f"trial {trial.number} has reached {len(trial.reached)} rungs of {len(self._rungs)}"
+            why = (
+                f"trial {trial.number} has reached {len(trial.reached)} rungs of {len(self._rungs)}"
+            )
             raise search_events.damaged(self.ledger.path, event.id, event.kind, why)
         if event.kind == "promoted":
-            self._scheduler.promoted(trial.index, trial.goal if trial.goal < len(self._rungs) else None)
+            self._scheduler.promoted(
+                trial.index, trial.goal if trial.goal < len(self._rungs) else None
+            )
         elif event.kind == "reached":
             self._scheduler.reached(trial.index, len(trial.reached) - 1, trial.reached[-1])
         elif event.kind == "over":
@@ -372,8 +436,12 @@ class Searcher:
             self._scheduler.retried(trial.index)
 
 
-def _scheduler(spec: SchedulerSpec, search: SearchSpec | None, rungs: Sequence[int]) -> schedulers.Scheduler:
-    """At rungs returns are compared, which are better the higher they are, unless the objective says otherwise."""
+def _scheduler(
+    spec: SchedulerSpec, search: SearchSpec | None, rungs: Sequence[int]
+) -> schedulers.Scheduler:
+    """At rungs returns are compared, which are better the higher they are, unless the objective
+    says otherwise.
+    """
     if search is None:
         return schedulers.make(spec, "asynchronous", len(rungs), "maximize")
     direction = search.directions[0] if search.objectives[0] in RETURNS else "maximize"

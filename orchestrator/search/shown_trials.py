@@ -31,14 +31,18 @@ class ArchiveElite(TypedDict):
 def note(paths: RunPaths, trials: Sequence[Trial], search: SearchSpec) -> None:
     """Write :func:`jobs_to_show` for whoever draws them; without the file nothing is drawn."""
     with contextlib.suppress(OSError):
-        write_whole(paths.search_shown, json.dumps(jobs_to_show(trials, search)) + "\n", durable=False)
+        write_whole(
+            paths.search_shown, json.dumps(jobs_to_show(trials, search)) + "\n", durable=False
+        )
 
 
 def jobs_to_show(trials: Sequence[Trial], search: SearchSpec) -> list[str]:
     """The jobs of the trials to show, and of those that repeat them."""
     repeated = {trial.reevaluates: trial.jobs for trial in trials}
     shown = leaders([trial for trial in trials if trial.reevaluates is None], search).shown()
-    return [job_id for number in shown for job_id in (*trials[number].jobs, *repeated.get(number, ()))]
+    return [
+        job_id for number in shown for job_id in (*trials[number].jobs, *repeated.get(number, ()))
+    ]
 
 
 class Leaders(NamedTuple):
@@ -73,12 +77,17 @@ def is_measured(trial: Trial) -> bool:
 
 
 def archive(trials: Iterable[Trial], search: SearchSpec) -> list[ArchiveElite]:
-    """The best of the finished ``trials`` for each cell; of equal ones the earlier. The best cell comes first."""
+    """The best of the finished ``trials`` for each cell; of equal ones the earlier. The best cell
+    comes first.
+    """
     sign = 1 if search.directions[0] == "maximize" else -1
     known: dict[tuple[int, ...], tuple[float, int]] = {}
     for trial in trials if search.measures else ():
         if trial.values and trial.measures and all(map(math.isfinite, trial.measures)):
-            cell = tuple(_place(axis, value) for axis, value in zip(search.measures, trial.measures, strict=True))
+            cell = tuple(
+                _place(axis, value)
+                for axis, value in zip(search.measures, trial.measures, strict=True)
+            )
             if cell not in known or sign * trial.values[0] > sign * known[cell][0]:
                 known[cell] = trial.values[0], trial.number
     elites = sorted(known.items(), key=lambda item: (-sign * item[1][0], item[0]))

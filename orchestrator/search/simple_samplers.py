@@ -27,27 +27,35 @@ class Sampler(Protocol):
     """Proposes points. A class of the user's is one, too."""
 
     def ask(self, number: int) -> Point:
-        """The point of trial ``number``; trials are numbered from 0 in the order in which they are asked for."""
+        """The point of trial ``number``; trials are numbered from 0 in the order in which they are
+        asked for.
+        """
 
     def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         """How trial ``number``, which was asked for, has ended; at most once for each."""
 
 
 class RandomSampler:
-    """Points that are independent of each other and of all values: a function of seed and number."""
+    """Points that are independent of each other and of all values: a function of seed and
+    number.
+    """
 
     def __init__(self, spec: SearchSpec) -> None:
         self._space, self._seed = Space(spec.space), spec.seed
 
     def ask(self, number: int) -> Point:
-        return self._space.decode(np.random.default_rng([self._seed, number]).random(len(self._space.dimensions)))
+        return self._space.decode(
+            np.random.default_rng([self._seed, number]).random(len(self._space.dimensions))
+        )
 
     def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         pass
 
 
 class SobolSampler:
-    """Scrambled Sobol points (Owen 1998), which cover the space evenly: a function of seed and number."""
+    """Scrambled Sobol points (Owen 1998), which cover the space evenly: a function of seed and
+    number.
+    """
 
     def __init__(self, spec: SearchSpec) -> None:
         self._space, self._seed = Space(spec.space), spec.seed

@@ -21,12 +21,18 @@ class Space:
     dimensions: tuple[Dimension, ...]
 
     def decode(self, unit: Iterable[float]) -> dict[str, Any]:
-        """The point at ``unit``, one number from 0 to 1 for each dimension; numbers beyond are moved to the border."""
+        """The point at ``unit``, one number from 0 to 1 for each dimension; numbers beyond are
+        moved to the border.
+        """
         pairs = zip(self.dimensions, unit, strict=True)
-        return {dimension.key: dimension.at(min(max(float(value), 0.0), 1.0)) for dimension, value in pairs}
+        return {
+            dimension.key: dimension.at(min(max(float(value), 0.0), 1.0))
+            for dimension, value in pairs
+        }
 
     def encode(self, point: Point) -> tuple[float, ...]:
-        """Where ``point`` lies in the unit cube; ``decode`` of that is ``point`` again, up to its last digits.
+        """Where ``point`` lies in the unit cube; ``decode`` of that is ``point`` again, up to its
+        last digits.
 
         :raises KeyError, ValueError: it is no point of this space.
         """

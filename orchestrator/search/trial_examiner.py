@@ -1,5 +1,5 @@
-"""Examines the robots of new trials: another robot than that with which the search began is refused, and a trial that
-the policy of its parent does not fit has no parent.
+"""Examines the robots of new trials: another robot than that with which the search began is
+refused, and a trial that the policy of its parent does not fit has no parent.
 """
 
 from __future__ import annotations
@@ -37,14 +37,18 @@ class TrialExaminer:
     def examine(
         self, jobs: Sequence[Job], parent: Trial | None = None
     ) -> tuple[Sequence[Job], dict[str, JobVerdict], Trial | None]:
-        """The jobs of a trial, a verdict for each of them by ``job_id``, and the trial whose policies they start from.
+        """The jobs of a trial, a verdict for each of them by ``job_id``, and the trial whose
+        policies they start from.
 
-        :param parent: that trial, unless one of its policies does not fit its job: then there is none.
+        :param parent: that trial, unless one of its policies does not fit its job: then there is
+            none.
         :raises UsageError: their robot has been edited since the search began.
         """
         if parent is not None:
             sources = [str(self.paths.job(job_id).root) for job_id in parent.jobs]
-            children = [job.with_spec(init=source) for job, source in zip(jobs, sources, strict=True)]
+            children = [
+                job.with_spec(init=source) for job, source in zip(jobs, sources, strict=True)
+            ]
             verdicts = self._verdicts(children)
             if not any(verdict.has_unfit_init for verdict in verdicts.values()):
                 return children, verdicts, parent
@@ -56,8 +60,17 @@ class TrialExaminer:
         verdicts = additions.examine(self.paths, jobs, self._children, watch=lambda *_: step())
         for job in jobs:
             content, source = verdicts[job.job_id].source_hash, job.xml_source
-            is_same_file = source is not None and not is_urdf(str(source))  # the space may vary what is added to a URDF
-            if is_same_file and content is not None and self._robots and content not in self._robots:
+            is_same_file = source is not None and not is_urdf(
+                str(source)
+            )  # the space may vary what is added to a URDF
+            if (
+                is_same_file
+                and content is not None
+                and self._robots
+                and content not in self._robots
+            ):
                 what = search_robots.changed(source)
-                raise UsageError(f"{what} since the search began, and trials of both are not comparable; put it back")
+                raise UsageError(
+                    f"{what} since the search began, and trials of both are not comparable; put it back"
+                )
         return verdicts

@@ -1,4 +1,6 @@
-"""The trials of a run directory, as commands and reports show them: read from the ledger, what is new at each call."""
+"""The trials of a run directory, as commands and reports show them: read from the ledger, what is
+new at each call.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ class TrialReader:
 
     @classmethod
     def of(cls, paths: RunPaths) -> TrialReader | None:
-        """A reader that has read no trial yet; None where neither a search nor a scheduler has been declared.
+        """A reader that has read no trial yet; None where neither a search nor a scheduler has been
+        declared.
 
         :raises LedgerError: the declaration cannot be read.
         """
@@ -58,7 +61,9 @@ class TrialReader:
             table = top.get("search")
             search = None if table is None else read_search(table, 1, problems)
             scheduler = read_scheduler(top, problems)
-            return cls(paths=paths, search=search, scheduler=scheduler, history=History(search=search))
+            return cls(
+                paths=paths, search=search, scheduler=scheduler, history=History(search=search)
+            )
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -67,16 +72,20 @@ class TrialReader:
     def update(self, ledger: Ledger) -> Sequence[SearchEvent]:
         """Take in what the ledger has of the search beyond what is known. Returns that.
 
-        :raises LedgerDamagedError: some of it cannot be read, or contradicts what is known; another reader is needed
-            then.
+        :raises LedgerDamagedError: some of it cannot be read, or contradicts what is known; another
+            reader is needed then.
         """
         events = search_events.events(ledger, after=self.history.last_id)
         known = len(self.history.trials)
         self.history.take_in(events, ledger.path)
-        is_begun_again = any(event.kind == "began" for event in events)  # perhaps with another budget
+        is_begun_again = any(
+            event.kind == "began" for event in events
+        )  # perhaps with another budget
         if is_begun_again and (declared := TrialReader.of(self.paths)) is not None:
             self.search = declared.search
-        self.totals |= search_events.totals(ledger, [id_ for one in self.history.trials[known:] for id_ in one.jobs])
+        self.totals |= search_events.totals(
+            ledger, [id_ for one in self.history.trials[known:] for id_ in one.jobs]
+        )
         for number in dict.fromkeys(event.trial for event in events if event.kind == "over"):
             assert number is not None
             self._end(self.history.trials[number])
@@ -109,7 +118,9 @@ class TrialReader:
     def _count_failing(self, ledger: Ledger) -> None:
         """Count what other seeds of failed trials have trained until they were cancelled."""
         failing = [trial for trial in self._failing if trial.number in self.history.failed]
-        found = search_events.figures(ledger, [job_id for trial in failing for job_id in trial.jobs])
+        found = search_events.figures(
+            ledger, [job_id for trial in failing for job_id in trial.jobs]
+        )
         self._failing.clear()
         for trial in failing:
             figures = [found[job_id] for job_id in trial.jobs if job_id in found]
@@ -119,7 +130,8 @@ class TrialReader:
 
     @property
     def front(self) -> Sequence[Trial]:
-        """The best finished trial; of several objectives, the Pareto front as :func:`best` ranks it.
+        """The best finished trial; of several objectives, the Pareto front as :func:`best` ranks
+        it.
 
         None where there is no search.
         """
@@ -136,7 +148,11 @@ class TrialReader:
     @property
     def rungs(self) -> Sequence[int]:
         """env_steps of each job at which trials are compared."""
-        return () if self.scheduler is None or not self.totals else self.scheduler.rungs(max(self.totals.values()))
+        return (
+            ()
+            if self.scheduler is None or not self.totals
+            else self.scheduler.rungs(max(self.totals.values()))
+        )
 
     @property
     def asked(self) -> list[Trial]:
@@ -145,8 +161,14 @@ class TrialReader:
 
     @property
     def repeated(self) -> Mapping[int, Trial]:
-        """By the number of a trial: the one that has trained its point again, from nothing and with other seeds."""
-        return {trial.reevaluates: trial for trial in self.history.trials if trial.reevaluates is not None}
+        """By the number of a trial: the one that has trained its point again, from nothing and with
+        other seeds.
+        """
+        return {
+            trial.reevaluates: trial
+            for trial in self.history.trials
+            if trial.reevaluates is not None
+        }
 
     @property
     def waiting(self) -> Collection[Trial]:
@@ -165,23 +187,30 @@ class TrialReader:
         return "waiting" if trial.is_waiting else "training"
 
     def best(self, number: int | None = None) -> list[Trial]:
-        """Finished trials as :func:`best` ranks them, at most ``number`` of them; none where there is no search."""
+        """Finished trials as :func:`best` ranks them, at most ``number`` of them; none where there
+        is no search.
+        """
         return [] if self.search is None else best(self.asked, self.directions)[:number]
 
     @property
     def saved_share(self) -> float | None:
-        """Share of the env_steps of training all finished and waiting trials to the end that was not trained.
+        """Share of the env_steps of training all finished and waiting trials to the end that was
+        not trained.
 
         None before one of them is there.
         """
         waiting = self.waiting
         of_waiting = sum(map(self._total, waiting))
-        left, whole = of_waiting - sum(trial.env_steps for trial in waiting), of_waiting + self._done_steps
+        left, whole = (
+            of_waiting - sum(trial.env_steps for trial in waiting),
+            of_waiting + self._done_steps,
+        )
         return left / whole if whole else None
 
 
 def best(trials: Iterable[Trial], directions: Sequence[Direction]) -> list[Trial]:
-    """The finished ones of ``trials``: all of them, or the Pareto front of several objectives; the best first.
+    """The finished ones of ``trials``: all of them, or the Pareto front of several objectives; the
+    best first.
 
     In a front that is by the first objective. Of equal ones the earlier comes first.
     """
@@ -201,20 +230,25 @@ def _surpasses(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def of_plain_jobs(rows: Sequence[SummaryRow]) -> list[Trial]:
-    """The jobs of an experiment without a search as trials, those that differ in their seed alone together.
+    """The jobs of an experiment without a search as trials, those that differ in their seed alone
+    together.
 
     They are finished when all of their jobs have an evaluation; their value is its median.
     """
     own = len(SummaryRow.__annotations__)
     together: dict[str, tuple[dict[str, Any], list[SummaryRow]]] = {}
     for row in rows:
-        point = dict(islice(row.items(), own, None))  # keys that a matrix varies follow those of every row
+        point = dict(
+            islice(row.items(), own, None)
+        )  # keys that a matrix varies follow those of every row
         together.setdefault(repr((row["name"], point)), (point, []))[1].append(row)
     trials = []
     for number, (point, of_seeds) in enumerate(together.values()):
         means = [row["eval_mean"] for row in of_seeds]
         numbers = [mean for mean in means if mean is not None]
-        is_over = len(numbers) == len(means) and all(row["state"] == "SUCCEEDED" for row in of_seeds)
+        is_over = len(numbers) == len(means) and all(
+            row["state"] == "SUCCEEDED" for row in of_seeds
+        )
         trials.append(
             Trial(
                 number=number,

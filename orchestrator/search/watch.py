@@ -41,7 +41,8 @@ class SearchWatch:
     """Number of trials of the Pareto front, of several objectives."""
 
     def look(self) -> str:
-        """Read on. Returns a message if there is a new best trial since the last look; otherwise nothing.
+        """Read on. Returns a message if there is a new best trial since the last look; otherwise
+        nothing.
 
         If the ledger, or the declaration of the search, is damaged, :attr:`line` says so.
 
@@ -64,7 +65,11 @@ class SearchWatch:
         self.line = status_line(self._reader, self._best, self._front)
         is_new = self._best is not None and (before is None or before.number != self._best.number)
         is_new = is_new and len(self._reader.objectives) == 1
-        return _news(self._reader, self._best) if self._best is not None and is_new and not is_first else ""
+        return (
+            _news(self._reader, self._best)
+            if self._best is not None and is_new and not is_first
+            else ""
+        )
 
     def _read(self) -> bool:
         """Returns whether there was something new."""
@@ -78,7 +83,9 @@ class SearchWatch:
 
 
 class WatchReporter:
-    """Passes everything on, with the line about the search in the view, and an event for every new best trial."""
+    """Passes everything on, with the line about the search in the view, and an event for every new
+    best trial.
+    """
 
     def __init__(self, inner: Reporter, paths: RunPaths) -> None:
         self._inner, self._watch, self._due = inner, SearchWatch(paths=paths), 0.0
@@ -97,8 +104,12 @@ class WatchReporter:
         self._inner.tick(lambda: replace(view(), search=self._watch.line))
 
     def look(self) -> str:
-        """Report a new best trial, if there is one; returns the line about the search. To be called at its end, too."""
-        with contextlib.suppress(OrchestratorError):  # the ledger is locked, or being replaced; it is read again
+        """Report a new best trial, if there is one; returns the line about the search. To be called
+        at its end, too.
+        """
+        with contextlib.suppress(
+            OrchestratorError
+        ):  # the ledger is locked, or being replaced; it is read again
             if news := self._watch.look():
                 self._inner.event("best", news)
         return self._watch.line
@@ -138,7 +149,9 @@ def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
     if failed:
         number, why = _commonest(reader)
         of_many = f"{number:,} of them as " if failed > 1 else ""
-        parts.append(f"{failed:,} failed" if is_fruitless else f"{failed:,} failed ({of_many}{why})")
+        parts.append(
+            f"{failed:,} failed" if is_fruitless else f"{failed:,} failed ({of_many}{why})"
+        )
     if waiting:
         parts.append(f"{waiting:,} {'waits' if waiting == 1 else 'wait'} at a rung")
     if saved:
@@ -158,11 +171,16 @@ def _why_stopped(paths: RunPaths) -> str:
 
 
 def _commonest(reader: TrialReader) -> tuple[int, str]:
-    """Of the last failed trials: how many have the commonest reason, and the last of these with its, on one line."""
+    """Of the last failed trials: how many have the commonest reason, and the last of these with
+    its, on one line.
+    """
     failed = list(islice(reversed(reader.history.failed.values()), FAILURES_READ))
     place, number = commonest([trial.why for trial in failed])
     why = " ".join(failed[place].why.split())
-    return number, f"trial {failed[place].number}: {why[:LONGEST_REASON]}{'…' * (len(why) > LONGEST_REASON)}"
+    return (
+        number,
+        f"trial {failed[place].number}: {why[:LONGEST_REASON]}{'…' * (len(why) > LONGEST_REASON)}",
+    )
 
 
 def _without_value(reader: TrialReader) -> str:
@@ -170,7 +188,9 @@ def _without_value(reader: TrialReader) -> str:
     failed = list(reader.history.failed.values())
     why = f" ({_commonest(reader)[1]})" if failed else ""
     what = f"No trial has a value of {joined(reader.objectives)}{why}"
-    retry = "`retry` trains failed jobs again, and " if any(one.failed_jobs for one in failed) else ""
+    retry = (
+        "`retry` trains failed jobs again, and " if any(one.failed_jobs for one in failed) else ""
+    )
     return f"{what}. Correct the cause; then {retry}`run --fresh` starts over with another job file"
 
 
@@ -178,7 +198,9 @@ def _progress(reader: TrialReader, asked: int) -> list[str]:
     """How much of its budget the search has used."""
     search = reader.search
     assert search is not None
-    parts = [f"{asked:,} of {count(search.trials, 'trial')}" if search.trials else count(asked, "trial")]
+    parts = [
+        f"{asked:,} of {count(search.trials, 'trial')}" if search.trials else count(asked, "trial")
+    ]
     if search.max_env_steps:
         parts.append(f"{reader.env_steps:,} of {search.max_env_steps:,} env_steps")
     if search.max_time_s:

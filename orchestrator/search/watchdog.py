@@ -1,6 +1,7 @@
 """A thread of the searcher that ends it: with its supervisor, or when it makes no progress.
 
-It also tells the supervisor that the process lives, which ends a process in which not even this thread can run.
+It also tells the supervisor that the process lives, which ends a process in which not even this
+thread can run.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ class Watchdog:
     """The process that has started this one."""
 
     def start(self, pipe: int) -> None:
-        """Begin to watch, in place of the parent-death signal: that kills this process without those of its group.
+        """Begin to watch, in place of the parent-death signal: that kills this process without
+        those of its group.
 
-        :param pipe: from the supervisor, which writes a line with the number of jobs at once when that changes, and to
-            it, if it is a socket.
+        :param pipe: from the supervisor, which writes a line with the number of jobs at once when
+            that changes, and to it, if it is a socket.
         """
         self._supervisor = os.getppid()
         os.set_blocking(pipe, False)
@@ -57,7 +59,9 @@ class Watchdog:
 
     @contextlib.contextmanager
     def limited(self, sampler: str, call: str) -> Iterator[None]:
-        """The block is a call of ``sampler``: it ends within :data:`LIMIT_S`, and in this process alone."""
+        """The block is a call of ``sampler``: it ends within :data:`LIMIT_S`, and in this process
+        alone.
+        """
         self._call = sampler, call
         self.begin_step()
         try:
@@ -76,9 +80,13 @@ class Watchdog:
                 if not (lines := _read(pipe).split()):
                     _end_with_group()
                 self.lanes = int(lines[-1])
-            if os.getppid() != self._supervisor:  # another process may still hold the other end of the pipe
+            if (
+                os.getppid() != self._supervisor
+            ):  # another process may still hold the other end of the pipe
                 _end_with_group()
-            with contextlib.suppress(OSError):  # the supervisor has not read those before, has ended, or needs none
+            with contextlib.suppress(
+                OSError
+            ):  # the supervisor has not read those before, has ended, or needs none
                 os.write(pipe, BEAT)
             ticks = ticks + 1 if self._steps == last else 0
             last = self._steps
@@ -88,9 +96,13 @@ class Watchdog:
     def _end_for_lack_of_progress(self) -> NoReturn:
         faulthandler.dump_traceback()
         if (call := self._call) is not None:
-            tell(f'the sampler "{call[0]}" has not returned within {rough_duration(LIMIT_S)} from its {call[1]}')
+            tell(
+                f'the sampler "{call[0]}" has not returned within {rough_duration(LIMIT_S)} from its {call[1]}'
+            )
             os._exit(CANNOT_GO_ON)
-        tell(f"it has made no progress for {rough_duration(LIMIT_S)}; where it hung is in its log, above this line")
+        tell(
+            f"it has made no progress for {rough_duration(LIMIT_S)}; where it hung is in its log, above this line"
+        )
         os._exit(1)  # and is started again
 
 
@@ -104,7 +116,9 @@ def _read(pipe: int) -> bytes:
     """What there is to read; nothing at the end."""
     try:
         return os.read(pipe, 1024)
-    except ConnectionResetError:  # the supervisor has ended before it has read that this process lives
+    except (
+        ConnectionResetError
+    ):  # the supervisor has ended before it has read that this process lives
         return b""
 
 

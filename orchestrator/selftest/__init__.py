@@ -1,1 +1,3 @@
-"""The ``selftest`` command: a campaign of faults against real trainings, on the user's machine and file system."""
+"""The ``selftest`` command: a campaign of faults against real trainings, on the user's machine and
+file system.
+"""

@@ -1,4 +1,6 @@
-"""The procedure of ``selftest``: train undisturbed, then again and again with a fault, and compare."""
+"""The procedure of ``selftest``: train undisturbed, then again and again with a fault, and
+compare.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ from orchestrator.core.text import count, last_line, listed
 from orchestrator.executors.local import OrphanReaper
 from orchestrator.machine import topology
 from orchestrator.selftest import round_folder, small_experiment
-from orchestrator.selftest.command_run import COMMAND, CommandRun, Commands, OverdueError, iterations
+from orchestrator.selftest.command_run import (
+    COMMAND,
+    CommandRun,
+    Commands,
+    OverdueError,
+    iterations,
+)
 from orchestrator.selftest.faults import FAULTS, Fault, NotApplicableError, small_disk
 from orchestrator.selftest.round_checks import FAILED, JobResult, shortfalls
 from orchestrator.selftest.small_experiment import FAILING, JOB_FILE, OF_RANKS, RANKS, RUN_DIR
@@ -35,9 +43,11 @@ MOST_RESUMES = 4
 START_UP_S = 3.0
 """A fault during start-up comes within this time."""
 OF_UNDISTURBED = 1.5
-"""How long a round takes, in times of the undisturbed training: what a fault interrupts is resumed."""
+"""How long a round takes, in times of the undisturbed training: what a fault interrupts is
+resumed."""
 AT_START_UP, LATEST = 0.25, 0.9
-"""Share of faults that come during start-up; the others come within this share of the iterations of all jobs."""
+"""Share of faults that come during start-up; the others come within this share of the iterations of
+all jobs."""
 TRACEBACK = "Traceback (most recent call last)"
 UNDISTURBED = Fault(name="no fault", apply=lambda *_: True)
 
@@ -91,9 +101,11 @@ class SelftestResult:
     took_s: float
     rows: Sequence[FaultRow]
     not_reached: Sequence[str]
-    """Kinds of faults for which the time did not suffice, or that came after the round that fell short."""
+    """Kinds of faults for which the time did not suffice, or that came after the round that fell
+    short."""
     minutes_for_all: float | None
-    """With so many minutes each kind would come once, by the rounds so far; None where all were reached."""
+    """With so many minutes each kind would come once, by the rounds so far; None where all were
+    reached."""
     kept: Path | None
     """The folder of the rounds that fell short; None where none did."""
     interrupted: bool
@@ -109,7 +121,9 @@ class SelftestResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """When a fault is applied: when this share of all iterations is done, and some seconds later."""
+    """When a fault is applied: when this share of all iterations is done, and some seconds
+    later.
+    """
 
     share: float
     delay_s: float
@@ -121,11 +135,16 @@ class Moment:
         return cls(share=rng.uniform(0.0, LATEST), delay_s=rng.uniform(0.0, 0.1))
 
     def __str__(self) -> str:
-        return f"at {self.share:.0%} of the training" if self.share else f"{self.delay_s:.1f} s after the start"
+        return (
+            f"at {self.share:.0%} of the training"
+            if self.share
+            else f"{self.delay_s:.1f} s after the start"
+        )
 
 
 def planned(seed: int, number: int, faults: Sequence[Fault]) -> tuple[Fault, Moment, Random]:
-    """Fault and moment of a round, and what else it draws. Every fault comes once before any comes again.
+    """Fault and moment of a round, and what else it draws. Every fault comes once before any comes
+    again.
 
     Important ones come first, and are otherwise in random order as the others are.
     """
@@ -162,10 +181,14 @@ def selftest(options: SelftestOptions, tell: Callable[[str], None]) -> SelftestR
             raise
         finally:
             commands.kill()
-    rows = [row for row in campaign.rows.values() if row.shortfalls or row.fault != UNDISTURBED.name]
+    rows = [
+        row for row in campaign.rows.values() if row.shortfalls or row.fault != UNDISTURBED.name
+    ]
     if options.only_round is not None:
         rows = [row for row in rows if row.shortfalls or row.applied or row.not_applicable]
-    not_reached = [] if options.only_round is not None else [row.fault for row in rows if not row.is_reached]
+    not_reached = (
+        [] if options.only_round is not None else [row.fault for row in rows if not row.is_reached]
+    )
     fell_short = any(row.shortfalls for row in rows)
     if not fell_short:
         shutil.rmtree(root, ignore_errors=True)
@@ -199,7 +222,9 @@ class _Campaign:
     with_ranks: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rows = {fault.name: FaultRow(fault=fault.name) for fault in (UNDISTURBED, *self.options.faults)}
+        self.rows = {
+            fault.name: FaultRow(fault=fault.name) for fault in (UNDISTURBED, *self.options.faults)
+        }
         self.with_ranks = topology.largest_job(topology.detect()) >= RANKS
         for fault in self.options.faults:
             if OF_RANKS in fault.jobs and not self.with_ranks:
@@ -207,7 +232,11 @@ class _Campaign:
 
     def run(self) -> None:
         self.tell(f"seed {self.seed}, in {self.root}")
-        kinds = count(sum(not row.is_reached for row in self._fault_rows()), "kind of fault", "kinds of faults")
+        kinds = count(
+            sum(not row.is_reached for row in self._fault_rows()),
+            "kind of fault",
+            "kinds of faults",
+        )
         if self.options.only_round is None:
             text = f"{kinds}, one in each round, the important ones first, for {self.options.minutes:g} min"
             self.tell(f"{text}; how many fit is told once the undisturbed training has been timed")
@@ -218,7 +247,9 @@ class _Campaign:
         self.undisturbed_s = time.monotonic() - self.begun
         if self.options.only_round is None:
             self.tell(self._what_fits(until))
-        numbers = itertools.count(1) if self.options.only_round is None else [self.options.only_round]
+        numbers = (
+            itertools.count(1) if self.options.only_round is None else [self.options.only_round]
+        )
         for taken, number in enumerate(numbers):
             if time.monotonic() >= until and self.options.only_round is None:
                 if taken == 0:
@@ -247,7 +278,9 @@ class _Campaign:
         return math.ceil((self.undisturbed_s + kinds * self._round_s) / 60.0)
 
     def _what_fits(self, until: float) -> str:
-        faults = [planned(self.seed, number, self.options.faults)[0] for number in self._first_rounds()]
+        faults = [
+            planned(self.seed, number, self.options.faults)[0] for number in self._first_rounds()
+        ]
         names = [fault.name for fault in faults if self.rows[fault.name].not_applicable is None]
         left_s = max(0.0, until - time.monotonic())
         fit = math.ceil(left_s / max(0.001, self._round_s))  # a round that has begun is finished
@@ -255,9 +288,12 @@ class _Campaign:
         if fit >= len(names):
             return f"{took}: all {len(names)} kinds of faults fit into {self.options.minutes:g} min"
         which = (
-            f"{fit} of {len(names)} kinds of faults fit into {self.options.minutes:g} min ({listed(names[:fit], fit)})"
+            f"{fit} of {len(names)} kinds of faults fit into {self.options.minutes:g} "
+            f"min ({listed(names[:fit], fit)})"
         )
-        return f"{took}: {which}; --minutes {self.minutes_for_all():g} is enough for each of them once"
+        return (
+            f"{took}: {which}; --minutes {self.minutes_for_all():g} is enough for each of them once"
+        )
 
     def _first_rounds(self) -> range:
         """In which each kind comes once."""
@@ -280,15 +316,21 @@ class _Campaign:
                 outcome = f"not possible here: {error}"
             finally:
                 unkillable = self.commands.kill()
-            texts += [f"A process cannot be killed: {command} (pid {pid})." for pid, command in unkillable.items()]
+            texts += [
+                f"A process cannot be killed: {command} (pid {pid})."
+                for pid, command in unkillable.items()
+            ]
             if texts:
                 row.shortfalls[number] = texts
             else:
                 shutil.rmtree(folder)
         self.tell(f"{what}: {' '.join(texts) or outcome} ({time.monotonic() - begun:.1f} s)")
 
-    def _disturb(self, folder: Path, fault: Fault, moment: Moment, rng: Random, texts: list[str]) -> bool:
-        """Run the experiment with a fault, and resume it to its end. Returns whether the fault was applied.
+    def _disturb(
+        self, folder: Path, fault: Fault, moment: Moment, rng: Random, texts: list[str]
+    ) -> bool:
+        """Run the experiment with a fault, and resume it to its end. Returns whether the fault was
+        applied.
 
         :param texts: receives what fell short.
         """
@@ -298,7 +340,10 @@ class _Campaign:
             run = self._start(folder, fault)
             was_applied = False
             try:
-                was_applied = any(is_due and fault.apply(run, rng) for is_due in self._instants(run, fault, moment))
+                was_applied = any(
+                    is_due and fault.apply(run, rng)
+                    for is_due in self._instants(run, fault, moment)
+                )
                 self._finish(run, folder, fault, texts, was_applied=was_applied)
                 texts += self._compared(paths, fault)
             except OverdueError as error:
@@ -307,16 +352,22 @@ class _Campaign:
                 shutil.copytree(paths.root, folder / f"{RUN_DIR}-copied", symlinks=True)
         if TRACEBACK in run.output():
             texts.append("A command printed a traceback.")
-        left = [path for path in temporary_folder.abandoned() if path.name.endswith(self.commands.token)]
+        left = [
+            path for path in temporary_folder.abandoned() if path.name.endswith(self.commands.token)
+        ]
         texts += [f"A temporary folder was left: {path}." for path in left]
         return was_applied
 
-    def _finish(self, run: CommandRun, folder: Path, fault: Fault, texts: list[str], *, was_applied: bool) -> None:
+    def _finish(
+        self, run: CommandRun, folder: Path, fault: Fault, texts: list[str], *, was_applied: bool
+    ) -> None:
         """Wait for the end of the command, and resume the experiment until it has ended."""
         expected = int(fault.has_failing_job)
         code = self._ended(run, texts)
         if code != expected and not (was_applied and fault.may_end):
-            texts.append(f"The command ended with exit code {code}: {last_line(run.output(), 'it printed nothing')}.")
+            texts.append(
+                f"The command ended with exit code {code}: {last_line(run.output(), 'it printed nothing')}."
+            )
         for _ in range(MOST_RESUMES):
             if code == expected:
                 return
@@ -325,10 +376,14 @@ class _Campaign:
             code = self._ended(self._start(folder), texts)
         if code != expected:
             text = last_line(run.output(), "it printed nothing")
-            texts.append(f"Resumed {MOST_RESUMES} times, the command still ends with exit code {code}: {text}.")
+            texts.append(
+                f"Resumed {MOST_RESUMES} times, the command still ends with exit code {code}: {text}."
+            )
 
     def _start(self, folder: Path, fault: Fault = UNDISTURBED) -> CommandRun:
-        return self.commands.start(folder, "run", JOB_FILE, "--run-dir", RUN_DIR, output=fault.output)
+        return self.commands.start(
+            folder, "run", JOB_FILE, "--run-dir", RUN_DIR, output=fault.output
+        )
 
     def _instants(self, run: CommandRun, fault: Fault, moment: Moment) -> Iterator[bool]:
         """While the command runs: whether the moment has come."""
@@ -344,7 +399,10 @@ class _Campaign:
 
     def _ended(self, run: CommandRun, texts: list[str]) -> int:
         code = run.wait()
-        texts += [f"A process was left: {command} (pid {pid})." for pid, command in self.commands.await_end().items()]
+        texts += [
+            f"A process was left: {command} (pid {pid})."
+            for pid, command in self.commands.await_end().items()
+        ]
         return code
 
     def _compared(self, paths: RunPaths, fault: Fault) -> list[str]:

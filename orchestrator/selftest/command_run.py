@@ -43,7 +43,9 @@ class OverdueError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commands:
-    """Starts commands of this program, and knows their processes by a variable in their environment."""
+    """Starts commands of this program, and knows their processes by a variable in their
+    environment.
+    """
 
     stops: StopRequests
     command: Sequence[str] = COMMAND
@@ -52,7 +54,12 @@ class Commands:
 
     def start(self, folder: Path, *arguments: str, output: Output = "log") -> CommandRun:
         # If this process is killed, its orphan reaper kills what carries its token.
-        environment = {**os.environ, **package_path(), SELFTEST_VARIABLE: self.token, TOKEN_VARIABLE: self.token}
+        environment = {
+            **os.environ,
+            **package_path(),
+            SELFTEST_VARIABLE: self.token,
+            TOKEN_VARIABLE: self.token,
+        }
         run = CommandRun([*self.command, *arguments], folder, environment, output, self.stops)
         self._started.append(run.popen)
         return run
@@ -64,7 +71,9 @@ class Commands:
         return {pid: _content(pid, "cmdline").replace("\0", " ").strip() for pid in marked}
 
     def await_end(self) -> dict[int, str]:
-        """The processes that are left after :data:`LEFT_WITHIN_S`, as :meth:`processes`; they are killed."""
+        """The processes that are left after :data:`LEFT_WITHIN_S`, as :meth:`processes`; they are
+        killed.
+        """
         deadline = time.monotonic() + LEFT_WITHIN_S
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
@@ -86,10 +95,17 @@ class Commands:
 
 
 class CommandRun:
-    """A command in a session of its own. Its output goes to a log, at once or when :meth:`read` is called."""
+    """A command in a session of its own. Its output goes to a log, at once or when :meth:`read` is
+    called.
+    """
 
     def __init__(
-        self, command: Sequence[str], folder: Path, environment: dict[str, str], output: Output, stops: StopRequests
+        self,
+        command: Sequence[str],
+        folder: Path,
+        environment: dict[str, str],
+        output: Output,
+        stops: StopRequests,
     ) -> None:
         self.paths, self.log = RunPaths(folder / RUN_DIR), folder / LOG
         self._begun, self._stops = time.monotonic(), stops
@@ -97,7 +113,13 @@ class CommandRun:
         self._reader: threading.Thread | None = None
         with os.fdopen(self._opened(output), "ab") as out:
             self.popen = subprocess.Popen(
-                command, stdin=DEVNULL, stdout=out, stderr=out, cwd=folder, env=environment, start_new_session=True
+                command,
+                stdin=DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=folder,
+                env=environment,
+                start_new_session=True,
             )
 
     def _opened(self, output: Output) -> int:
@@ -124,7 +146,9 @@ class CommandRun:
                 log.write(chunk)
 
     def pause(self, seconds: float = POLL_S) -> None:
-        """Sleep. :raises KeyboardInterrupt: a stop of the self-test was requested. :raises OverdueError:"""
+        """Sleep. :raises KeyboardInterrupt: a stop of the self-test was requested. :raises
+        OverdueError:
+        """
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0:
             self._stops.check()
@@ -151,7 +175,8 @@ class CommandRun:
             return [self.popen.pid]
         matches: list[tuple[str, int]] = []
         for pid in with_descendants(self.popen.pid)[1:]:
-            # Behind the token of the supervisor: job, number of the attempt, and the rank where there are several.
+            # Behind the token of the supervisor: job, number of the attempt, and the rank where
+            # there are several.
             _, *attempt = _variables(pid).get(TOKEN_VARIABLE, "").split("/")
             kind = {1: "template process", 2: "worker", 3: "rank"}.get(len(attempt))
             if not attempt and "orphan_reaper" in _content(pid, "cmdline"):
@@ -164,7 +189,9 @@ class CommandRun:
 def iterations(paths: RunPaths) -> Counter[str]:
     """``job_id`` → the iterations that it has finished, in all sessions."""
     tables = paths.jobs.glob("*/progress.csv")
-    return Counter({table.parent.name: table.read_bytes().count(b"\n") - 1 for table in tables})  # one line is a header
+    return Counter(
+        {table.parent.name: table.read_bytes().count(b"\n") - 1 for table in tables}
+    )  # one line is a header
 
 
 def _variables(pid: int) -> dict[str, str]:
@@ -172,7 +199,9 @@ def _variables(pid: int) -> dict[str, str]:
 
 
 def _content(pid: int, name: str) -> str:
-    """A file of ``/proc/PID``; empty for a zombie, and where the process is gone or another user's."""
+    """A file of ``/proc/PID``; empty for a zombie, and where the process is gone or another
+    user's.
+    """
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace")
     except OSError:

@@ -1,4 +1,6 @@
-"""The faults of a self-test: how each is applied to a running command, and what the command may do then."""
+"""The faults of a self-test: how each is applied to a running command, and what the command may do
+then.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +43,21 @@ class Fault:
 
     name: str
     apply: Callable[[CommandRun, Random], bool]
-    """Applies it, and returns when it is over. False: there is nothing yet that it could be applied to."""
+    """Applies it, and returns when it is over. False: there is nothing yet that it could be applied
+    to."""
     may_end: bool = False
     """Whether the command may end before its jobs do."""
     may_fail: bool = False
-    """Whether jobs may fail and an error of the supervisor may be reported, so that jobs are retried."""
+    """Whether jobs may fail and an error of the supervisor may be reported, so that jobs are
+    retried."""
     jobs: Sequence[str] = ()
     """The jobs by whose progress its moment is chosen; all if none is named."""
     has_failing_job: bool = False
     output: Output = "log"
     on_small_disk: bool = False
     is_important: bool = False
-    """Whether it comes before the others: it is frequent where trainings run, or costs most if it is not survived."""
+    """Whether it comes before the others: it is frequent where trainings run, or costs most if it
+    is not survived."""
 
 
 def _send(role: Role, number: signal.Signals, run: CommandRun, rng: Random) -> bool:
@@ -97,7 +102,9 @@ def _limit_files(run: CommandRun, rng: Random) -> bool:
 def _lock_ledger(run: CommandRun, rng: Random) -> bool:
     if not run.paths.ledger.exists():
         return False
-    with contextlib.closing(sqlite3.connect(run.paths.ledger, timeout=0.0, isolation_level=None)) as connection:
+    with contextlib.closing(
+        sqlite3.connect(run.paths.ledger, timeout=0.0, isolation_level=None)
+    ) as connection:
         try:
             connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError:  # the supervisor is writing
@@ -134,7 +141,10 @@ def _edit(robot: Path, _: Random) -> None:
 
 
 def _damage(
-    find: Callable[[RunPaths], Sequence[Path]], damage: Callable[[Path, Random], None], run: CommandRun, rng: Random
+    find: Callable[[RunPaths], Sequence[Path]],
+    damage: Callable[[Path, Random], None],
+    run: CommandRun,
+    rng: Random,
 ) -> bool:
     """Kill the supervisor, and damage a file while nothing runs."""
     if not find(run.paths):
@@ -181,14 +191,18 @@ FAULTS: Sequence[Fault] = (
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
-    """A file system of :data:`DISK_MIB` at ``folder``, which is created. :raises NotApplicableError:"""
+    """A file system of :data:`DISK_MIB` at ``folder``, which is created. :raises
+    NotApplicableError:
+    """
     if os.geteuid() != 0 or shutil.which("mount") is None:
         raise NotApplicableError("only root can mount a small disk")
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=755", "tmpfs", str(folder)]
     mounted = subprocess.run(command, check=False, capture_output=True, text=True)
     if mounted.returncode:
-        raise NotApplicableError(f"a small disk cannot be mounted here: {last_line(mounted.stderr, 'mount failed')}")
+        raise NotApplicableError(
+            f"a small disk cannot be mounted here: {last_line(mounted.stderr, 'mount failed')}"
+        )
     try:
         yield
     finally:

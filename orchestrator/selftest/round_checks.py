@@ -14,14 +14,19 @@ from orchestrator.experiment import run_directory
 from orchestrator.ledger import SummaryRow
 
 COMPARED = ("state", "weights_sha256", "env_steps", "eval_mean")
-"""Keys of the summary that are equal after every training with the same seed; ``verify`` compares the same weights."""
+"""Keys of the summary that are equal after every training with the same seed; ``verify`` compares
+the same weights."""
 HASH_SHOWN = 12
 JobResult: TypeAlias = Mapping[str, Any]
 FAILED = {"state": "FAILED"}
 
 
 def result_of(row: Mapping[str, Any]) -> JobResult:
-    return {key: row[key] for key in COMPARED} if row["state"] == "SUCCEEDED" else {"state": row["state"]}
+    return (
+        {key: row[key] for key in COMPARED}
+        if row["state"] == "SUCCEEDED"
+        else {"state": row["state"]}
+    )
 
 
 def shortfalls(
@@ -29,7 +34,8 @@ def shortfalls(
 ) -> tuple[list[str], dict[str, JobResult]]:
     """What is not as it must be, a sentence each; and the result of every job by ``job_id``.
 
-    :param expected: the results of the undisturbed experiment; None for that one, whose jobs must all have succeeded.
+    :param expected: the results of the undisturbed experiment; None for that one, whose jobs must
+        all have succeeded.
     :param may_have_errors: whether the supervisor may have reported an error of its own.
     """
     try:
@@ -46,9 +52,12 @@ def shortfalls(
         for job_id in {**expected, **results}
         if results.get(job_id) != expected.get(job_id)
     ]
-    open_ended = [attempt for attempt in attempts if attempt["ended_at"] is None or attempt["wall_s"] is None]
+    open_ended = [
+        attempt for attempt in attempts if attempt["ended_at"] is None or attempt["wall_s"] is None
+    ]
     texts += [
-        f"Attempt {attempt['number'] + 1} of {attempt['job_id']} has no end in the ledger." for attempt in open_ended
+        f"Attempt {attempt['number'] + 1} of {attempt['job_id']} has no end in the ledger."
+        for attempt in open_ended
     ]
     if paths.error_log.exists() and not may_have_errors:
         texts.append(f"The supervisor reported an error of its own: {paths.error_log}.")
@@ -66,7 +75,10 @@ def _wrong_files(paths: RunPaths, rows: Sequence[SummaryRow]) -> Iterator[str]:
     models = [paths.job(row["job_id"]).model for row in rows if row["state"] == "SUCCEEDED"]
     yield from (f"A policy cannot be read: {model}." for model in models if not _is_whole(model))
     leftovers = [path for path in (paths.staging, *paths.root.rglob(".*.tmp*")) if path.exists()]
-    yield from (f"A temporary file or folder was left: {path.relative_to(paths.root)}." for path in leftovers)
+    yield from (
+        f"A temporary file or folder was left: {path.relative_to(paths.root)}."
+        for path in leftovers
+    )
 
 
 def _is_whole(model: Path) -> bool:

@@ -1,4 +1,6 @@
-"""The folder of a round: that of a self-test that was killed is removed by the next one in the same directory."""
+"""The folder of a round: that of a self-test that was killed is removed by the next one in the same
+directory.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,15 @@ def unmount(folder: Path) -> None:
 
 
 def _sweep(directory: Path) -> None:
-    """Remove the rounds at which self-tests of this user were killed. Rounds that had fallen short stay."""
+    """Remove the rounds at which self-tests of this user were killed. Rounds that had fallen short
+    stay.
+    """
     for mark in directory.glob(f"{PREFIX}*/round-*/{MARK}"):
         folder = mark.parent
-        with contextlib.suppress(OSError), mark.open("rb") as file:  # it is under way, or something fell short
+        with (
+            contextlib.suppress(OSError),
+            mark.open("rb") as file,
+        ):  # it is under way, or something fell short
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(file.fileno()).st_uid == os.geteuid():
                 if os.path.ismount(folder / RUN_DIR):

@@ -1,4 +1,6 @@
-"""The small experiment of a self-test: a robot, a job file, and an environment whose error is no UTF-8."""
+"""The small experiment of a self-test: a robot, a job file, and an environment whose error is no
+UTF-8.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The attempts that run now, sums over them, and when each is next checked against its limits.
 
-One turn of the supervisor's loop costs the same however many attempts run: every event updates the sums, and only
-attempts whose check is due are visited.
+One turn of the supervisor's loop costs the same however many attempts run: every event updates the
+sums, and only attempts whose check is due are visited.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ LARGEST = 1e12
 MOST_COMPETITORS = 8
 """So many are remembered of an attempt."""
 MILLI = 1000
-"""Rates are summed as whole thousandths: unlike floats, these add up to zero when every attempt is removed again."""
+"""Rates are summed as whole thousandths: unlike floats, these add up to zero when every attempt is
+removed again."""
 
 OUTRANKS: Mapping[Cause | None, tuple[Cause, ...]] = {
     Cause.INTERRUPTED: (Cause.CANCELLED, Cause.PAUSED),
     Cause.PAUSED: (Cause.CANCELLED,),
     Cause.STALLED: (Cause.CANCELLED, Cause.PAUSED),
 }
-"""The first reason to end an attempt counts, except that a job which is paused or cancelled is neither resumed
-after a stop nor retried after a stall."""
+"""The first reason to end an attempt counts, except that a job which is paused or cancelled is
+neither resumed after a stop nor retried after a stall."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -54,7 +55,8 @@ class ActiveAttempt:
     kill_at: float | None = None
     """When it is killed if it still runs then."""
     killed: tuple[float, int] | None = None
-    """If it did not end by itself in time: how long after that it was killed, and the env_steps it resumes from."""
+    """If it did not end by itself in time: how long after that it was killed, and the env_steps it
+    resumes from."""
     iteration_since: float | None = None
     """When its current iteration began; None outside of training."""
     is_placed: bool = True
@@ -117,7 +119,8 @@ class ActiveAttempts:
     _busy: int = 0
     _by_job: dict[str, ActiveAttempt] = field(default_factory=dict)
     _checks: list[tuple[float, int, ActiveAttempt]] = field(default_factory=list)
-    """A heap. An entry is valid while its attempt runs and its time equals the attempt's ``check_at``."""
+    """A heap. An entry is valid while its attempt runs and its time equals the attempt's
+    ``check_at``."""
     _ticket: Iterator[int] = field(default_factory=itertools.count)
 
     def __len__(self) -> int:
@@ -156,7 +159,12 @@ class ActiveAttempts:
 
     def placed(self, attempt: ActiveAttempt, event: Placed, now: float) -> None:
         """Its time limits count from now: until now it may have waited for its node."""
-        attempt.is_placed, attempt.node, attempt.started, attempt.last_progress = True, event.node, now, now
+        attempt.is_placed, attempt.node, attempt.started, attempt.last_progress = (
+            True,
+            event.node,
+            now,
+            now,
+        )
         attempt.slot = replace(attempt.slot, cpus=event.cpus, gpus=event.gpus)
         self.check_at(attempt, retry_policy.next_limit_at(attempt.usage))
 
@@ -164,7 +172,10 @@ class ActiveAttempts:
         before = attempt.progress
         if progress.phase != "training":
             attempt.iteration_since = None
-        elif before is None or (before.phase, before.iteration) != (progress.phase, progress.iteration):
+        elif before is None or (before.phase, before.iteration) != (
+            progress.phase,
+            progress.iteration,
+        ):
             attempt.iteration_since = now
         self._count(attempt, -1)
         attempt.progress, attempt.last_progress = progress, now
@@ -187,8 +198,12 @@ class ActiveAttempts:
         attempt.competitors += new
         return new
 
-    def ask_to_end(self, attempt: ActiveAttempt, reason: AttemptOutcome, now: float, deadline: float) -> float:
-        """Note why ``attempt`` is to exit, and until when it may; returns the earliest of its deadlines."""
+    def ask_to_end(
+        self, attempt: ActiveAttempt, reason: AttemptOutcome, now: float, deadline: float
+    ) -> float:
+        """Note why ``attempt`` is to exit, and until when it may; returns the earliest of its
+        deadlines.
+        """
         attempt.asked_at = now if attempt.asked_at is None else attempt.asked_at
         before = attempt.end_reason
         if before is None or reason.cause in OUTRANKS.get(before.cause, ()):
@@ -204,7 +219,9 @@ class ActiveAttempts:
     def _count(self, attempt: ActiveAttempt, sign: int) -> None:
         progress = attempt.progress
         steps = progress.env_steps if progress is not None else 0
-        self.promised_mib += sign * retry_policy.promised_mib(attempt.job.resources, attempt.rss_mib)
+        self.promised_mib += sign * retry_policy.promised_mib(
+            attempt.job.resources, attempt.rss_mib
+        )
         self.steps_to_go += sign * max(0, attempt.job.spec.attempt_end - steps)
         if progress is not None:
             self._rate += sign * _thousandths(progress.env_steps_per_s)
@@ -219,7 +236,9 @@ class ActiveAttempts:
             heapq.heappush(self._checks, (when, next(self._ticket), attempt))
 
     def due(self, now: float) -> list[ActiveAttempt]:
-        """Attempts whose check is due. None of them is due again before the next :meth:`check_at`."""
+        """Attempts whose check is due. None of them is due again before the next
+        :meth:`check_at`.
+        """
         attempts = []
         while self._checks and self._checks[0][0] <= now:
             when, _, attempt = heapq.heappop(self._checks)
@@ -230,5 +249,7 @@ class ActiveAttempts:
 
 
 def _thousandths(value: float | None) -> int:
-    """Limited, since a worker may report any number: a thousand of the largest ones would be infinite."""
+    """Limited, since a worker may report any number: a thousand of the largest ones would be
+    infinite.
+    """
     return round(MILLI * max(-LARGEST, min(value or 0.0, LARGEST)))

@@ -1,8 +1,10 @@
-"""Moves attempts away from CPUs that others have come to use, to idle ones. The weights that they learn are the same.
+"""Moves attempts away from CPUs that others have come to use, to idle ones. The weights that they
+learn are the same.
 
-An attempt that waits for its CPU more than it should, in several samples in a row, has idle CPUs reserved, which other
-runs see. It is moved there if they are still idle when the load has been measured anew: of two runs that want the same
-CPUs, neither gets them at once, and they do not follow each other around.
+An attempt that waits for its CPU more than it should, in several samples in a row, has idle CPUs
+reserved, which other runs see. It is moved there if they are still idle when the load has been
+measured anew: of two runs that want the same CPUs, neither gets them at once, and they do not
+follow each other around.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempt
 SAMPLES = 2
 """So many samples in a row have to be high."""
 REST_S = 30.0
-"""After a move, an attempt stays where it is for this time; twice as long after each further one."""
+"""After a move, an attempt stays where it is for this time; twice as long after each further
+one."""
 LONGEST_REST_S = 1800.0
 NAME_EVERY_S = 10.0
 RETRY_S = (1.0, 6.0)
@@ -61,7 +64,8 @@ class CpuMover:
     now: Callable[[], float]
     _watched: dict[Handle, _Watched] = field(default_factory=dict, init=False)
     _waiting: dict[Handle, ActiveAttempt] = field(default_factory=dict, init=False)
-    """Those that wait for their CPUs, or have others reserved: a turn of the loop looks at no more."""
+    """Those that wait for their CPUs, or have others reserved: a turn of the loop looks at no
+    more."""
 
     def sampled(self, attempt: ActiveAttempt, sample: Sampled) -> None:
         """Take in how long the ranks of an attempt have waited for their CPUs."""
@@ -75,7 +79,9 @@ class CpuMover:
             self._waiting.pop(attempt.handle, None)
 
     def contended(self) -> list[tuple[ActiveAttempt, tuple[str, ...]]]:
-        """Attempts that wait for their CPUs, and who else uses these; each is looked at once in a while."""
+        """Attempts that wait for their CPUs, and who else uses these; each is looked at once in a
+        while.
+        """
         found = []
         for handle, attempt in self._waiting.items():
             watched = self._watched[handle]
@@ -92,7 +98,9 @@ class CpuMover:
         self._waiting.pop(attempt.handle, None)
 
     def tick(self) -> list[Move]:
-        """Reserve CPUs for the attempts that wait, and move those whose reserved CPUs are still idle."""
+        """Reserve CPUs for the attempts that wait, and move those whose reserved CPUs are still
+        idle.
+        """
         made = []
         for handle, attempt in self._waiting.items():
             watched = self._watched[handle]
@@ -106,13 +114,21 @@ class CpuMover:
         return made
 
     def _reserve(self, attempt: ActiveAttempt, watched: _Watched) -> None:
-        if not attempt.job.resources.move or self.now() < watched.rests_until or watched.high_samples < SAMPLES:
+        if (
+            not attempt.job.resources.move
+            or self.now() < watched.rests_until
+            or watched.high_samples < SAMPLES
+        ):
             return
-        watched.reservation = self.moves.reserve_idle(attempt.slot, _contended(attempt, watched.wait_shares))
+        watched.reservation = self.moves.reserve_idle(
+            attempt.slot, _contended(attempt, watched.wait_shares)
+        )
         if watched.reservation is None:
             watched.rests_until = self.now() + random.uniform(*RETRY_S)
 
-    def _settle(self, attempt: ActiveAttempt, watched: _Watched, reservation: CpuReservation) -> Move | None:
+    def _settle(
+        self, attempt: ActiveAttempt, watched: _Watched, reservation: CpuReservation
+    ) -> Move | None:
         watched.reservation = None
         if watched.high_samples == 0 or not self.moves.is_still_idle(reservation):
             self.moves.give_up(reservation)
@@ -128,7 +144,11 @@ class CpuMover:
             return None
         self.active.moved(attempt, after)
         return Move(
-            attempt=attempt, before=before, after=after, because_of=reservation.because_of, wait_share=wait_share
+            attempt=attempt,
+            before=before,
+            after=after,
+            because_of=reservation.because_of,
+            wait_share=wait_share,
         )
 
 

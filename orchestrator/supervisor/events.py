@@ -1,4 +1,6 @@
-"""What the supervisor reports: events for people and programs, and a view of the whole experiment."""
+"""What the supervisor reports: events for people and programs, and a view of the whole
+experiment.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Paused, Pending, State
+from orchestrator.core.job import (
+    AttemptOutcome,
+    Cancelled,
+    Cause,
+    Failed,
+    Job,
+    Paused,
+    Pending,
+    State,
+)
 from orchestrator.core.messages import Progress
 from orchestrator.core.text import count, listed
 from orchestrator.supervisor.active_attempts import ActiveAttempt, cpus_by_rank
@@ -82,7 +93,9 @@ class SilentReporter:
 
 
 class DetachableReporter:
-    """Passes events on until the reader is gone. No error of a reporter, and none in an event, ends the experiment."""
+    """Passes events on until the reader is gone. No error of a reporter, and none in an event, ends
+    the experiment.
+    """
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
@@ -106,7 +119,10 @@ def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -
     """:param pid: of rank 0, on its own machine."""
     job_id, number = attempt.job.job_id, attempt.handle.number
     node, cpus, ranks = attempt.node, attempt.slot.cpus, attempt.job.resources.ranks
-    as_ranks, on_node = f"as {ranks} ranks " if ranks > 1 else "", "" if node is None else f"{node}, "
+    as_ranks, on_node = (
+        f"as {ranks} ranks " if ranks > 1 else "",
+        "" if node is None else f"{node}, ",
+    )
     text = f"{job_id} launched {as_ranks}on {on_node}CPU {cpus_by_rank(cpus, ranks)}"
     if gpus := attempt.slot.gpus:
         share = attempt.job.resources.gpu_share
@@ -115,7 +131,9 @@ def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -
     others = attempt.slot.shares_with
     if others:
         share = attempt.slot.expected_share
-        text += f", shared with {listed(others, MOST_OTHERS)}: expect about {share:.0%} of the speed"
+        text += (
+            f", shared with {listed(others, MOST_OTHERS)}: expect about {share:.0%} of the speed"
+        )
     reporter.event(
         "launched",
         text,
@@ -136,7 +154,12 @@ def report_move(reporter: Reporter, move: Move) -> None:
     text = f"{job_id} moved from CPU {before} to CPU {after}: it waited {move.wait_share:.0%} of the time"
     text += f" because of {others}"
     reporter.event(
-        "moved", text, job_id=job_id, before=move.before.cpus, cpus=move.after.cpus, because_of=move.because_of
+        "moved",
+        text,
+        job_id=job_id,
+        before=move.before.cpus,
+        cpus=move.after.cpus,
+        because_of=move.because_of,
     )
 
 
@@ -148,7 +171,9 @@ def report_warning(reporter: Reporter, attempt: ActiveAttempt, warning: str | No
 
 
 def report_stages(reporter: Reporter, attempt: ActiveAttempt, progress: Progress) -> None:
-    """Report the stages that have begun since the message before; those of earlier attempts were reported then."""
+    """Report the stages that have begun since the message before; those of earlier attempts were
+    reported then.
+    """
     before = None if attempt.progress is None else attempt.progress.advanced_at
     if before is None or progress.advanced_at is None:
         return
@@ -174,28 +199,40 @@ def report_end(
         "wall_s": round(now - attempt.started, 3),
     }
     if record is not None:
-        facts.update(env_steps=record.env_steps, ep_rew_mean=record.ep_rew_mean, eval_mean=record.eval_mean)
+        facts.update(
+            env_steps=record.env_steps, ep_rew_mean=record.ep_rew_mean, eval_mean=record.eval_mean
+        )
     if isinstance(state, Failed):
         facts["reason"] = state.message
     kind, text = _kind_and_text(attempt, outcome, state, record, now)
     if kind == "paused" and attempt.killed is not None:
         after_s, resumes_from = attempt.killed
-        lost = max(0, (0 if attempt.progress is None else attempt.progress.env_steps) - resumes_from)
+        lost = max(
+            0, (0 if attempt.progress is None else attempt.progress.env_steps) - resumes_from
+        )
         facts |= {"killed_after_s": round(after_s, 3), "resumes_from": resumes_from}
-        text = f"killed after {after_s:.0f} s; resumes from env_steps {resumes_from}, {lost} are lost"
+        text = (
+            f"killed after {after_s:.0f} s; resumes from env_steps {resumes_from}, {lost} are lost"
+        )
         text = f"paused: {text}" if isinstance(state, Paused) else text
     reporter.event(kind, f"{attempt.job.job_id} {text}", **facts)
 
 
 def _kind_and_text(
-    attempt: ActiveAttempt, outcome: AttemptOutcome, state: State, record: ExitRecord | None, now: float
+    attempt: ActiveAttempt,
+    outcome: AttemptOutcome,
+    state: State,
+    record: ExitRecord | None,
+    now: float,
 ) -> tuple[str, str]:
     match state:
         case Failed(message=message):
             return "failed", f"failed: {message}"
         case Pending() if outcome.cause is Cause.RUNG:
             return "promoted", f"{outcome.message}, and trains on"
-        case Pending(not_before=None) if outcome.cause is Cause.INTERRUPTED and attempt.end_reason is None:
+        case Pending(not_before=None) if (
+            outcome.cause is Cause.INTERRUPTED and attempt.end_reason is None
+        ):
             return "retrying", f"handed back ({outcome.message}); resumes in another pilot"
         case Pending(not_before=None):
             return "paused", f"stopped ({outcome.message}); resumes with the next run"
@@ -213,7 +250,9 @@ def _kind_and_text(
 
 
 def _returns(record: ExitRecord | None) -> str:
-    if record is None or not (text := returns(record.ep_rew_mean_first, record.ep_rew_mean, record.eval_mean)):
+    if record is None or not (
+        text := returns(record.ep_rew_mean_first, record.ep_rew_mean, record.eval_mean)
+    ):
         return ""
     return text + (f", {count(record.divergences, 'divergence')}" if record.divergences else "")
 
@@ -222,4 +261,6 @@ def returns(first: float | None, last: float | None, evaluated: float | None) ->
     """How the return of a training has changed, to be appended; empty where it had no episodes."""
     if first is None or last is None:
         return ""
-    return f": return {first:.1f} → {last:.1f}" + (f", evaluated {evaluated:.1f}" if evaluated is not None else "")
+    return f": return {first:.1f} → {last:.1f}" + (
+        f", evaluated {evaluated:.1f}" if evaluated is not None else ""
+    )

@@ -1,4 +1,6 @@
-"""Holds launches back while the file system of the run directory has less free space than a job asks for."""
+"""Holds launches back while the file system of the run directory has less free space than a job
+asks for.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ MEASURED_EVERY_S = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class FreeDisk:
-    """Admits jobs by the free space, which is measured when one is launched, and at most once a second."""
+    """Admits jobs by the free space, which is measured when one is launched, and at most once a
+    second.
+    """
 
     root: Path
     reporter: Reporter
@@ -38,7 +42,9 @@ class FreeDisk:
         return DiskShortage(text=text, least_mib=min(waiting))
 
     def admits(self, job: Job) -> bool:
-        """Whether ``job`` may be launched. If it may not, this is reported, once for all that ask for as much."""
+        """Whether ``job`` may be launched. If it may not, this is reported, once for all that ask
+        for as much.
+        """
         asked_mib = job.resources.min_free_disk_mib
         if not asked_mib:
             return True
@@ -55,11 +61,15 @@ class FreeDisk:
                 f"{shortage(self.root, self._free_mib, asked_mib)}. It is launched as soon as there is room; Ctrl-C "
                 "or `stop` ends the run"
             )
-            self.reporter.event("waiting", text, job_id=job.job_id, free_mib=self._free_mib, asked_mib=asked_mib)
+            self.reporter.event(
+                "waiting", text, job_id=job.job_id, free_mib=self._free_mib, asked_mib=asked_mib
+            )
         return False
 
     def _waiting(self) -> set[int]:
-        """What was refused, without that for which no job waits any more: it may have been cancelled."""
+        """What was refused, without that for which no job waits any more: it may have been
+        cancelled.
+        """
         return {mib for mib in self._refused if mib in self.asked}
 
 
@@ -72,7 +82,9 @@ def free_mib(path: Path) -> int | None:
             continue
         except OSError:
             return None
-        return file_system.f_bavail * file_system.f_frsize // 2**20 if file_system.f_blocks else None
+        return (
+            file_system.f_bavail * file_system.f_frsize // 2**20 if file_system.f_blocks else None
+        )
     return None
 
 

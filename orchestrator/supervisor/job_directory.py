@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.core.atomic_files import clone_tree, remove_partial_files, sync_directory, sync_trees, write_whole
+from orchestrator.core.atomic_files import (
+    clone_tree,
+    remove_partial_files,
+    sync_directory,
+    sync_trees,
+    write_whole,
+)
 from orchestrator.core.job import Job
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.robot_hash import alteration, hash_of_copy, main_file
@@ -16,12 +22,16 @@ from orchestrator.supervisor.events import Reporter
 
 
 class RobotAlteredError(OSError):
-    """The robot in a job directory is not the one that was examined, and there is no intact copy to put back."""
+    """The robot in a job directory is not the one that was examined, and there is no intact copy to
+    put back.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
 class RobotCopies:
-    """The robots in the job directories. Each is compared with its hash before the first attempt of a session."""
+    """The robots in the job directories. Each is compared with its hash before the first attempt of
+    a session.
+    """
 
     paths: RunPaths
     hashes: dict[str, str | None]
@@ -70,8 +80,8 @@ def _put_back(directory: JobPaths, staged: Path) -> None:
 def free_number(paths: JobPaths, number: int) -> int:
     """``number``, or the last of the later attempts that have a directory already.
 
-    A power cut may remove the latest launches from the ledger and leave their directories; and a worker that finds
-    the directory of a later attempt than its own ends as superseded.
+    A power cut may remove the latest launches from the ledger and leave their directories; and a
+    worker that finds the directory of a later attempt than its own ends as superseded.
     """
     while paths.attempt(number + 1).root.exists():
         number += 1
@@ -79,7 +89,9 @@ def free_number(paths: JobPaths, number: int) -> int:
 
 
 def prepare(paths: JobPaths, number: int, spec: WorkerSpec) -> None:
-    """Write what the workers of attempt ``number`` read. :raises OSError: a file cannot be written."""
+    """Write what the workers of attempt ``number`` read. :raises OSError: a file cannot be
+    written.
+    """
     attempt = paths.attempt(number)
     attempt.root.mkdir(parents=True, exist_ok=True)
     # A supervisor that died between launch and record may have left files under the same number.
@@ -98,7 +110,9 @@ def checkpointed_steps(paths: JobPaths) -> int:
 
 
 def has_replay_buffer(paths: JobPaths, spec: WorkerSpec) -> bool:
-    """Whether a job can learn on from its newest checkpoint: it has the rows of its replay buffer, or needs none."""
+    """Whether a job can learn on from its newest checkpoint: it has the rows of its replay buffer,
+    or needs none.
+    """
     steps = checkpointed_steps(paths)
     if spec.algo not in OFF_POLICY or not steps:
         return True
@@ -107,6 +121,8 @@ def has_replay_buffer(paths: JobPaths, spec: WorkerSpec) -> bool:
 
 
 def remove_replay_buffers(paths: JobPaths, spec: WorkerSpec) -> None:
-    """Remove the replay buffers of ranks above 0, which cannot do it: other nodes may copy them back later."""
+    """Remove the replay buffers of ranks above 0, which cannot do it: other nodes may copy them
+    back later.
+    """
     for rank in range(1, 1 if spec.keep_replay_buffer else spec.ranks):
         shutil.rmtree(paths.replay(rank), ignore_errors=True)

@@ -1,7 +1,7 @@
 """The waiting jobs, and in what order they are offered when room becomes free.
 
-No clock and no I/O. Jobs with equal demands share one queue: when its first job does not fit, none does. One pass
-therefore costs as much as there are different demands, however many jobs wait.
+No clock and no I/O. Jobs with equal demands share one queue: when its first job does not fit, none
+does. One pass therefore costs as much as there are different demands, however many jobs wait.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Literal, TypeAlias
 from orchestrator.core.job import Resources
 
 PATIENCE = 16
-"""How often a job that does not fit may be overtaken; after that, jobs that need the same resources wait too."""
+"""How often a job that does not fit may be overtaken; after that, jobs that need the same resources
+wait too."""
 
 LOOKAHEAD = 64
 """How many jobs with different demands may be refused in one pass."""
@@ -46,7 +47,8 @@ class JobQueue:
     """
 
     def __init__(self) -> None:
-        # An OrderedDict: a dict from whose front thousands of keys were removed takes long to find its first.
+        # An OrderedDict: a dict from whose front thousands of keys were removed takes long to find
+        # its first.
         self._entries: OrderedDict[str, _QueuedJob] = OrderedDict()
         self._queues: dict[tuple[Demand, bool], deque[_QueuedJob]] = {}
         """By demand and by whether they have begun; each in order of position."""
@@ -89,13 +91,25 @@ class JobQueue:
     ) -> None:
         """Let ``job_id`` wait from ``now`` on, at least until ``not_before`` where that is given.
 
-        :param is_ahead: whether it comes before those that wait already, as its turn would have come earlier.
-        :param has_begun: whether it comes before those that have not begun, such as when a search promotes it.
+        :param is_ahead: whether it comes before those that wait already, as its turn would have
+            come earlier.
+        :param has_begun: whether it comes before those that have not begun, such as when a search
+            promotes it.
         """
-        demand = resources.all_cores, resources.all_gpus, resources.all_memory_mib, resources.min_free_disk_mib
+        demand = (
+            resources.all_cores,
+            resources.all_gpus,
+            resources.all_memory_mib,
+            resources.min_free_disk_mib,
+        )
         position = 1 if has_begun else 2, next(self._arrivals)
         entry = _QueuedJob(
-            job_id=job_id, demand=demand, has_begun=has_begun, position=position, since=now, is_forkable=is_forkable
+            job_id=job_id,
+            demand=demand,
+            has_begun=has_begun,
+            position=position,
+            since=now,
+            is_forkable=is_forkable,
         )
         self._entries[job_id] = entry
         self.forkable += is_forkable
@@ -135,7 +149,8 @@ class JobQueue:
 
 @dataclass(slots=True)
 class Offers:
-    """One pass over a queue: iterates over job ids. A job that is not refused before the next one waits no longer.
+    """One pass over a queue: iterates over job ids. A job that is not refused before the next one
+    waits no longer.
 
     A later job may overtake one that was refused, up to :data:`PATIENCE` times.
     """
@@ -173,17 +188,26 @@ class Offers:
         queue._queues = {key: waiting for key, waiting in queue._queues.items() if waiting}
 
     def _is_held_up(self, demand: Demand) -> bool:
-        """Whether a job that was overtaken often enough waits for what a job of this demand would take."""
-        return any(entry.overtaken >= PATIENCE and _takes(demand, shortage) for entry, shortage in self._refused)
+        """Whether a job that was overtaken often enough waits for what a job of this demand would
+        take.
+        """
+        return any(
+            entry.overtaken >= PATIENCE and _takes(demand, shortage)
+            for entry, shortage in self._refused
+        )
 
     def _accepted(self, entry: _QueuedJob) -> None:
         self._left -= 1
-        if self._queue._waits(entry):  # otherwise its launch failed at once, and it waits again already
+        if self._queue._waits(
+            entry
+        ):  # otherwise its launch failed at once, and it waits again already
             self._queue.remove(entry.job_id)
         for other, shortage in self._refused:
             other.overtaken += _takes(entry.demand, shortage)
 
 
 def _takes(demand: Demand, shortage: Shortage) -> bool:
-    """Whether a job with this demand takes what another one lacks; none takes disk space or what forks workers."""
+    """Whether a job with this demand takes what another one lacks; none takes disk space or what
+    forks workers.
+    """
     return shortage not in ("disk", "template") and (shortage != "gpus" or demand[1] > 0)

@@ -1,7 +1,8 @@
-"""The state of every job of an experiment, the queue of those that wait, and how many env_steps they have to go.
+"""The state of every job of an experiment, the queue of those that wait, and how many env_steps
+they have to go.
 
-A PENDING job is in the queue, or it is held back: until the jobs that it waits for have succeeded, and then until the
-policy that it starts from is fetched.
+A PENDING job is in the queue, or it is held back: until the jobs that it waits for have succeeded,
+and then until the policy that it starts from is fetched.
 """
 
 from __future__ import annotations
@@ -11,7 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.core.job import Attempt, Cause, Failed, Job, Paused, Pending, Running, State, Succeeded, move
+from orchestrator.core.job import (
+    Attempt,
+    Cause,
+    Failed,
+    Job,
+    Paused,
+    Pending,
+    Running,
+    State,
+    Succeeded,
+    move,
+)
 from orchestrator.core.text import count, listed
 from orchestrator.ledger import JobRow
 from orchestrator.supervisor import start_choice
@@ -33,7 +45,8 @@ class JobTable:
     counts: Counter[str] = field(default_factory=Counter, init=False)
     queue: JobQueue = field(default_factory=JobQueue, init=False)
     steps_waiting: int = field(default=0, init=False)
-    """env_steps that the waiting jobs have to go, each to its end or to the rung where it pauses."""
+    """env_steps that the waiting jobs have to go, each to its end or to the rung where it
+    pauses."""
     _rows: dict[str, JobRow] = field(default_factory=dict, init=False)
     """As they were loaded. Of those that are over, the job may have to be read yet."""
     _changed: dict[str, Job] = field(default_factory=dict, init=False)
@@ -70,10 +83,14 @@ class JobTable:
     def pictures(self) -> tuple[list[str], list[str]]:
         """Ids of the jobs of which a video is wanted, and of those of which no preview is."""
         rows = self._rows.items()
-        return [id_ for id_, row in rows if row.video], [id_ for id_, row in rows if not row.preview]
+        return [id_ for id_, row in rows if row.video], [
+            id_ for id_, row in rows if not row.preview
+        ]
 
     def replace(self, job: Job) -> None:
-        """``job`` in place of the one of the same id, which differs in no part of the fingerprint."""
+        """``job`` in place of the one of the same id, which differs in no part of the
+        fingerprint.
+        """
         is_waiting = isinstance(self.states[job.job_id], Pending)
         self.steps_waiting -= is_waiting * self._steps_to_go(job.job_id)
         self._changed[job.job_id] = job
@@ -111,7 +128,9 @@ class JobTable:
     def fail(self, job_id: str, cause: Cause, reason: str) -> None:
         """End a PENDING job that cannot be launched."""
         self.move(job_id, Failed(cause=cause, message=reason))
-        self.recorder.reporter.event("failed", f"{job_id} failed: {reason}", job_id=job_id, reason=reason)
+        self.recorder.reporter.event(
+            "failed", f"{job_id} failed: {reason}", job_id=job_id, reason=reason
+        )
 
     def launched(self, attempt: Attempt) -> None:
         self._attempts[attempt.job_id] = attempt.number + 1
@@ -121,28 +140,42 @@ class JobTable:
         self._steps_done[job_id] = max(self._steps_done[job_id], env_steps)
 
     def take_policies(self) -> None:
-        """Queue the jobs whose policies have been fetched; those that cannot start from them have FAILED."""
+        """Queue the jobs whose policies have been fetched; those that cannot start from them have
+        FAILED.
+        """
         for fetched in self.policies.take():
             self._take_policy(fetched)
 
     def held(self, most: int) -> list[tuple[Job, str]]:
-        """The first jobs that wait for others, each with the names of those that have not succeeded."""
+        """The first jobs that wait for others, each with the names of those that have not
+        succeeded.
+        """
         waiting = itertools.islice(self._held.items(), most)
         return [(self.job(job_id), self._missing(job_id, missing)) for job_id, missing in waiting]
 
     def report_held(self) -> None:
-        """Say which jobs were not run because of those that they wait for. To be called when none runs any more."""
+        """Say which jobs were not run because of those that they wait for. To be called when none
+        runs any more.
+        """
         missing = dict.fromkeys(itertools.chain.from_iterable(self._held.values()))
-        culprits = [f"{id_} ({self.states[id_].name})" for id_ in missing if not isinstance(self.states[id_], Pending)]
+        culprits = [
+            f"{id_} ({self.states[id_].name})"
+            for id_ in missing
+            if not isinstance(self.states[id_], Pending)
+        ]
         if not culprits:
             return
         jobs = count(len(self._held), "job was", "jobs were")
         text = f"{jobs} not run ({listed(list(self._held), SHOWN)}), as {listed(culprits, SHOWN)} did not succeed"
-        advice = "`retry` or `resume` queues what they wait for, and the next `run` goes on from there"
+        advice = (
+            "`retry` or `resume` queues what they wait for, and the next `run` goes on from there"
+        )
         self.recorder.reporter.event("warning", f"{text}; {advice}", jobs=list(self._held))
 
     def _missing(self, job_id: str, missing: set[str]) -> str:
-        return listed([parent for parent in self.job(job_id).spec.after if parent in missing], SHOWN)
+        return listed(
+            [parent for parent in self.job(job_id).spec.after if parent in missing], SHOWN
+        )
 
     def _enqueue(self, job_id: str, now: float) -> None:
         self.steps_waiting += self._steps_to_go(job_id)
@@ -155,7 +188,9 @@ class JobTable:
         lacks_policy = job.spec.init_job is not None and self.policies.needs(job)
         if lacks_policy or not self._attempts[job_id]:  # what has begun goes on
             states = ((parent, self.states.get(parent)) for parent in job.spec.after)
-            missing = {parent for parent, of_it in states if not isinstance(of_it, Succeeded | None)}
+            missing = {
+                parent for parent, of_it in states if not isinstance(of_it, Succeeded | None)
+            }
             if missing:
                 self._held[job_id] = missing
                 for parent in missing:

@@ -1,4 +1,6 @@
-"""Launches one attempt of a job: takes a slot, prepares the job directory, and submits it to the executor."""
+"""Launches one attempt of a job: takes a slot, prepares the job directory, and submits it to the
+executor.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from orchestrator.supervisor.start_choice import StartChoice
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """The attempt has a slot and runs, or waits for its node where :attr:`ActiveAttempt.is_placed` is False."""
+    """The attempt has a slot and runs, or waits for its node where :attr:`ActiveAttempt.is_placed`
+    is False.
+    """
 
     attempt: ActiveAttempt
 
@@ -48,15 +52,23 @@ class Launcher:
     now: Callable[[], float]
     disk: FreeDisk = field(init=False)
     awaits_template: bool = field(default=False, init=False)
-    """Whether the job that was offered last waits for the process that its worker is forked from."""
+    """Whether the job that was offered last waits for the process that its worker is forked
+    from."""
     _has_forked: bool = field(default=False, init=False)
-    """Whether the executor has taken an attempt that it is to fork, so that it has a template process."""
+    """Whether the executor has taken an attempt that it is to fork, so that it has a template
+    process."""
 
     def __post_init__(self) -> None:
-        root, reporter, asked = self.robots.paths.root, self.robots.reporter, self.jobs.queue.free_disk_mib
+        root, reporter, asked = (
+            self.robots.paths.root,
+            self.robots.reporter,
+            self.jobs.queue.free_disk_mib,
+        )
         self.disk = FreeDisk(root=root, reporter=reporter, now=self.now, asked=asked)
 
-    def launch(self, job: Job, available_memory_mib: Callable[[], int]) -> Launched | LaunchFailed | Shortage:
+    def launch(
+        self, job: Job, available_memory_mib: Callable[[], int]
+    ) -> Launched | LaunchFailed | Shortage:
         """A shortage: there is no room now, and nothing was done."""
         if not self.disk.admits(job):
             return "disk"
@@ -82,16 +94,22 @@ class Launcher:
         except Exception as why:  # of this job alone
             handle, error = Handle(job.job_id, number), why
         now, is_placed = self.now(), not slot.rank_slots
-        attempt = ActiveAttempt(job=job, handle=handle, slot=slot, is_placed=is_placed, started=now, last_progress=now)
+        attempt = ActiveAttempt(
+            job=job, handle=handle, slot=slot, is_placed=is_placed, started=now, last_progress=now
+        )
         if error is None:
             self._has_forked |= start.is_forked
             return Launched(attempt)
         if isinstance(error, RobotAlteredError):
-            return LaunchFailed(attempt, AttemptOutcome(cause=Cause.ERROR, message=str(error)), error)
+            return LaunchFailed(
+                attempt, AttemptOutcome(cause=Cause.ERROR, message=str(error)), error
+            )
         is_full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS
         what = str(error) if isinstance(error, OSError) else repr(error)
         cause = Cause.DISK_FULL if is_full else Cause.LAUNCH
-        return LaunchFailed(attempt, AttemptOutcome(cause=cause, message=f"could not be launched: {what}"), error)
+        return LaunchFailed(
+            attempt, AttemptOutcome(cause=cause, message=f"could not be launched: {what}"), error
+        )
 
     def _submit(self, job: Job, number: int, slot: Slot, start: StartChoice) -> Handle:
         paths = self.robots.paths.job(job.job_id)
@@ -118,10 +136,14 @@ class Launcher:
             )
         )
 
-    def _acquire(self, resources: Resources, available_memory_mib: Callable[[], int]) -> Slot | Shortage:
+    def _acquire(
+        self, resources: Resources, available_memory_mib: Callable[[], int]
+    ) -> Slot | Shortage:
         cores, gpus, memory_mib = resources.all_cores, resources.all_gpus, resources.all_memory_mib
         # Before a slot is taken, which other runs see at once.
-        if self.active and not retry_policy.memory_admits(memory_mib, available_memory_mib(), self.active.promised_mib):
+        if self.active and not retry_policy.memory_admits(
+            memory_mib, available_memory_mib(), self.active.promised_mib
+        ):
             return "memory"
         slot = self.slots.acquire(cores, gpus, memory_mib=memory_mib, ranks=resources.ranks)
         if slot is not None:

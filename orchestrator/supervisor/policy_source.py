@@ -1,4 +1,6 @@
-"""Where the supervisor gets the policies from that jobs start from, when the jobs that trained them have succeeded."""
+"""Where the supervisor gets the policies from that jobs start from, when the jobs that trained them
+have succeeded.
+"""
 
 from __future__ import annotations
 
@@ -28,20 +30,28 @@ class PolicySource(Protocol):
         ...
 
     def needs(self, job: Job) -> bool:
-        """Whether ``job``, which starts from another one, has no policy yet that its next attempt may begin with."""
+        """Whether ``job``, which starts from another one, has no policy yet that its next attempt
+        may begin with.
+        """
         ...
 
     def request(self, job: Job) -> None:
-        """Fetch the policy for ``job``, whose source has succeeded; nothing if that is under way."""
+        """Fetch the policy for ``job``, whose source has succeeded; nothing if that is under
+        way.
+        """
         ...
 
     def take(self) -> Sequence[FetchedPolicy]:
-        """What was fetched since the last call. :raises DiskFullError: there is no space for a policy."""
+        """What was fetched since the last call. :raises DiskFullError: there is no space for a
+        policy.
+        """
         ...
 
 
 class NoPolicies:
-    """For supervisors whose jobs start from no other job: those that would start with random weights."""
+    """For supervisors whose jobs start from no other job: those that would start with random
+    weights.
+    """
 
     is_busy = False
 

@@ -1,4 +1,6 @@
-"""Writes every fact to the ledger, with one commit per turn of the loop, and ``summary.*`` from the ledger."""
+"""Writes every fact to the ledger, with one commit per turn of the loop, and ``summary.*`` from the
+ledger.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,15 @@ from orchestrator.supervisor.events import Reporter, View
 
 RECORD_EVERY_S = 1.0
 PROGRESS_SHARE = 0.05
-"""At most this share of the supervisor's time goes into recording progress: one row per running job."""
+"""At most this share of the supervisor's time goes into recording progress: one row per running
+job."""
 SUMMARY_SHARE = 0.005
 """At most this share goes into ``summary.*``, which grow with the number of jobs."""
 LIVE_SHARE = 0.005
 """At most this share goes into ``live.json``, which names every running job."""
 PAGE_ROWS = 1000
-"""Jobs added to ``summary.*`` at once. The next ones follow as their share of time allows; at the end, at once."""
+"""Jobs added to ``summary.*`` at once. The next ones follow as their share of time allows; at the
+end, at once."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,7 +96,9 @@ class Recorder:
         )
 
     def exit_record(self, handle: Handle, rank: int = 0) -> ExitRecord | None:
-        """The exit record of ``rank``; None if the file is missing or, with a warning, if it cannot be read."""
+        """The exit record of ``rank``; None if the file is missing or, with a warning, if it cannot
+        be read.
+        """
         path = self.paths.job(handle.job_id).attempt(handle.number).exit_of(rank)
 
         def warn(error: Exception) -> None:
@@ -110,7 +116,9 @@ class Recorder:
             return []
 
     def new_jobs(self, known: Collection[str]) -> list[JobRow] | None:
-        """Jobs that another process has entered into the ledger; None while the ledger is locked."""
+        """Jobs that another process has entered into the ledger; None while the ledger is
+        locked.
+        """
         try:
             return self.ledger.new_jobs(known)
         except LedgerBusyError as error:
@@ -120,12 +128,16 @@ class Recorder:
             self.reporter.event("warning", f"new jobs were not taken: {error}")
             return []
 
-    def end_turn(self, now: float, view: Callable[[], View] | None = None, *, final: bool = False) -> bool:
-        """Commit; record progress and write ``summary.*`` once a second, or as their cost allows; if ``final``, now.
+    def end_turn(
+        self, now: float, view: Callable[[], View] | None = None, *, final: bool = False
+    ) -> bool:
+        """Commit; record progress and write ``summary.*`` once a second, or as their cost allows;
+        if ``final``, now.
 
         :param view: as in :meth:`Reporter.tick`; from it ``live.json`` is made, as often.
 
-        Returns False while another process has the ledger locked: what happened waits for the next call.
+        Returns False while another process has the ledger locked: what happened waits for the next
+        call.
         """
         if view is not None and self.holder and now >= self._next_live:
             self._write_live(now, view)
@@ -136,14 +148,18 @@ class Recorder:
             return False
         if self._is_locked and (final or not self._was_refused):
             self._is_locked = False
-            self.reporter.event("warning", f"{self.paths.ledger}: no longer locked; everything has been recorded")
+            self.reporter.event(
+                "warning", f"{self.paths.ledger}: no longer locked; everything has been recorded"
+            )
         self._was_refused = False
         return True
 
     def _write_live(self, now: float, view: Callable[[], View]) -> None:
         begun, seen = time.monotonic(), view()
         jobs = {attempt.job.job_id: _live(attempt, now) for attempt in seen.active}
-        text, least_mib = (None, None) if seen.waiting is None else (seen.waiting.text, seen.waiting.least_mib)
+        text, least_mib = (
+            (None, None) if seen.waiting is None else (seen.waiting.text, seen.waiting.least_mib)
+        )
         facts = LiveFacts(holder=self.holder, waiting=text, waiting_from_mib=least_mib, jobs=jobs)
         with contextlib.suppress(OSError):  # it is for who looks on, and is soon written again
             write_whole(self.paths.live, facts.to_line(), durable=False)
@@ -158,13 +174,17 @@ class Recorder:
 
     def _write(self, now: float, *, final: bool) -> None:
         begun = time.monotonic()
-        is_due = bool(self._unrecorded) and (final or (now >= self._next_progress and not self._is_locked))
+        is_due = bool(self._unrecorded) and (
+            final or (now >= self._next_progress and not self._is_locked)
+        )
         if is_due:
             unrecorded, self._unrecorded = self._unrecorded, {}
             self._record_progress(unrecorded.values())
         self.ledger.commit()
         if is_due:
-            self._next_progress = now + max(RECORD_EVERY_S, (time.monotonic() - begun) / PROGRESS_SHARE)
+            self._next_progress = now + max(
+                RECORD_EVERY_S, (time.monotonic() - begun) / PROGRESS_SHARE
+            )
         if final:
             self._writing, self._is_behind, self._next_summary = None, True, now
         if self._writing is None and self._is_behind and now >= self._next_summary:
@@ -183,7 +203,9 @@ class Recorder:
             raise
         except (OSError, LedgerError) as error:  # also a damaged row of a job that is over
             is_done = True
-            self.reporter.event("warning", f"summary.json and summary.csv could not be written: {error}")
+            self.reporter.event(
+                "warning", f"summary.json and summary.csv could not be written: {error}"
+            )
         if is_done:
             self._writing = None
         if not final:
@@ -192,7 +214,13 @@ class Recorder:
 
     def _record_progress(self, attempts: Iterable[ActiveAttempt]) -> None:
         rows = [
-            (attempt.job.job_id, last.env_steps, last.ep_rew_mean, last.env_steps_per_s, last.learner)
+            (
+                attempt.job.job_id,
+                last.env_steps,
+                last.ep_rew_mean,
+                last.env_steps_per_s,
+                last.learner,
+            )
             for attempt in attempts
             if (last := attempt.progress) is not None and last.phase != "starting"
         ]
@@ -201,9 +229,17 @@ class Recorder:
             self._is_behind = True
 
     def log_error(self, error: BaseException) -> str:
-        """Append the traceback of an unexpected error to a file; returns a clause that says where it is."""
+        """Append the traceback of an unexpected error to a file; returns a clause that says where
+        it is.
+        """
         try:
-            with open(self.paths.error_log, "a", encoding="utf-8", errors="backslashreplace", opener=no_follow) as file:
+            with open(
+                self.paths.error_log,
+                "a",
+                encoding="utf-8",
+                errors="backslashreplace",
+                opener=no_follow,
+            ) as file:
                 when = time.strftime("%Y-%m-%d %H:%M:%S")
                 file.write(f"{when}\n{''.join(traceback.format_exception(error))}\n")
         except OSError as why:

@@ -1,4 +1,6 @@
-"""Acts on the requests of other processes: to stop, to change a setting or single jobs, and to take new jobs."""
+"""Acts on the requests of other processes: to stop, to change a setting or single jobs, and to take
+new jobs.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,11 @@ class RequestHandler:
     robots: RobotCopies
     termination: Termination
     holder: str
-    """Names the supervisor in requests that are meant for it alone; see :attr:`Supervisor.holder`."""
+    """Names the supervisor in requests that are meant for it alone; see
+    :attr:`Supervisor.holder`."""
     _to_resume: set[str] = field(default_factory=set, init=False)
-    """Jobs that were resumed while they are being paused: queued again when their workers have exited."""
+    """Jobs that were resumed while they are being paused: queued again when their workers have
+    exited."""
     _taken: deque[Request] = field(default_factory=deque, init=False)
     """Requests that are to be acted on. Until then they are left for the next supervisor, too."""
     _is_reload_due: bool = field(default=False, init=False)
@@ -49,7 +53,11 @@ class RequestHandler:
         """
         self._taken.extend(self.recorder.take_requests())
         self.act_on_taken()
-        for job_id in [job_id for job_id in self._to_resume if not isinstance(self.jobs.states[job_id], Running)]:
+        for job_id in [
+            job_id
+            for job_id in self._to_resume
+            if not isinstance(self.jobs.states[job_id], Running)
+        ]:
             self._to_resume.remove(job_id)
             self.resume(job_id)
         if self._is_reload_due:
@@ -94,7 +102,10 @@ class RequestHandler:
             if self._is_reload_due:
                 raise LedgerBusyError(f"`{request.verb}` waits for the new jobs")
         if request.verb == "stop":
-            if request.job_id in (None, self.holder):  # or it is late, for a supervisor that has ended
+            if request.job_id in (
+                None,
+                self.holder,
+            ):  # or it is late, for a supervisor that has ended
                 self.termination.request_stop("requested by `stop`")
         elif request.verb in ("reload", "add"):
             self._is_reload_due |= request.job_id == self.holder
@@ -128,27 +139,41 @@ class RequestHandler:
             text = f"{count(len(queued), 'new job')} queued, added by `reload`: {listed(queued, SHOWN)}"
             self.recorder.reporter.event("reloaded", text, jobs=queued)
         elif not rows:  # it was asked for while robots were examined: the job file was read before
-            self.recorder.reporter.event("warning", "`reload` has added no new jobs to the ledger; call it again")
+            self.recorder.reporter.event(
+                "warning", "`reload` has added no new jobs to the ledger; call it again"
+            )
 
     def set_max_parallel(self, asked: int) -> None:
-        """Launch jobs up to ``asked`` at once from now on, as far as there is room; no job is ended for it."""
+        """Launch jobs up to ``asked`` at once from now on, as far as there is room; no job is ended
+        for it.
+        """
         lanes, running = self.slots.resize(asked), len(self.termination.active)
-        parts = [f"max_parallel = {asked}, set by `set`: up to {count(lanes, 'job')} at once until this run ends"]
+        parts = [
+            f"max_parallel = {asked}, set by `set`: up to {count(lanes, 'job')} at once until this run ends"
+        ]
         if lanes < asked:
             more = (
-                "beyond that they wait for further nodes" if self.slots.grows else "this machine has slots for no more"
+                "beyond that they wait for further nodes"
+                if self.slots.grows
+                else "this machine has slots for no more"
             )
             parts.append(more)
         if running > lanes:
-            parts.append(f"{running} run now, and none is launched before there are fewer than {lanes}")
-        self.recorder.reporter.event("set", "; ".join(parts), max_parallel=lanes, asked=asked, running=running)
+            parts.append(
+                f"{running} run now, and none is launched before there are fewer than {lanes}"
+            )
+        self.recorder.reporter.event(
+            "set", "; ".join(parts), max_parallel=lanes, asked=asked, running=running
+        )
 
     def retry(self, job_id: str) -> None:
         """Queue a failed or cancelled job again."""
         if isinstance(self.jobs.states[job_id], Failed | Cancelled):
             self.jobs.job(job_id)  # if it cannot be read, before anything has changed
             self.jobs.move(job_id, Pending())
-            self.recorder.reporter.event("retrying", f"{job_id} is queued again, requested by `retry`", job_id=job_id)
+            self.recorder.reporter.event(
+                "retrying", f"{job_id} is queued again, requested by `retry`", job_id=job_id
+            )
 
     def cancel(self, job_id: str) -> None:
         """Cancel a job that has not ended."""
@@ -162,7 +187,9 @@ class RequestHandler:
             self.recorder.ledger.note("cancel", job_id)
 
     def pause(self, job_id: str) -> None:
-        """Keep a waiting job from being launched; let the worker of a running one save a checkpoint and exit."""
+        """Keep a waiting job from being launched; let the worker of a running one save a checkpoint
+        and exit.
+        """
         state = self.jobs.states[job_id]
         self._to_resume.discard(job_id)
         if isinstance(state, Pending):
@@ -174,17 +201,23 @@ class RequestHandler:
             self.recorder.ledger.note("pause", job_id)
 
     def resume(self, job_id: str) -> None:
-        """Queue a paused job again; one that is just being paused as soon as its worker has exited."""
+        """Queue a paused job again; one that is just being paused as soon as its worker has
+        exited.
+        """
         state = self.jobs.states[job_id]
         if isinstance(state, Paused) and not state.at_rung:
             self.jobs.move(job_id, Pending(failures=state.failures))
-            self.recorder.reporter.event("resumed", f"{job_id} is queued again, requested by `resume`", job_id=job_id)
+            self.recorder.reporter.event(
+                "resumed", f"{job_id} is queued again, requested by `resume`", job_id=job_id
+            )
         elif isinstance(state, Running) and self._is_pausing(job_id):
             self._to_resume.add(job_id)
             self.recorder.ledger.withdraw_notes(job_id)
 
     def promote(self, job_id: str, pause_at: int | None) -> None:
-        """Let a job train on to ``pause_at`` env_steps, or to its end; one that is on the way to its rung passes it."""
+        """Let a job train on to ``pause_at`` env_steps, or to its end; one that is on the way to
+        its rung passes it.
+        """
         state = self.jobs.states.get(job_id)
         if isinstance(state, Succeeded | None):
             return

@@ -1,4 +1,5 @@
-"""Pure decisions: launch order, limits, the outcome of an attempt, when to retry, and the exit code.
+"""Pure decisions: launch order, limits, the outcome of an attempt, when to retry, and the exit
+code.
 
 No I/O and no clock: everything comes in as values and goes out as values.
 """
@@ -29,11 +30,19 @@ from orchestrator.core.job import (
 )
 from orchestrator.core.text import count
 
-RETRYABLE = (Cause.SIGNAL, Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.NODE_LOST, Cause.RANK_LOST, Cause.LAUNCH)
+RETRYABLE = (
+    Cause.SIGNAL,
+    Cause.OUT_OF_MEMORY,
+    Cause.STALLED,
+    Cause.NODE_LOST,
+    Cause.RANK_LOST,
+    Cause.LAUNCH,
+)
 """Causes that may not recur in another attempt; they count against ``max_retries``."""
 
 MOST_LOSSES = 10
-"""Attempts lost with their node that count as no failure. After these, the job itself may be what ends its nodes."""
+"""Attempts lost with their node that count as no failure. After these, the job itself may be what
+ends its nodes."""
 
 RESUMABLE = (Cause.INTERRUPTED, Cause.SUPERVISOR_DIED, Cause.DISK_FULL)
 """Causes that are not the job's fault: it waits for the next supervisor, and nothing is counted."""
@@ -43,15 +52,19 @@ BACKOFF_LIMIT_S = 60.0
 
 
 def launch_order(
-    jobs: Iterable[Job], order: Literal["longest-first", "as-listed"], seconds: Callable[[Job], float]
+    jobs: Iterable[Job],
+    order: Literal["longest-first", "as-listed"],
+    seconds: Callable[[Job], float],
 ) -> list[Job]:
-    """The order of launch, each job behind those that it waits for; jobs whose times differ by less than about a tenth
-    count as equal and stay as listed.
+    """The order of launch, each job behind those that it waits for; jobs whose times differ by less
+    than about a tenth count as equal and stay as listed.
 
-    ``longest-first`` is the LPT rule (Graham, 1969): its makespan is at most 4/3 of the best possible. To the time of a
-    job counts that of the longest chain of jobs that wait for it (Hu, 1961).
+    ``longest-first`` is the LPT rule (Graham, 1969): its makespan is at most 4/3 of the best
+    possible. To the time of a job counts that of the longest chain of jobs that wait for it (Hu,
+    1961).
 
-    :param seconds: how long a job is expected to take, above 0. It is measured, so it differs a little every time.
+    :param seconds: how long a job is expected to take, above 0. It is measured, so it differs a
+        little every time.
     """
     ordered = parents_first(list(jobs))
     if order == "longest-first":
@@ -104,10 +117,11 @@ def judge(
 
     :param returncode: as in :mod:`subprocess`; None where it is not known (node lost).
     :param end_reason: why the supervisor asked it to end; None where it did not.
-    :param silent: whether a record was expected and is missing: exit code 0 is then not the worker's own.
+    :param silent: whether a record was expected and is missing: exit code 0 is then not the
+        worker's own.
     :param rank: the rank that ``returncode`` and ``record`` belong to; None with one rank only.
-    :param lost: why the exit code is not known, where that is known; another attempt may succeed, whatever the record.
-        With ``ExitCode.INTERRUPTED``: why the attempt was handed back.
+    :param lost: why the exit code is not known, where that is known; another attempt may succeed,
+        whatever the record. With ``ExitCode.INTERRUPTED``: why the attempt was handed back.
     :param rung: env_steps at which the attempt was to pause.
     """
     if returncode is None and record is not None and lost is None:
@@ -118,12 +132,17 @@ def judge(
     if returncode == ExitCode.PAUSED and rung is not None and not silent:
         if end_reason is not None and end_reason.cause in (Cause.CANCELLED, Cause.PAUSED):
             return end_reason
-        return AttemptOutcome(cause=Cause.RUNG, message=reason or f"paused at {rung:,} env_steps to be compared")
+        return AttemptOutcome(
+            cause=Cause.RUNG, message=reason or f"paused at {rung:,} env_steps to be compared"
+        )
     who, was, whose = ("", "", "") if rank is None else (f"rank {rank} ", "was ", f"rank {rank}: ")
     if returncode == ExitCode.DISK_FULL and (
         end_reason is None or end_reason.cause in (Cause.INTERRUPTED, Cause.PAUSED)
     ):
-        return AttemptOutcome(cause=Cause.DISK_FULL, message=reason or "no space left on the disk of the run directory")
+        return AttemptOutcome(
+            cause=Cause.DISK_FULL,
+            message=reason or "no space left on the disk of the run directory",
+        )
     if end_reason is not None:
         return end_reason
     if returncode == ExitCode.INTERRUPTED and lost is not None:
@@ -132,7 +151,9 @@ def judge(
         names = {number.value: number.name for number in signal.Signals}
         killed = f"{who}{was}killed by {names.get(-returncode, f'signal {-returncode}')}"
         if oom_killed:
-            return AttemptOutcome(cause=Cause.OUT_OF_MEMORY, message=f"{killed}: the machine ran out of memory")
+            return AttemptOutcome(
+                cause=Cause.OUT_OF_MEMORY, message=f"{killed}: the machine ran out of memory"
+            )
         return AttemptOutcome(cause=Cause.SIGNAL, message=killed)
     early = "ended with exit code 0 before the training was done; code of its environment may have called sys.exit"
     log = f"rank-{rank}.log" if rank else "worker.log"
@@ -140,8 +161,12 @@ def judge(
         None: (Cause.NODE_LOST, lost or "its node was lost"),
         ExitCode.DIVERGED: (Cause.DIVERGED, whose + (reason or "values became non-finite")),
         ExitCode.RANK_LOST: (Cause.RANK_LOST, reason or f"{who}lost the other ranks"),
-        # The supervisor did not ask for the next two. They count as a signal does, or retries would never end.
-        ExitCode.INTERRUPTED: (Cause.SIGNAL, f"{who}{was}stopped by a signal that the supervisor did not send"),
+        # The supervisor did not ask for the next two. They count as a signal does, or retries would
+        # never end.
+        ExitCode.INTERRUPTED: (
+            Cause.SIGNAL,
+            f"{who}{was}stopped by a signal that the supervisor did not send",
+        ),
         ExitCode.ORPHANED: (Cause.SIGNAL, f"{who}lost the connection to its supervisor"),
         ExitCode.SUCCEEDED: (Cause.ERROR, early),
     }
@@ -162,7 +187,8 @@ def next_state(
     """The state of a running job when its attempt has ended, after ``failures`` counted ones.
 
     :param losses: attempts of the job that were lost with their node, including this one.
-    :param is_promoted: whether the job goes on from the rung that it has reached: it was promoted while it ran.
+    :param is_promoted: whether the job goes on from the rung that it has reached: it was promoted
+        while it ran.
     """
     match outcome.cause:
         case None:
@@ -172,7 +198,11 @@ def next_state(
         case Cause.PAUSED:
             return Paused(failures=failures)
         case Cause.RUNG:
-            return Pending(failures=failures) if is_promoted else Paused(failures=failures, at_rung=True)
+            return (
+                Pending(failures=failures)
+                if is_promoted
+                else Paused(failures=failures, at_rung=True)
+            )
         case cause if cause in RESUMABLE:
             return Pending(failures=failures)
         case Cause.NODE_LOST if losses <= MOST_LOSSES:
@@ -180,19 +210,27 @@ def next_state(
         case cause if cause in RETRYABLE and failures < max_retries:
             return Pending(failures=failures + 1, not_before=now + backoff_s(failures + 1))
         case cause if cause in RETRYABLE and max_retries > 0:
-            return Failed(cause=cause, message=f"{outcome.message} (after {count(failures, 'retry', 'retries')})")
+            return Failed(
+                cause=cause,
+                message=f"{outcome.message} (after {count(failures, 'retry', 'retries')})",
+            )
         case cause:
             return Failed(cause=cause, message=outcome.message)
 
 
 def promoted(job: Job, state: State, pause_at: int | None) -> tuple[Job, State] | None:
-    """The job that a search lets train on to ``pause_at`` env_steps, or to its end (None), and its state then.
+    """The job that a search lets train on to ``pause_at`` env_steps, or to its end (None), and its
+    state then.
 
-    None if the request has no effect: the job has succeeded, or already trains as far. One that has failed or is
-    cancelled trains as far when it is retried.
+    None if the request has no effect: the job has succeeded, or already trains as far. One that has
+    failed or is cancelled trains as far when it is retried.
     """
     before = job.spec.pause_at
-    if isinstance(state, Succeeded) or before is None or (pause_at is not None and pause_at <= before):
+    if (
+        isinstance(state, Succeeded)
+        or before is None
+        or (pause_at is not None and pause_at <= before)
+    ):
         return None
     if isinstance(state, Paused) and state.at_rung:
         state = Pending(failures=state.failures)
@@ -213,11 +251,14 @@ class AttemptUsage:
 def exceeded_limit(usage: AttemptUsage, now: float) -> AttemptOutcome | None:
     """The limit that an attempt has exceeded, or None.
 
-    Ranks share the memory limit: rank 0, which gathers checkpoints and evaluates, holds more than the others.
+    Ranks share the memory limit: rank 0, which gathers checkpoints and evaluates, holds more than
+    the others.
     """
     limits = usage.resources
     if usage.rss_mib > limits.all_memory_mib:
-        limit = f"{limits.ranks} × {limits.memory_mib}" if limits.ranks > 1 else f"{limits.memory_mib}"
+        limit = (
+            f"{limits.ranks} × {limits.memory_mib}" if limits.ranks > 1 else f"{limits.memory_mib}"
+        )
         text = f"memory limit {limit} MiB, reached {usage.rss_mib:.0f} MiB; raise resources.memory"
         return AttemptOutcome(cause=Cause.MEMORY, message=text)
     if (age_s := now - usage.started) > limits.timeout_s:
@@ -230,7 +271,9 @@ def exceeded_limit(usage: AttemptUsage, now: float) -> AttemptOutcome | None:
 
 
 def next_limit_at(usage: AttemptUsage) -> float:
-    """The first moment at which time alone may exceed a limit: when to call :func:`exceeded_limit`."""
+    """The first moment at which time alone may exceed a limit: when to call
+    :func:`exceeded_limit`.
+    """
     limits = usage.resources
     return min(usage.started + limits.timeout_s, usage.last_progress + limits.stall_timeout_s)
 
@@ -241,18 +284,27 @@ def promised_mib(resources: Resources, rss_mib: float) -> int:
 
 
 def memory_admits(needed_mib: int, available_mib: int, promised_mib: int) -> bool:
-    """Whether a job that may grow to ``needed_mib`` may start beside others, whose promised memory is set aside."""
+    """Whether a job that may grow to ``needed_mib`` may start beside others, whose promised memory
+    is set aside.
+    """
     return available_mib - promised_mib >= needed_mib
 
 
 def exit_code(states: Mapping[str, State], *, interrupted: bool) -> int:
-    """The command's exit code: 0 all succeeded, 1 some did not, 130 stopped or paused, and resumable.
+    """The command's exit code: 0 all succeeded, 1 some did not, 130 stopped or paused, and
+    resumable.
 
     Jobs that a search has left at a rung count as done.
     """
     if interrupted and any(state.name not in TERMINAL for state in states.values()):
         return 130
-    names = {state.name for state in states.values() if not (isinstance(state, Paused) and state.at_rung)}
-    if "PAUSED" in names and names <= {"PAUSED", "PENDING", "SUCCEEDED"}:  # what is PENDING waits for what is paused
+    names = {
+        state.name for state in states.values() if not (isinstance(state, Paused) and state.at_rung)
+    }
+    if "PAUSED" in names and names <= {
+        "PAUSED",
+        "PENDING",
+        "SUCCEEDED",
+    }:  # what is PENDING waits for what is paused
         return 130
     return 0 if names <= {"SUCCEEDED"} else 1

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from orchestrator.core.job import Job
 
 FEWEST_DUE = 3
-"""Below that, a template process that imports the packages first saves no time: every worker may import its own at the
-same time as the others."""
+"""Below that, a template process that imports the packages first saves no time: every worker may
+import its own at the same time as the others."""
 TOO_FEW = f"fewer than {FEWEST_DUE} jobs that can be forked are due"
 
 
@@ -45,16 +45,22 @@ def why_execed(job: Job, recorded: str | None) -> str:
 def choose(job: Job, *, due: int, never_forks: str, has_forked: bool = False) -> StartChoice:
     """How the worker of ``job`` is started.
 
-    :param due: how many jobs that :func:`is_forkable` could be launched now if there were room, with this one.
+    :param due: how many jobs that :func:`is_forkable` could be launched now if there were room,
+        with this one.
     :param never_forks: :attr:`.Executor.never_forks`.
-    :param has_forked: whether the executor has taken a job to fork, so that it has a template process.
+    :param has_forked: whether the executor has taken a job to fork, so that it has a template
+        process.
     """
     if why := why_never_forked(job, never_forks):
         return StartChoice(is_forked=False, why=why)
     if job.resources.start == "fork":
         return StartChoice(is_forked=True, why='resources.start = "fork"')
     if due >= FEWEST_DUE:
-        return StartChoice(is_forked=True, why=f"{FEWEST_DUE} or more jobs that can be forked are due")
+        return StartChoice(
+            is_forked=True, why=f"{FEWEST_DUE} or more jobs that can be forked are due"
+        )
     if has_forked:
-        return StartChoice(is_forked=True, why="there is a template process, of jobs launched before")
+        return StartChoice(
+            is_forked=True, why="there is a template process, of jobs launched before"
+        )
     return StartChoice(is_forked=False, why=TOO_FEW)

@@ -1,4 +1,5 @@
-"""Handles the signals that ask for a stop: Ctrl-C (SIGINT), SIGTERM, and SIGHUP of a terminal that closes.
+"""Handles the signals that ask for a stop: Ctrl-C (SIGINT), SIGTERM, and SIGHUP of a terminal that
+closes.
 
 SIGUSR1, which asks for checkpoints, is handled beside them.
 """
@@ -19,14 +20,15 @@ from orchestrator.core.process_setup import CHECKPOINT_SIGNAL, STOP_SIGNALS
 class StopRequests:
     """Counts signals that request a stop, and delivers them to a supervisor once there is one.
 
-    During start-up the first signal takes effect at the next :meth:`check`, where nothing is half done; the second
-    one at once. Without a text form of its own: Python's ``signal`` makes that of a handler that is replaced, and it
-    would have every job in it.
+    During start-up the first signal takes effect at the next :meth:`check`, where nothing is half
+    done; the second one at once. Without a text form of its own: Python's ``signal`` makes that of
+    a handler that is replaced, and it would have every job in it.
     """
 
     count: int = 0
     is_asked: Callable[[], bool] = lambda: False
-    """Whether another process requests a stop; asked while no supervisor runs that would take the request."""
+    """Whether another process requests a stop; asked while no supervisor runs that would take the
+    request."""
     stop_at: float | None = None
     """When a stop counts as requested without a signal, in seconds since the epoch; None: never."""
     request_checkpoints: Callable[[], object] = lambda: None
@@ -80,15 +82,25 @@ class StopRequests:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Handle the signals within the block. Does nothing outside of the main thread, where Python forbids it."""
+        """Handle the signals within the block. Does nothing outside of the main thread, where
+        Python forbids it.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         # An ignored signal stays ignored (nohup); None is a handler that Python cannot restore.
-        handled = [number for number in STOP_SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+        handled = [
+            number
+            for number in STOP_SIGNALS
+            if signal.getsignal(number) not in (signal.SIG_IGN, None)
+        ]
         before = {number: signal.signal(number, self.handle_signal) for number in handled}
-        if signal.getsignal(CHECKPOINT_SIGNAL) is signal.SIG_DFL:  # a handler of whoever calls this stays
-            before[CHECKPOINT_SIGNAL] = signal.signal(CHECKPOINT_SIGNAL, lambda *_: self.request_checkpoints())
+        if (
+            signal.getsignal(CHECKPOINT_SIGNAL) is signal.SIG_DFL
+        ):  # a handler of whoever calls this stays
+            before[CHECKPOINT_SIGNAL] = signal.signal(
+                CHECKPOINT_SIGNAL, lambda *_: self.request_checkpoints()
+            )
         mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, before.keys() & {CHECKPOINT_SIGNAL})
         try:
             yield

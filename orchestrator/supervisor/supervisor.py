@@ -1,7 +1,8 @@
 """The supervisor: one process, one thread, and one loop that reaps, records, decides and launches.
 
-Decisions are made in :mod:`~orchestrator.supervisor.retry_policy` and :mod:`~orchestrator.supervisor.job_queue`, moves
-between states in :mod:`~orchestrator.supervisor.job_table`; the parts return values, and only the loop acts on them.
+Decisions are made in :mod:`~orchestrator.supervisor.retry_policy` and
+:mod:`~orchestrator.supervisor.job_queue`, moves between states in
+:mod:`~orchestrator.supervisor.job_table`; the parts return values, and only the loop acts on them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from orchestrator.core.errors import ClusterLostError, DiskFullError, Supervisor
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import TERMINAL, AttemptOutcome, Cause, Job, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.executors.base import CpuMoves, Event, Executor, Exited, Placed, Progressed, Sampled
+from orchestrator.executors.base import (
+    CpuMoves,
+    Event,
+    Executor,
+    Exited,
+    Placed,
+    Progressed,
+    Sampled,
+)
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine.slots import Slots
 from orchestrator.machine.topology import available_memory_mib
@@ -44,7 +53,9 @@ VIEWED = 100
 
 @dataclass(slots=True, kw_only=True)
 class Supervisor:
-    """Brings every job to a terminal state, or stops on request and leaves the experiment resumable."""
+    """Brings every job to a terminal state, or stops on request and leaves the experiment
+    resumable.
+    """
 
     paths: RunPaths
     rows: Sequence[JobRow]
@@ -54,31 +65,37 @@ class Supervisor:
     slots: Slots
     reporter: Reporter
     staged_robots: Mapping[str, Path] = field(default_factory=dict)
-    """Folder with the robot as it was examined in this session, by ``job_id``; a copy in a job directory that was
-    altered is replaced by it."""
+    """Folder with the robot as it was examined in this session, by ``job_id``; a copy in a job
+    directory that was altered is replaced by it."""
     policies: PolicySource = field(default_factory=NoPolicies)
     grace_s: float = 30.0
     """Time that all workers together have to exit when they are asked to."""
     until: float | None = None
     """When all of them have to have ended, in seconds since the epoch; None: no such time."""
     exit_record_expected: bool = True
-    """Whether a worker that succeeds writes ``exit.json``; False for other programs in its place."""
+    """Whether a worker that succeeds writes ``exit.json``; False for other programs in its
+    place."""
     holder: str = ""
-    """Names this supervisor in requests to stop; see :attr:`~orchestrator.experiment.run_directory.LockHolder.key`."""
+    """Names this supervisor in requests to stop; see
+    :attr:`~orchestrator.experiment.run_directory.LockHolder.key`."""
     cpu_moves: CpuMoves | None = None
     """Moves attempts whose CPUs others have come to use; None: they stay where they are."""
     is_awaiting_jobs: Callable[[], bool] = lambda: False
-    """Whether another process, such as that of a search, may still add jobs; asked when none is left."""
+    """Whether another process, such as that of a search, may still add jobs; asked when none is
+    left."""
     look_after_others: Callable[[], None] = lambda: None
-    """Starts the processes beside this one, such as that of a search, and starts them again; called on every turn until
-    a stop is requested."""
+    """Starts the processes beside this one, such as that of a search, and starts them again; called
+    on every turn until a stop is requested."""
     now: Callable[[], float] = time.monotonic
     available_memory_mib: Callable[[], int] = available_memory_mib
 
     _active: ActiveAttempts = field(default_factory=ActiveAttempts, init=False)
     _unhandled: deque[Event] = field(default_factory=deque, init=False)
-    """Events that remain if handling one raises: the supervisor would wait for ever for an exit that is lost."""
-    _ended: deque[tuple[ActiveAttempt, State]] = field(default_factory=lambda: deque(maxlen=VIEWED), init=False)
+    """Events that remain if handling one raises: the supervisor would wait for ever for an exit
+    that is lost."""
+    _ended: deque[tuple[ActiveAttempt, State]] = field(
+        default_factory=lambda: deque(maxlen=VIEWED), init=False
+    )
     _ended_work: EndedWork = field(default_factory=EndedWork, init=False)
     _started: float = field(default=0.0, init=False)
     _waits_for_node: bool = field(default=False, init=False)
@@ -92,7 +109,9 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         self.reporter = DetachableReporter(self.reporter)
-        self._recorder = Recorder(paths=self.paths, ledger=self.ledger, reporter=self.reporter, holder=self.holder)
+        self._recorder = Recorder(
+            paths=self.paths, ledger=self.ledger, reporter=self.reporter, holder=self.holder
+        )
         self._jobs = JobTable(recorder=self._recorder, now=self.now, policies=self.policies)
         self._termination = Termination(
             active=self._active,
@@ -118,16 +137,24 @@ class Supervisor:
         if self.cpu_moves is not None:
             self._mover = CpuMover(moves=self.cpu_moves, active=self._active, now=self.now)
         self._launcher = Launcher(
-            jobs=self._jobs, active=self._active, executor=self.executor, slots=self.slots, robots=robots, now=self.now
+            jobs=self._jobs,
+            active=self._active,
+            executor=self.executor,
+            slots=self.slots,
+            robots=robots,
+            now=self.now,
         )
 
     def run(self) -> dict[str, State]:
-        """Supervise until no work is left. Returns each job's state; PENDING jobs wait for the next supervisor.
+        """Supervise until no work is left. Returns each job's state; PENDING jobs wait for the next
+        supervisor.
 
         However it ends, no worker is left, and the ledger holds what the next supervisor needs.
 
-        :raises DiskFullError: when the run directory's disk is full; everything has stopped, resumable.
-        :raises SupervisorError: after any other error that is not of one job; everything has stopped, resumable.
+        :raises DiskFullError: when the run directory's disk is full; everything has stopped,
+            resumable.
+        :raises SupervisorError: after any other error that is not of one job; everything has
+            stopped, resumable.
         """
         self._started = self.now()
         try:
@@ -155,7 +182,8 @@ class Supervisor:
         if not self.is_stopping:
             self.look_after_others()
         self._unhandled.extend(self.executor.poll(self._poll_timeout_s()))
-        self._requests.handle()  # before exits are judged: an exit that a stop has caused is no failure
+        # before exits are judged: an exit that a stop has caused is no failure
+        self._requests.handle()
         while self._unhandled:
             self._handle(self._unhandled[0])
             self._unhandled.popleft()
@@ -168,16 +196,22 @@ class Supervisor:
         self.reporter.tick(self._view)
 
     def request_stop(self, reason: str) -> None:
-        """Safe in a signal handler. The first call lets workers save a checkpoint and exit, the second kills them."""
+        """Safe in a signal handler. The first call lets workers save a checkpoint and exit, the
+        second kills them.
+        """
         self._termination.request_stop(reason)
 
     def request_checkpoints(self) -> None:
-        """Safe in a signal handler. Every running worker writes a checkpoint at the end of its iteration."""
+        """Safe in a signal handler. Every running worker writes a checkpoint at the end of its
+        iteration.
+        """
         self._termination.request_checkpoints()
 
     @property
     def pictures(self) -> tuple[list[str], list[str]]:
-        """Ids of jobs with a video, and of those without a preview; also of jobs that were added while it ran."""
+        """Ids of jobs with a video, and of those without a preview; also of jobs that were added
+        while it ran.
+        """
         return self._jobs.pictures
 
     @property
@@ -205,7 +239,9 @@ class Supervisor:
         return bool(self._jobs.queue or self.policies.is_busy) and not self._termination.stage
 
     def _is_work_left(self) -> bool:
-        awaits_jobs = not self.is_stopping and self.is_awaiting_jobs()  # before requests, which may have its last jobs
+        awaits_jobs = (
+            not self.is_stopping and self.is_awaiting_jobs()
+        )  # before requests, which may have its last jobs
         if self._active or self._may_launch:
             return True
         # A retry that came at the last moment, or jobs that were added until now.
@@ -217,7 +253,9 @@ class Supervisor:
             return IDLE_S
         if (due := self._jobs.queue.next_due) is not None:
             return min(IDLE_S, max(0.0, due - self.now()))
-        awaits_other = self.slots.grows or self._launcher.disk.awaited or self._launcher.awaits_template
+        awaits_other = (
+            self.slots.grows or self._launcher.disk.awaited or self._launcher.awaits_template
+        )
         return IDLE_S if self._active or awaits_other else 0.0
 
     # -- events of the executor
@@ -234,7 +272,9 @@ class Supervisor:
             text = f"the supervisor could not handle an event of it ({error!r}); {self._recorder.log_error(error)}"
             outcome = AttemptOutcome(cause=Cause.ERROR, message=text)
             if self._active.get(event.handle) is None:
-                self.reporter.event("warning", f"{attempt.job.job_id}: {text}", job_id=attempt.job.job_id)
+                self.reporter.event(
+                    "warning", f"{attempt.job.job_id}: {text}", job_id=attempt.job.job_id
+                )
             elif isinstance(event, Exited):
                 self._end(attempt, outcome, event.returncode)
             else:
@@ -261,7 +301,9 @@ class Supervisor:
         self._active.placed(attempt, event, self.now())
         state = self._jobs.states[attempt.job.job_id]
         assert isinstance(state, Running)
-        placed = replace(state.attempt, node=event.node, cpus=event.cpus, gpus=event.gpus, started_at=time.time())
+        placed = replace(
+            state.attempt, node=event.node, cpus=event.cpus, gpus=event.gpus, started_at=time.time()
+        )
         self.ledger.place_attempt(replace(placed, pid=event.pid, pid_start=event.pid_start))
         events.report_launch(self.reporter, attempt, event.pid)
 
@@ -311,14 +353,18 @@ class Supervisor:
         if outcome.cause in (None, Cause.RUNG):
             resumed_from = 0 if record is None else record.resumed_from or 0
             steps = max(0, job.spec.attempt_end - resumed_from)
-            self._ended_work = self._ended_work.with_attempt(env_steps=steps, begun=attempt.started, ended=now)
+            self._ended_work = self._ended_work.with_attempt(
+                env_steps=steps, begun=attempt.started, ended=now
+            )
         if isinstance(state, Succeeded):
             job_directory.remove_replay_buffers(self.paths.job(job.job_id), job.spec)
         if state.name in TERMINAL:
             self._ended.append((attempt, state))
         events.report_end(self.reporter, attempt, outcome, state, record, now)
         if outcome.cause is Cause.DISK_FULL:
-            self._termination.stop_for_full_disk(DiskFullError(f"{self.paths.root}: no space left on the disk"))
+            self._termination.stop_for_full_disk(
+                DiskFullError(f"{self.paths.root}: no space left on the disk")
+            )
 
     # -- launch
 
@@ -326,7 +372,9 @@ class Supervisor:
         """Launch the waiting jobs that there is room for, in the queue's order."""
         if len(self._active) >= self.slots.lanes:
             return
-        available_memory_mib = functools.cache(self.available_memory_mib)  # measured once a turn, if at all
+        available_memory_mib = functools.cache(
+            self.available_memory_mib
+        )  # measured once a turn, if at all
         offers = self._jobs.queue.offers(self.now(), at_most=self.slots.lanes)
         for job_id in offers:
             job, queue_s = self._jobs.job(job_id), self.now() - self._jobs.queue.since(job_id)
@@ -336,7 +384,9 @@ class Supervisor:
                         self._recorder.log_error(error)
                     self._started_attempt(attempt, queue_s)
                     self._end(attempt, outcome)
-                    if self._termination.failure is not None:  # the disk is full: the rest waits for the next run
+                    if (
+                        self._termination.failure is not None
+                    ):  # the disk is full: the rest waits for the next run
                         return
                 case Launched(attempt=attempt):
                     self._started_attempt(attempt, queue_s)
@@ -352,7 +402,9 @@ class Supervisor:
                     self._jobs.fail(job.job_id, Cause.LAUNCH, reason)
 
     def _started_attempt(self, attempt: ActiveAttempt, queue_s: float) -> None:
-        self._active.add(attempt)  # before the ledger, which may find the disk full: whatever runs must be ended
+        self._active.add(
+            attempt
+        )  # before the ledger, which may find the disk full: whatever runs must be ended
         self._waits_for_node = False
         row = attempt.launched_now()
         self._jobs.launched(row)
@@ -378,28 +430,37 @@ class Supervisor:
             self._note_competitors(attempt, names)
         for move in self._mover.tick():
             handle = move.attempt.handle
-            self.ledger.move_attempt(handle.job_id, handle.number, move.before.cpus, move.after.cpus, at=time.time())
+            self.ledger.move_attempt(
+                handle.job_id, handle.number, move.before.cpus, move.after.cpus, at=time.time()
+            )
             events.report_move(self.reporter, move)
 
     # -- the end
 
     def _finish(self) -> None:
-        """Record the end. While another process has the ledger locked, wait, until `until` or a further stop."""
+        """Record the end. While another process has the ledger locked, wait, until `until` or a
+        further stop.
+        """
         if not self._termination.stage:
             self._jobs.report_held()
         stops: int | None = None
-        while not (self._requests.act_on_taken() and self._recorder.end_turn(self.now(), final=True)):
+        while not (
+            self._requests.act_on_taken() and self._recorder.end_turn(self.now(), final=True)
+        ):
             if stops is None:
                 stops = self._termination.stops_requested
                 text = "all jobs have ended; waiting for the ledger to record that. Press Ctrl-C to end without"
                 self.reporter.event("waiting", text)
             if self._termination.stops_requested > stops or time.time() >= (self.until or math.inf):
                 text = "still locked by another process, so the end of some jobs is not recorded. Run the same command"
-                raise SupervisorError(f"{self.paths.ledger}: {text} again: it settles them, and loses no training")
+                raise SupervisorError(
+                    f"{self.paths.ledger}: {text} again: it settles them, and loses no training"
+                )
             time.sleep(IDLE_S)
 
     def _drain(self) -> None:
-        """End all workers without the rest of the loop, which has failed, and record what can be recorded.
+        """End all workers without the rest of the loop, which has failed, and record what can be
+        recorded.
 
         The next start settles the rest.
         """
@@ -411,7 +472,11 @@ class Supervisor:
                 self._termination.enforce_limits()
                 self._unhandled.extend(self.executor.poll(IDLE_S))
             except Exception as error:  # closing the executor kills what is left
-                if isinstance(error, ClusterLostError) or self._termination.stage > 1 or time.monotonic() > give_up_at:
+                if (
+                    isinstance(error, ClusterLostError)
+                    or self._termination.stage > 1
+                    or time.monotonic() > give_up_at
+                ):
                     break
                 time.sleep(IDLE_S)
         with contextlib.suppress(Exception):

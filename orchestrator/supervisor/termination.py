@@ -1,9 +1,10 @@
-"""Ends attempts before their training is done: all of them on a stop, one when it is cancelled, paused or exceeds a
-limit.
+"""Ends attempts before their training is done: all of them on a stop, one when it is cancelled,
+paused or exceeds a limit.
 
-An attempt may save a checkpoint and exit until a deadline; then it is killed. A stop is requested by signals, by the
-`stop` command, by a full disk, or by the time that `--until` gives; every message about stops is written here. So is
-the request that all attempts save a checkpoint and go on.
+An attempt may save a checkpoint and exit until a deadline; then it is killed. A stop is requested
+by signals, by the `stop` command, by a full disk, or by the time that `--until` gives; every
+message about stops is written here. So is the request that all attempts save a checkpoint and go
+on.
 """
 
 from __future__ import annotations
@@ -47,12 +48,16 @@ class Termination:
     """Names of jobs whose iterations were reported to take longer than the grace time."""
 
     def request_stop(self, reason: str) -> None:
-        """Request a stop of the whole experiment. Safe in a signal handler; :meth:`apply_stops` acts on it."""
+        """Request a stop of the whole experiment. Safe in a signal handler; :meth:`apply_stops`
+        acts on it.
+        """
         self.stops_requested += 1
         self._reason = reason
 
     def request_checkpoints(self) -> None:
-        """Request a checkpoint of every attempt. Safe in a signal handler; :meth:`apply_checkpoints` acts on it."""
+        """Request a checkpoint of every attempt. Safe in a signal handler;
+        :meth:`apply_checkpoints` acts on it.
+        """
         self._checkpoint_requested = True
 
     def apply_checkpoints(self) -> None:
@@ -64,7 +69,8 @@ class Termination:
         for attempt in asked:
             self.executor.checkpoint(attempt.handle)
         text = (
-            f"{count(len(asked), 'job saves', 'jobs save')} a checkpoint at the end of the present iteration (SIGUSR1)"
+            f"{count(len(asked), 'job saves', 'jobs save')} a checkpoint at "
+            "the end of the present iteration (SIGUSR1)"
         )
         text = text if asked else "no job runs that could save a checkpoint (SIGUSR1)"
         self.reporter.event("checkpoint", text, running=len(asked))
@@ -75,9 +81,15 @@ class Termination:
 
     def stop_for_error(self, error: Exception, where: str) -> None:
         """:param where: a clause that says where its traceback is."""
-        what = str(error) if isinstance(error, OrchestratorError) else f"unexpected error of the supervisor ({error!r})"
+        what = (
+            str(error)
+            if isinstance(error, OrchestratorError)
+            else f"unexpected error of the supervisor ({error!r})"
+        )
         advice = "every job was stopped in good order. Run the same command again to resume"
-        self._stop_for(SupervisorError(f"{what}; {where}; {advice}"), "the supervisor cannot continue")
+        self._stop_for(
+            SupervisorError(f"{what}; {where}; {advice}"), "the supervisor cannot continue"
+        )
 
     def _stop_for(self, failure: OrchestratorError, reason: str) -> None:
         if self.failure is None:
@@ -87,9 +99,16 @@ class Termination:
 
     def apply_stops(self) -> None:
         """The first stop lets workers save a checkpoint and exit, the second one kills them."""
-        if self.until is not None and not self.stops_requested and time.time() >= self.until - self.grace_s:
+        if (
+            self.until is not None
+            and not self.stops_requested
+            and time.time() >= self.until - self.grace_s
+        ):
             reason = f"--until {time.strftime('%H:%M:%S', time.localtime(self.until))}"
-            self.stops_requested, self._reason = 1, reason  # also if a signal arrives at this moment
+            self.stops_requested, self._reason = (
+                1,
+                reason,
+            )  # also if a signal arrives at this moment
         if self.stops_requested <= self.stage or self.stage == 2:
             return
         self.stage = min(self.stops_requested, 2)
@@ -101,7 +120,9 @@ class Termination:
         self.reporter.event("stopping", message, running=len(self.active))
         deadline = self.now() + grace_s
         for attempt in self.active:
-            self._ask_to_end(attempt, AttemptOutcome(cause=Cause.INTERRUPTED, message=self._reason), deadline)
+            self._ask_to_end(
+                attempt, AttemptOutcome(cause=Cause.INTERRUPTED, message=self._reason), deadline
+            )
 
     def cancel(self, attempt: ActiveAttempt) -> None:
         """End ``attempt``; its job will not be resumed."""
@@ -119,7 +140,11 @@ class Termination:
 
     def check_iteration(self, attempt: ActiveAttempt, progress: Progress) -> None:
         """Warn, once for each name of a job, when an iteration takes longer than the grace time."""
-        if attempt.iteration_since is None or attempt.progress is None or attempt.job.spec.name in self._slow:
+        if (
+            attempt.iteration_since is None
+            or attempt.progress is None
+            or attempt.job.spec.name in self._slow
+        ):
             return
         iterations = max(1, progress.iteration - attempt.progress.iteration)
         iteration_s = (self.now() - attempt.iteration_since) / iterations
@@ -130,7 +155,9 @@ class Termination:
                 f" ({self.grace_s:g} s), so a stop would kill it and lose that iteration. A larger --grace, or"
                 " iterations of fewer steps, avoid this"
             )
-            self.reporter.event("warning", text, job_id=attempt.job.job_id, iteration_s=round(iteration_s, 3))
+            self.reporter.event(
+                "warning", text, job_id=attempt.job.job_id, iteration_s=round(iteration_s, 3)
+            )
 
     def enforce_limits(self) -> None:
         """Check the attempts that are due against their limits and deadlines."""
@@ -138,12 +165,17 @@ class Termination:
         for attempt in self.active.due(now):
             if attempt.kill_at is None:
                 if exceeded := retry_policy.exceeded_limit(attempt.usage, now):
-                    # An attempt that is only late may checkpoint; one that is hung or too large is killed at once.
+                    # An attempt that is only late may checkpoint; one that is hung or too large is
+                    # killed at once.
                     grace_s = self.grace_s if exceeded.cause is Cause.TIMEOUT else 0.0
                     self._ask_to_end(attempt, exceeded, now + grace_s)
             elif now >= attempt.kill_at:
                 self.executor.cancel(attempt.handle, kill=True)
-            next_check = retry_policy.next_limit_at(attempt.usage) if attempt.kill_at is None else attempt.kill_at
+            next_check = (
+                retry_policy.next_limit_at(attempt.usage)
+                if attempt.kill_at is None
+                else attempt.kill_at
+            )
             self.active.check_at(attempt, max(next_check, now + IDLE_S))
 
     def _ask_to_end(self, attempt: ActiveAttempt, reason: AttemptOutcome, deadline: float) -> None:

@@ -1,4 +1,6 @@
-"""What ``check --advise`` shows of a robot: changes by speed-up and deviation, and lines for the job file."""
+"""What ``check --advise`` shows of a robot: changes by speed-up and deviation, and lines for the
+job file.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from orchestrator.authoring.job_file_text import comment, toml
-from orchestrator.core.physics_advice import ContactPair, MedianEstimate, PhysicsAdvice, PhysicsChange
+from orchestrator.core.physics_advice import (
+    ContactPair,
+    MedianEstimate,
+    PhysicsAdvice,
+    PhysicsChange,
+)
 from orchestrator.core.text import count, number
 from orchestrator.experiment.robot_check import RobotCheck
 from orchestrator.terminal import output
@@ -37,11 +44,17 @@ def _show(row: RobotCheck, advice: PhysicsAdvice) -> None:
 
 def _columns() -> list[Column[PhysicsChange]]:
     return [
-        Column("change", lambda change: change.name, style=lambda change: "green" if change.is_no_worse else ""),
+        Column(
+            "change",
+            lambda change: change.name,
+            style=lambda change: "green" if change.is_no_worse else "",
+        ),
         number_column("speed-up", lambda change: _shown(change.speedup, ".2f")),
         number_column("deviation %", lambda change: _shown(change.deviation, ".2g", 100)),
         number_column("× original's", lambda change: _shown(change.relative, ".2f")),
-        Column("remark", lambda change: change.problem or change.remark or NONE, rank=1, is_folded=True),
+        Column(
+            "remark", lambda change: change.problem or change.remark or NONE, rank=1, is_folded=True
+        ),
     ]
 
 
@@ -68,7 +81,9 @@ def _introduction(row: RobotCheck, advice: PhysicsAdvice) -> Iterator[str]:
 def _below(advice: PhysicsAdvice, faster: Sequence[PhysicsChange]) -> Iterator[str]:
     if not faster:
         yield "No change is faster."
-    measured = [change for change in advice.changes if change.speedup is not None and change not in faster]
+    measured = [
+        change for change in advice.changes if change.speedup is not None and change not in faster
+    ]
     if measured:
         yield f"\nNot faster: {', '.join(f'{change.name} {_median(change)}' for change in measured)}."
     for change in advice.changes:
@@ -101,7 +116,9 @@ def _contacts(pair: ContactPair) -> str:
 def job_file_lines(change: PhysicsChange) -> list[str]:
     """A comment, and lines of TOML for a table of ``[[jobs]]`` or for ``[defaults]``."""
     remark = f" ({change.remark})" if change.remark else ""
-    figures = f"speed-up {_shown(change.speedup, '.2f')}, deviation × {_shown(change.relative, '.2f')}"
+    figures = (
+        f"speed-up {_shown(change.speedup, '.2f')}, deviation × {_shown(change.relative, '.2f')}"
+    )
     return [
         comment(f"{change.name}{remark}: {figures}"),
         *(f"model.{toml(key)} = {toml(value)}" for key, value in change.edits.items()),

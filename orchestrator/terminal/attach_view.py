@@ -17,7 +17,10 @@ def show(snapshots: Iterable[Snapshot], *, as_json: bool) -> Snapshot | None:
     """Show one reading after the other; returns the last."""
     notice = live_table.json_notice if as_json else background_output.line_notice
     last: Snapshot | None = None
-    with background_output.standard_output_in_background(notice), live_table.fitting(as_json=as_json) as reporter:
+    with (
+        background_output.standard_output_in_background(notice),
+        live_table.fitting(as_json=as_json) as reporter,
+    ):
         for snapshot in snapshots:
             if last is None:
                 reporter.event("attached", _summary(snapshot), run_dir=str(snapshot.paths.root))
@@ -36,11 +39,16 @@ def show_end(last: Snapshot | None, end: RunEnd, run_dir: str, *, as_json: bool)
     """Show how the run ended, as ``run`` does; an error is printed on standard error."""
     if as_json:
         text = end.message or f"{run_dir}: the run has ended"
-        print(live_table.json_line("ended", text, {"exit_code": end.exit_code, "run_dir": run_dir}), end="")
+        print(
+            live_table.json_line("ended", text, {"exit_code": end.exit_code, "run_dir": run_dir}),
+            end="",
+        )
     elif end.message:
         print(plain(f"error: {end.message}", keep="\n"), file=sys.stderr)
     elif last is not None:
-        is_left = last.standing == "underway" or any(row["state"] in ("PENDING", "RUNNING") for row in last.rows)
+        is_left = last.standing == "underway" or any(
+            row["state"] in ("PENDING", "RUNNING") for row in last.rows
+        )
         is_stopped = end.exit_code == 130 and is_left
         status_view.show_end(
             last.paths.root,
@@ -54,5 +62,9 @@ def show_end(last: Snapshot | None, end: RunEnd, run_dir: str, *, as_json: bool)
 
 def _summary(snapshot: Snapshot) -> str:
     jobs = screen.counted(screen.of_snapshot(snapshot).counts) or "examining the robots"
-    supervisor = "its supervisor has ended" if snapshot.holder is None else f"supervised by {snapshot.holder}"
+    supervisor = (
+        "its supervisor has ended"
+        if snapshot.holder is None
+        else f"supervised by {snapshot.holder}"
+    )
     return f"{snapshot.paths.root}: {jobs}; {supervisor}"

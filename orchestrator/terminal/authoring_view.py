@@ -1,4 +1,6 @@
-"""What ``init`` and ``import-zoo`` show: what was written, what was left out and why, and the next command."""
+"""What ``init`` and ``import-zoo`` show: what was written, what was left out and why, and the next
+command.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,13 @@ def robots(made: RobotJobFile, target: Path) -> str:
     ]
     if made.left_out:
         again = "call `init` with --force, which replaces the job file and your edits in it"
-        lines.append(f"To train one of these, repair it, and {again}; or add a [[jobs]] table for it.")
+        lines.append(
+            f"To train one of these, repair it, and {again}; or add a [[jobs]] table for it."
+        )
     if warned:
-        lines.append(f"{count(warned, 'robot has', 'robots have')} warnings, which `orchestrator check` shows.")
+        lines.append(
+            f"{count(warned, 'robot has', 'robots have')} warnings, which `orchestrator check` shows."
+        )
     lines.append(
         f"Training will take about {rough_duration(time.seconds)} on this machine when it is idle, "
         f"{count(time.at_once, 'robot')} at a time. This is an estimate from the measured speed of the physics."
@@ -47,7 +53,9 @@ def zoo(made: ZooJobFile, target: Path) -> str:
     ]
     if made.newer:
         jobs = count(made.newer, "job has", "jobs have")
-        lines.append(f"{jobs} version 5 of the environment in place of an earlier one, with small differences.")
+        lines.append(
+            f"{jobs} version 5 of the environment in place of an earlier one, with small differences."
+        )
     return "\n".join([*lines, *_next(target)])
 
 
@@ -55,7 +63,9 @@ def _left_out(heading: str, entries: Sequence[LeftOut], where: str) -> Iterator[
     """:param where: what names those that are not shown here."""
     if entries:
         yield f"{heading} ({len(entries):,}):"
-        yield from (f"    {plain(f'{entry.what}: {entry.reason}')}" for entry in entries[:MOST_SHOWN])
+        yield from (
+            f"    {plain(f'{entry.what}: {entry.reason}')}" for entry in entries[:MOST_SHOWN]
+        )
         if len(entries) > MOST_SHOWN:
             yield f"    and {len(entries) - MOST_SHOWN:,} more; {where}"
 

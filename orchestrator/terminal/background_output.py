@@ -1,6 +1,8 @@
-"""Text streams that never make their writer wait: a thread of their own passes the text on to whoever reads it.
+"""Text streams that never make their writer wait: a thread of their own passes the text on to
+whoever reads it.
 
-A terminal that is not read (Ctrl-S, a connection that hangs) or a full pipe would otherwise stop the supervisor.
+A terminal that is not read (Ctrl-S, a connection that hangs) or a full pipe would otherwise stop
+the supervisor.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ class BackgroundWriter(io.BufferedIOBase):
         self._is_gone = descriptor is None
         """Whether nobody will ever read again."""
         if descriptor is not None:
-            threading.Thread(target=self._pass_on, args=[descriptor], name="output", daemon=True).start()
+            threading.Thread(
+                target=self._pass_on, args=[descriptor], name="output", daemon=True
+            ).start()
 
     def writable(self) -> bool:
         return True
@@ -87,7 +91,9 @@ class BackgroundWriter(io.BufferedIOBase):
         return len(text)
 
     def end(self) -> None:
-        """Return when everything is written, or after :data:`PATIENCE_S` in which nothing was read."""
+        """Return when everything is written, or after :data:`PATIENCE_S` in which nothing was
+        read.
+        """
         with self._changed:
             written = -1
             while not (self.is_read or self._is_gone) and written < self._written_bytes:
@@ -133,10 +139,11 @@ class BackgroundWriter(io.BufferedIOBase):
 
 @contextlib.contextmanager
 def in_background(file: TextIO | None, notice: Notice = line_notice) -> Iterator[TextIO]:
-    """A stream to the same reader as ``file``, for the block; its writes never wait, and never fail.
+    """A stream to the same reader as ``file``, for the block; its writes never wait, and never
+    fail.
 
-    A ``file`` that is no file of the operating system, such as a notebook's, is used as it is. One that is missing or
-    closed stands for a reader that is gone.
+    A ``file`` that is no file of the operating system, such as a notebook's, is used as it is. One
+    that is missing or closed stands for a reader that is gone.
     """
     if file is None or getattr(file, "closed", False):
         yield _stream(BackgroundWriter(None, notice), "utf-8")
@@ -165,7 +172,9 @@ def standard_output_in_background(notice: Notice = line_notice) -> Iterator[None
 
 
 def print_last(message: str) -> None:
-    """Print on standard error what a command says last: it ends also where nobody reads, or at a further Ctrl-C."""
+    """Print on standard error what a command says last: it ends also where nobody reads, or at a
+    further Ctrl-C.
+    """
     with contextlib.suppress(KeyboardInterrupt), in_background(sys.stderr) as err:
         print(plain(message, keep="\n"), file=err)
 
@@ -178,7 +187,9 @@ def is_read(stream: IO[str]) -> bool:
 
 def _stream(writer: BackgroundWriter, encoding: str, errors: str | None = None) -> TextIO:
     errors = errors if errors not in (None, "strict") else "replace"
-    return io.TextIOWrapper(writer, encoding=encoding, errors=errors, newline="\n", write_through=True)
+    return io.TextIOWrapper(
+        writer, encoding=encoding, errors=errors, newline="\n", write_through=True
+    )
 
 
 def _descriptor(file: TextIO) -> int | None:

@@ -1,4 +1,6 @@
-"""What ``bench`` shows when it ends: one line per way of starting processes and number of processes."""
+"""What ``bench`` shows when it ends: one line per way of starting processes and number of
+processes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class _Line(NamedTuple):
     estimates: Mapping[str, Any]
 
     def median(self, name: str, form: str, *, bounded: bool = False) -> str:
-        """The median of an estimate; with ``bounded`` marked as an upper bound where processes were cut off."""
+        """The median of an estimate; with ``bounded`` marked as an upper bound where processes were
+        cut off.
+        """
         estimate = self.estimates[name]
         if estimate is None or estimate["median"] is None:
             return NONE
@@ -39,7 +43,9 @@ BASELINE_COLUMNS: Sequence[Column[_Line]] = (
     Column("baseline", lambda line: line.way),
     number_column("processes", lambda line: line.number),
     *THROUGHPUT,
-    number_column("efficiency", lambda line: line.median("efficiency_absolute", ".2f", bounded=True)),
+    number_column(
+        "efficiency", lambda line: line.median("efficiency_absolute", ".2f", bounded=True)
+    ),
 )
 RANK_COLUMNS: Sequence[Column[_Line]] = (
     Column("way", lambda line: line.way),
@@ -71,6 +77,8 @@ def show_ranks(facts: Mapping[str, Any], run_dir: Path) -> None:
     """
     lines = [] if facts["one"] is None else [_Line("one rank", "1", facts["one"])]
     lines += [
-        _Line(way, number, estimates) for way, numbers in facts["ways"].items() for number, estimates in numbers.items()
+        _Line(way, number, estimates)
+        for way, numbers in facts["ways"].items()
+        for number, estimates in numbers.items()
     ]
     show_table(RANK_COLUMNS, lines, below=[*facts["sentences"], PAGE.format(run_dir)])

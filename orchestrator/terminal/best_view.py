@@ -32,7 +32,10 @@ def _title(ranking: Ranking, total: str) -> str:
     if len(ranking.objectives) == 1:
         best = f"the best {len(ranking.shown):,} by {ranking.objectives[0]}"
         return f"{shown}; {best} ({WAYS[ranking.directions[0]]} first)"
-    wanted = [f"{WAYS[way]} {name}" for name, way in zip(ranking.objectives, ranking.directions, strict=True)]
+    wanted = [
+        f"{WAYS[way]} {name}"
+        for name, way in zip(ranking.objectives, ranking.directions, strict=True)
+    ]
     return f"{shown}; {len(ranking.shown):,} of the Pareto front of {' and '.join(wanted)}"
 
 
@@ -43,11 +46,18 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
     for index, name in enumerate(ranking.objectives):
         columns.append(number_column(name, lambda trial, index=index: _value(trial.values, index)))  # type: ignore[misc]
         if any(ranking.again(trial) is not None for trial in ranking.shown):
-            again = number_column(f"{name} again", lambda trial, index=index: _value(ranking.again(trial), index))  # type: ignore[misc]
+            again = number_column(
+                f"{name} again",
+                lambda trial, index=index: _value(ranking.again(trial), index),  # type: ignore[misc]
+            )
             columns.append(again)
     columns.append(number_column("env_steps", lambda trial: f"{trial.env_steps:,}", rank=3))
     if any(trial.parent is not None for trial in ranking.shown):
-        columns.append(number_column("parent", lambda trial: NONE if trial.parent is None else str(trial.parent), 4))
+        columns.append(
+            number_column(
+                "parent", lambda trial: NONE if trial.parent is None else str(trial.parent), 4
+            )
+        )
     if any(trial.point for trial in ranking.shown):
         columns.append(Column("point", lambda trial: _point(trial.point), rank=1, is_folded=True))
     columns.append(Column("jobs", lambda trial: ", ".join(trial.jobs), rank=2, is_folded=True))
@@ -59,4 +69,6 @@ def _value(values: Any, index: int) -> str:
 
 
 def _point(point: Any) -> str:
-    return ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in point.items())
+    return ", ".join(
+        f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in point.items()
+    )

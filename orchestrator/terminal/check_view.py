@@ -12,14 +12,21 @@ from orchestrator.experiment.robot_check import CheckVerdict, RobotCheck
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
 
-STYLE: Mapping[CheckVerdict, str] = {"ok": "green", "warning": "yellow", "error": "bold red", "fragment": "dim"}
+STYLE: Mapping[CheckVerdict, str] = {
+    "ok": "green",
+    "warning": "yellow",
+    "error": "bold red",
+    "fragment": "dim",
+}
 HASH_SHOWN = 12
 
 
 def show(rows: Sequence[RobotCheck]) -> None:
     counts = Counter(row.verdict for row in rows)
     parts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLE if counts[verdict])
-    show_table(_columns(rows), rows, below=[*_messages(rows), Text(f"\n{len(rows)} examined: {parts}")])
+    show_table(
+        _columns(rows), rows, below=[*_messages(rows), Text(f"\n{len(rows)} examined: {parts}")]
+    )
 
 
 def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
@@ -27,10 +34,15 @@ def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
         return number_column(title, lambda row: number(row.figures.get(name), form), rank)
 
     def length(name: str) -> Column[RobotCheck]:
-        return number_column(name, lambda row: str(len(row.figures[name])) if name in row.figures else NONE, rank=7)
+        return number_column(
+            name, lambda row: str(len(row.figures[name])) if name in row.figures else NONE, rank=7
+        )
 
     def actuators(row: RobotCheck) -> str:
-        return ", ".join(f"{count} {kind}" for kind, count in row.figures.get("actuators", {}).items()) or NONE
+        return (
+            ", ".join(f"{count} {kind}" for kind, count in row.figures.get("actuators", {}).items())
+            or NONE
+        )
 
     def memory_mib(row: RobotCheck) -> float | None:
         return row.figures["model_mib"] + row.figures["data_mib"] if row.figures else None
@@ -55,7 +67,11 @@ def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
     ]
     if any(row.job for row in rows):
         columns.insert(1, Column("job", lambda row: row.job or NONE))
-    return [column for column in columns if not column.rank or any(column.text(row) != NONE for row in rows)]
+    return [
+        column
+        for column in columns
+        if not column.rank or any(column.text(row) != NONE for row in rows)
+    ]
 
 
 def _messages(rows: Sequence[RobotCheck]) -> Iterator[Text]:

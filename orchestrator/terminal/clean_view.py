@@ -13,11 +13,18 @@ from orchestrator.terminal.tables import Column, number_column
 
 def show(cleaned: Cleaned) -> None:
     kinds = [row for row in facts(cleaned)["kinds"] if row["count"]]
-    items, size = count(len(cleaned.leftovers), "item"), bytes_text(sum(row["bytes"] for row in kinds))
+    items, size = (
+        count(len(cleaned.leftovers), "item"),
+        bytes_text(sum(row["bytes"] for row in kinds)),
+    )
     if not kinds:
         print(f"{cleaned.run_dir}: there is nothing to remove")
         return
-    what = f"removed {items}, {size}" if cleaned.is_removed else f"would remove {items}, {size}; nothing was removed"
+    what = (
+        f"removed {items}, {size}"
+        if cleaned.is_removed
+        else f"would remove {items}, {size}; nothing was removed"
+    )
     if cleaned.problems:
         what = f"removed {len(cleaned.leftovers) - len(cleaned.problems):,} of {items}"
     columns: Sequence[Column[Any]] = [
@@ -30,11 +37,16 @@ def show(cleaned: Cleaned) -> None:
 
 def facts(cleaned: Cleaned) -> dict[str, Any]:
     """The same as JSON types."""
-    of_kind = {kind: [found.size for found in cleaned.leftovers if found.kind == kind] for kind in KINDS}
+    of_kind = {
+        kind: [found.size for found in cleaned.leftovers if found.kind == kind] for kind in KINDS
+    }
     return {
         "run_dir": str(cleaned.run_dir),
         "removed": cleaned.is_removed,
-        "kinds": [{"kind": kind, "count": len(sizes), "bytes": sum(sizes)} for kind, sizes in of_kind.items()],
+        "kinds": [
+            {"kind": kind, "count": len(sizes), "bytes": sum(sizes)}
+            for kind, sizes in of_kind.items()
+        ],
         "paths": [str(found.path) for found in cleaned.leftovers],
         "problems": list(cleaned.problems),
     }

@@ -7,7 +7,16 @@ from pathlib import Path
 
 from rich.text import Text
 
-from orchestrator.analysis.compare import LETTERS, Comparison, Line, Pair, any_pair, lines, merged, names_of
+from orchestrator.analysis.compare import (
+    LETTERS,
+    Comparison,
+    Line,
+    Pair,
+    any_pair,
+    lines,
+    merged,
+    names_of,
+)
 from orchestrator.bench.throughput_ratios import with_interval
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
@@ -33,7 +42,10 @@ def show(comparisons: Sequence[Comparison], page: Path | None) -> None:
         if one.only_a:
             below += ["", f"Only in A{than}{finished}: {names_of(one.only_a)}"]
         if one.only_b:
-            below += ["", f"Only in {letter}{', not in A' if than else ''}{finished}: {names_of(one.only_b)}"]
+            below += [
+                "",
+                f"Only in {letter}{', not in A' if than else ''}{finished}: {names_of(one.only_b)}",
+            ]
     runs = [comparisons[0].a, *(one.b for one in comparisons)]
     above = [*(f"{letter}: {run}" for letter, run in zip(LETTERS, runs, strict=False)), ""]
     below += ["", f"Learning curves and tables: {page}"] if page is not None else []
@@ -59,7 +71,9 @@ def _ratio(pair: Pair | None) -> str:
 
 
 def _style(pair: Pair | None) -> str:
-    """Green where the interval lies above 1, red where it lies below; the other way round where less is better."""
+    """Green where the interval lies above 1, red where it lies below; the other way round where
+    less is better.
+    """
     if pair is None or pair.ratio is None:
         return "dim"
     above, below = ("red", "green") if pair.less_is_better else ("green", "red")
@@ -73,11 +87,17 @@ def _columns(others: int) -> list[Column[Line]]:
         letter = LETTERS[place + 1]
         return [
             number_column(letter, lambda line: _side(line[place], "b")),
-            number_column(f"{letter} / A", lambda line: _ratio(line[place]), style=lambda line: _style(line[place])),
+            number_column(
+                f"{letter} / A",
+                lambda line: _ratio(line[place]),
+                style=lambda line: _style(line[place]),
+            ),
         ]
 
     def values(line: Line) -> str:
-        return ", ".join([str(any_pair(line).a.n), *(NONE if pair is None else str(pair.b.n) for pair in line)])
+        return ", ".join(
+            [str(any_pair(line).a.n), *(NONE if pair is None else str(pair.b.n) for pair in line)]
+        )
 
     return [
         Column("", lambda line: any_pair(line).what),

@@ -1,4 +1,6 @@
-"""What ``run --detach`` shows: events on the terminal until the first jobs run, and in a file all the time."""
+"""What ``run --detach`` shows: events on the terminal until the first jobs run, and in a file all
+the time.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def show(underway: Underway, *, as_json: bool) -> None:
 
 
 class _DetachedReporter:
-    """Reports to the terminal as well, until the supervisor has launched what it could, and then leaves it."""
+    """Reports to the terminal as well, until the supervisor has launched what it could, and then
+    leaves it.
+    """
 
     def __init__(self, process: DetachedProcess, run_dir: Path, *, as_json: bool) -> None:
         self._process, self._paths, self._as_json = process, RunPaths(run_dir), as_json
@@ -91,7 +95,9 @@ class _DetachedReporter:
         """The log is in the run directory, which there is when the first event is reported."""
         if self._log is None:
             try:
-                log = no_follow(str(self._paths.supervisor_log), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+                log = no_follow(
+                    str(self._paths.supervisor_log), os.O_WRONLY | os.O_APPEND | os.O_CREAT
+                )
             except OSError as error:
                 log = os.open(os.devnull, os.O_WRONLY)
                 text = f"{self._paths.supervisor_log}: cannot be written ({error.strerror}), so there is no log"

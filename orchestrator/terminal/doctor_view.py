@@ -22,5 +22,7 @@ def show(findings: Sequence[Finding], on: Console | None = None) -> None:
         body = Text(finding.detail)
         if finding.cure:
             body.append(f"\n→ {finding.cure}", style="bold")
-        table.add_row(Text(finding.level, style=STYLE[finding.level]), Text(finding.title, style="bold"), body)
+        table.add_row(
+            Text(finding.level, style=STYLE[finding.level]), Text(finding.title, style="bold"), body
+        )
     show_on(on or console(), table)

@@ -17,15 +17,28 @@ from orchestrator.terminal.output import show_table
 from orchestrator.terminal.screen import counted
 from orchestrator.terminal.tables import NONE, Column
 
-STATE_COLOUR = {"running": "cyan", "paused": "yellow", "interrupted": "yellow", "unreadable": "bold red"}
+STATE_COLOUR = {
+    "running": "cyan",
+    "paused": "yellow",
+    "interrupted": "yellow",
+    "unreadable": "bold red",
+}
 
 
 def show(runs: Sequence[ListedRun], *, is_all: bool) -> None:
     shown = chosen(runs, is_all=is_all)
     left_out = len(runs) - len(shown)
-    more = f"`list --all` shows {count(left_out, 'experiment')} more, which finished" if left_out else ""
+    more = (
+        f"`list --all` shows {count(left_out, 'experiment')} more, which finished"
+        if left_out
+        else ""
+    )
     if not shown:
-        print(f"no experiment runs or can be resumed; {more}" if more else "no experiment was started here")
+        print(
+            f"no experiment runs or can be resumed; {more}"
+            if more
+            else "no experiment was started here"
+        )
         return
     remarks = [(run, remark) for run in shown for remark in (run.problem, _left(run)) if remark]
     below = [Text(f"{run.entry.run_dir}: {remark}", style="yellow") for run, remark in remarks]
@@ -33,7 +46,9 @@ def show(runs: Sequence[ListedRun], *, is_all: bool) -> None:
 
 
 def chosen(runs: Sequence[ListedRun], *, is_all: bool) -> list[ListedRun]:
-    """Those that run or can be resumed, or all. Where batch jobs are left, something may still run."""
+    """Those that run or can be resumed, or all. Where batch jobs are left, something may still
+    run.
+    """
     return [run for run in runs if is_all or run.state != FINISHED or run.left is not None]
 
 
@@ -49,7 +64,9 @@ def facts(run: ListedRun) -> dict[str, Any]:
         "since": None if holder is None else holder.since,
         "jobs": dict(run.jobs),
         "problem": run.problem or None,
-        "left_batch_jobs": None if run.left is None else {"name": run.left.name, "tasks": list(run.left.tasks)},
+        "left_batch_jobs": None
+        if run.left is None
+        else {"name": run.left.name, "tasks": list(run.left.tasks)},
     }
 
 
@@ -61,7 +78,9 @@ def _left(run: ListedRun) -> str:
 
 
 def _jobs(run: ListedRun) -> str:
-    return counted(Counter(run.jobs)) or ("examining the robots" if run.state == "running" else NONE)
+    return counted(Counter(run.jobs)) or (
+        "examining the robots" if run.state == "running" else NONE
+    )
 
 
 COLUMNS: Sequence[Column[ListedRun]] = (

@@ -1,4 +1,6 @@
-"""What ``run`` shows while an experiment runs: a live table, lines, or JSON. Nothing here waits for a reader."""
+"""What ``run`` shows while an experiment runs: a live table, lines, or JSON. Nothing here waits for
+a reader.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
 
 REFRESH_EVERY_S = 1.0
 DRAWING_SHARE = 0.005
-"""Largest share of time for drawing the table: with large tables, more would slow the workers down."""
+"""Largest share of time for drawing the table: with large tables, more would slow the workers
+down."""
 TOTALS_EVERY_S = 60.0
 LINES_SHARE = 0.05
-"""Largest share of time for printing lines above the table, which is drawn again below them each time."""
+"""Largest share of time for printing lines above the table, which is drawn again below them each
+time."""
 LINES_KEPT = 5000
 """Most events kept while the terminal is not read; then the oldest are dropped."""
 EVENT_STYLE = {
@@ -40,7 +44,9 @@ EVENT_STYLE = {
 
 
 class LineReporter(SilentReporter):
-    """One line per event, for logs and pipes, and one with the totals every :data:`TOTALS_EVERY_S`."""
+    """One line per event, for logs and pipes, and one with the totals every
+    :data:`TOTALS_EVERY_S`.
+    """
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
@@ -63,7 +69,9 @@ class LineReporter(SilentReporter):
 
 
 class JsonReporter(SilentReporter):
-    """One JSON object per event, and nothing else, on ``out``, which is standard output unless it is given."""
+    """One JSON object per event, and nothing else, on ``out``, which is standard output unless it
+    is given.
+    """
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out
@@ -85,7 +93,8 @@ def json_notice(dropped: int) -> str:
 
 
 class LiveReporter(SilentReporter):
-    """A table that is redrawn in place, with events above it; many events at once are printed together.
+    """A table that is redrawn in place, with events above it; many events at once are printed
+    together.
 
     While the terminal does not take what was printed, nothing is drawn.
     """
@@ -109,7 +118,9 @@ class LiveReporter(SilentReporter):
                 self._live.update(Text(message), refresh=True)
             return
         self._lines.append(
-            Text.assemble((time.strftime("%H:%M:%S "), "dim"), (plain(message), EVENT_STYLE.get(kind, "")))
+            Text.assemble(
+                (time.strftime("%H:%M:%S "), "dim"), (plain(message), EVENT_STYLE.get(kind, ""))
+            )
         )
         if len(self._lines) > LINES_KEPT and not background_output.is_read(self._console.file):
             self._lines.popleft()
@@ -124,7 +135,9 @@ class LiveReporter(SilentReporter):
         self._print_due()
         now = time.monotonic()
         if now >= self._next and background_output.is_read(self._console.file):
-            self._live.update(screen.rendered(shown(), self._console.width, self._console.height), refresh=True)
+            self._live.update(
+                screen.rendered(shown(), self._console.width, self._console.height), refresh=True
+            )
             self._next = now + max(REFRESH_EVERY_S, (time.monotonic() - now) / DRAWING_SHARE)
 
     def _print_due(self, *, at_once: bool = False) -> None:
@@ -150,7 +163,9 @@ class LiveReporter(SilentReporter):
 
 @contextlib.contextmanager
 def reporter(*, as_json: bool) -> Iterator[Reporter]:
-    """The reporter that fits standard output; see :func:`background_output.standard_output_in_background`."""
+    """The reporter that fits standard output; see
+    :func:`background_output.standard_output_in_background`.
+    """
     with fitting(as_json=as_json) as fit:
         yield DetachableReporter(fit)
 

@@ -29,4 +29,6 @@ def show(run_dir: Path, logs: Sequence[WorkerLog]) -> None:
         number_column("size", lambda log: NONE if log.size is None else bytes_text(log.size)),
         Column("last line", lambda log: log.last_line[:room]),
     ]
-    show_table(columns, logs, below=["", f"`logs {run_dir} JOB` shows the end of one; -f follows it."])
+    show_table(
+        columns, logs, below=["", f"`logs {run_dir} JOB` shows the end of one; -f follows it."]
+    )

@@ -1,4 +1,6 @@
-"""What a Jupyter notebook shows: a table that is updated in place while an experiment runs, and tables of results."""
+"""What a Jupyter notebook shows: a table that is updated in place while an experiment runs, and
+tables of results.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ class NotebookReporter(SilentReporter):
             self._next = now + max(REFRESH_EVERY_S, (now - begun) / DRAWING_SHARE)
 
     def close(self) -> None:
-        """Show how it ended; the results are for the caller to show, also where nothing can be displayed any more."""
+        """Show how it ended; the results are for the caller to show, also where nothing can be
+        displayed any more.
+        """
         with contextlib.suppress(Exception):
             self._draw()
 

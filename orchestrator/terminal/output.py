@@ -28,7 +28,9 @@ def console() -> Console:
     from rich.segment import Segment
 
     class PlainConsole(Console):
-        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[RichSegment]:
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[RichSegment]:
             for text, style, control in super().render(renderable, options):
                 yield Segment(text if control else plain(text, keep="\n"), style, control)
 
@@ -37,8 +39,12 @@ def console() -> Console:
 
 
 def writable(text: str, stream: TextIO) -> str:
-    """``text`` with escapes in place of what the encoding of ``stream`` lacks: it may be one that refuses to write."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"  # not every object in place of sys.stdout has one
+    """``text`` with escapes in place of what the encoding of ``stream`` lacks: it may be one that
+    refuses to write.
+    """
+    encoding = (
+        getattr(stream, "encoding", None) or "utf-8"
+    )  # not every object in place of sys.stdout has one
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
@@ -68,7 +74,8 @@ def show_table(
 def examination() -> Iterator[Callable[[int, int], None]]:
     """A function to be called with the numbers of robots examined and to be examined.
 
-    It shows them in one line of standard error, if that is a terminal: standard output is for the result.
+    It shows them in one line of standard error, if that is a terminal: standard output is for the
+    result.
     """
     from rich.console import Console
 

@@ -1,4 +1,6 @@
-"""What ``run --dry-run`` shows: the jobs, how they would be launched, and what they would be trained with."""
+"""What ``run --dry-run`` shows: the jobs, how they would be launched, and what they would be
+trained with.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,25 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     what = f"{count(len(jobs), 'job')}{of_which}" if experiment.search is None else "a search"
     order = "" if experiment.search else "in this order, "
     heading = f"{experiment.name}: {what}, {plan.backend.slots.lanes} at once on {where}, {order}into {run_dir}"
-    notify = [f"notify.{key}: {shlex.join(command)}" for key, command in asdict(experiment.notify).items() if command]
+    notify = [
+        f"notify.{key}: {shlex.join(command)}"
+        for key, command in asdict(experiment.notify).items()
+        if command
+    ]
     notify += [f"track: {joined(experiment.trackers)}"] if experiment.trackers else []
-    warnings = [Text(f"warning: {warning}", style="yellow") for warning in (*plan.warnings, *refusals)]
+    warnings = [
+        Text(f"warning: {warning}", style="yellow") for warning in (*plan.warnings, *refusals)
+    ]
     restriction = [plan.restriction] if plan.restriction else []
     below = [*_hyperparameters(jobs), *_changed_robots(jobs), *_changes(dry), *_batch_script(dry)]
-    above: list[str | Text] = [*warnings, *restriction, *plan.choices, *notify, heading, *experiment.search_summary]
+    above: list[str | Text] = [
+        *warnings,
+        *restriction,
+        *plan.choices,
+        *notify,
+        heading,
+        *experiment.search_summary,
+    ]
     above += _starts(dry.starts)
     if experiment.search is not None:
         output.show(output.console(), *above, *_search_time(dry.search_time), *_batch_script(dry))
@@ -83,7 +98,9 @@ def _where(dry: DryRun) -> str:
 def _batch_script(dry: DryRun) -> list[str]:
     """What would be submitted to Slurm."""
     script = dry.plan.backend.facts().get("script")
-    return [] if script is None else ["", "Batch script of the pilots:", *script.rstrip().splitlines()]
+    return (
+        [] if script is None else ["", "Batch script of the pilots:", *script.rstrip().splitlines()]
+    )
 
 
 def _search_time(time: SearchTime | None) -> list[str]:
@@ -93,12 +110,20 @@ def _search_time(time: SearchTime | None) -> list[str]:
     if time.with_rungs_s < time.longest_s:
         whole += f" if all trials are trained to their end, about {rough_duration(time.with_rungs_s)} with the rungs"
     bodies = count(time.measured, "body", "bodies")
-    basis = f"by the speed of the physics of {bodies}, measured here" if time.measured else "without a measured speed"
+    basis = (
+        f"by the speed of the physics of {bodies}, measured here"
+        if time.measured
+        else "without a measured speed"
+    )
     if time.begun is None:
         return [f"estimated time: {whole}; {basis}"]
     spent = time.begun.spent
     done = f"done so far: {count(spent.trials, 'trial')} and {spent.env_steps:,} env_steps"
-    return [f"{done}; estimated time of what remains: {whole}; {basis}" if time.longest_s else f"{done}; none remain"]
+    return [
+        f"{done}; estimated time of what remains: {whole}; {basis}"
+        if time.longest_s
+        else f"{done}; none remain"
+    ]
 
 
 def _refusals(dry: DryRun, run_dir: Path) -> list[str]:
@@ -106,20 +131,31 @@ def _refusals(dry: DryRun, run_dir: Path) -> list[str]:
     lines = []
     if dry.holder:
         advice = f"`status {run_dir}` shows its jobs, `stop {run_dir}` ends it"
-        lines.append(f"this run would be refused while another supervisor holds {run_dir} ({dry.holder}); {advice}")
+        lines.append(
+            f"this run would be refused while another supervisor holds {run_dir} ({dry.holder}); {advice}"
+        )
     if dry.refusal:
         lines.append(f"this run would be refused: {dry.refusal}")
-    elif refused := [job_id for job_id, prospect in dry.prospects.items() if prospect.action == "refuse"]:
+    elif refused := [
+        job_id for job_id, prospect in dry.prospects.items() if prospect.action == "refuse"
+    ]:
         advice = "--on-change says what to do with them"
-        lines.append(f"this run would be refused: {listed(refused, SHOWN)} declared differently now; {advice}")
+        lines.append(
+            f"this run would be refused: {listed(refused, SHOWN)} declared differently now; {advice}"
+        )
     return lines
 
 
 def _changes(dry: DryRun) -> list[str]:
-    changed = {job_id: prospect.changes for job_id, prospect in dry.prospects.items() if prospect.changes}
+    changed = {
+        job_id: prospect.changes for job_id, prospect in dry.prospects.items() if prospect.changes
+    }
     lines = ["", "Declared differently now:", *by_difference(changed)] if changed else []
     if dry.undeclared:
-        lines += ["", f"No longer in the job file, and not resumed: {listed(dry.undeclared, SHOWN)}"]
+        lines += [
+            "",
+            f"No longer in the job file, and not resumed: {listed(dry.undeclared, SHOWN)}",
+        ]
     return lines
 
 
@@ -130,12 +166,22 @@ def _hyperparameters(jobs: Sequence[Job]) -> list[str]:
 
 
 def _changed_robots(jobs: Sequence[Job]) -> list[str]:
-    """Changes to the robots, what their episodes draw, and grids of evaluation, where any job has some."""
+    """Changes to the robots, what their episodes draw, and grids of evaluation, where any job has
+    some.
+    """
     shown: list[str] = []
     if any(job.spec.model_edits for job in jobs):
-        shown += ["", "Model edits:", *_by_values(jobs, lambda job: _assignments(job.spec.model_edits))]
+        shown += [
+            "",
+            "Model edits:",
+            *_by_values(jobs, lambda job: _assignments(job.spec.model_edits)),
+        ]
     if any(job.spec.randomize for job in jobs):
-        shown += ["", "Drawn anew for each episode:", *_by_values(jobs, lambda job: _assignments(job.spec.randomize))]
+        shown += [
+            "",
+            "Drawn anew for each episode:",
+            *_by_values(jobs, lambda job: _assignments(job.spec.randomize)),
+        ]
     if any(job.spec.evaluate for job in jobs):
         shown += [
             "",
@@ -148,8 +194,12 @@ def _changed_robots(jobs: Sequence[Job]) -> list[str]:
 
 
 def _curriculum(job: Job) -> dict[str, Any]:
-    """The options of its task that change over the training, and the conditions between its stages."""
-    changing = {f"task_options.{name}": text for name, text in changing_numbers(job.spec.task_options)}
+    """The options of its task that change over the training, and the conditions between its
+    stages.
+    """
+    changing = {
+        f"task_options.{name}": text for name, text in changing_numbers(job.spec.task_options)
+    }
     return changing | ({"advance": list(job.spec.advance)} if job.spec.advance else {})
 
 
@@ -168,7 +218,11 @@ def _by_values(jobs: Sequence[Job], values_of: Callable[[Job], str]) -> list[str
 
 def _set_values(job: Job) -> str:
     spec, defaults = job.spec, DEFAULTS[job.spec.algo]
-    values = {f"{spec.algo}.{key}": value for key, value in spec.hyperparameters.items() if value != defaults[key]}
+    values = {
+        f"{spec.algo}.{key}": value
+        for key, value in spec.hyperparameters.items()
+        if value != defaults[key]
+    }
     values |= {f"policy_kwargs.{key}": value for key, value in spec.policy_kwargs.items()}
     return _assignments(values)
 
@@ -180,7 +234,11 @@ def _assignments(values: Mapping[str, Any]) -> str:
 def _columns(dry: DryRun) -> list[Column[Job]]:
     columns: list[Column[Job]] = [
         Column("job", lambda job: job.job_id),
-        Column("robot", lambda job: job.xml_source.name if job.xml_source else job.spec.robot_maker or NONE, rank=1),
+        Column(
+            "robot",
+            lambda job: job.xml_source.name if job.xml_source else job.spec.robot_maker or NONE,
+            rank=1,
+        ),
         Column("task", lambda job: job.spec.task or job.spec.env or job.spec.entry_point or ""),
         number_column("timesteps", lambda job: f"{job.spec.total_timesteps:,}"),
         number_column("n_envs", lambda job: str(job.spec.n_envs), rank=2),
@@ -193,16 +251,25 @@ def _columns(dry: DryRun) -> list[Column[Job]]:
     if any(one.nice for one in resources):
         columns.append(number_column("nice", lambda job: str(job.resources.nice), rank=3))
     if any(one.timeout_s != defaults.timeout for one in resources):
-        columns.append(number_column("timeout", lambda job: duration(job.resources.timeout_s), rank=3))
+        columns.append(
+            number_column("timeout", lambda job: duration(job.resources.timeout_s), rank=3)
+        )
     if any(one.min_free_disk_mib != defaults.min_free_disk for one in resources):
-        columns.append(number_column("free disk", lambda job: f"{job.resources.min_free_disk_mib:,} MiB", rank=4))
+        columns.append(
+            number_column(
+                "free disk", lambda job: f"{job.resources.min_free_disk_mib:,} MiB", rank=4
+            )
+        )
     if any(job.spec.checkpoint_every != Settings().checkpoint_every for job in dry.plan.jobs):
         columns.append(number_column("checkpoint every", _checkpoint_every, rank=4))
     if any(job.resources.ranks > 1 for job in dry.plan.jobs):
         columns.insert(5, number_column("ranks", lambda job: str(job.resources.ranks)))
     if any(job.spec.after for job in dry.plan.jobs):
         columns.insert(2, Column("after", lambda job: listed(job.spec.after, AFTER_SHOWN) or NONE))
-    if any(prospect.state is not None or prospect.action == "none" for prospect in dry.prospects.values()):
+    if any(
+        prospect.state is not None or prospect.action == "none"
+        for prospect in dry.prospects.values()
+    ):
         columns[1:1] = [
             Column("state", lambda job: dry.prospects[job.job_id].state or "new"),
             Column("this run would", lambda job: _prospect(dry.prospects[job.job_id])),
@@ -220,7 +287,9 @@ def _prospect(prospect: Prospect) -> str:
         case "start":
             return "start it"
         case "resume":
-            at = f"at {prospect.env_steps:,}" if prospect.env_steps else "at 0: it has no checkpoint"
+            at = (
+                f"at {prospect.env_steps:,}" if prospect.env_steps else "at 0: it has no checkpoint"
+            )
             return f"resume it {at}"
         case "extend":
             return f"train it further, from {prospect.env_steps:,}"
@@ -244,11 +313,16 @@ def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
         "warnings": [*plan.warnings, *_refusals(dry, run_dir)],
         "restriction": plan.restriction or None,
         "choices": list(plan.choices),
-        "notify": {key: list(command) for key, command in asdict(experiment.notify).items() if command},
+        "notify": {
+            key: list(command) for key, command in asdict(experiment.notify).items() if command
+        },
         "track": {name: dict(options) for name, options in experiment.trackers.items()},
         "search": None if experiment.search is None else _search_facts(experiment, dry),
         "scheduler": None if experiment.scheduler is None else asdict(experiment.scheduler),
-        "jobs": [_job_facts(job, dry.prospects[job.job_id], dry.starts.get(job.job_id)) for job in plan.jobs],
+        "jobs": [
+            _job_facts(job, dry.prospects[job.job_id], dry.starts.get(job.job_id))
+            for job in plan.jobs
+        ],
         "undeclared": list(dry.undeclared),
     }
 
@@ -258,7 +332,10 @@ def _search_facts(experiment: Experiment, dry: DryRun) -> dict[str, Any]:
     assert experiment.search_limits is not None
     assert dry.search_time is not None
     most = {f"most_{key}": value for key, value in asdict(experiment.search_limits).items()}
-    time = {"estimate_s": round(dry.search_time.longest_s, 1), "with_rungs_s": round(dry.search_time.with_rungs_s, 1)}
+    time = {
+        "estimate_s": round(dry.search_time.longest_s, 1),
+        "with_rungs_s": round(dry.search_time.with_rungs_s, 1),
+    }
     begun = dry.search_time.begun
     spent = {"trials": 0, "env_steps": 0} if begun is None else begun.spent._asdict()
     done = {f"{key}_so_far": spent[key] for key in ("trials", "env_steps")}
@@ -266,7 +343,9 @@ def _search_facts(experiment: Experiment, dry: DryRun) -> dict[str, Any]:
 
 
 def _job_facts(job: Job, prospect: Prospect, start: StartChoice | None) -> dict[str, Any]:
-    """A job under the keys of the job file, with all of its hyperparameters, and what would be done with it."""
+    """A job under the keys of the job file, with all of its hyperparameters, and what would be done
+    with it.
+    """
     facts = asdict(job.spec)
     facts[job.spec.algo] = facts["hyperparameters"]
     facts["hyperparameters"] = {**DEFAULTS[job.spec.algo], **facts["hyperparameters"]}
@@ -276,8 +355,14 @@ def _job_facts(job: Job, prospect: Prospect, start: StartChoice | None) -> dict[
     del facts["ranks"], facts["extended_from"]  # the first is among the resources
     facts["xml"] = None if job.xml_source is None else str(job.xml_source)
     facts["allow_outside"] = job.allow_outside
-    planned: dict[str, Any] = {"state": prospect.state, "action": prospect.action, "changes": list(prospect.changes)}
+    planned: dict[str, Any] = {
+        "state": prospect.state,
+        "action": prospect.action,
+        "changes": list(prospect.changes),
+    }
     planned["start"] = None if start is None else "fork" if start.is_forked else "exec"
     planned["why_start"] = None if start is None else start.why
-    planned["resumes_from"] = prospect.env_steps if prospect.action in ("resume", "extend") else None
+    planned["resumes_from"] = (
+        prospect.env_steps if prospect.action in ("resume", "extend") else None
+    )
     return {**facts, "resources": asdict(job.resources), "max_retries": job.max_retries, **planned}

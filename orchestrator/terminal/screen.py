@@ -1,4 +1,6 @@
-"""The totals and the table of jobs that `run`, `attach` and `status` show, from the supervisor's view or from files."""
+"""The totals and the table of jobs that `run`, `attach` and `status` show, from the supervisor's
+view or from files.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,14 @@ STATE_STYLE = {
     "CANCELLED": "yellow",
 }
 LINES_AROUND = 6
-"""Lines of a screen for anything but jobs: a blank one, totals, names of columns, what is left out, and the cursor."""
+"""Lines of a screen for anything but jobs: a blank one, totals, names of columns, what is left out,
+and the cursor."""
 LONGEST_WORD = 10
 """What a wrapped line may leave free at its end."""
 LONGEST_ACTIVITY = 40
 SILENT_S = 30.0
-"""A worker that has reported nothing for so long gets no CPU, was stopped or hangs, or makes a long update."""
+"""A worker that has reported nothing for so long gets no CPU, was stopped or hangs, or makes a long
+update."""
 NO_GOALS: Mapping[str, int] = MappingProxyType({})
 WIDE = 100
 """From this width on the bar is long."""
@@ -53,7 +57,8 @@ class JobLine:
 
     job_id: str
     state: str
-    """That of the ledger; of a running job rather what it does: starting, training, evaluating or stopping."""
+    """That of the ledger; of a running job rather what it does: starting, training, evaluating or
+    stopping."""
     is_running: bool = False
     share: float | None = None
     """Share of its training that is done."""
@@ -113,7 +118,9 @@ class Screen:
     def remaining_s(self) -> float | None:
         """Until all jobs have ended; None where nothing tells."""
         return self.ended_work.remaining_s(
-            steps_to_go=self.steps_to_go, env_steps_per_s=self.env_steps_per_s, running=self.counts["RUNNING"]
+            steps_to_go=self.steps_to_go,
+            env_steps_per_s=self.env_steps_per_s,
+            running=self.counts["RUNNING"],
         )
 
 
@@ -121,11 +128,17 @@ def of_view(view: View) -> Screen:
     return Screen(
         elapsed_s=view.elapsed_s,
         counts=view.counts,
-        running=(_of_attempt(attempt, silent_s=view.now - attempt.last_progress) for attempt in view.active),
+        running=(
+            _of_attempt(attempt, silent_s=view.now - attempt.last_progress)
+            for attempt in view.active
+        ),
         ended=[_of_attempt(attempt, state.name) for attempt, state in view.ended],
         next_up=[
             *(JobLine(job_id=job.job_id, state="PENDING") for job in view.next_up),
-            *(JobLine(job_id=job.job_id, state="PENDING", waits_for=names) for job, names in view.held),
+            *(
+                JobLine(job_id=job.job_id, state="PENDING", waits_for=names)
+                for job, names in view.held
+            ),
         ],
         steps_to_go=view.steps_to_go,
         env_steps_per_s=view.env_steps_per_s,
@@ -136,7 +149,9 @@ def of_view(view: View) -> Screen:
     )
 
 
-def _of_attempt(attempt: ActiveAttempt, ended: str | None = None, silent_s: float | None = None) -> JobLine:
+def _of_attempt(
+    attempt: ActiveAttempt, ended: str | None = None, silent_s: float | None = None
+) -> JobLine:
     """:param ended: the state of its job; None while it runs."""
     last, total = attempt.progress, attempt.job.spec.total_timesteps
     steps = 0 if last is None else last.env_steps
@@ -169,7 +184,9 @@ def of_snapshot(snapshot: Snapshot) -> Screen:
     live = snapshot.live
     goals = snapshot.goals
     lines = of_rows(sorted(running, key=lambda row: row["started_at"] or 0.0), live, goals)
-    shares = [one.cpu_share for one in live.jobs.values() if one.cpu_share is not None] if live else []
+    shares = (
+        [one.cpu_share for one in live.jobs.values() if one.cpu_share is not None] if live else []
+    )
     return Screen(
         elapsed_s=_age_s(snapshot),
         counts=Counter({state: len(those) for state, those in rows.items()}),
@@ -226,8 +243,14 @@ def _of_row(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -
 
 
 def _activity(phase: str, silent_s: float | None) -> str:
-    """What a running job does, and for how long its worker has reported nothing, if that is long."""
-    return f"{phase}, silent {duration(silent_s)}" if silent_s is not None and silent_s >= SILENT_S else phase
+    """What a running job does, and for how long its worker has reported nothing, if that is
+    long.
+    """
+    return (
+        f"{phase}, silent {duration(silent_s)}"
+        if silent_s is not None and silent_s >= SILENT_S
+        else phase
+    )
 
 
 def _share(row: SummaryRow) -> float | None:
@@ -246,7 +269,13 @@ def _ended_work(snapshot: Snapshot) -> EndedWork:
     for row in snapshot.rows:
         begun, ended = row["started_at"], row["ended_at"]
         is_whole = row["state"] == "SUCCEEDED" and row["attempts"] == 1
-        if is_whole and since is not None and begun is not None and ended is not None and begun >= since:
+        if (
+            is_whole
+            and since is not None
+            and begun is not None
+            and ended is not None
+            and begun >= since
+        ):
             work = work.with_attempt(env_steps=row["env_steps"], begun=begun, ended=ended)
     return work
 
@@ -268,11 +297,16 @@ def _since(snapshot: Snapshot) -> float | None:
 
 
 def rendered(shown: Screen, width: int, height: int, title: str = "") -> Group:
-    """Totals and the jobs that fit on a terminal: first those that run, then the next ones, then the last ended."""
+    """Totals and the jobs that fit on a terminal: first those that run, then the next ones, then
+    the last ended.
+    """
     from rich.console import Group
     from rich.text import Text
 
-    texts_lines = sum(-(-len(text or "") // max(1, width - LONGEST_WORD)) for text in (shown.search, shown.waiting))
+    texts_lines = sum(
+        -(-len(text or "") // max(1, width - LONGEST_WORD))
+        for text in (shown.search, shown.waiting)
+    )
     room = max(1, height - LINES_AROUND - texts_lines)
     running = list(itertools.islice(shown.running, room))
     room -= len(running)
@@ -281,7 +315,11 @@ def rendered(shown: Screen, width: int, height: int, title: str = "") -> Group:
     ended = [*reversed(shown.ended[max(0, len(shown.ended) - room) :])] if room else []
     parts: list[RenderableType] = [Text(title, no_wrap=True, overflow="ellipsis"), totals(shown)]
     parts.append(jobs_table([*running, *next_up, *ended], width, has_bar=True))
-    left = shown.counts - Counter(RUNNING=len(running), PENDING=len(next_up)) - Counter(line.state for line in ended)
+    left = (
+        shown.counts
+        - Counter(RUNNING=len(running), PENDING=len(next_up))
+        - Counter(line.state for line in ended)
+    )
     if left:
         parts.append(Text(f"… {left.total():,} more: {counted(left)}", style="dim"))
     return Group(*parts)
@@ -292,7 +330,9 @@ def counted(counts: Counter[str]) -> str:
 
 
 def totals(shown: Screen) -> Text:
-    """How many jobs are in which state, and while a supervisor runs, how fast they are and how long it takes."""
+    """How many jobs are in which state, and while a supervisor runs, how fast they are and how long
+    it takes.
+    """
     from rich.text import Text
 
     counts = shown.counts
@@ -300,7 +340,9 @@ def totals(shown: Screen) -> Text:
     text = Text(f"{ended:,}/{counts.total():,} jobs ended", style="bold")
     for name in (*TERMINAL, "PAUSED", "RUNNING", "PENDING"):
         if counts[name]:
-            text.append(f" · {counts[name]:,} {name.lower()}", style=f"not bold {STATE_STYLE[name]}")
+            text.append(
+                f" · {counts[name]:,} {name.lower()}", style=f"not bold {STATE_STYLE[name]}"
+            )
     if shown.elapsed_s is not None:
         busy = "" if shown.cores_busy is None else f" · {shown.cores_busy:.1f} cores busy"
         times = f"elapsed {duration(shown.elapsed_s)} · ETA {duration(shown.remaining_s)}"
@@ -325,7 +367,11 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
 
     def returns(line: JobLine) -> str:
         end = f"{_return(line.ep_rew_mean):>{ends}}"
-        return end if line.ep_rew_mean_first is None else f"{_return(line.ep_rew_mean_first):>{starts}} → {end}"
+        return (
+            end
+            if line.ep_rew_mean_first is None
+            else f"{_return(line.ep_rew_mean_first):>{starts}} → {end}"
+        )
 
     firsts = {next(iter(line.measures)) for line in lines if line.measures}
     measure = firsts.pop() if len(firsts) == 1 else ""
@@ -333,14 +379,20 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
     is_all_done = all(line.share == 1.0 for line in lines)
     is_any_retried = any(line.attempts > 1 for line in lines)
     bar: Column[JobLine] = Column(
-        "progress", lambda _: "", rank=10, bar=lambda line: line.share or 0.0, bar_width=8 if width < WIDE else 20
+        "progress",
+        lambda _: "",
+        rank=10,
+        bar=lambda line: line.share or 0.0,
+        bar_width=8 if width < WIDE else 20,
     )
     columns: list[Column[JobLine] | None] = [
         Column("job", lambda line: line.job_id),
         Column("state", lambda line: line.activity, style=lambda line: line.style),
         number_column("return", returns, rank=1, style=_return_style),
         number_column("evaluated", lambda line: _return(line.eval_mean), rank=6),
-        number_column(measure, lambda line: number((line.measures or {}).get(measure), ",.2f"), rank=7)
+        number_column(
+            measure, lambda line: number((line.measures or {}).get(measure), ",.2f"), rank=7
+        )
         if measure
         else None,
         bar if has_bar else None,
@@ -350,13 +402,23 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
         number_column("stage", lambda line: number(line.stage, "d"), rank=5)
         if any(line.stage for line in lines)
         else None,
-        number_column("ETA", lambda line: duration(line.remaining_s), rank=3) if is_any_running else None,
+        number_column("ETA", lambda line: duration(line.remaining_s), rank=3)
+        if is_any_running
+        else None,
         number_column("time", lambda line: duration(line.wall_s), rank=6),
-        number_column("CPU", lambda line: number(line.cpu_share, ".0%"), rank=4) if is_any_running else None,
+        number_column("CPU", lambda line: number(line.cpu_share, ".0%"), rank=4)
+        if is_any_running
+        else None,
         number_column("wait", _wait, rank=4) if is_any_running else None,
-        number_column("ranks", lambda line: str(line.ranks), rank=5) if any(line.ranks > 1 for line in lines) else None,
-        number_column("attempts", lambda line: str(line.attempts or NONE), rank=2 if is_any_retried else 7),
-        number_column("on CPU", lambda line: line.where, rank=9) if any(line.where for line in lines) else None,
+        number_column("ranks", lambda line: str(line.ranks), rank=5)
+        if any(line.ranks > 1 for line in lines)
+        else None,
+        number_column(
+            "attempts", lambda line: str(line.attempts or NONE), rank=2 if is_any_retried else 7
+        ),
+        number_column("on CPU", lambda line: line.where, rank=9)
+        if any(line.where for line in lines)
+        else None,
     ]
     return [column for column in columns if column is not None]
 

@@ -42,7 +42,9 @@ def _messages(result: SelftestResult) -> Iterator[Text]:
     for row in result.rows:
         for number, texts in row.shortfalls.items():
             yield Text.assemble(
-                "\n", (f"round {number}: {row.fault}", _style(row)), *(f"\n    {text}" for text in texts)
+                "\n",
+                (f"round {number}: {row.fault}", _style(row)),
+                *(f"\n    {text}" for text in texts),
             )
 
 
@@ -50,7 +52,11 @@ def _closing(result: SelftestResult) -> Iterator[str]:
     how = "stopped after" if result.interrupted else "in"
     yield f"\n{count(result.rounds, 'round')} {how} {duration(result.took_s)}. The same faults again: {result.again}"
     if result.not_reached:
-        enough = f" (--minutes {result.minutes_for_all:g} is enough for each once)" if result.minutes_for_all else ""
+        enough = (
+            f" (--minutes {result.minutes_for_all:g} is enough for each once)"
+            if result.minutes_for_all
+            else ""
+        )
         yield f"Not tested, as the time was over{enough}: {', '.join(result.not_reached)}"
     if result.kept is not None:
         yield f"One round again: {result.again} --round K. The files of what fell short are kept in {result.kept}"

@@ -1,4 +1,6 @@
-"""What ``status`` shows, and what ``run`` shows at its end: one line per job, and why jobs failed."""
+"""What ``status`` shows, and what ``run`` shows at its end: one line per job, and why jobs
+failed.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ PAUSED_SHOWN = 5
 def show(snapshots: Iterable[Snapshot], *, in_place: bool) -> Snapshot | None:
     """Show one snapshot after the other; returns the last.
 
-    :param in_place: on a terminal each replaces the one before, with the jobs that fit, and the last one is shown
-        whole; in a pipe they follow one another.
+    :param in_place: on a terminal each replaces the one before, with the jobs that fit, and the
+        last one is shown whole; in a pipe they follow one another.
     """
     on = console()
     last: Snapshot | None = None
@@ -44,7 +46,9 @@ def show(snapshots: Iterable[Snapshot], *, in_place: bool) -> Snapshot | None:
         for snapshot in snapshots:
             if live:
                 shown = screen.of_snapshot(snapshot)
-                live.update(screen.rendered(shown, on.width, on.height, _title(snapshot)), refresh=True)
+                live.update(
+                    screen.rendered(shown, on.width, on.height, _title(snapshot)), refresh=True
+                )
             else:
                 put(on, *([] if last is None else [""]), _status(snapshot, on.width))
             last = snapshot
@@ -68,8 +72,19 @@ def show_end(
     :param search: a line about the search, if it was one.
     """
     on = console()
-    more = [f"… and {count(len(rows) - MOST_ROWS, 'more job')}, in summary.csv"] if len(rows) > MOST_ROWS else []
-    put(on, "", summary(rows[:MOST_ROWS], on.width), *more, *_remarks(rows), *(["", search] if search else []))
+    more = (
+        [f"… and {count(len(rows) - MOST_ROWS, 'more job')}, in summary.csv"]
+        if len(rows) > MOST_ROWS
+        else []
+    )
+    put(
+        on,
+        "",
+        summary(rows[:MOST_ROWS], on.width),
+        *more,
+        *_remarks(rows),
+        *(["", search] if search else []),
+    )
     is_any_done = any(row["state"] == "SUCCEEDED" for row in rows)
     if any(row["attempts"] for row in rows):
         model = "model.zip (of those that succeeded), " if is_any_done else ""
@@ -85,12 +100,16 @@ def show_end(
         put(on, f"Next: {best}orchestrator report {run_dir}    {play}")
     if is_stopped and exit_code != 0:
         put(on, Text(f"Stopped. {how_to_resume}", style="yellow"))
-    elif exit_code == 1 and (causes := {row["cause"] for row in rows if row["state"] in ("FAILED", "CANCELLED")}):
+    elif exit_code == 1 and (
+        causes := {row["cause"] for row in rows if row["state"] in ("FAILED", "CANCELLED")}
+    ):
         advice = f"`logs {root} JOB` shows the output of one; `retry {root}` queues them again."
         if causes == {Cause.INVALID}:
             advice = "Correct what is said above and run the job file, which examines them again."
         put(on, Text(f"Some jobs did not succeed. {advice}", style="red"))
-    if paused := [row["job_id"] for row in rows if row["state"] == "PAUSED" and row["cause"] != Cause.RUNG]:
+    if paused := [
+        row["job_id"] for row in rows if row["state"] == "PAUSED" and row["cause"] != Cause.RUNG
+    ]:
         jobs = count(len(paused), "job is", "jobs are")
         advice = f"First, `resume {root}` queues what is paused again. {how_to_resume}"
         text = f"{jobs} paused ({listed(paused, PAUSED_SHOWN)}). {advice}"
@@ -103,7 +122,9 @@ def summary(rows: Sequence[SummaryRow], width: int) -> Table:
 
 
 def _title(snapshot: Snapshot) -> str:
-    supervisor = f"Supervised by {snapshot.holder}." if snapshot.holder else "No supervisor is running."
+    supervisor = (
+        f"Supervised by {snapshot.holder}." if snapshot.holder else "No supervisor is running."
+    )
     if snapshot.was_killed:
         supervisor = "Its supervisor was killed, or its machine restarted."
     if snapshot.written is not None:
@@ -114,7 +135,9 @@ def _title(snapshot: Snapshot) -> str:
 
 def _status(snapshot: Snapshot, width: int) -> Group:
     left = None if snapshot.holder is not None else left_batch_jobs.of(snapshot.paths)
-    how_to_go_on = [] if left is None else [Text(f"\n{resume.how(snapshot.paths, left)}", style="yellow")]
+    how_to_go_on = (
+        [] if left is None else [Text(f"\n{resume.how(snapshot.paths, left)}", style="yellow")]
+    )
     if not snapshot.rows:
         first = ["The robots are examined before the first launch."] if snapshot.holder else []
         search = [Text(snapshot.search)] if snapshot.search else []
@@ -132,14 +155,22 @@ def _remarks(rows: Sequence[SummaryRow]) -> list[Text]:
     """Below the table: the learners, and why jobs failed."""
     learners, failed = learner_summary(rows), [*reasons(rows), *_held_back(rows)]
     lines = [Text(), Text(f"learner: {learners}", style="dim")] if learners else []
-    return lines + [Text()] * bool(failed) + [Text.assemble((job, "bold red"), f"  {why}") for job, why in failed]
+    return (
+        lines
+        + [Text()] * bool(failed)
+        + [Text.assemble((job, "bold red"), f"  {why}") for job, why in failed]
+    )
 
 
 def reasons(rows: Sequence[SummaryRow]) -> list[tuple[str, str]]:
-    """``(job_id, reason)`` of the first few failed jobs, each with its cause and its place in the user's own code."""
+    """``(job_id, reason)`` of the first few failed jobs, each with its cause and its place in the
+    user's own code.
+    """
     failed = [row for row in rows if row["state"] == "FAILED"]
     shown = [(row["job_id"], _reason(row)) for row in failed[:REASONS_SHOWN]]
-    return shown + ([("…", f"and {len(failed) - REASONS_SHOWN} more")] if len(failed) > REASONS_SHOWN else [])
+    return shown + (
+        [("…", f"and {len(failed) - REASONS_SHOWN} more")] if len(failed) > REASONS_SHOWN else []
+    )
 
 
 def _held_back(rows: Sequence[SummaryRow]) -> list[tuple[str, str]]:
@@ -147,11 +178,18 @@ def _held_back(rows: Sequence[SummaryRow]) -> list[tuple[str, str]]:
     waiting = [row for row in rows if row.get("waits_for")]
     if any(row["state"] in ("PENDING", "RUNNING") and not row.get("waits_for") for row in rows):
         return []
-    shown = [(row["job_id"], f"not run: waits for {row.get('waits_for')}") for row in waiting[:REASONS_SHOWN]]
-    return shown + ([("…", f"and {len(waiting) - REASONS_SHOWN} more")] if len(waiting) > REASONS_SHOWN else [])
+    shown = [
+        (row["job_id"], f"not run: waits for {row.get('waits_for')}")
+        for row in waiting[:REASONS_SHOWN]
+    ]
+    return shown + (
+        [("…", f"and {len(waiting) - REASONS_SHOWN} more")] if len(waiting) > REASONS_SHOWN else []
+    )
 
 
 def _reason(row: SummaryRow) -> str:
-    """The cause and the message, which says where the error was raised; the traceback is in the log."""
+    """The cause and the message, which says where the error was raised; the traceback is in the
+    log.
+    """
     cause = "" if row["cause"] in (None, "error", "invalid") else f"{row['cause']}: "
     return f"{cause}{row['message'] or 'no reason is recorded; see its log'}"

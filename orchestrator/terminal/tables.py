@@ -1,4 +1,6 @@
-"""Tables with as many columns as the terminal has room for; the most important columns are dropped last."""
+"""Tables with as many columns as the terminal has room for; the most important columns are dropped
+last.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ NONE = "–"
 """Shown where there is no value."""
 GAP = 2
 LEAST_NAME = 16
-"""Width that the first column keeps at least before other columns are dropped; more where its texts look alike."""
+"""Width that the first column keeps at least before other columns are dropped; more where its texts
+look alike."""
 LEAST_FOLDED = 30
 """Width that a column which is folded keeps before other columns are dropped."""
 EXPENDABLE = 5
@@ -32,8 +35,8 @@ Row = TypeVar("Row")
 class Column(Generic[Row]):
     """A column: how it shows a row.
 
-    :param rank: where there is no room, columns without any value are dropped first, then those of the highest rank;
-        those of rank 0 stay. See also :data:`EXPENDABLE`.
+    :param rank: where there is no room, columns without any value are dropped first, then those of
+        the highest rank; those of rank 0 stay. See also :data:`EXPENDABLE`.
     :param is_number: aligned right.
     :param bar: fraction to be drawn as a bar ``bar_width`` wide, in place of text.
     :param is_folded: its text takes several lines where there is no room for it in one.
@@ -56,8 +59,8 @@ def number_column(
 
 
 def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Table:
-    """A table of at most ``width`` cells. The first column is shortened in the middle, where names differ least; texts
-    that differ are shown differently, in several lines if they must.
+    """A table of at most ``width`` cells. The first column is shortened in the middle, where names
+    differ least; texts that differ are shown differently, in several lines if they must.
     """
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -75,15 +78,23 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Ta
     for index in kept:
         justify: Literal["left", "right"] = "right" if columns[index].is_number else "left"
         is_folded = columns[index].is_folded or (index == 0 and is_first_folded)
-        result.add_column(columns[index].name, justify=justify, no_wrap=not is_folded, overflow="fold")
+        result.add_column(
+            columns[index].name, justify=justify, no_wrap=not is_folded, overflow="fold"
+        )
     for number, row in enumerate(rows):
         cells: list[RenderableType] = []
         for index in kept:
             column = columns[index]
             if column.bar is not None:
-                cells.append(ProgressBar(total=1.0, completed=min(1.0, column.bar(row)), width=column.bar_width))
+                cells.append(
+                    ProgressBar(
+                        total=1.0, completed=min(1.0, column.bar(row)), width=column.bar_width
+                    )
+                )
             else:
-                cells.append(Text(texts[index][number], style=column.style(row) if column.style else ""))
+                cells.append(
+                    Text(texts[index][number], style=column.style(row) if column.style else "")
+                )
         result.add_row(*cells)
     return result
 
@@ -121,7 +132,9 @@ def _rank(column: Column[Row], texts: Sequence[str]) -> int:
     return EMPTY if column.rank and is_empty else column.rank
 
 
-def _fitted(ranks: Sequence[int], widths: Sequence[int], width: int, least: int) -> tuple[list[int], int]:
+def _fitted(
+    ranks: Sequence[int], widths: Sequence[int], width: int, least: int
+) -> tuple[list[int], int]:
     """The indices of the columns that there is room for, and the width of the first.
 
     :param least: width that the first column keeps before others are dropped.

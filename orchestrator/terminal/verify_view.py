@@ -54,7 +54,9 @@ COLUMNS: Sequence[Column[CertifiedJob]] = (
 def _messages(certificate: Certificate) -> Iterator[Text]:
     for job in certificate.jobs:
         if messages := [*job.reasons, *job.notes]:
-            yield Text.assemble("\n", (job.job_id, STYLE[job.verdict]), *(f"\n    {text}" for text in messages))
+            yield Text.assemble(
+                "\n", (job.job_id, STYLE[job.verdict]), *(f"\n    {text}" for text in messages)
+            )
 
 
 def _closing(certificate: Certificate, file: Path, scratch: Path) -> Iterator[str]:

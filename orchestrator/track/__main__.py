@@ -1,8 +1,9 @@
-"""``python -m orchestrator.track RUN_DIR [--give-way] [--at-once]``: tells trackers of a run, beside its supervisor.
+"""``python -m orchestrator.track RUN_DIR [--give-way] [--at-once]``: tells trackers of a run,
+beside its supervisor.
 
-It ends when its standard input does: with the supervisor. A line there, or ``--at-once``, means that all jobs and their
-videos are done: it sends what is left and ends, with exit code 0 when every tracker has everything. With ``--give-way``
-it takes only CPU time that nothing else wants.
+It ends when its standard input does: with the supervisor. A line there, or ``--at-once``, means
+that all jobs and their videos are done: it sends what is left and ends, with exit code 0 when every
+tracker has everything. With ``--give-way`` it takes only CPU time that nothing else wants.
 """
 
 from __future__ import annotations

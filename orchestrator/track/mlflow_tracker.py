@@ -42,7 +42,9 @@ class MlflowTracker:
         known = self._client.get_experiment_by_name(name)
         # MLflow's default is a folder of the current directory.
         artifacts = _beside(uri, name) if uri.startswith("sqlite:///") else None
-        self._experiment = known.experiment_id if known else self._client.create_experiment(name, artifacts)
+        self._experiment = (
+            known.experiment_id if known else self._client.create_experiment(name, artifacts)
+        )
         place = uri.rpartition("@")[2]  # without a password
         self.destination = f"{place}#{name}"
         self.shown = f"MLflow, experiment {name}, at {place}"
@@ -60,7 +62,9 @@ class MlflowTracker:
     def begin(self, job: TrackedJob) -> str:
         tags = {"experiment": job.experiment}
         began = int(1000 * job.position.began)
-        run = self._client.create_run(self._experiment, start_time=began, tags=tags, run_name=job.job_id)
+        run = self._client.create_run(
+            self._experiment, start_time=began, tags=tags, run_name=job.job_id
+        )
         return str(run.info.run_id)
 
     def open(self, job: TrackedJob) -> MlflowRun:
@@ -69,7 +73,9 @@ class MlflowTracker:
 
 def _beside(uri: str, name: str) -> str:
     """Folder for the files of an experiment in a database file."""
-    return (Path(uri.removeprefix("sqlite:///")).absolute().parent / "mlartifacts" / safe_name(name)).as_uri()
+    return (
+        Path(uri.removeprefix("sqlite:///")).absolute().parent / "mlartifacts" / safe_name(name)
+    ).as_uri()
 
 
 class MlflowRun:
@@ -127,15 +133,21 @@ class MlflowRun:
 
 def _metrics(values: Mapping[str, float], at: int, env_steps: int) -> list[Any]:
     """:param at: milliseconds since the epoch."""
-    return [mlflow.entities.Metric(_accepted(name), value, at, env_steps) for name, value in values.items()]
+    return [
+        mlflow.entities.Metric(_accepted(name), value, at, env_steps)
+        for name, value in values.items()
+    ]
 
 
 def _accepted(name: str) -> str:
-    """The name of a metric, parameter or tag as MLflow takes it: with few characters, and few kinds of them.
+    """The name of a metric, parameter or tag as MLflow takes it: with few characters, and few kinds
+    of them.
 
     A name that is changed ends with a hash, so that no two become the same.
     """
-    known = re.sub(r"[^/\w.\- ]|^[./]|/(?=[./]|\Z)", "_", name)  # no a//b nor a/../b: names are paths
+    known = re.sub(
+        r"[^/\w.\- ]|^[./]|/(?=[./]|\Z)", "_", name
+    )  # no a//b nor a/../b: names are paths
     if known == name and len(name) <= LONGEST_NAME:
         return name
     return f"{known[: LONGEST_NAME - 9]} {hashlib.sha256(name.encode()).hexdigest()[:8]}"

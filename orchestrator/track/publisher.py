@@ -24,7 +24,13 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.ledger import SummaryRow
 from orchestrator.track import tracked_job
 from orchestrator.track.tracked_job import ELAPSED, JobResults, ProgressTail
-from orchestrator.track.tracker_protocol import Position, TrackedJob, TrackedRun, Tracker, read_position
+from orchestrator.track.tracker_protocol import (
+    Position,
+    TrackedJob,
+    TrackedRun,
+    Tracker,
+    read_position,
+)
 
 CLASSES: Mapping[str, str] = {
     "tensorboard": "TensorboardTracker",
@@ -33,7 +39,8 @@ CLASSES: Mapping[str, str] = {
     "trackio": "TrackioTracker",
 }
 PRIVACY = {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
-"""Environment variables, set before a package is imported: its makers are told nothing that nobody asked for."""
+"""Environment variables, set before a package is imported: its makers are told nothing that nobody
+asked for."""
 MOST_FAILURES = 3
 """So many jobs that cannot be sent end a turn in which nothing was sent: the tracker is away."""
 MOST_REPORTED = 10
@@ -61,7 +68,8 @@ class Publisher:
     backend: str
     options: Mapping[str, Any]
     report: Callable[[str], object]
-    """Takes the message of a failure, once for all failures alike and :data:`MOST_REPORTED` times at most."""
+    """Takes the message of a failure, once for all failures alike and :data:`MOST_REPORTED` times
+    at most."""
     previews_s: float = math.inf
     """For previews that are sent by themselves: some trackers take seconds to open a run again."""
     failures: int = field(default=0, init=False)
@@ -78,7 +86,8 @@ class Publisher:
     _lock: IO[bytes] | None = field(default=None, init=False)
 
     def turn(self, rows: Sequence[SummaryRow], *, is_last: bool) -> bool:
-        """Send what is new. Returns whether the tracker has everything that there is, but for :attr:`left_out`.
+        """Send what is new. Returns whether the tracker has everything that there is, but for
+        :attr:`left_out`.
 
         :param rows: of all jobs.
         :param is_last: whether all videos have been made.
@@ -93,7 +102,9 @@ class Publisher:
         first = self._first % max(1, len(rows))
         ordered = [*rows[first:], *rows[:first]]
         # Previews are drawn when all results have been sent; none of these has to wait for them.
-        for number, (with_previews, row) in enumerate(itertools.product((False, True)[: 1 + is_last], ordered)):
+        for number, (with_previews, row) in enumerate(
+            itertools.product((False, True)[: 1 + is_last], ordered)
+        ):
             if failures >= MOST_FAILURES and self._sent == sent:
                 self._first = first + number
                 return False
@@ -119,7 +130,9 @@ class Publisher:
             self.report(f"{self.backend}: {job_id}{': ' if job_id else ''}{why}")
 
     def lock(self) -> None:
-        """Keep other processes from sending to the tracker until :meth:`close`. :raises RunDirError: one does."""
+        """Keep other processes from sending to the tracker until :meth:`close`. :raises
+        RunDirError: one does.
+        """
         if self._lock is not None:
             return
         path = self.paths.track_log.with_name(f"{self.backend}.lock")
@@ -129,7 +142,9 @@ class Publisher:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                text = f"another process is sending it to {self.backend}: the run's own, or `publish`"
+                text = (
+                    f"another process is sending it to {self.backend}: the run's own, or `publish`"
+                )
                 raise RunDirError(f"{self.paths.root}: {text}; it has to end first") from None
             self._lock = file
             stack.pop_all()
@@ -145,7 +160,9 @@ class Publisher:
         for variable, value in PRIVACY.items():
             os.environ.setdefault(variable, value)
         module = importlib.import_module(f"orchestrator.track.{self.backend}_tracker")
-        tracker: Tracker = getattr(module, CLASSES[self.backend])(self.paths, self.experiment, self.options)
+        tracker: Tracker = getattr(module, CLASSES[self.backend])(
+            self.paths, self.experiment, self.options
+        )
         return tracker
 
     def _forget(self, job_id: str) -> None:
@@ -158,12 +175,15 @@ class Publisher:
     def _send(self, row: SummaryRow, *, is_last: bool, with_previews: bool) -> bool:
         """Returns whether the tracker has all of the job.
 
-        :param with_previews: whether a preview that was drawn after the results were sent follows them.
+        :param with_previews: whether a preview that was drawn after the results were sent follows
+            them.
         """
         job_id, is_over = row["job_id"], row["state"] in TERMINAL
         paths, where = self.paths.job(job_id), self._note(job_id)
         if job_id not in self._jobs:
-            self._jobs[job_id] = OneJob(ProgressTail(paths.progress_csv), position=self._known(job_id))
+            self._jobs[job_id] = OneJob(
+                ProgressTail(paths.progress_csv), position=self._known(job_id)
+            )
         job = self._jobs[job_id]
         if job.is_done and is_over and not is_last:
             return True
@@ -200,7 +220,9 @@ class Publisher:
         """All that the tracker does not have."""
         while points := job.tail.new_points(0 if job.position is None else job.position.env_steps):
             if job.run is None:
-                job.run = self._opened(job_id, job, job.tail.modified - points[-1].values.get(ELAPSED, 0.0))
+                job.run = self._opened(
+                    job_id, job, job.tail.modified - points[-1].values.get(ELAPSED, 0.0)
+                )
             job.position = job.run.position = replace(job.run.send(points), final="")
             job.position.write(self._note(job_id))
             self._sent += 1
@@ -224,9 +246,14 @@ class Publisher:
         paths = self.paths.job(job_id)
         position = job.position or Position(destination=self._tracker.destination, began=began)
         tracked = TrackedJob(
-            job_id=job_id, experiment=self.experiment, settings=tracked_job.settings(paths), position=position
+            job_id=job_id,
+            experiment=self.experiment,
+            settings=tracked_job.settings(paths),
+            position=position,
         )
-        if not position.run:  # kept before anything is sent, so that a killed process sends to the same one
+        if (
+            not position.run
+        ):  # kept before anything is sent, so that a killed process sends to the same one
             tracked = replace(tracked, position=replace(position, run=self._tracker.begin(tracked)))
             tracked.position.write(self._note(job_id))
         job.position = tracked.position
@@ -237,7 +264,10 @@ def _tell_results(run: TrackedRun, results: JobResults, where: Path) -> Position
     """How a job has ended; only its pictures where the tracker knows the rest."""
     known = run.position
     is_told = known.final.startswith(results.digest_of_numbers)
-    is_there = known.results.startswith(results.digest_of_numbers) and known.env_steps >= known.results_step
+    is_there = (
+        known.results.startswith(results.digest_of_numbers)
+        and known.env_steps >= known.results_step
+    )
     if known.results != results.digest and (is_told or not is_there):
         # Kept before they are sent, so that a killed process does not send them once more.
         run.position = replace(known, results=results.digest, results_step=known.env_steps + 1)

@@ -24,11 +24,14 @@ def publish(run_dir: Path, backend: str, chosen: Mapping[str, Any]) -> str:
     """Returns what was sent, in a sentence.
 
     :param chosen: options that are given on the command line, in place of those of the job file.
-    :raises UsageError: the tracker is unknown, has no such option, is not installed, or is being told already.
+    :raises UsageError: the tracker is unknown, has no such option, is not installed, or is being
+        told already.
     :raises OrchestratorError: it did not take everything.
     """
     if backend not in CLASSES:
-        raise UsageError(f"publish: --to {backend}: unknown tracker; expected one of {', '.join(CLASSES)}")
+        raise UsageError(
+            f"publish: --to {backend}: unknown tracker; expected one of {', '.join(CLASSES)}"
+        )
     for name in chosen:
         if backend not in OPTIONS[name]:
             raise UsageError(f"publish: --{name}: {backend} has no such option")
@@ -42,7 +45,9 @@ def publish(run_dir: Path, backend: str, chosen: Mapping[str, Any]) -> str:
     options = {**dict(declared.get("trackers", {}).get(backend, {})), **chosen}
     name = declared.get("name") or paths.root.absolute().name
     failures: list[str] = []
-    publisher = Publisher(paths=paths, experiment=name, backend=backend, options=options, report=failures.append)
+    publisher = Publisher(
+        paths=paths, experiment=name, backend=backend, options=options, report=failures.append
+    )
     with contextlib.closing(publisher):
         publisher.lock()
         with run_directory.reading_ledger(paths) as ledger:
@@ -54,7 +59,12 @@ def publish(run_dir: Path, backend: str, chosen: Mapping[str, Any]) -> str:
     if failures and not is_complete:
         raise OrchestratorError(f"{run_dir}: {failures[0]}. The same command sends what is missing")
     ended = sum(state in TERMINAL for state in states)
-    rest = "" if is_complete and ended == len(states) else "; the same command sends what is still to come"
+    rest = (
+        ""
+        if is_complete and ended == len(states)
+        else "; the same command sends what is still to come"
+    )
     return (
-        f"{run_dir}: {ended} of {len(states)} jobs have ended, and what there is has been sent to {destination}{rest}"
+        f"{run_dir}: {ended} of {len(states)} jobs have ended, and what "
+        f"there is has been sent to {destination}{rest}"
     )

@@ -50,7 +50,9 @@ class TensorboardTracker:
 
 
 class TensorboardRun:
-    """The file of a job. What follows the counted bytes is cut off, and written again with the same bytes."""
+    """The file of a job. What follows the counted bytes is cut off, and written again with the same
+    bytes.
+    """
 
     def __init__(self, folder: Path, job: TrackedJob) -> None:
         self.position = job.position
@@ -65,28 +67,40 @@ class TensorboardRun:
             Event(
                 wall_time=began + point.values.get(ELAPSED, 0.0),
                 step=point.env_steps,
-                summary=Summary(value=[Summary.Value(tag=tag, simple_value=x) for tag, x in point.values.items()]),
+                summary=Summary(
+                    value=[
+                        Summary.Value(tag=tag, simple_value=x) for tag, x in point.values.items()
+                    ]
+                ),
             )
             for point in points
         ]
         return self._append(events, points[-1].env_steps)
 
     def finish(self, results: JobResults) -> Position:
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in results.evaluation.items()]
+        values = [
+            Summary.Value(tag=tag, simple_value=value) for tag, value in results.evaluation.items()
+        ]
         values.append(_text("summary", _table(results.summary)))
         values += _images(results.pictures())
         status = api_pb2.STATUS_SUCCESS if results.state == "SUCCEEDED" else api_pb2.STATUS_FAILURE
         ended = float(results.summary.get("ended_at", self.position.began))
-        data = HParamsPluginData(session_end_info=SessionEndInfo(status=status, end_time_secs=ended))
+        data = HParamsPluginData(
+            session_end_info=SessionEndInfo(status=status, end_time_secs=ended)
+        )
         metadata = hparams_metadata.create_summary_metadata(data)
         values.append(Summary.Value(tag=hparams_metadata.SESSION_END_INFO_TAG, metadata=metadata))
         steps = self.position.env_steps
-        return self._append([Event(wall_time=ended, step=steps, summary=Summary(value=values))], steps)
+        return self._append(
+            [Event(wall_time=ended, step=steps, summary=Summary(value=values))], steps
+        )
 
     def show(self, pictures: Mapping[str, Path]) -> Position:
         made = max(path.stat().st_mtime for path in pictures.values())
         steps = self.position.env_steps
-        return self._append([Event(wall_time=made, step=steps, summary=Summary(value=_images(pictures)))], steps)
+        return self._append(
+            [Event(wall_time=made, step=steps, summary=Summary(value=_images(pictures)))], steps
+        )
 
     def close(self) -> None:
         """Nothing is open between calls."""
@@ -98,7 +112,11 @@ class TensorboardRun:
             file.truncate(self.position.size)
             writer = RecordWriter(file)
             if self.position.size == 0:
-                writer.write(Event(wall_time=self.position.began, file_version="brain.Event:2").SerializeToString())
+                writer.write(
+                    Event(
+                        wall_time=self.position.began, file_version="brain.Event:2"
+                    ).SerializeToString()
+                )
                 writer.write(self._hyperparameters().SerializeToString())
             for event in events:
                 writer.write(event.SerializeToString())
@@ -107,7 +125,9 @@ class TensorboardRun:
 
     def _hyperparameters(self) -> Any:
         plain = {name: _hyperparameter(value) for name, value in self._settings.items()}
-        summary = summary_v2.hparams_pb(plain, trial_id=self._job_id, start_time_secs=self.position.began)
+        summary = summary_v2.hparams_pb(
+            plain, trial_id=self._job_id, start_time_secs=self.position.began
+        )
         return Event(wall_time=self.position.began, step=0, summary=summary)
 
 
@@ -116,7 +136,10 @@ def _hyperparameter(value: Any) -> bool | float | str:
 
 
 def _table(row: Mapping[str, Any]) -> str:
-    cells = [f"| {name} | {' '.join(str(value).split()).replace('|', ' ')} |" for name, value in row.items()]
+    cells = [
+        f"| {name} | {' '.join(str(value).split()).replace('|', ' ')} |"
+        for name, value in row.items()
+    ]
     return "\n".join(["| | |", "|---|---|", *cells])
 
 
@@ -129,7 +152,9 @@ def _text(tag: str, text: str) -> Any:
 
 def _images(pictures: Mapping[str, Path]) -> list[Any]:
     contents = {
-        name: video_as_gif(path, width=GIF_WIDTH, fps=GIF_FPS) if name == "video" else path.read_bytes()
+        name: video_as_gif(path, width=GIF_WIDTH, fps=GIF_FPS)
+        if name == "video"
+        else path.read_bytes()
         for name, path in pictures.items()
     }
     return [

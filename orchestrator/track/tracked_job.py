@@ -1,4 +1,6 @@
-"""What trackers are told of a job: its settings, the rows of its ``progress.csv``, and how it has ended."""
+"""What trackers are told of a job: its settings, the rows of its ``progress.csv``, and how it has
+ended.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,8 @@ class JobResults:
     summary: Mapping[str, Any]
     """Its row of ``summary.json``, without what is not known."""
     evaluation: Mapping[str, float]
-    """Means over the final episodes, such as ``eval/deterministic/mean``, and at points of the grid, such as
-    ``eval/grid/body.trunk.mass *0.7``."""
+    """Means over the final episodes, such as ``eval/deterministic/mean``, and at points of the
+    grid, such as ``eval/grid/body.trunk.mass *0.7``."""
     eval_file: Path | None
     video: Path | None
     preview: Path | None
@@ -69,13 +71,22 @@ class JobResults:
 
     @property
     def digest_of_numbers(self) -> str:
-        """The same without video and preview, which may be made last of all and are then sent by themselves."""
-        return json.dumps([self.state, self.summary["env_steps"], _written_at(self.eval_file)])[:-1] + ","
+        """The same without video and preview, which may be made last of all and are then sent by
+        themselves.
+        """
+        return (
+            json.dumps([self.state, self.summary["env_steps"], _written_at(self.eval_file)])[:-1]
+            + ","
+        )
 
     def pictures(self, known: str = "") -> Mapping[str, Path]:
         """``video`` and ``preview``, as far as they are there and not of the digest ``known``."""
         there = (("video", self.video), ("preview", self.preview))
-        return {name: path for name, path in there if path is not None and str(_written_at(path)) not in known}
+        return {
+            name: path
+            for name, path in there
+            if path is not None and str(_written_at(path)) not in known
+        }
 
 
 def _written_at(path: Path | None) -> int:
@@ -88,14 +99,22 @@ def settings(paths: JobPaths) -> dict[str, Any]:
     :raises OSError, ValueError: ``spec.json`` cannot be read.
     """
     values = field_values(WorkerSpec.from_json(read_regular(paths.spec)))
-    kept = {name: value for name, value in values.items() if name not in NOT_SETTINGS and value not in (None, {}, ())}
+    kept = {
+        name: value
+        for name, value in values.items()
+        if name not in NOT_SETTINGS and value not in (None, {}, ())
+    }
     return _flat(kept)
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        flat |= (
+            _flat(value, f"{prefix}{name}.")
+            if isinstance(value, Mapping)
+            else {f"{prefix}{name}": value}
+        )
     return flat
 
 
@@ -106,16 +125,26 @@ def results(paths: JobPaths, row: SummaryRow) -> JobResults:
     for kind in run_reader.EPISODE_KINDS:
         if kind in evaluation:
             episodes = evaluation[kind]
-            means |= {f"eval/{kind}/{name}": episodes[name] for name in ("mean", "std", "length_mean")}
+            means |= {
+                f"eval/{kind}/{name}": episodes[name] for name in ("mean", "std", "length_mean")
+            }
             means |= {f"eval/{kind}/{name}": value for name, value in episodes["measures"].items()}
-    means |= {f"eval/grid/{_place(point['at'])}": point["mean"] for point in evaluation.get("grid", ())}
+    means |= {
+        f"eval/grid/{_place(point['at'])}": point["mean"] for point in evaluation.get("grid", ())
+    }
     left_out = ("traceback", "measures", "waits_for", "pid")
     return JobResults(
-        summary={name: value for name, value in row.items() if value is not None and name not in left_out},
+        summary={
+            name: value for name, value in row.items() if value is not None and name not in left_out
+        },
         evaluation={name: value for name, value in means.items() if value is not None},
         **{
             name: path if path.is_file() else None
-            for name, path in (("eval_file", paths.eval), ("video", paths.video), ("preview", paths.preview))
+            for name, path in (
+                ("eval_file", paths.eval),
+                ("video", paths.video),
+                ("preview", paths.preview),
+            )
         },
     )
 
@@ -123,12 +152,15 @@ def results(paths: JobPaths, row: SummaryRow) -> JobResults:
 def _place(at: Mapping[str, float | str]) -> str:
     """``body.trunk.mass *0.7 geom.floor.friction 0.4``"""
     return " ".join(
-        f"{key} {value if isinstance(value, str) else repr(value).removesuffix('.0')}" for key, value in at.items()
+        f"{key} {value if isinstance(value, str) else repr(value).removesuffix('.0')}"
+        for key, value in at.items()
     )
 
 
 class ProgressTail:
-    """Reads what is new in a ``progress.csv`` that grows, and that is replaced when its job resumes."""
+    """Reads what is new in a ``progress.csv`` that grows, and that is replaced when its job
+    resumes.
+    """
 
     def __init__(self, path: Path) -> None:
         self._table = GrowingTable(path, MOST_BYTES)
@@ -139,12 +171,16 @@ class ProgressTail:
         return self._table.modified
 
     def new_points(self, after: int) -> list[Point]:
-        """Points beyond ``after`` env_steps that have not been returned yet, in their order; each only once.
+        """Points beyond ``after`` env_steps that have not been returned yet, in their order; each
+        only once.
 
-        A resumed training repeats iterations that it has lost: their points are the ones that were there before.
+        A resumed training repeats iterations that it has lost: their points are the ones that were
+        there before.
         """
         points: list[Point] = []
-        while not points and (lines := self._table.new_lines()[0]):  # a part of the table may have none beyond `after`
+        while not points and (
+            lines := self._table.new_lines()[0]
+        ):  # a part of the table may have none beyond `after`
             [header], rows = _cells(self._table.header), _cells(lines)
             for cells in rows:
                 values = dict(_numbers(header, cells)) if len(cells) == len(header) else {}

@@ -56,7 +56,9 @@ def _say(line: str) -> None:
 
 @dataclass(slots=True)
 class JobRows:
-    """Reads the ledger, and leaves it closed: while it is open, the supervisor cannot remove the write-ahead file."""
+    """Reads the ledger, and leaves it closed: while it is open, the supervisor cannot remove the
+    write-ahead file.
+    """
 
     paths: RunPaths
     _sound_inode: int = field(default=0, init=False)
@@ -98,7 +100,9 @@ def _loop(publishers: Sequence[Publisher], jobs: JobRows, finish: Finish) -> boo
     while True:
         is_last, began, now = finish.is_set(), time.process_time(), time.monotonic()
         if due_now := [one for one in incomplete if is_last or now >= due[one.backend]]:
-            due_now.sort(key=lambda one: one.failures)  # a server that does not answer keeps no other tracker waiting
+            due_now.sort(
+                key=lambda one: one.failures
+            )  # a server that does not answer keeps no other tracker waiting
             with contextlib.suppress(LedgerBusyError):
                 rows = jobs.read()
                 for publisher in due_now:
@@ -108,8 +112,13 @@ def _loop(publishers: Sequence[Publisher], jobs: JobRows, finish: Finish) -> boo
                         _say(f"{COMPLETE}{publisher.backend}")
                         if publisher.left_out:
                             late = f"{publisher.backend}: no time for {count(publisher.left_out, 'preview')}"
-                            warn(late, f"`publish {publisher.paths.root} --to {publisher.backend}` sends the rest")
-                    due[publisher.backend] = time.monotonic() + (RETRY_S if publisher.failures > failures else 0.0)
+                            warn(
+                                late,
+                                f"`publish {publisher.paths.root} --to {publisher.backend}` sends the rest",
+                            )
+                    due[publisher.backend] = time.monotonic() + (
+                        RETRY_S if publisher.failures > failures else 0.0
+                    )
                 if not has_begun:
                     has_begun = True
                     _say(HAS_BEGUN)

@@ -16,7 +16,9 @@ from orchestrator.track.tracked_job import JobResults, Point
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """How much of a job a tracker has been told: a file in the job's directory, written after the tracker has it."""
+    """How much of a job a tracker has been told: a file in the job's directory, written after the
+    tracker has it.
+    """
 
     destination: str
     """Where it was sent to; at another one the job begins anew."""
@@ -29,15 +31,20 @@ class Position:
     size: int = 0
     """Bytes of the file that the tracker writes; whatever follows them was not counted as sent."""
     results: str = ""
-    """Digest of the results, or of results with a later preview, that are being sent or were sent; empty before."""
+    """Digest of the results, or of results with a later preview, that are being sent or were sent;
+    empty before."""
     results_step: int = 0
     """The step that they get where they have one; a tracker whose last step it is has them."""
     final: str = ""
     """Digest of what was sent; empty before."""
 
     def at(self, env_steps: int) -> Position:
-        """The same where the tracker's last step is another one; if it is lower, its results have to be sent again."""
-        return replace(self, env_steps=env_steps, final=self.final if env_steps >= self.env_steps else "")
+        """The same where the tracker's last step is another one; if it is lower, its results have
+        to be sent again.
+        """
+        return replace(
+            self, env_steps=env_steps, final=self.final if env_steps >= self.env_steps else ""
+        )
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
@@ -90,9 +97,13 @@ class Tracker(Protocol):
     """The same for people."""
 
     def known(self, job_id: str, noted: Position) -> Position | None:
-        """What it has by itself of that which was noted; None: nothing, so that the job begins anew."""
+        """What it has by itself of that which was noted; None: nothing, so that the job begins
+        anew.
+        """
 
     def begin(self, job: TrackedJob) -> str:
-        """A new run of a job, by its name there; what an earlier training of that job left is removed."""
+        """A new run of a job, by its name there; what an earlier training of that job left is
+        removed.
+        """
 
     def open(self, job: TrackedJob) -> TrackedRun: ...

@@ -47,16 +47,22 @@ class TrackioRun:
     def send(self, points: Sequence[Point]) -> Position:
         began = self.position.began
         times = [began + point.values.get(ELAPSED, 0.0) for point in points]
-        return self._log([dict(point.values) for point in points], [point.env_steps for point in points], times)
+        return self._log(
+            [dict(point.values) for point in points], [point.env_steps for point in points], times
+        )
 
     def finish(self, results: JobResults) -> Position:
-        content: dict[str, Any] = {f"summary/{name}": value for name, value in results.summary.items()}
+        content: dict[str, Any] = {
+            f"summary/{name}": value for name, value in results.summary.items()
+        }
         content |= results.evaluation
         step = self.position.results_step
         if self.position.env_steps >= step:
             return self.position
         content |= self._stored(results.pictures())
-        return self._log([content], [step], [float(results.summary.get("ended_at", self.position.began))])
+        return self._log(
+            [content], [step], [float(results.summary.get("ended_at", self.position.began))]
+        )
 
     def show(self, pictures: Mapping[str, Path]) -> Position:
         step = self.position.results_step
@@ -76,7 +82,9 @@ class TrackioRun:
             stored[name] = media._to_dict()
         return stored
 
-    def _log(self, rows: Sequence[Mapping[str, Any]], steps: Sequence[int], times: Sequence[float]) -> Position:
+    def _log(
+        self, rows: Sequence[Mapping[str, Any]], steps: Sequence[int], times: Sequence[float]
+    ) -> Position:
         SQLiteStorage.bulk_log(
             self._project,
             self._job.job_id,

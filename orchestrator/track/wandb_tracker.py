@@ -21,7 +21,8 @@ from orchestrator.track.tracked_job import JobResults, Point
 from orchestrator.track.tracker_protocol import Position, TrackedJob
 
 HEADER, BLOCK = 7, 1 << 15
-"""Bytes of the head of W&B's transaction log, and of each of its blocks (the log format of LevelDB)."""
+"""Bytes of the head of W&B's transaction log, and of each of its blocks (the log format of
+LevelDB)."""
 WRITE_LIMIT_S, POLL_S = 5.0, 0.02
 FULL, LAST = 1, 4
 """Types of fragments that end a record."""
@@ -31,7 +32,10 @@ class WandbTracker:
     """:param options: those of ``track.wandb``."""
 
     def __init__(self, paths: RunPaths, experiment: str, options: Mapping[str, Any]) -> None:
-        self._project = options.get("project") or re.sub(f"[{NOT_IN_WANDB}]", "-", experiment)[:LONGEST_IN_WANDB]
+        self._project = (
+            options.get("project")
+            or re.sub(f"[{NOT_IN_WANDB}]", "-", experiment)[:LONGEST_IN_WANDB]
+        )
         self._entity = options.get("entity")
         self._folder = paths.root / "wandb"
         self._settings = wandb.Settings(
@@ -90,7 +94,9 @@ class WandbRun:
 
     def finish(self, results: JobResults) -> Position:
         self._log({**results.evaluation, **_media(results.pictures())})
-        self._run.summary.update({f"summary/{name}": value for name, value in results.summary.items()})
+        self._run.summary.update(
+            {f"summary/{name}": value for name, value in results.summary.items()}
+        )
         self._end(exit_code=0 if results.state == "SUCCEEDED" else 1)
         return self.position
 
@@ -110,7 +116,9 @@ class WandbRun:
         self._end()
 
     def _end(self, exit_code: int | None = None) -> None:
-        """W&B's process may answer before it has written what it was sent, which :func:`last_step` reads."""
+        """W&B's process may answer before it has written what it was sent, which :func:`last_step`
+        reads.
+        """
         log = Path(self._run.dir).parent / f"run-{self._run.id}.wandb"
         self._run.finish(exit_code=exit_code)
         until = time.monotonic() + WRITE_LIMIT_S
@@ -128,7 +136,9 @@ def _media(pictures: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def last_step(folder: Path, run_id: str) -> int | None:
-    """The last step in the transaction logs of a run, 0 if they have none; None where there is no log."""
+    """The last step in the transaction logs of a run, 0 if they have none; None where there is no
+    log.
+    """
     logs = list(folder.glob(f"*run-*/run-{run_id}.wandb"))
     return max((step for path in logs for step in logged_steps(path)), default=0) if logs else None
 
@@ -155,6 +165,8 @@ def records(path: Path) -> Iterator[Any]:
             return
         offset += length
         if kind in (FULL, LAST):
-            with contextlib.suppress(Exception):  # of protobuf: a version of W&B that writes otherwise
+            with contextlib.suppress(
+                Exception
+            ):  # of protobuf: a version of W&B that writes otherwise
                 yield wandb_internal_pb2.Record.FromString(parts)
             parts = b""

@@ -1,4 +1,6 @@
-"""Cases of a verification: jobs of a run directory with their robot bundles, or jobs of a job file."""
+"""Cases of a verification: jobs of a run directory with their robot bundles, or jobs of a job
+file.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ ENDLESS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A job to be verified. Its spec gives the path of the robot relative to the job directory, as for a worker."""
+    """A job to be verified. Its spec gives the path of the robot relative to the job directory, as
+    for a worker.
+    """
 
     job: Job
     bundle: Path | None
@@ -40,7 +44,8 @@ LeftOut = dict[str, str]
 
 
 def of_run_dir(run_dir: Path, names: Sequence[str]) -> tuple[list[Case], LeftOut]:
-    """Jobs as they were trained in ``run_dir``: specs from the ledger, robots from the job directories.
+    """Jobs as they were trained in ``run_dir``: specs from the ledger, robots from the job
+    directories.
 
     :raises UsageError: not a run directory, a damaged ledger, or no such job.
     """
@@ -53,18 +58,26 @@ def of_run_dir(run_dir: Path, names: Sequence[str]) -> tuple[list[Case], LeftOut
     for job in chosen:
         directory, xml = paths.job(job.job_id), job.spec.xml
         if job.spec.init_job is not None and not directory.init.is_file():
-            left_out[job.job_id] = f"{directory.init} is missing: job {job.spec.init_job} has to succeed first"
+            left_out[job.job_id] = (
+                f"{directory.init} is missing: job {job.spec.init_job} has to succeed first"
+            )
         elif xml is not None and not directory.robot.is_dir():
-            text = f"{directory.robot} is missing: the robot was invalid, or the folder has been moved"
+            text = (
+                f"{directory.robot} is missing: the robot was invalid, or the folder has been moved"
+            )
             left_out[job.job_id] = text
         elif (altered := alteration(directory, xml, hashes[job.job_id])) is not None:
             left_out[job.job_id] = f"{altered}; restore them, as another robot would be verified"
         else:
-            cases.append(Case(job=job, bundle=None if xml is None else directory.robot, init=directory.init))
+            cases.append(
+                Case(job=job, bundle=None if xml is None else directory.robot, init=directory.init)
+            )
     return cases, left_out
 
 
-def of_job_file(path: Path, names: Sequence[str], staging: Path, stops: StopRequests) -> tuple[list[Case], LeftOut]:
+def of_job_file(
+    path: Path, names: Sequence[str], staging: Path, stops: StopRequests
+) -> tuple[list[Case], LeftOut]:
     """Jobs as a run would train them now; their robots are examined and bundled below ``staging``.
 
     :raises SpecError: the job file, or a robot of the chosen jobs, is invalid.
@@ -78,16 +91,22 @@ def of_job_file(path: Path, names: Sequence[str], staging: Path, stops: StopRequ
             advice = "run the job file, and verify its run directory"
             left_out[job.job_id] = f"it starts from the policy of job {job.spec.init_job}; {advice}"
     chosen = [job for job in chosen if job.job_id not in left_out]
-    narrowed = dataclasses.replace(experiment, jobs=tuple(chosen), order="as-listed", skip_invalid=False)
+    narrowed = dataclasses.replace(
+        experiment, jobs=tuple(chosen), order="as-listed", skip_invalid=False
+    )
     plan = run_plan.plan(narrowed, run_plan.RunOptions(run_dir=staging), staging, stops=stops)
     verdicts = plan.verdicts
-    return [Case(job=job, bundle=(own := verdicts[job.job_id]).bundle, init=own.init) for job in plan.jobs], left_out
+    return [
+        Case(job=job, bundle=(own := verdicts[job.job_id]).bundle, init=own.init)
+        for job in plan.jobs
+    ], left_out
 
 
 def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[list[Job], LeftOut]:
     """The jobs to verify, and by ``job_id`` why others are left out.
 
-    :param names: ids, beginnings of ids, or patterns; none: the first job of every robot, task and number of ranks.
+    :param names: ids, beginnings of ids, or patterns; none: the first job of every robot, task and
+        number of ranks.
     :raises UsageError: a name matches no job.
     """
     if names:
@@ -96,7 +115,9 @@ def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[lis
         for name in names:
             if not (found := matching(name, job_ids)):
                 near = difflib.get_close_matches(name, job_ids, n=3)
-                hint = f"did you mean {' or '.join(near)}?" if near else f"valid: {listed(job_ids, 5)}"
+                hint = (
+                    f"did you mean {' or '.join(near)}?" if near else f"valid: {listed(job_ids, 5)}"
+                )
                 raise UsageError(f"{source}: --jobs {name}: no such job; {hint}")
             matches.update(found)
         return [job for job in jobs if job.job_id in matches], {}
@@ -108,20 +129,28 @@ def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[lis
         if representative is not job:
             left_out[job.job_id] = f"has the same robot and task as {representative.job_id}"
     chosen = list(first.values())
-    left_out |= {job.job_id: f"not among the first {MAX_CASES} robots" for job in chosen[MAX_CASES:]}
+    left_out |= {
+        job.job_id: f"not among the first {MAX_CASES} robots" for job in chosen[MAX_CASES:]
+    }
     return chosen[:MAX_CASES], left_out
 
 
 def waiting_iterations(job: Job) -> int:
     """Iterations before SAC or TD3 begins to learn; 0 for PPO."""
-    waiting = int(job.spec.hyperparameters.get("learning_starts", 100)) if job.spec.algo in OFF_POLICY else 0
+    waiting = (
+        int(job.spec.hyperparameters.get("learning_starts", 100))
+        if job.spec.algo in OFF_POLICY
+        else 0
+    )
     return waiting // job.spec.steps_an_iteration
 
 
 def case_job(job: Job, iterations: int, *, to_be_killed: bool = False) -> Job:
-    """``job``, shortened to ``iterations`` and without evaluation; SAC and TD3 count iterations that learn.
+    """``job``, shortened to ``iterations`` and without evaluation; SAC and TD3 count iterations
+    that learn.
 
-    :param to_be_killed: whether it has a retry, and a checkpoint after every iteration rather than only at the end.
+    :param to_be_killed: whether it has a retry, and a checkpoint after every iteration rather than
+        only at the end.
     """
     steps = (waiting_iterations(job) + iterations) * job.spec.steps_an_iteration
     short = dataclasses.replace(

@@ -17,7 +17,8 @@ SCRATCH = "verify"
 """Folder below the output folder with the trainings; kept only where something failed."""
 
 DISTURBED = 0.05
-"""A training that waits for a CPU for more than this share of its time did not have a CPU to itself."""
+"""A training that waits for a CPU for more than this share of its time did not have a CPU to
+itself."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,9 +29,11 @@ class Evidence:
     together: list[ShortTraining] = field(default_factory=list)
     resumed: list[ShortTraining] = field(default_factory=list)
     again: ShortTraining | None = None
-    """Alone again, where the weights differed among neighbours: tells the effect of neighbours from randomness."""
+    """Alone again, where the weights differed among neighbours: tells the effect of neighbours from
+    randomness."""
     is_foreign: bool = False
-    """Whether the environment is the user's own or gymnasium's, which may keep state that no checkpoint holds."""
+    """Whether the environment is the user's own or gymnasium's, which may keep state that no
+    checkpoint holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,8 @@ class CertifiedJob:
     iteration_together_s: float | None
     """Median seconds per iteration."""
     slowdown: Estimate | None
-    """Time per iteration among neighbours divided by that alone; None where there are no timings."""
+    """Time per iteration among neighbours divided by that alone; None where there are no
+    timings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +105,14 @@ def judge(job_id: str, evidence: Evidence) -> CertifiedJob:
 def _notes(evidence: Evidence, neighbours: int) -> list[str]:
     notes = []
     if not neighbours:
-        notes.append("no neighbour fits beside it (cores, memory or GPUs): it was trained alone each time")
+        notes.append(
+            "no neighbour fits beside it (cores, memory or GPUs): it was trained alone each time"
+        )
     for kind, trainings in (("alone", evidence.alone), ("among neighbours", evidence.together)):
-        waited_s, wall_s = sum(one.waited_s for one in trainings), sum(sum(one.iteration_s) for one in trainings)
+        waited_s, wall_s = (
+            sum(one.waited_s for one in trainings),
+            sum(sum(one.iteration_s) for one in trainings),
+        )
         if waited_s > DISTURBED * wall_s:
             text = f"{kind} it waited {waited_s / wall_s:.0%} of the time for a CPU: another program uses this machine"
             notes.append(f"{text}, or trainings share a CPU; its slow-down is unreliable")
@@ -111,7 +120,11 @@ def _notes(evidence: Evidence, neighbours: int) -> list[str]:
 
 
 def _reasons(evidence: Evidence) -> list[str]:
-    kinds = {"alone": evidence.alone, "among neighbours": evidence.together, "killed and resumed": evidence.resumed}
+    kinds = {
+        "alone": evidence.alone,
+        "among neighbours": evidence.together,
+        "killed and resumed": evidence.resumed,
+    }
     for kind, trainings in kinds.items():
         if untrained := [one.problem for one in trainings if one.sha256 is None]:
             return [f"{kind} it was not trained to the end: {untrained[0]}"]
@@ -128,7 +141,9 @@ def _reasons(evidence: Evidence) -> list[str]:
             " its environment depends on what runs beside it"
         )
     if not all(one.was_killed for one in evidence.resumed):
-        reasons.append("it ended before it could be killed; use longer iterations, or more of them (--iterations)")
+        reasons.append(
+            "it ended before it could be killed; use longer iterations, or more of them (--iterations)"
+        )
     if changed := [one for one in evidence.resumed if one.sha256 != expected]:
         reasons.append(_why_not_resumed(changed[0], is_foreign=evidence.is_foreign))
     return reasons
@@ -140,7 +155,11 @@ def _why_not_resumed(one: ShortTraining, *, is_foreign: bool) -> str:
             f"it has other weights when killed and resumed: its environment's state cannot be saved ({one.unsaveable}),"
             " so new episodes begin; define get_state() and set_state(state) on the environment to make it resumable"
         )
-    where = "the beginning" if one.resumed_from is None else f"the checkpoint at {one.resumed_from} env_steps"
+    where = (
+        "the beginning"
+        if one.resumed_from is None
+        else f"the checkpoint at {one.resumed_from} env_steps"
+    )
     text = f"it has other weights when killed and resumed from {where} than without interruption"
     if is_foreign:
         text += (
@@ -153,7 +172,9 @@ def _why_not_resumed(one: ShortTraining, *, is_foreign: bool) -> str:
 def weights_differ(evidence: Evidence) -> bool:
     """Whether the weights among neighbours differ from those alone."""
     expected = evidence.alone[0].sha256
-    return expected is not None and any(one.sha256 not in (None, expected) for one in evidence.together)
+    return expected is not None and any(
+        one.sha256 not in (None, expected) for one in evidence.together
+    )
 
 
 def _reported_hash(trainings: Sequence[ShortTraining], expected: str | None) -> str | None:
@@ -168,11 +189,15 @@ def _median_s(trainings: Sequence[ShortTraining]) -> float | None:
 
 
 def _slowdown(evidence: Evidence) -> Estimate | None:
-    """The ratio of iterations; of the repeats' medians where there are several, which include the machine's drift."""
+    """The ratio of iterations; of the repeats' medians where there are several, which include the
+    machine's drift.
+    """
     alone, together = evidence.alone, evidence.together
     if not all(one.iteration_s for one in (*alone, *together)) or not together:
         return None
     if len(alone) == 1:
         return ratio(together[0].iteration_s, alone[0].iteration_s)
-    above, below = ([median(one.iteration_s) for one in trainings] for trainings in (together, alone))
+    above, below = (
+        [median(one.iteration_s) for one in trainings] for trainings in (together, alone)
+    )
     return ratio(above, below, paired=True)

@@ -1,7 +1,9 @@
-"""The procedure of ``verify``: each job trained alone, among neighbours, and killed midway and resumed.
+"""The procedure of ``verify``: each job trained alone, among neighbours, and killed midway and
+resumed.
 
-Every job is trained for a few iterations in each way, by the real supervisor in scratch run directories. The hashes of
-all weights must be equal. The slow-down among neighbours is measured as well.
+Every job is trained for a few iterations in each way, by the real supervisor in scratch run
+directories. The hashes of all weights must be equal. The slow-down among neighbours is measured as
+well.
 """
 
 from __future__ import annotations
@@ -42,28 +44,42 @@ from orchestrator.verify.cases import (
     of_run_dir,
     waiting_iterations,
 )
-from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, CertifiedJob, Evidence, judge, weights_differ
+from orchestrator.verify.certificate import (
+    FILE,
+    SCRATCH,
+    Certificate,
+    CertifiedJob,
+    Evidence,
+    judge,
+    weights_differ,
+)
 from orchestrator.verify.verification_runs import Kill, ShortTraining
 
 ITERATIONS = 6
 LEAST_ITERATIONS = 3
 """One iteration before the kill, one after it, and one during which the worker is killed."""
 TIME_LIMIT_S = 150.0
-"""Time for trainings alone and among neighbours, where no jobs are named; killed ones take about half as long."""
+"""Time for trainings alone and among neighbours, where no jobs are named; killed ones take about
+half as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
     jobs: Sequence[str] = ()
-    """Ids, beginnings of ids, or patterns; none: the first job of every robot and task, as many as time allows."""
+    """Ids, beginnings of ids, or patterns; none: the first job of every robot and task, as many as
+    time allows."""
     iterations: int = ITERATIONS
     repeats: int = 1
     output: Path | None = None
-    """Folder of the certificate; None: the run directory, or ``runs/<name>-verify`` for a job file."""
+    """Folder of the certificate; None: the run directory, or ``runs/<name>-verify`` for a job
+    file."""
 
 
-def verify(source: Path, options: VerifyOptions, tell: Callable[[str], None]) -> tuple[Certificate, Path]:
-    """Verify jobs of a run directory or a job file. Returns the certificate and the folder that it was written to.
+def verify(
+    source: Path, options: VerifyOptions, tell: Callable[[str], None]
+) -> tuple[Certificate, Path]:
+    """Verify jobs of a run directory or a job file. Returns the certificate and the folder that it
+    was written to.
 
     :param tell: called with a line of progress.
     :raises UsageError: for what the user can correct; nothing has been launched.
@@ -142,7 +158,9 @@ class _Verification:
             self._train_killed(self.cases, repeat)
         verdicts = [self._judge(case) for case in self.cases]
         return Certificate(
-            verdict="PASS" if verdicts and all(one.verdict == "PASS" for one in verdicts) else "FAIL",
+            verdict="PASS"
+            if verdicts and all(one.verdict == "PASS" for one in verdicts)
+            else "FAIL",
             jobs=verdicts,
             left_out=self.left_out,
             iterations=self.options.iterations,
@@ -169,13 +187,17 @@ class _Verification:
 
     def _tell_what_fits(self, groups: Sequence[Sequence[Case]], first_s: float) -> None:
         """:param first_s: how long the first group took alone and among neighbours."""
-        fit = min(len(groups), 1 + math.ceil(max(0.0, TIME_LIMIT_S - first_s) / max(0.001, first_s)))
+        fit = min(
+            len(groups), 1 + math.ceil(max(0.0, TIME_LIMIT_S - first_s) / max(0.001, first_s))
+        )
         jobs = sum(map(len, groups[:fit]))
         text = f"The first group took {first_s:.0f} s: about {jobs} of {len(self.cases)} jobs fit into the time limit"
         self.tell(text + ("; --jobs NAME verifies others" if fit < len(groups) else ""))
 
     def _compare(self, group: Sequence[Case], name: str) -> None:
-        """Train alone and among neighbours in close succession, so that drift is not taken for slow-down."""
+        """Train alone and among neighbours in close succession, so that drift is not taken for
+        slow-down.
+        """
         names = ", ".join(case.job.job_id for case in group)
         self.tell(f"Training alone: {names}")
         alone = self._train(f"alone-{name}", group, 1)
@@ -186,7 +208,9 @@ class _Verification:
             self.evidence[job_id].together.append(together[job_id])
 
     def _train_killed(self, cases: Sequence[Case], repeat: int) -> None:
-        self.tell(f"Training, killed midway and resumed: {', '.join(case.job.job_id for case in cases)}")
+        self.tell(
+            f"Training, killed midway and resumed: {', '.join(case.job.job_id for case in cases)}"
+        )
         rng = random.Random(os.urandom(8))
         middle = (self.options.iterations + 1) // 2
         kills = {}
@@ -195,20 +219,41 @@ class _Verification:
             iterations = waiting_iterations(job) + middle
             kills[job.job_id] = Kill(iterations=iterations, delay_s=rng.uniform(0.0, iteration_s))
         killed = self._train(f"resumed-{repeat}", cases, self.machine.capacity, kills=kills)
-        # A training with very short iterations may end before it is killed: repeat it, killed right after a checkpoint.
-        missed = [case for case in cases if not (killed[case.job.job_id].was_killed or killed[case.job.job_id].problem)]
+        # A training with very short iterations may end before it is killed: repeat it, killed right
+        # after a checkpoint.
+        missed = [
+            case
+            for case in cases
+            if not (killed[case.job.job_id].was_killed or killed[case.job.job_id].problem)
+        ]
         if missed:
             jobs = [case.job for case in missed]
-            kills = {job.job_id: Kill(iterations=waiting_iterations(job) + 2, delay_s=0.0) for job in jobs}
-            killed |= self._train(f"resumed-{repeat}-early", missed, self.machine.capacity, kills=kills)
+            kills = {
+                job.job_id: Kill(iterations=waiting_iterations(job) + 2, delay_s=0.0)
+                for job in jobs
+            }
+            killed |= self._train(
+                f"resumed-{repeat}-early", missed, self.machine.capacity, kills=kills
+            )
         for job_id, one in killed.items():
             self.evidence[job_id].resumed.append(one)
 
     def _train(
-        self, name: str, cases: Sequence[Case], lanes: int, *, neighbours: int = 0, kills: dict[str, Kill] | None = None
+        self,
+        name: str,
+        cases: Sequence[Case],
+        lanes: int,
+        *,
+        neighbours: int = 0,
+        kills: dict[str, Kill] | None = None,
     ) -> dict[str, ShortTraining]:
-        """Train shortened ``cases``, ``lanes`` at once, with checkpoints and a retry where they are killed."""
-        jobs = [case_job(case.job, self.options.iterations, to_be_killed=kills is not None) for case in cases]
+        """Train shortened ``cases``, ``lanes`` at once, with checkpoints and a retry where they are
+        killed.
+        """
+        jobs = [
+            case_job(case.job, self.options.iterations, to_be_killed=kills is not None)
+            for case in cases
+        ]
         short = [dataclasses.replace(case, job=job) for case, job in zip(cases, jobs, strict=True)]
         return verification_runs.train(
             self.scratch.root / name,
@@ -224,7 +269,9 @@ class _Verification:
         job_id = case.job.job_id
         evidence = self.evidence[job_id]
         if weights_differ(evidence):
-            self.tell(f"Training {job_id} alone again, to tell the effect of neighbours from randomness")
+            self.tell(
+                f"Training {job_id} alone again, to tell the effect of neighbours from randomness"
+            )
             evidence.again = self._train(f"again-{job_id}", [case], 1)[job_id]
         return judge(job_id, evidence)
 
@@ -238,7 +285,9 @@ class _Verification:
             who = ", ".join(use.names_on(taken)[:3])
             self._warn(f"{len(taken)} of {cpus} CPUs are in use by others ({who}): {text}")
         if lanes > cpus:
-            self._warn(f"only {cpus} CPU is usable: {lanes} trainings share it and slow each other down")
+            self._warn(
+                f"only {cpus} CPU is usable: {lanes} trainings share it and slow each other down"
+            )
         return SlotPool(self.machine, lanes, neighbours)
 
     def _warn(self, text: str) -> None:
@@ -248,7 +297,10 @@ class _Verification:
 
     def _has_room(self, jobs: Sequence[Job]) -> bool:
         """Whether all ``jobs`` get a slot at once; memory is checked when they start."""
-        cores, gpus = sum(job.resources.all_cores for job in jobs), FreeGpus(gpu.index for gpu in self.machine.gpus)
+        cores, gpus = (
+            sum(job.resources.all_cores for job in jobs),
+            FreeGpus(gpu.index for gpu in self.machine.gpus),
+        )
         for job in jobs:
             if (names := gpus.find(job.resources.all_gpus)) is None:
                 return False

@@ -1,4 +1,6 @@
-"""Short trainings by the real supervisor in scratch run directories; some with neighbours, some killed midway."""
+"""Short trainings by the real supervisor in scratch run directories; some with neighbours, some
+killed midway.
+"""
 
 from __future__ import annotations
 
@@ -43,18 +45,22 @@ class ShortTraining:
     iteration_s: tuple[float, ...] = ()
     """Wall time of each iteration except the first, which is the warm-up."""
     waited_s: float = 0.0
-    """Time in these iterations in which it was runnable but had no CPU; 0 where the system does not report it."""
+    """Time in these iterations in which it was runnable but had no CPU; 0 where the system does not
+    report it."""
     neighbours: int = 0
     was_killed: bool = False
     resumed_from: int | None = None
-    """env_steps of the checkpoint; None without a checkpoint, or for a training that was not killed."""
+    """env_steps of the checkpoint; None without a checkpoint, or for a training that was not
+    killed."""
     unsaveable: str | None = None
     """Why the state of its environments is in no checkpoint; None where it is."""
 
 
 @dataclass(slots=True, kw_only=True)
 class KillingExecutor:
-    """Wraps an executor and kills some of its workers midway; the supervisor sees them end by SIGKILL."""
+    """Wraps an executor and kills some of its workers midway; the supervisor sees them end by
+    SIGKILL.
+    """
 
     inner: Executor
     kills: Mapping[str, Kill]
@@ -79,7 +85,9 @@ class KillingExecutor:
         handle = self.inner.submit(launch)
         self._running.add(handle)
         for other in self._running:
-            self.neighbours[other.job_id] = max(self.neighbours.get(other.job_id, 0), len(self._running) - 1)
+            self.neighbours[other.job_id] = max(
+                self.neighbours.get(other.job_id, 0), len(self._running) - 1
+            )
         if launch.number == 0 and launch.job_id in self.kills:
             self._watched[handle] = JobPaths(launch.job_dir).progress_csv
         return handle
@@ -111,7 +119,9 @@ class KillingExecutor:
         now = time.monotonic()
         for handle, table in list(self._watched.items()):
             kill = self.kills[handle.job_id]
-            if table.exists() and table.read_bytes().count(b"\n") > kill.iterations:  # the first line is the header
+            if (
+                table.exists() and table.read_bytes().count(b"\n") > kill.iterations
+            ):  # the first line is the header
                 del self._watched[handle]
                 self._due[handle] = now + kill.delay_s
         for handle, due in list(self._due.items()):
@@ -122,9 +132,13 @@ class KillingExecutor:
 
 
 class _CaseReporter(SilentReporter):
-    """Calls ``done`` when all cases have ended; passes on warnings, and that a neighbour has failed."""
+    """Calls ``done`` when all cases have ended; passes on warnings, and that a neighbour has
+    failed.
+    """
 
-    def __init__(self, cases: Sequence[Case], done: Callable[[], None], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, cases: Sequence[Case], done: Callable[[], None], warn: Callable[[str], None]
+    ) -> None:
         self._cases = frozenset(case.job.job_id for case in cases)
         self._running = set(self._cases)
         self._done, self._warn = done, warn
@@ -148,7 +162,8 @@ def train(
     kills: Mapping[str, Kill],
     tell: Callable[[str], None],
 ) -> dict[str, ShortTraining]:
-    """Train ``cases``, in order and as many at once as ``slots`` allow, with ``neighbours`` in the remaining slots.
+    """Train ``cases``, in order and as many at once as ``slots`` allow, with ``neighbours`` in the
+    remaining slots.
 
     The neighbours are killed when all cases have ended. No process is left, whatever is raised.
 
@@ -168,7 +183,9 @@ def train(
             ledger=ledger,
             executor=executor,
             slots=slots,
-            reporter=_CaseReporter(cases, lambda: supervisor.request_stop("all cases have ended"), tell),
+            reporter=_CaseReporter(
+                cases, lambda: supervisor.request_stop("all cases have ended"), tell
+            ),
             grace_s=0.0,
         )
         stops.deliver_to(supervisor.request_stop)
@@ -181,7 +198,10 @@ def train(
         ledger.abandon()
         slots.close()
     job_ids = [case.job.job_id for case in cases]
-    return {job_id: _trained(paths.job(job_id), attempts[job_id], states[job_id], executor) for job_id in job_ids}
+    return {
+        job_id: _trained(paths.job(job_id), attempts[job_id], states[job_id], executor)
+        for job_id in job_ids
+    }
 
 
 def _add_jobs(paths: RunPaths, ledger: Ledger, entries: Sequence[Case]) -> list[JobRow]:
@@ -197,9 +217,13 @@ def _add_jobs(paths: RunPaths, ledger: Ledger, entries: Sequence[Case]) -> list[
     return ledger.jobs()
 
 
-def _trained(paths: JobPaths, attempts: int, state: State, executor: KillingExecutor) -> ShortTraining:
+def _trained(
+    paths: JobPaths, attempts: int, state: State, executor: KillingExecutor
+) -> ShortTraining:
     record = read_exit_record(paths.attempt(max(0, attempts - 1)).exit)
-    iterations = run_reader.iterations(paths.timings_csv)[1:]  # none where ORCHESTRATOR_NO_TIMINGS is set
+    iterations = run_reader.iterations(paths.timings_csv)[
+        1:
+    ]  # none where ORCHESTRATOR_NO_TIMINGS is set
     problem = ""
     if isinstance(state, Failed):
         problem = state.message
@@ -218,7 +242,9 @@ def _trained(paths: JobPaths, attempts: int, state: State, executor: KillingExec
 
 
 def groups(cases: Sequence[Case], room: Callable[[Sequence[Job]], bool]) -> list[list[Case]]:
-    """``cases`` in order, in groups as large as there is ``room`` for at once; a case without room is a group."""
+    """``cases`` in order, in groups as large as there is ``room`` for at once; a case without room
+    is a group.
+    """
     result: list[list[Case]] = []
     for case in cases:
         if result and room([*(other.job for other in result[-1]), case.job]):

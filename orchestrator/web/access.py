@@ -1,11 +1,11 @@
 """Who may see and do what: checked before anything else looks at a request.
 
-- ``Host`` must be a name of this server. A page of another site whose name was made to lead here (DNS rebinding) is
-  refused.
+- ``Host`` must be a name of this server. A page of another site whose name was made to lead here
+  (DNS rebinding) is refused.
 - Data is not given to a page of another site, which could make the server read without end.
 - Data needs the token, if the server listens on more than the loopback address.
-- A request that changes something is a POST with the token and from our own page. There is no cookie that a browser
-  would add by itself to the forged form of another site.
+- A request that changes something is a POST with the token and from our own page. There is no
+  cookie that a browser would add by itself to the forged form of another site.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class AccessRules:
 
 
 class Guard:
-    """Refuses what :class:`AccessRules` does not allow; adds headers that limit what a browser may do with the rest."""
+    """Refuses what :class:`AccessRules` does not allow; adds headers that limit what a browser may
+    do with the rest.
+    """
 
     def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
         self._app, self._rules = app, rules
@@ -57,7 +59,10 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # neither a websocket nor anything else is served
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in scope["headers"]
+        }
         refusal = self._refusal(scope["method"], scope["path"], headers)
 
         async def answer(message: MutableMapping[str, Any]) -> None:
@@ -68,10 +73,16 @@ class Guard:
                 ]
             await send(message)
 
-        app = self._app if refusal is None else PlainTextResponse(f"{refusal[1]}\n", status_code=refusal[0])
+        app = (
+            self._app
+            if refusal is None
+            else PlainTextResponse(f"{refusal[1]}\n", status_code=refusal[0])
+        )
         await app(scope, receive, answer)
 
-    def _refusal(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
+    def _refusal(
+        self, method: str, path: str, headers: Mapping[str, str]
+    ) -> tuple[int, str] | None:
         """Status code and reason; None if the request is allowed."""
         rules, host = self._rules, host_name(headers.get("host", ""))
         if host not in rules.hosts:
@@ -87,7 +98,10 @@ class Guard:
         if rules.token is None:
             return 403, "This page is read-only; `serve --control` allows changes."
         if not self._has_token(headers):
-            return 403, "This needs the token: use the whole address that `serve --control` has printed."
+            return (
+                403,
+                "This needs the token: use the whole address that `serve --control` has printed.",
+            )
         if not _is_own(headers):
             return 403, "A request of another site is refused."
         if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
@@ -97,7 +111,9 @@ class Guard:
     def _has_token(self, headers: Mapping[str, str]) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         token = self._rules.token
-        is_it = token is not None and hmac.compare_digest(given.strip().encode("latin-1"), token.encode())
+        is_it = token is not None and hmac.compare_digest(
+            given.strip().encode("latin-1"), token.encode()
+        )
         return scheme.lower() == "bearer" and is_it
 
 
@@ -132,6 +148,8 @@ def own_names(address: str) -> frozenset[str]:
     """What a server that listens at ``address`` may be called."""
     names: Iterable[str] = (*LOOPBACK_NAMES, address)
     if not is_loopback(address):
-        own = [one.address.partition("%")[0] for each in psutil.net_if_addrs().values() for one in each]
+        own = [
+            one.address.partition("%")[0] for each in psutil.net_if_addrs().values() for one in each
+        ]
         names = [*names, socket.gethostname(), socket.getfqdn(), *own]
     return frozenset(name.lower() for name in names)

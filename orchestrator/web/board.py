@@ -1,7 +1,7 @@
 """What a page shows, as named pieces of JSON, each with the version in which it changed last.
 
-A viewer says which version it has, and is sent what is newer. So a viewer that reads slowly is sent less often, and
-nothing is kept for it: there is no queue.
+A viewer says which version it has, and is sent what is newer. So a viewer that reads slowly is sent
+less often, and nothing is kept for it: there is no queue.
 """
 
 from __future__ import annotations
@@ -61,7 +61,11 @@ class Board:
         """Returns whether anything is new."""
         there = self._pieces.keys() | self._lists.keys()
         drop = there & set(changes.drop)
-        put = {name: text for name, text in changes.put.items() if self._pieces.get(name, (0, ""))[1] != text}
+        put = {
+            name: text
+            for name, text in changes.put.items()
+            if self._pieces.get(name, (0, ""))[1] != text
+        }
         if not (put or drop or changes.grow or changes.restart):
             return False
         self.version += 1
@@ -82,7 +86,9 @@ class Board:
         return True
 
     def since(self, version: int) -> str:
-        """A JSON object with all that is newer than ``version`` (0: everything); empty where nothing is."""
+        """A JSON object with all that is newer than ``version`` (0: everything); empty where
+        nothing is.
+        """
         if version == self.version:
             return ""
         if version not in self._texts:
@@ -90,7 +96,11 @@ class Board:
         return self._texts[version]
 
     def _message(self, since: int) -> str:
-        put = [f"{to_json(name)}:{text}" for name, (version, text) in self._pieces.items() if version > since]
+        put = [
+            f"{to_json(name)}:{text}"
+            for name, (version, text) in self._pieces.items()
+            if version > since
+        ]
         drop = [name for name, version in self._dropped.items() if version > since] if since else []
         grow, restart = [], []
         for name, one in self._lists.items():
@@ -100,5 +110,9 @@ class Board:
             if texts:
                 grow.append(f"{to_json(name)}:[{','.join(texts)}]")
         parts = [f'"put":{{{",".join(put)}}}', f'"grow":{{{",".join(grow)}}}']
-        parts += [f'"{key}":{to_json(names)}' for key, names in (("drop", drop), ("restart", restart)) if names]
+        parts += [
+            f'"{key}":{to_json(names)}'
+            for key, names in (("drop", drop), ("restart", restart))
+            if names
+        ]
         return f'{{"version":{self.version},{",".join(parts)}}}'

@@ -1,4 +1,6 @@
-"""One reader of a run directory for all viewers: it reads while somebody looks, and tells all of them at once."""
+"""One reader of a run directory for all viewers: it reads while somebody looks, and tells all of
+them at once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from orchestrator.web.board import Board, Changes
 LOOK_EVERY_S = 1.0
 LONGEST_S = 10.0
 READ_SHARE = 0.002
-"""Largest share of a core for reading; where one reading takes long, they are further apart, up to LONGEST_S."""
+"""Largest share of a core for reading; where one reading takes long, they are further apart, up to
+LONGEST_S."""
 HEARTBEAT_S = 15.0
 """So often something is sent at least, so that a connection that is gone is noticed."""
 AFTER_ERROR_S = 10.0
@@ -25,15 +28,17 @@ class Source(Protocol):
     """What reads."""
 
     def read(self) -> Changes:
-        """What is new since the last call; everything at first. Called in a thread, never twice at once."""
+        """What is new since the last call; everything at first. Called in a thread, never twice at
+        once.
+        """
         ...
 
 
 class Feed:
     """The board of one source, and those who look at it.
 
-    When a source is over, everything is read anew by another one. So it is after an error that nobody has foreseen: the
-    source may have taken in what it has told nobody.
+    When a source is over, everything is read anew by another one. So it is after an error that
+    nobody has foreseen: the source may have taken in what it has told nobody.
     """
 
     def __init__(self, make_source: Callable[[], Source]) -> None:
@@ -57,7 +62,9 @@ class Feed:
         return self._problem if time.monotonic() - self._failed_at < AFTER_ERROR_S else ""
 
     async def messages(self) -> AsyncIterator[str]:
-        """Server-sent events for one viewer: at first everything, then what has changed since it took the last one."""
+        """Server-sent events for one viewer: at first everything, then what has changed since it
+        took the last one.
+        """
         self._viewers += 1
         try:
             if self._reading is None or self._reading.done():
@@ -108,7 +115,11 @@ class Feed:
         self._problem = f"reading has failed ({type(error).__name__}); `serve` has printed where"
         text = "".join(traceback.format_exception(error))
         if text != self._told:
-            print(f"serve: an unexpected error; everything is read anew after it:\n{text}", file=sys.stderr, flush=True)
+            print(
+                f"serve: an unexpected error; everything is read anew after it:\n{text}",
+                file=sys.stderr,
+                flush=True,
+            )
         self._told = text
 
     def _tell(self) -> None:

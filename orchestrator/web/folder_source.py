@@ -27,7 +27,9 @@ SEARCH_LATEST_S = 60.0
 
 
 class FolderSource:
-    """The run directories below ``root``; of None: those of this user on this machine. Used by several threads."""
+    """The run directories below ``root``; of None: those of this user on this machine. Used by
+    several threads.
+    """
 
     def __init__(self, root: Path | None) -> None:
         self.root = root
@@ -51,7 +53,9 @@ class FolderSource:
         runs = {key: self._standing(key, entry) for key, entry in self._entries.items()}
         changes.drop = [f"run:{key}" for key in self._shown - runs.keys()]
         self._shown = set(runs)
-        where = "your experiments on this machine" if self.root is None else str(self.root.absolute())
+        where = (
+            "your experiments on this machine" if self.root is None else str(self.root.absolute())
+        )
         is_of = "folder" if self.root is None else page_kind(self.root)
         changes.set("head", {"name": shown(where, LONGEST_TEXT), "runs": len(runs), "kind": is_of})
         for key, run in runs.items():
@@ -64,10 +68,14 @@ class FolderSource:
             began = time.monotonic()
             if began < self._due:
                 return
-            found: Iterable[RunEntry] = run_index.entries() if self.root is None else run_index.below(self.root)
+            found: Iterable[RunEntry] = (
+                run_index.entries() if self.root is None else run_index.below(self.root)
+            )
             self._entries = {key_of(entry.run_dir): entry for entry in found}
             ended = time.monotonic()
-            self._due = ended + min(SEARCH_LATEST_S, max(SEARCH_EVERY_S, (ended - began) / SEARCH_SHARE))
+            self._due = ended + min(
+                SEARCH_LATEST_S, max(SEARCH_EVERY_S, (ended - began) / SEARCH_SHARE)
+            )
 
     def _standing(self, key: str, entry: RunEntry) -> ListedRun:
         """As it was, where nothing has changed since it was read."""

@@ -23,15 +23,36 @@ MOST_TIMES = 120
 MOST_KEPT = 50
 """Jobs whose files are not read again, by whoever looks, until they have changed."""
 FACTS = (
-    *("xml", "task", "algo", "learner", "learner_reason", "seed", "ranks", "eval_mean", "ep_rew_mean_first", "queue_s"),
-    *("import_s", "first_step_s", "wall_s", "checkpoint_s", "eval_s", "cpu_s", "max_rss_mib", "weights_sha256"),
+    *(
+        "xml",
+        "task",
+        "algo",
+        "learner",
+        "learner_reason",
+        "seed",
+        "ranks",
+        "eval_mean",
+        "ep_rew_mean_first",
+        "queue_s",
+    ),
+    *(
+        "import_s",
+        "first_step_s",
+        "wall_s",
+        "checkpoint_s",
+        "eval_s",
+        "cpu_s",
+        "max_rss_mib",
+        "weights_sha256",
+    ),
     *("divergences", "stage", "waits_for"),
 )
 """Columns of the summary that are listed."""
 
 
 def row(run_dir: Path, job_id: str) -> SummaryRow | None:
-    """The row of a job; None where there is none of exactly that name, or the ledger cannot be read.
+    """The row of a job; None where there is none of exactly that name, or the ledger cannot be
+    read.
 
     :raises LedgerBusyError: it is locked, and can be read soon.
     """
@@ -39,7 +60,9 @@ def row(run_dir: Path, job_id: str) -> SummaryRow | None:
     return None if found is None else found[0]
 
 
-def _read(run_dir: Path, job_id: str, *, with_attempts: bool) -> tuple[SummaryRow, Sequence[AttemptRow]] | None:
+def _read(
+    run_dir: Path, job_id: str, *, with_attempts: bool
+) -> tuple[SummaryRow, Sequence[AttemptRow]] | None:
     """Likewise, with its attempts where they are known.
 
     The whole ledger is not examined for damage, which whoever reads all rows of it does.
@@ -75,12 +98,17 @@ def details(run_dir: Path, job_id: str) -> dict[str, Any] | None:
         "state": found["state"],
         "attempts": found["attempts"],
         "message": None if found["message"] is None else shown(found["message"], LONGEST_TRACEBACK),
-        "traceback": None if found["traceback"] is None else shown(found["traceback"], LONGEST_TRACEBACK),
+        "traceback": None
+        if found["traceback"] is None
+        else shown(found["traceback"], LONGEST_TRACEBACK),
         "facts": {
             name: shown(value, LONGEST_TEXT) if isinstance(value, str) else brief(value)
             for name, value in texts.items()
         },
-        "measures": {shown(name, LONGEST_TEXT): brief(value) for name, value in (found["measures"] or {}).items()},
+        "measures": {
+            shown(name, LONGEST_TEXT): brief(value)
+            for name, value in (found["measures"] or {}).items()
+        },
         "curve": _curve(job.progress_csv, mark(job.progress_csv)),
         "times": _times(job.timings_csv, mark(job.timings_csv)),
         "ended": [attempt_values(one) for one in attempts],
@@ -98,7 +126,9 @@ def _times(path: Path, _mark: Mark) -> Sequence[tuple[int, float | int | None, f
 
 
 def times(rows: Sequence[Iteration]) -> list[tuple[int, float | int | None, float | int | None]]:
-    """``(env_steps, env_steps per second, share of waiting for a CPU)``, each over a few iterations."""
+    """``(env_steps, env_steps per second, share of waiting for a CPU)``, each over a few
+    iterations.
+    """
     stride = max(1, -(-len(rows) // MOST_TIMES))
     points: list[tuple[int, float | int | None, float | int | None]] = []
     before = 0.0
@@ -107,7 +137,9 @@ def times(rows: Sequence[Iteration]) -> list[tuple[int, float | int | None, floa
         wall_s, end = sum(one.wall_s for one in some), some[-1].env_steps
         delays = [one.run_delay_s for one in some if one.run_delay_s is not None]
         is_first = not points
-        rate = brief((end - before) / wall_s) if wall_s > 0 and end > before and not is_first else None
+        rate = (
+            brief((end - before) / wall_s) if wall_s > 0 and end > before and not is_first else None
+        )
         delay = brief(sum(delays) / wall_s) if wall_s > 0 and len(delays) == len(some) else None
         points.append((int(end), rate, delay))
         before = end

@@ -12,15 +12,39 @@ from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.terminal.screen import of_rows
 
 FIELDS = (
-    *("position", "name", "seed", "task", "state", "activity", "share", "steps", "total", "goal", "rate"),
-    *("first", "ret", "evaluated", "measure", "measured", "wall", "started", "ended", "cpu", "delay", "attempts"),
+    *(
+        "position",
+        "name",
+        "seed",
+        "task",
+        "state",
+        "activity",
+        "share",
+        "steps",
+        "total",
+        "goal",
+        "rate",
+    ),
+    *(
+        "first",
+        "ret",
+        "evaluated",
+        "measure",
+        "measured",
+        "wall",
+        "started",
+        "ended",
+        "cpu",
+        "delay",
+        "attempts",
+    ),
     *("ranks", "cpus", "node", "cause", "message", "media", "drawn"),
 )
-"""``activity``: what it does, if that is more than its state. ``goal``: env_steps at which it pauses at a rung.
-``first``, ``ret``: mean return of the first and the last iteration. ``measure``, ``measured``: name and mean of the
-first measure of its evaluation. ``wall``: seconds of the attempts that have ended. ``cpu``, ``delay``: of a running
-job, seconds of computing and of waiting for a CPU a second. ``media``, ``drawn``: see
-:class:`JobMedia`."""
+"""``activity``: what it does, if that is more than its state. ``goal``: env_steps at which it
+pauses at a rung. ``first``, ``ret``: mean return of the first and the last iteration. ``measure``,
+``measured``: name and mean of the first measure of its evaluation. ``wall``: seconds of the
+attempts that have ended. ``cpu``, ``delay``: of a running job, seconds of computing and of waiting
+for a CPU a second. ``media``, ``drawn``: see :class:`JobMedia`."""
 DIGITS = 5
 LONGEST_MESSAGE = 300
 
@@ -35,7 +59,11 @@ class JobMedia(NamedTuple):
 
 
 def values(
-    row: SummaryRow, position: int, live: LiveFacts | None, goals: Mapping[str, int], media: JobMedia
+    row: SummaryRow,
+    position: int,
+    live: LiveFacts | None,
+    goals: Mapping[str, int],
+    media: JobMedia,
 ) -> list[Any]:
     """What :data:`FIELDS` names. None: not known, or without meaning in this state."""
     (line,) = of_rows([row], live, goals)

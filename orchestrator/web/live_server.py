@@ -24,7 +24,9 @@ LEAVE_S = 1
 
 
 class QuietServer(uvicorn.Server):
-    """Looks less often whether it is to end: uvicorn's ten times a second cost more than all that is read."""
+    """Looks less often whether it is to end: uvicorn's ten times a second cost more than all that
+    is read.
+    """
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):
@@ -36,7 +38,8 @@ class LiveServer:
     """A server whose socket listens already."""
 
     address: str
-    """What to open in a browser; with the token, if there is one, in the part that a browser sends to nobody."""
+    """What to open in a browser; with the token, if there is one, in the part that a browser sends
+    to nobody."""
     listener: socket.socket
     server: uvicorn.Server
 
@@ -91,9 +94,13 @@ def _token() -> str:
 def _listener(host: str, port: int) -> socket.socket:
     """A socket that listens there. :raises UsageError: it cannot."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
     except OSError as error:
-        raise UsageError(f"serve: --host {host}: no address of a machine is known for that name: {error}") from None
+        raise UsageError(
+            f"serve: --host {host}: no address of a machine is known for that name: {error}"
+        ) from None
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -101,6 +108,12 @@ def _listener(host: str, port: int) -> socket.socket:
         listener.listen()
     except OSError as error:
         listener.close()
-        advice = "choose another with --port; --port 0 takes a free one" if port else "choose another --host"
-        raise UsageError(f"serve: {host}, port {port}: cannot listen there: {error.strerror}; {advice}") from None
+        advice = (
+            "choose another with --port; --port 0 takes a free one"
+            if port
+            else "choose another --host"
+        )
+        raise UsageError(
+            f"serve: {host}, port {port}: cannot listen there: {error.strerror}; {advice}"
+        ) from None
     return listener

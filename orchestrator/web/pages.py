@@ -39,7 +39,10 @@ from orchestrator.web.run_source import RunSource, page_kind
 ASSETS = {
     "page.css": "text/css",
     "icon.svg": "image/svg+xml",
-    **dict.fromkeys(("live.js", "stream.js", "jobs.js", "charts.js", "panel.js", "overview.js"), "text/javascript"),
+    **dict.fromkeys(
+        ("live.js", "stream.js", "jobs.js", "charts.js", "panel.js", "overview.js"),
+        "text/javascript",
+    ),
 }
 """Files beside this one that the page consists of, all of them our own."""
 MEDIA = {"preview.png": "image/png", "video.mp4": "video/mp4"}
@@ -57,7 +60,9 @@ EVENTS = {**NOT_KEPT, "x-accel-buffering": "no"}
 
 
 class LivePages:
-    """The application for one run directory, a folder of them, or (None) all of this user on this machine."""
+    """The application for one run directory, a folder of them, or (None) all of this user on this
+    machine.
+    """
 
     def __init__(self, root: Path | None, rules: AccessRules, *, may_control: bool) -> None:
         self._root, self._rules, self._may_control = root, rules, may_control
@@ -79,7 +84,9 @@ class LivePages:
             Route(f"{api}/jobs/{{job}}/{{name}}", self._media),
             Route(f"{api}/control", self._control, methods=["POST"]),
         ]
-        return Guard(Starlette(routes=routes, exception_handlers={LedgerBusyError: _busy}), self._rules)
+        return Guard(
+            Starlette(routes=routes, exception_handlers={LedgerBusyError: _busy}), self._rules
+        )
 
     async def _is_of_one_run(self) -> bool:
         """Whether the page is that of a run directory, which there may not be yet."""
@@ -107,7 +114,9 @@ class LivePages:
         name = request.path_params["name"]
         if name not in ASSETS:
             return _missing()
-        return Response(_asset_text(name), media_type=ASSETS[name], headers={"cache-control": "no-cache"})
+        return Response(
+            _asset_text(name), media_type=ASSETS[name], headers={"cache-control": "no-cache"}
+        )
 
     # -- events
 
@@ -141,7 +150,9 @@ class LivePages:
         if not (1 <= attempt <= row["attempts"] and 0 <= rank < row["ranks"]):
             return _missing()
         path = RunPaths(run_dir).job(row["job_id"]).attempt(attempt - 1).log_of(rank)
-        return StreamingResponse(_log_events(path, run_dir), media_type="text/event-stream", headers=EVENTS)
+        return StreamingResponse(
+            _log_events(path, run_dir), media_type="text/event-stream", headers=EVENTS
+        )
 
     # -- single jobs
 
@@ -153,7 +164,9 @@ class LivePages:
             else await asyncio.to_thread(job_details.details, run_dir, request.path_params["job"])
         )
         return (
-            _missing() if facts is None else Response(to_json(facts), media_type="application/json", headers=NOT_KEPT)
+            _missing()
+            if facts is None
+            else Response(to_json(facts), media_type="application/json", headers=NOT_KEPT)
         )
 
     async def _media(self, request: Request) -> Response:
@@ -161,12 +174,20 @@ class LivePages:
         if run_dir is None or name not in MEDIA:
             return _missing()
         file = await asyncio.to_thread(_opened, run_dir, request.path_params["job"], name)
-        return _missing() if file is None else OpenedFileResponse(file, media_type=MEDIA[name], headers=NOT_KEPT)
+        return (
+            _missing()
+            if file is None
+            else OpenedFileResponse(file, media_type=MEDIA[name], headers=NOT_KEPT)
+        )
 
     async def _thumbnail(self, request: Request) -> Response:
         run_dir, job = await self._run_dir(request), request.path_params["job"]
         content = None if run_dir is None else await asyncio.to_thread(_small, run_dir, job)
-        return _missing() if content is None else Response(content, media_type="image/jpeg", headers=NOT_KEPT)
+        return (
+            _missing()
+            if content is None
+            else Response(content, media_type="image/jpeg", headers=NOT_KEPT)
+        )
 
     # -- changes
 
@@ -197,7 +218,9 @@ class LivePages:
 
 
 def _act(run_dir: Path, verb: str, jobs: list[str]) -> str:
-    """What was done. :raises ValueError: there is no such verb, or no such job, or the verb needs jobs."""
+    """What was done. :raises ValueError: there is no such verb, or no such job, or the verb needs
+    jobs.
+    """
     if verb == "stop" and not jobs:
         return control.stop(run_dir, [])
     if verb in control.COMMANDS and jobs:
@@ -228,7 +251,10 @@ async def _log_events(path: Path, run_dir: Path) -> AsyncIterator[str]:
     quiet_s, problem = 0.0, ""
     while True:
         try:
-            texts, problem = await asyncio.to_thread(list, islice(reader.new_text(), CHUNKS_AT_ONCE)), ""
+            texts, problem = (
+                await asyncio.to_thread(list, islice(reader.new_text(), CHUNKS_AT_ONCE)),
+                "",
+            )
         except OrchestratorError as error:
             texts = [] if str(error) == problem else [f"{error}\n"]
             problem = str(error)

@@ -1,8 +1,9 @@
-"""Closes connections of ``serve`` that keep it waiting: uvicorn itself waits without end for the rest of a request, and
-for a client that takes nothing of a response.
+"""Closes connections of ``serve`` that keep it waiting: uvicorn itself waits without end for the
+rest of a request, and for a client that takes nothing of a response.
 
-There is room for :data:`~orchestrator.web.live_server.MOST_CONNECTIONS`, and a request is judged by its token only when
-it is whole. So whoever reaches the server could otherwise take all of that room, and keep it.
+There is room for :data:`~orchestrator.web.live_server.MOST_CONNECTIONS`, and a request is judged by
+its token only when it is whole. So whoever reaches the server could otherwise take all of that
+room, and keep it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_S = 10.0
-"""Longest time from the start of a connection to the end of its first request, and from the end of each response to the
-end of the next request. A response has to be taken within that time, too, once the server has made all of it. While
-the server waits for room to write more of a response, the client has to take something of it in every such time."""
+"""Longest time from the start of a connection to the end of its first request, and from the end of
+each response to the end of the next request. A response has to be taken within that time, too, once
+the server has made all of it. While the server waits for room to write more of a response, the
+client has to take something of it in every such time."""
 INCOMPLETE = (h11.IDLE, h11.SEND_BODY, h11.ERROR)
 """States of a client that has not sent a whole request."""
 
@@ -40,7 +42,8 @@ class TimedProtocol(H11Protocol):
         self._lift_limit()
         # Not `close`, which waits until the client has taken what there is for it.
         self._limit = self.loop.call_later(REQUEST_S, self.transport.abort)
-        self._lift_limit_of_whole_request()  # the next one, if it was sent before the end of this response
+        # the next one, if it was sent before the end of this response
+        self._lift_limit_of_whole_request()
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -43,7 +43,9 @@ NO_MEDIA = JobMedia()
 
 
 class RunSource:
-    """Reads one run directory; see :class:`orchestrator.web.feed.Source`. It is over when another ledger lies there."""
+    """Reads one run directory; see :class:`orchestrator.web.feed.Source`. It is over when another
+    ledger lies there.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self.paths = RunPaths(run_dir)
@@ -104,7 +106,10 @@ class RunSource:
         live = snapshot.live
         for position, row in enumerate(snapshot.rows):
             job_id = row["job_id"]
-            reported, media = live.jobs.get(job_id) if live else None, self._media.get(job_id, NO_MEDIA)
+            reported, media = (
+                live.jobs.get(job_id) if live else None,
+                self._media.get(job_id, NO_MEDIA),
+            )
             made_of = (row, position, reported, live is None, snapshot.goals.get(job_id), media)
             before = self._shown.get(job_id)
             if before is None or before[0] is not row or before[1:] != made_of[1:]:
@@ -131,8 +136,12 @@ class RunSource:
             return head
         shown_now = screen.of_snapshot(snapshot)
         is_left = any(row["state"] in ("PENDING", "RUNNING") for row in snapshot.rows)
-        can_resume = look.condition in ("killed", "ended") and (is_left or snapshot.standing == "underway")
-        left = left_batch_jobs.by_files(self.paths) if look.condition in ("killed", "ended") else None
+        can_resume = look.condition in ("killed", "ended") and (
+            is_left or snapshot.standing == "underway"
+        )
+        left = (
+            left_batch_jobs.by_files(self.paths) if look.condition in ("killed", "ended") else None
+        )
         return {
             **head,
             "supervisor": shown(str(snapshot.holder), LONGEST_TEXT) if snapshot.holder else None,
@@ -144,7 +153,9 @@ class RunSource:
             "busy": brief(shown_now.cores_busy),
             "waiting": shown(shown_now.waiting or "", LONGEST_TEXT),
             "standing": snapshot.standing,
-            "resume": shown(resume.how(self.paths, left), LONGEST_TEXT) if can_resume or left else "",
+            "resume": shown(resume.how(self.paths, left), LONGEST_TEXT)
+            if can_resume or left
+            else "",
         }
 
     # -- files of jobs
@@ -171,7 +182,9 @@ class RunSource:
         for row in rows:
             if row["attempts"]:
                 job = f"{jobs}/{row['job_id']}"
-                found[row["job_id"]] = _media(_written(f"{job}/preview.png"), _written(f"{job}/video.mp4"))
+                found[row["job_id"]] = _media(
+                    _written(f"{job}/preview.png"), _written(f"{job}/video.mp4")
+                )
         before, self._media = self._media, found
         return before != found
 
@@ -190,7 +203,9 @@ class RunSource:
                 changes.restart.add(f"curve:{job_id}")
             if is_moved and reader.is_due(row["env_steps"]):
                 new = reader.read()
-                changes.grow[f"curve:{job_id}"] = [(int(steps), brief(value)) for steps, value in new.points]
+                changes.grow[f"curve:{job_id}"] = [
+                    (int(steps), brief(value)) for steps, value in new.points
+                ]
                 if new.starts_over:
                     changes.restart.add(f"curve:{job_id}")
 
@@ -202,7 +217,9 @@ class RunSource:
         last = {row["job_id"]: row["attempts"] - 1 for row in rows}
         try:
             with run_directory.reading_ledger(self.paths) as ledger:
-                earlier = [row for row in ledger.attempts() if row["number"] < last.get(row["job_id"], 0)]
+                earlier = [
+                    row for row in ledger.attempts() if row["number"] < last.get(row["job_id"], 0)
+                ]
         except (OrchestratorError, OSError):
             return  # its supervisor runs on another host, or the ledger is just being replaced
         changes.set("attempts", [attempt_values(row) for row in earlier])
@@ -224,16 +241,23 @@ class RunSource:
             self._delays |= {job.job_id: brief(job.share(job.run_delay_s)) for job in metrics.jobs}
             changes.set("delays", self._delays)
         changes.rare_s = time.thread_time() - began
-        self._examine_due = time.monotonic() + max(EXAMINED_EVERY_S, changes.rare_s / EXAMINED_SHARE)
+        self._examine_due = time.monotonic() + max(
+            EXAMINED_EVERY_S, changes.rare_s / EXAMINED_SHARE
+        )
 
     def _put_findings(self, now: Sequence[ContentionFinding], changes: Changes) -> None:
         known = {(one.kind, one.job_ids) for one in now}
         so_far = [one for one in self._so_far if (one.kind, one.job_ids) not in known]
-        changes.set("findings", [_finding("now", one) for one in now] + [_finding("so far", one) for one in so_far])
+        changes.set(
+            "findings",
+            [_finding("now", one) for one in now] + [_finding("so far", one) for one in so_far],
+        )
 
 
 def page_kind(root: Path) -> Literal["run", "folder"]:
-    """Whether the page of ``root`` is that of a run directory, which there may not be yet, or of those below it."""
+    """Whether the page of ``root`` is that of a run directory, which there may not be yet, or of
+    those below it.
+    """
     is_run = not root.is_dir() or run_directory.is_run_directory(RunPaths(root))
     return "run" if is_run else "folder"
 
@@ -244,14 +268,24 @@ def latest(rows: Sequence[SummaryRow], most: int) -> list[SummaryRow]:
     if len(begun) <= most:
         return begun
     order = {"RUNNING": 0, **dict.fromkeys(TERMINAL, 2)}
-    return sorted(begun, key=lambda row: (order.get(row["state"], 1), -(row["ended_at"] or row["started_at"] or 0.0)))[
-        :most
-    ]
+    return sorted(
+        begun,
+        key=lambda row: (
+            order.get(row["state"], 1),
+            -(row["ended_at"] or row["started_at"] or 0.0),
+        ),
+    )[:most]
 
 
 def attempt_values(row: AttemptRow) -> dict[str, Any]:
-    """As JSON types. An attempt without an end counts as interrupted: who asks knows whether it runs."""
-    reported: ReportedAttempt = {**row, "at_work": False, "until": row["ended_at"] or row["started_at"]}
+    """As JSON types. An attempt without an end counts as interrupted: who asks knows whether it
+    runs.
+    """
+    reported: ReportedAttempt = {
+        **row,
+        "at_work": False,
+        "until": row["ended_at"] or row["started_at"],
+    }
     return {
         "job": row["job_id"],
         "number": row["number"] + 1,
@@ -283,7 +317,9 @@ def _moment(local_time: str) -> float | None:
 
 def _media(preview: float | None, video: float | None) -> JobMedia:
     written = [at for at in (preview, video) if at is not None]
-    return JobMedia((preview is not None) + 2 * (video is not None), tenths(max(written, default=None)))
+    return JobMedia(
+        (preview is not None) + 2 * (video is not None), tenths(max(written, default=None))
+    )
 
 
 def _written(path: str) -> float | None:

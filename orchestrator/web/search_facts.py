@@ -18,7 +18,8 @@ from orchestrator.search.watch import status_line
 
 LEADERS = 10
 MOST_DRAWN = 600
-"""Values that a figure of the search has; of more trials every second, third, … is drawn, and the best ones."""
+"""Values that a figure of the search has; of more trials every second, third, … is drawn, and the
+best ones."""
 
 
 class SearchFactsReader:
@@ -70,8 +71,20 @@ def facts(reader: TrialReader) -> dict[str, Any]:
 
 def damaged_facts(error: LedgerDamagedError) -> dict[str, Any]:
     """As :func:`facts`, of a search that cannot be read."""
-    nothing: Mapping[str, Any] = {"objectives": [], "directions": [], "best": [], "rungs": [], "history": []}
-    return {"line": f"search: {error}", "is_front": False, "is_over": False, "states": {}, **nothing}
+    nothing: Mapping[str, Any] = {
+        "objectives": [],
+        "directions": [],
+        "best": [],
+        "rungs": [],
+        "history": [],
+    }
+    return {
+        "line": f"search: {error}",
+        "is_front": False,
+        "is_over": False,
+        "states": {},
+        **nothing,
+    }
 
 
 def _trial(trial: Trial) -> dict[str, Any]:
@@ -85,9 +98,15 @@ def _trial(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _rung(reader: TrialReader, trials: Sequence[Trial], place: int, steps: int) -> Mapping[str, Any]:
+def _rung(
+    reader: TrialReader, trials: Sequence[Trial], place: int, steps: int
+) -> Mapping[str, Any]:
     there = [trial for trial in trials if len(trial.reached) > place]
-    values = [value for trial in there if (value := trial.reached[place]) is not None and math.isfinite(value)]
+    values = [
+        value
+        for trial in there
+        if (value := trial.reached[place]) is not None and math.isfinite(value)
+    ]
     return {
         "env_steps": steps,
         "reached": len(there),

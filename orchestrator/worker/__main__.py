@@ -1,8 +1,9 @@
 """``python -m orchestrator.worker JOB_DIR NUMBER`` runs attempt NUMBER of the job in JOB_DIR.
 
-The order matters: the process is tied to its supervisor and waits for its word before anything heavy is imported, so
-that it imports on its own CPUs. Thread counts are set before the libraries that read them are imported. However the
-attempt ends, ``exit.json`` and the exit code (:class:`orchestrator.core.exit_codes.ExitCode`) say how.
+The order matters: the process is tied to its supervisor and waits for its word before anything
+heavy is imported, so that it imports on its own CPUs. Thread counts are set before the libraries
+that read them are imported. However the attempt ends, ``exit.json`` and the exit code
+(:class:`orchestrator.core.exit_codes.ExitCode`) say how.
 """
 
 from __future__ import annotations
@@ -54,14 +55,20 @@ def main(arguments: list[str]) -> NoReturn:
         exit_path.parent.mkdir(parents=True, exist_ok=True)
         run_attempt(paths, number, facts, channel)
         record = facts.record(ExitCode.SUCCEEDED)
-    except BaseException as error:  # SystemExit of the user's code included: every end has its record
+    except (
+        BaseException
+    ) as error:  # SystemExit of the user's code included: every end has its record
         record = facts.record(*failures.classify(error))
     exit_with(record, exit_path)
 
 
-def run_attempt(paths: JobPaths, number: int, facts: AttemptFacts, channel: lifeline.Channel | None) -> None:
+def run_attempt(
+    paths: JobPaths, number: int, facts: AttemptFacts, channel: lifeline.Channel | None
+) -> None:
     """The whole attempt, from reading its spec on. Raises where it does not succeed."""
-    end_if_superseded = functools.partial(lifeline.end_if_superseded, paths.attempt(number + 1).root)
+    end_if_superseded = functools.partial(
+        lifeline.end_if_superseded, paths.attempt(number + 1).root
+    )
     reporter = ProgressReporter(channel, before_sending=end_if_superseded)
     reporter.report("starting", 0)
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
@@ -95,8 +102,8 @@ def run_attempt(paths: JobPaths, number: int, facts: AttemptFacts, channel: life
 def exit_with(record: ExitRecord, exit_path: Path) -> NoReturn:
     """Write ``exit.json`` and end the process with the record's code, whatever else fails.
 
-    By ``os._exit``: the interpreter's own way out may hang on threads and children of the user's code, and replaces the
-    exit code by its own when the last flush meets a full disk.
+    By ``os._exit``: the interpreter's own way out may hang on threads and children of the user's
+    code, and replaces the exit code by its own when the last flush meets a full disk.
     """
     code = record.code
     try:

@@ -1,9 +1,10 @@
-"""``python -m orchestrator.worker.template CONTROL`` imports what workers import, and forks a worker for each order.
+"""``python -m orchestrator.worker.template CONTROL`` imports what workers import, and forks a
+worker for each order.
 
-An order is a :class:`~orchestrator.core.messages.ForkOrder` on the socket with the number CONTROL, whose end-of-file
-ends the template. A forked worker is a child of the supervisor (:mod:`~orchestrator.worker.runtime.sibling_fork`). It
-goes on as one that is exec'ed: session, log, environment and channel are its own, and it reads its spec and imports the
-user's code itself.
+An order is a :class:`~orchestrator.core.messages.ForkOrder` on the socket with the number CONTROL,
+whose end-of-file ends the template. A forked worker is a child of the supervisor
+(:mod:`~orchestrator.worker.runtime.sibling_fork`). It goes on as one that is exec'ed: session, log,
+environment and channel are its own, and it reads its spec and imports the user's code itself.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ LARGEST_ORDER_BYTES = 1 << 17
 
 
 def import_packages() -> None:
-    """Import what a worker with a built-in task imports. Nothing is made or computed, so that no thread starts."""
+    """Import what a worker with a built-in task imports. Nothing is made or computed, so that no
+    thread starts.
+    """
     with startup.without_garbage_collection(), startup.without_unused_packages():
         import torch  # noqa: F401 - first, as in a worker
 
@@ -40,7 +43,8 @@ def import_packages() -> None:
 
 
 def serve(prepare: Callable[[], object], run: Callable[[list[str]], NoReturn]) -> None:
-    """Call ``prepare`` once, and then ``run`` in a process forked for each order, with the arguments in the order.
+    """Call ``prepare`` once, and then ``run`` in a process forked for each order, with the
+    arguments in the order.
 
     A process that cannot be forked safely says so, and ends.
     """
@@ -75,7 +79,9 @@ def serve(prepare: Callable[[], object], run: Callable[[list[str]], NoReturn]) -
 def _become_worker(
     line: bytes, descriptors: Sequence[int], mark: TokenMark, run: Callable[[list[str]], NoReturn]
 ) -> NoReturn:
-    """Announce this process on its channel, take on what an order says, and run when the supervisor answers."""
+    """Announce this process on its channel, take on what an order says, and run when the supervisor
+    answers.
+    """
     try:
         log, channel = descriptors
         os.write(
@@ -105,16 +111,20 @@ def _become_worker(
 
 
 def _seed_anew() -> None:
-    """Seed the global random generators, as a new process does: a user's module may draw from them when imported."""
+    """Seed the global random generators, as a new process does: a user's module may draw from them
+    when imported.
+    """
     random.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
 
 
 class TokenMark:
-    """The token in the memory that ``/proc/PID/environ`` shows, by which the orphan reaper finds a process.
+    """The token in the memory that ``/proc/PID/environ`` shows, by which the orphan reaper finds a
+    process.
 
-    A forked process has that memory of the template, whose token is as long as any that is written there.
+    A forked process has that memory of the template, whose token is as long as any that is written
+    there.
     """
 
     def __init__(self) -> None:
@@ -127,7 +137,9 @@ class TokenMark:
         """:raises ValueError: it is too long."""
         content = os.fsencode(token)
         if len(content) > self._size:
-            raise ValueError(f"the token of this worker has {len(content)} bytes, and there is room for {self._size}")
+            raise ValueError(
+                f"the token of this worker has {len(content)} bytes, and there is room for {self._size}"
+            )
         if self._address is not None:
             ctypes.memmove(self._address, content.ljust(self._size, b"\0"), self._size)
 

@@ -31,8 +31,27 @@ WORK = {"name": "balancer", "xml": BALANCER, "task": "balance"}
 QUICK = ("--repeats", "1", "--seconds", "0.2", "--retakes", "0", "--run-dir", "bench")
 MEASURED = (*QUICK, "--levels", "1,2", "--arms", "threads", "--strong-seconds", "1000")
 FIGURES = {
-    *("job", "learner", "env_steps", "updates", "iterations", "wall_s", "env_s", "policy_s", "gae_s", "backward_s"),
-    *("optimizer_s", "rest_s", "cpu_s", "run_delay_s", "voluntary_switches", "involuntary_switches", "throttled_s"),
+    *(
+        "job",
+        "learner",
+        "env_steps",
+        "updates",
+        "iterations",
+        "wall_s",
+        "env_s",
+        "policy_s",
+        "gae_s",
+        "backward_s",
+    ),
+    *(
+        "optimizer_s",
+        "rest_s",
+        "cpu_s",
+        "run_delay_s",
+        "voluntary_switches",
+        "involuntary_switches",
+        "throttled_s",
+    ),
     *("rss_mib", "n_threads", "import_s", "first_step_s", "cpus", "allreduce_s"),
 }
 
@@ -49,7 +68,9 @@ class Bench:
     """A running ``bench``, in a session of its own."""
 
     def __init__(self, *arguments: str | Path, cwd: Path) -> None:
-        self.popen = commands.start(commands.command("bench", *arguments), cwd=cwd, start_new_session=True)
+        self.popen = commands.start(
+            commands.command("bench", *arguments), cwd=cwd, start_new_session=True
+        )
 
     def __enter__(self) -> Bench:
         return self
@@ -131,7 +152,9 @@ def test_a_second_call_adds_the_missing_measurements(measured: Path, tmp_path: P
     assert again.returncode == 0, again.stderr
     assert "1 of 2 measurements are already finished" in again.stderr
     assert path.read_bytes().startswith(b"".join(lines[:-1]))
-    assert list(map(key, records(tmp_path / "bench"))) == list(map(key, records(measured / "bench")))
+    assert list(map(key, records(tmp_path / "bench"))) == list(
+        map(key, records(measured / "bench"))
+    )
 
 
 def test_a_benchmark_is_not_continued_with_other_settings(measured: Path) -> None:
@@ -139,14 +162,26 @@ def test_a_benchmark_is_not_continued_with_other_settings(measured: Path) -> Non
     document = json.loads(path.read_text())
     assert plan.begin(path, document) == document
     with pytest.raises(
-        UsageError, match=r"other settings: seconds was 0\.2, is 0\.3; machine\.cpu_quota was .*, is 9\."
+        UsageError,
+        match=r"other settings: seconds was 0\.2, is 0\.3; machine\.cpu_quota was .*, is 9\.",
     ):
-        plan.begin(path, {**document, "seconds": 0.3, "machine": {**document["machine"], "cpu_quota": 9}})
+        plan.begin(
+            path, {**document, "seconds": 0.3, "machine": {**document["machine"], "cpu_quota": 9}}
+        )
 
 
 def test_ctrl_c_keeps_what_is_finished_and_leaves_no_process(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, WORK)
-    options = (*QUICK, "--levels", "1", "--arms", "threads,pool-spawn-pinned", "--repeats", "50", "--no-strong")
+    options = (
+        *QUICK,
+        "--levels",
+        "1",
+        "--arms",
+        "threads,pool-spawn-pinned",
+        "--repeats",
+        "50",
+        "--no-strong",
+    )
     with Bench(jobs, *options, cwd=tmp_path) as bench:
         bench.until("[1/")
         token = token_below(bench.popen.pid)
@@ -161,10 +196,21 @@ def test_ctrl_c_keeps_what_is_finished_and_leaves_no_process(tmp_path: Path) -> 
 
 def test_no_process_outlives_a_benchmark_that_was_killed(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, WORK)
-    options = (*QUICK, "--seconds", "1", "--levels", "2", "--arms", "pool-spawn-pinned", "--no-strong")
+    options = (
+        *QUICK,
+        "--seconds",
+        "1",
+        "--levels",
+        "2",
+        "--arms",
+        "pool-spawn-pinned",
+        "--no-strong",
+    )
     with Bench(jobs, *options, cwd=tmp_path) as bench:
         folder = tmp_path / "bench/bench/work"
-        commands.wait_until(lambda: list(folder.glob("*-2-0/**/timings.csv")), "a measurement that trains")
+        commands.wait_until(
+            lambda: list(folder.glob("*-2-0/**/timings.csv")), "a measurement that trains"
+        )
         token = token_below(bench.popen.pid)
         assert len(commands.carriers(token)) >= 3
         bench.popen.kill()
@@ -191,7 +237,10 @@ def test_no_child_of_a_supervised_training_outlives_a_killed_benchmark(tmp_path:
 def test_wrong_usage_is_answered_with_the_valid_values(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, WORK)
     calls: list[tuple[Callable[[], object], list[str]]] = [
-        (lambda: baselines.chosen("pinned,ray"), ["unknown: ray", "valid: pinned, threads, default, pool-fork"]),
+        (
+            lambda: baselines.chosen("pinned,ray"),
+            ["unknown: ray", "valid: pinned, threads, default, pool-fork"],
+        ),
         (lambda: plan.levels("two", machine_with(2), 1), ["--levels two", "auto"]),
         (lambda: workload.pick(load(jobs), "walker"), ["--job walker", "valid: balancer"]),
         (
@@ -225,7 +274,12 @@ def test_a_part_is_measured_without_the_whole_job_file_unless_that_is_asked_for(
         return benchmark.BenchResult(run_dir=tmp_path, exit_code=0)
 
     monkeypatch.setattr(benchmark, "run", run)
-    assert commands.invoke("bench", write_experiment(tmp_path, WORK), *options, cwd=tmp_path).returncode == 0
+    assert (
+        commands.invoke(
+            "bench", write_experiment(tmp_path, WORK), *options, cwd=tmp_path
+        ).returncode
+        == 0
+    )
     assert asked[0].strong_seconds == strong_seconds
     assert bool(asked[0].why_no_strong) == (strong_seconds == 0.0)
 

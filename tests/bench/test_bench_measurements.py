@@ -1,4 +1,5 @@
-"""Measurements of ``bench`` with real processes: baselines start as they say, and failures are explained."""
+"""Measurements of ``bench`` with real processes: baselines start as they say, and failures are
+explained."""
 
 from __future__ import annotations
 
@@ -44,9 +45,13 @@ def setup(tmp_path: Path) -> Iterator[runner.Setup]:
         yield made
 
 
-def measure(baseline: str, level: int, todo: workload.Work, setup: runner.Setup, **changes: float) -> dict[str, Any]:
+def measure(
+    baseline: str, level: int, todo: workload.Work, setup: runner.Setup, **changes: float
+) -> dict[str, Any]:
     settings = {"seconds": 0.2, "limit_s": LONG_S, "reference_s": 1.0, **changes}
-    return runner.measure(Measurement(baseline=baseline, level=level, repeat=0), todo, setup, **settings)
+    return runner.measure(
+        Measurement(baseline=baseline, level=level, repeat=0), todo, setup, **settings
+    )
 
 
 @pytest.mark.parametrize("baseline", ["pinned", "threads", "pool-fork-pinned", "pool-spawn-pinned"])
@@ -62,7 +67,10 @@ def test_a_thread_budget_and_affinity_are_what_the_baseline_says(
     assert record["throughput"] == pytest.approx(env_steps / record["window_s"])
     for process in processes:
         assert {name for name, value in process.items() if value is None} <= MAY_LACK
-        assert process["env_steps"] >= measurement_window.LEAST_ITERATIONS * staged.job.spec.steps_an_iteration
+        assert (
+            process["env_steps"]
+            >= measurement_window.LEAST_ITERATIONS * staged.job.spec.steps_an_iteration
+        )
         assert process["updates"] == pytest.approx(process["iterations"] * 2, abs=0.1)
         assert process["learner"] == "fast"
         assert process["n_threads"] <= 2  # itself, and the watchdog of a supervised one
@@ -77,13 +85,21 @@ def test_a_thread_budget_and_affinity_are_what_the_baseline_says(
 
 
 @pytest.mark.parametrize(
-    "baseline", ["default", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pool-fork", "pool-spawn"))]
+    "baseline",
+    [
+        "default",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("pool-fork", "pool-spawn")),
+    ],
 )
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one CPU libraries start one thread by themselves")
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="with one CPU libraries start one thread by themselves"
+)
 def test_without_a_budget_libraries_start_threads(
     baseline: str, staged: workload.Work, setup: runner.Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the user's setting is not the libraries' own number
+    monkeypatch.setenv(
+        "OMP_NUM_THREADS", "1"
+    )  # the user's setting is not the libraries' own number
     record = measure(baseline, 1, staged, setup)
     assert record["status"] == "ok", record["message"]
     assert record["processes"][0]["n_threads"] >= len(os.sched_getaffinity(0))
@@ -93,13 +109,19 @@ def test_a_window_that_the_time_limit_ends_is_reported(
     staged: workload.Work, setup: runner.Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = runner._wait_for_window
-    monkeypatch.setattr(runner, "_wait_for_window", lambda running, todo, _, *more: watch(running, todo, 0.1, *more))
+    monkeypatch.setattr(
+        runner, "_wait_for_window", lambda running, todo, _, *more: watch(running, todo, 0.1, *more)
+    )
     record = measure("threads", 1, staged, setup, seconds=600.0)
     assert record["status"] == "ok"
-    assert f"for {record['window_s']:.1f} s only, until the time limit of 120 s" in record["message"]
+    assert (
+        f"for {record['window_s']:.1f} s only, until the time limit of 120 s" in record["message"]
+    )
 
 
-def test_a_measurement_that_takes_too_long_is_recorded_as_a_bound(staged: workload.Work, setup: runner.Setup) -> None:
+def test_a_measurement_that_takes_too_long_is_recorded_as_a_bound(
+    staged: workload.Work, setup: runner.Setup
+) -> None:
     record = measure("threads", 1, staged, setup, seconds=600.0, limit_s=0.0)
     assert record["status"] == "cut"
     assert record["throughput"] > 0
@@ -137,7 +159,9 @@ def test_more_processes_than_cores_share_them(staged: workload.Work, setup: runn
 
 
 @pytest.mark.slow
-def test_tuning_gives_lines_that_a_job_file_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_gives_lines_that_a_job_file_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = write_experiment(tmp_path, WORK)
     monkeypatch.setattr(tune, "packings", lambda _: [(1, 1)])
     monkeypatch.setattr(tune, "FACTORS", (2.0,))
@@ -149,7 +173,14 @@ def test_tuning_gives_lines_that_a_job_file_takes(tmp_path: Path, monkeypatch: p
     assert [len(point["samples"]) for point in tuning["points"]] == [2, 2]
     (tmp_path / "tuned.toml").write_text(
         "\n".join(
-            ['name = "tuned"', *lines, "[[jobs]]", 'name = "balancer"', f'xml = "{BALANCER}"', 'task = "balance"']
+            [
+                'name = "tuned"',
+                *lines,
+                "[[jobs]]",
+                'name = "balancer"',
+                f'xml = "{BALANCER}"',
+                'task = "balance"',
+            ]
         )
     )
     tuned = load(tmp_path / "tuned.toml", overrides={"ppo.batch_size": 64})

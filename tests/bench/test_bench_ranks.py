@@ -19,7 +19,12 @@ from orchestrator.jobfile import load
 from orchestrator.jobfile.distributed_keys import uneven
 from orchestrator.machine import topology
 
-WORK = {"name": "balancer", "xml": BALANCER, "task": "balance", "ppo": {"n_steps": 64, "batch_size": 64}}
+WORK = {
+    "name": "balancer",
+    "xml": BALANCER,
+    "task": "balance",
+    "ppo": {"n_steps": 64, "batch_size": 64},
+}
 QUICK = ("--repeats", "1", "--seconds", "0.2", "--retakes", "0", "--run-dir", "bench")
 two_cpus = pytest.mark.skipif(topology.largest_job(topology.detect()) < 2, reason="needs two CPUs")
 
@@ -52,7 +57,9 @@ def test_every_way_is_measured_once_and_the_command_ends_with_the_verdict(tmp_pa
         if record["arm"] == "subproc":
             assert len(record["processes"][0]["cpus"]) == 2, "no more than two ranks have"
         together = record["arm"] in rank_benchmark.ONE_JOB_WAYS and record["level"] > 1
-        assert [process["allreduce_s"] > 0 for process in record["processes"]] == [together] * len(record["processes"])
+        assert [process["allreduce_s"] > 0 for process in record["processes"]] == [together] * len(
+            record["processes"]
+        )
     assert len(next(record for record in records if record["arm"] == "jobs")["processes"]) == 2
     first, *_ = rank_analysis.facts(tmp_path / "bench")["sentences"]
     assert first.startswith("balancer-s0, on 2 cores: ")
@@ -64,7 +71,9 @@ def test_every_way_is_measured_once_and_the_command_ends_with_the_verdict(tmp_pa
 
 def test_the_other_baselines_train_with_one_rank(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {**WORK, "resources": {"ranks": 2}})
-    done = commands.succeed("bench", jobs, *QUICK, "--levels", "1", "--arms", "threads", "--no-strong", cwd=tmp_path)
+    done = commands.succeed(
+        "bench", jobs, *QUICK, "--levels", "1", "--arms", "threads", "--no-strong", cwd=tmp_path
+    )
     assert "balancer-s0 is measured with one rank instead of resources.ranks = 2" in done.stderr
     (record,) = MeasurementLog(tmp_path / "bench/bench/cells.jsonl").read()
     assert record["throughput"] > 0
@@ -73,7 +82,9 @@ def test_the_other_baselines_train_with_one_rank(tmp_path: Path) -> None:
 
 def test_tune_and_ranks_exclude_each_other(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, WORK)
-    done = commands.invoke("bench", jobs, "--ranks", "2", "--tune", "--run-dir", "bench", cwd=tmp_path)
+    done = commands.invoke(
+        "bench", jobs, "--ranks", "2", "--tune", "--run-dir", "bench", cwd=tmp_path
+    )
     assert done.returncode == 2, done.stderr
     assert "--tune and --ranks" in done.stderr
 
@@ -88,7 +99,9 @@ def test_one_rank_is_always_measured() -> None:
     assert rank_benchmark.numbers("4, 2,") == [1, 2, 4]
 
 
-def test_numbers_that_do_not_suit_machine_or_job_are_left_out_with_the_reason(staged: workload.Work) -> None:
+def test_numbers_that_do_not_suit_machine_or_job_are_left_out_with_the_reason(
+    staged: workload.Work,
+) -> None:
     kept, reasons = rank_benchmark.fitting([1, 2, 3, 4, 8], staged, machine_with(4))
     assert kept == [1, 2, 4]
     assert reasons == [
@@ -103,15 +116,21 @@ def test_numbers_that_do_not_suit_machine_or_job_are_left_out_with_the_reason(st
         rank_benchmark.fitting([1, 2], staged, machine_with(1))
 
 
-def test_a_plan_has_every_way_at_every_number_and_one_rank_once(staged: workload.Work, tmp_path: Path) -> None:
+def test_a_plan_has_every_way_at_every_number_and_one_rank_once(
+    staged: workload.Work, tmp_path: Path
+) -> None:
     experiment = load(write_experiment(tmp_path, WORK))
     options = BenchOptions(run_dir=tmp_path, repeats=2, seconds=1.0)
     document = rank_benchmark.plan_of(experiment, staged, machine_with(2), options, [1, 2], [])
     expected = {("allreduce", 1), *((way, 2) for way in rank_benchmark.WAYS)}
     for repeat in range(2):
-        assert {(way, number) for way, number, turn in document["order"] if turn == repeat} == expected
+        assert {
+            (way, number) for way, number, turn in document["order"] if turn == repeat
+        } == expected
     assert len(document["order"]) == 10
-    small = rank_benchmark.plan_of(experiment, staged, machine_with(2, memory_mib=1200), options, [1, 2], [])
+    small = rank_benchmark.plan_of(
+        experiment, staged, machine_with(2, memory_mib=1200), options, [1, 2], []
+    )
     assert not any(way == "subproc" for way, *_ in small["order"])
     assert small["notes"] == ["subproc is left out: 5 processes of 400 MiB do not fit into memory."]
 
@@ -121,7 +140,9 @@ def test_ways_differ_in_how_the_same_work_is_started(staged: workload.Work) -> N
         way: rank_benchmark.started_as(Measurement(baseline=way, level=2, repeat=3), staged)
         for way in rank_benchmark.WAYS
     }
-    assert {way: (alone.baseline, alone.level, alone.repeat) for way, (alone, _) in started.items()} == {
+    assert {
+        way: (alone.baseline, alone.level, alone.repeat) for way, (alone, _) in started.items()
+    } == {
         "allreduce": ("pinned", 1, 3),
         "parameter-server": ("pinned", 1, 3),
         "jobs": ("pinned", 2, 3),
@@ -132,9 +153,9 @@ def test_ways_differ_in_how_the_same_work_is_started(staged: workload.Work) -> N
         **dict.fromkeys(rank_benchmark.WAYS, 2),
         "jobs": 1,
     }
-    assert {way: job.spec.mode for way, job in jobs.items() if way in rank_benchmark.ONE_JOB_WAYS} == {
-        way: way for way in rank_benchmark.ONE_JOB_WAYS
-    }
+    assert {
+        way: job.spec.mode for way, job in jobs.items() if way in rank_benchmark.ONE_JOB_WAYS
+    } == {way: way for way in rank_benchmark.ONE_JOB_WAYS}
     assert {(job.spec.n_envs, job.spec.steps_an_iteration) for job in jobs.values()} == {(4, 256)}
     assert all(job.spec.ranks == job.resources.ranks for job in jobs.values())
 
@@ -179,6 +200,10 @@ def test_the_benchmarked_policy_has_as_many_numbers_as_stable_baselines3_gives_i
     from benchmarks.allreduce import ACTIONS, OBSERVATIONS, parameters
 
     policy = ActorCriticPolicy(
-        spaces.Box(-1, 1, (OBSERVATIONS,), np.float32), spaces.Box(-1, 1, (ACTIONS,), np.float32), lambda _: 1e-3
+        spaces.Box(-1, 1, (OBSERVATIONS,), np.float32),
+        spaces.Box(-1, 1, (ACTIONS,), np.float32),
+        lambda _: 1e-3,
     )
-    assert sum(parameter.numel() for parameter in policy.parameters()) == parameters(OBSERVATIONS, ACTIONS)
+    assert sum(parameter.numel() for parameter in policy.parameters()) == parameters(
+        OBSERVATIONS, ACTIONS
+    )

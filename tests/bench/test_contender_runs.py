@@ -12,10 +12,23 @@ import pytest
 
 @pytest.mark.slow
 def test_contenders_train_and_their_figures_are_written(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.contenders", "speed", "--only", "sb3,fast", "--repeats", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.contenders",
+        "speed",
+        "--only",
+        "sb3,fast",
+        "--repeats",
+        "1",
+    ]
     options = ["--robots", "HalfCheetah-v5", "--speed-steps", "4096", "--out", str(tmp_path)]
     done = subprocess.run(
-        [*command, *options], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+        [*command, *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "contenders.json").read_text(encoding="utf-8"))

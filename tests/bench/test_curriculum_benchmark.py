@@ -13,7 +13,13 @@ from orchestrator.core.errors import UsageError
 
 def trained(returns: Sequence[float | None]) -> list[Trained]:
     return [
-        Trained(seed=seed, env_steps=1000, final=50.0, evaluated=evaluated, curve=[(100, 10.0), (1000, 50.0)])
+        Trained(
+            seed=seed,
+            env_steps=1000,
+            final=50.0,
+            evaluated=evaluated,
+            curve=[(100, 10.0), (1000, 50.0)],
+        )
         for seed, evaluated in enumerate(returns)
     ]
 
@@ -37,12 +43,16 @@ def test_each_curriculum_is_compared_with_full_pushes() -> None:
         ({"full": [1, 2], "linear": [1, None]}, "linear: 0 evaluated seeds"),
     ],
 )
-def test_what_cannot_be_compared_is_named(jobs: dict[str, list[float | None]], message: str) -> None:
+def test_what_cannot_be_compared_is_named(
+    jobs: dict[str, list[float | None]], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         curriculum.report({job: trained(returns) for job, returns in jobs.items()})
 
 
 def test_the_figure_shows_every_job() -> None:
     sides = [{"biped": trained([1, 2])}, {"biped": trained([2, 3])}, {"biped": trained([3, 4])}]
-    name, png = learning_figures.side_by_side("curriculum", "A curriculum", ["full", "linear", "stages"], sides)
+    name, png = learning_figures.side_by_side(
+        "curriculum", "A curriculum", ["full", "linear", "stages"], sides
+    )
     assert (name, png[:4]) == ("curriculum", b"\x89PNG")

@@ -10,7 +10,9 @@ from command_helpers import Experiment
 from benchmarks import exported_policies
 
 
-def test_every_format_of_an_evaluated_job_is_compared_with_it(finished_once: Experiment, tmp_path: Path) -> None:
+def test_every_format_of_an_evaluated_job_is_compared_with_it(
+    finished_once: Experiment, tmp_path: Path
+) -> None:
     run_dir = shutil.copytree(finished_once.run_dir, tmp_path / "run")
     (run_dir / "jobs/hopper-s0/eval.json").unlink()
     rows = list(exported_policies.compare(run_dir, observations=100))

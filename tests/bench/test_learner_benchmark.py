@@ -1,4 +1,5 @@
-"""``benchmarks.learner``: its arithmetic, that it measures what it says, and one row of it for real."""
+"""``benchmarks.learner``: its arithmetic, that it measures what it says, and one row of it for
+real."""
 
 from __future__ import annotations
 
@@ -47,12 +48,25 @@ def update(model: PPO, rows: int) -> None:
 
 
 @pytest.mark.parametrize("net_arch", [[64, 64], [5], [], [32, 16, 8]])
-def test_operations_of_a_minibatch_are_those_that_torch_counts(pendulum: Any, net_arch: list[int]) -> None:
-    model = PPO("MlpPolicy", pendulum, device="cpu", n_steps=16, batch_size=8, policy_kwargs={"net_arch": net_arch})
-    assert roofline.flops(roofline.minibatch(networks(model), 7)) == counted(lambda: update(model, 7))
+def test_operations_of_a_minibatch_are_those_that_torch_counts(
+    pendulum: Any, net_arch: list[int]
+) -> None:
+    model = PPO(
+        "MlpPolicy",
+        pendulum,
+        device="cpu",
+        n_steps=16,
+        batch_size=8,
+        policy_kwargs={"net_arch": net_arch},
+    )
+    assert roofline.flops(roofline.minibatch(networks(model), 7)) == counted(
+        lambda: update(model, 7)
+    )
 
 
-def test_operations_of_an_iteration_with_a_ragged_last_minibatch_are_those_that_torch_counts(pendulum: Any) -> None:
+def test_operations_of_an_iteration_with_a_ragged_last_minibatch_are_those_that_torch_counts(
+    pendulum: Any,
+) -> None:
     model = PPO("MlpPolicy", pendulum, device="cpu", n_steps=16, batch_size=24)
 
     def iterate() -> None:
@@ -100,11 +114,15 @@ def test_the_table_and_the_file_have_the_parts_asked_for(
     asked = []
 
     def part(name: str) -> Any:
-        return lambda repeats: asked.append((name, repeats)) or [at_least(f"of {name}", [1.0, 3.0, 2.0], 2.0, 4.0)]
+        return lambda repeats: (
+            asked.append((name, repeats)) or [at_least(f"of {name}", [1.0, 3.0, 2.0], 2.0, 4.0)]
+        )
 
     parts = {name: part(name) for name in ("one", "two", "three")}
     file = tmp_path / "figures.json"
-    monkeypatch.setattr(sys, "argv", ["benchmark", "--only", "three,one", "--repeats", "3", "--json", str(file)])
+    monkeypatch.setattr(
+        sys, "argv", ["benchmark", "--only", "three,one", "--repeats", "3", "--json", str(file)]
+    )
     harness.print_table("what it is", parts)
     assert asked == [("three", 3), ("one", 3)]
     printed = capsys.readouterr().out.splitlines()
@@ -122,7 +140,10 @@ def test_the_table_and_the_file_have_the_parts_asked_for(
     [(["--only", "one,five"], "five: unknown; valid: one"), (["--repeats", "0"], "at least 1")],
 )
 def test_wrong_arguments_are_refused(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
     with pytest.raises(SystemExit, match="2"):
@@ -144,7 +165,9 @@ class Runner:
         return next(self._seconds), np.zeros(1)
 
 
-def test_learners_alternate_and_their_first_iteration_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learners_alternate_and_their_first_iteration_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(
         interleaved_learners.gc, "collect", lambda: None
     )  # slow with torch loaded, and nothing is timed here
@@ -187,42 +210,66 @@ def test_physics_of_other_controls_is_refused() -> None:
     bare = BarePhysics(simulation.model, 2, simulation.task.frame_skip)
     assert bare.seconds(trajectory) > 0
     other = Trajectory(
-        before=trajectory.before, controls=trajectory.controls * 0.5, starts=trajectory.starts, after=trajectory.after
+        before=trajectory.before,
+        controls=trajectory.controls * 0.5,
+        starts=trajectory.starts,
+        after=trajectory.after,
     )
     with pytest.raises(RuntimeError, match="not comparable"):
         bare.seconds(other)
 
 
-def test_the_ppo_in_one_file_has_the_advantages_of_stable_baselines3_and_learns(pendulum: Any) -> None:
+def test_the_ppo_in_one_file_has_the_advantages_of_stable_baselines3_and_learns(
+    pendulum: Any,
+) -> None:
     ppo = PlainPPO(pendulum, n_steps=250, batch_size=50, n_epochs=2)
     with torch.no_grad():
         ppo.collect_rollouts()
         ppo.collect_rollouts()
         last_values = ppo.agent.critic(ppo.next_observation).flatten()
     assert ppo.begins[1:].any(), "no episode ended in the rollout"
-    buffer = RolloutBuffer(250, pendulum.observation_space, pendulum.action_space, "cpu", 0.95, 0.99, n_envs=3)
+    buffer = RolloutBuffer(
+        250, pendulum.observation_space, pendulum.action_space, "cpu", 0.95, 0.99, n_envs=3
+    )
     buffer.rewards, buffer.values, buffer.episode_starts = (
         array.numpy() for array in (ppo.rewards, ppo.values, ppo.begins)
     )
     buffer.compute_returns_and_advantage(last_values, ppo.next_begin.numpy())
     assert np.allclose(buffer.advantages, ppo.advantages(), rtol=1e-4, atol=1e-4)
     before = [parameter.detach().clone() for parameter in ppo.agent.parameters()]
-    observations, returns = ppo.observations.flatten(0, 1), (ppo.advantages() + ppo.values).flatten()
+    observations, returns = (
+        ppo.observations.flatten(0, 1),
+        (ppo.advantages() + ppo.values).flatten(),
+    )
 
     def value_loss() -> float:
         with torch.no_grad():
-            return float(torch.nn.functional.mse_loss(ppo.agent.critic(observations).flatten(), returns))
+            return float(
+                torch.nn.functional.mse_loss(ppo.agent.critic(observations).flatten(), returns)
+            )
 
     loss = value_loss()
     ppo.train()
     assert value_loss() < loss
-    assert all(not torch.equal(old, new) for old, new in zip(before, ppo.agent.parameters(), strict=True))
+    assert all(
+        not torch.equal(old, new) for old, new in zip(before, ppo.agent.parameters(), strict=True)
+    )
 
 
 def test_a_row_is_measured_and_told(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     program = "from benchmarks import learner; learner.TURNS = 1; learner.main()"
-    command = [sys.executable, "-c", program, "--only", "minibatch", "--repeats", "1", "--json", str(file)]
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "--only",
+        "minibatch",
+        "--repeats",
+        "1",
+        "--json",
+        str(file),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     ratio, near = json.loads(file.read_text(encoding="utf-8"))["parts"]["minibatch"]

@@ -23,8 +23,12 @@ def test_a_call_keeps_to_its_time_and_the_next_one_measures_the_rest(
 
     sections = {
         "wrong": Section("Fails", "orchestrator bench {out}/missing.toml", lambda _: 60, read),
-        "endless": Section("Never ends", SLEEPS, lambda _: 0.2, lambda _: machine_figures.Content()),
-        "weak": Section("Weak", f"orchestrator bench --run-dir {{out}}/weak {TINY}", lambda _: 60, read),
+        "endless": Section(
+            "Never ends", SLEEPS, lambda _: 0.2, lambda _: machine_figures.Content()
+        ),
+        "weak": Section(
+            "Weak", f"orchestrator bench --run-dir {{out}}/weak {TINY}", lambda _: 60, read
+        ),
     }
     monkeypatch.setattr(machine, "SECTIONS", sections)
     monkeypatch.setattr(sys, "argv", ["machine", "--out", str(tmp_path), "--minutes", "5"])

@@ -16,7 +16,10 @@ from orchestrator.report import grid_page
 def seed(own: float, others: float) -> list[EvaluatedPoint]:
     """Returns on the robot of the file and on all others."""
     return [
-        {"at": {MASS: mass, FRICTION: friction}, "mean": own if mass == friction == "*1" else others}
+        {
+            "at": {MASS: mass, FRICTION: friction},
+            "mean": own if mass == friction == "*1" else others,
+        }
         for mass, friction in itertools.product(SHARES, SHARES)
     ]
 
@@ -28,7 +31,9 @@ def test_a_loss_is_the_share_of_the_own_return_that_the_grid_costs() -> None:
 
 
 def test_the_figure_has_medians_over_the_seeds_as_shares(tmp_path: Path) -> None:
-    panel = randomization_grid._panel("with", [seed(200.0, 100.0), seed(100.0, 90.0), seed(100.0, 80.0)])
+    panel = randomization_grid._panel(
+        "with", [seed(200.0, 100.0), seed(100.0, 90.0), seed(100.0, 80.0)]
+    )
     assert (panel.mean(0, 0), panel.mean(2, 2)) == (0.8, 1.0)
     search_figures.write(tmp_path, "grid", grid_page.draw, [panel, panel])
     assert (tmp_path / "grid.png").stat().st_size > 10_000

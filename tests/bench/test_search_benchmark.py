@@ -15,11 +15,19 @@ from benchmarks.search_learning import Grid
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {**search_learning.JOB["task_options"], "max_episode_steps": 32}
-    short = {"task_options": options, "eval_episodes": 2, "ppo": {**search_learning.JOB["ppo"], "n_steps": 64}}
+    short = {
+        "task_options": options,
+        "eval_episodes": 2,
+        "ppo": {**search_learning.JOB["ppo"], "n_steps": 64},
+    }
     monkeypatch.setattr(search_learning, "JOB", search_learning.JOB | short)
     monkeypatch.setattr(search_learning, "GRID_ENV_STEPS", 1_024)
-    monkeypatch.setattr(search_learning, "MATRIX", {search_learning.LEARNING_RATE: [1e-4, 3e-4, 1e-3, 3e-3]})
-    monkeypatch.setattr(search_learning, "RUNGS", {"kind": "asha", "min_env_steps": 512, "factor": 2})
+    monkeypatch.setattr(
+        search_learning, "MATRIX", {search_learning.LEARNING_RATE: [1e-4, 3e-4, 1e-3, 3e-3]}
+    )
+    monkeypatch.setattr(
+        search_learning, "RUNGS", {"kind": "asha", "min_env_steps": 512, "factor": 2}
+    )
     monkeypatch.setattr(search_learning, "SAMPLED_ENV_STEPS", 512)
     monkeypatch.setattr(search_learning, "SAMPLED_TRIALS", 2)
     monkeypatch.setattr(search_learning, "SAMPLERS", ("random", "tpe"))
@@ -40,8 +48,11 @@ def test_rungs_choose_among_fully_trained_points_for_fewer_env_steps() -> None:
     search_learning.grid.cache_clear()
 
 
-def test_choices_of_rungs_are_judged_in_their_seed_and_over_all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second choice is near the best of its seed, and the best over all; the third is neither."""
+def test_choices_of_rungs_are_judged_in_their_seed_and_over_all_seeds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second choice is near the best of its seed, and the best over all; the third is
+    neither."""
     grids = [
         Grid(values={"a": 10.0, "b": 8.0, "c": 1.0}, error=1.0, chosen="a", spent=30, whole=100),
         Grid(values={"a": 9.0, "b": 10.0, "c": 2.0}, error=1.0, chosen="a", spent=20, whole=100),
@@ -65,7 +76,9 @@ def test_choices_of_rungs_are_judged_in_their_seed_and_over_all_seeds(monkeypatc
     ]
 
 
-def test_samplers_spend_the_same_and_figures_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samplers_spend_the_same_and_figures_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One of the searches is run; they differ in seed and sampler only."""
     train, settings, spent = search_learning.search, list[dict[str, Any]](), list[int]()
 
@@ -86,7 +99,9 @@ def test_samplers_spend_the_same_and_figures_are_drawn(tmp_path: Path, monkeypat
     assert (tmp_path / "search-samplers.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_children_with_a_policy_are_paired_with_those_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_with_a_policy_are_paired_with_those_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     matrix = '"model.body.*_thigh.pos" = ["*0.7", "*1.15"]\n"model.geom.trunk.density" = [450]\n'
     ppo = "[defaults.ppo]\nn_steps = 64\nbatch_size = 256\n[defaults.task_options]\nmax_episode_steps = 32\n"
     (tmp_path / "variants.toml").write_text(

@@ -1,4 +1,5 @@
-"""The functions ``run`` and ``train``: from scripts, threads and event loops, and called repeatedly."""
+"""The functions ``run`` and ``train``: from scripts, threads and event loops, and called
+repeatedly."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_results_come_in_order_and_a_broken_robot_is_one_of_them(tmp_path: Path) -> None:
     (tmp_path / "still.xml").write_text(NO_ACTUATORS)
-    (tmp_path / "mesh.xml").write_bytes(b"<mujoco><asset><mesh file='M\xfcller.stl'/></asset></mujoco>")
+    (tmp_path / "mesh.xml").write_bytes(
+        b"<mujoco><asset><mesh file='M\xfcller.stl'/></asset></mujoco>"
+    )
     (tmp_path / "M\udcfcller.xml").write_text(HOPPER.read_text())
     broken = {
         "still.xml": "has no actuators",
@@ -49,8 +52,12 @@ def test_results_come_in_order_and_a_broken_robot_is_one_of_them(tmp_path: Path)
     }
     first, *others = (tmp_path / name for name in broken)
     xmls = [first, HOPPER, *others]
-    results = orchestrator.train(xmls, seeds=[0, 1], show=True, resources={"start": "fork"}, **SHORT)
-    assert [(Path(str(one.xml)), one.seed) for one in results] == [(xml, seed) for xml in xmls for seed in (0, 1)]
+    results = orchestrator.train(
+        xmls, seeds=[0, 1], show=True, resources={"start": "fork"}, **SHORT
+    )
+    assert [(Path(str(one.xml)), one.seed) for one in results] == [
+        (xml, seed) for xml in xmls for seed in (0, 1)
+    ]
     assert [one.ok for one in results] == [xml == HOPPER for xml in xmls for _ in (0, 1)]
     for one, why in zip([results[0], *results[4::2]], broken.values(), strict=True):
         assert why in str(one.error)
@@ -79,7 +86,10 @@ def test_an_entry_point_takes_the_place_of_the_task(tmp_path: Path) -> None:
         ({"task": "fly"}, "forward"),
         ({"matrix": {"n_envs": [1, 2]}}, "belongs in a job file"),
         ({"ppo": {"batch_size": 60}}, "not divisible"),
-        ({"task_options": {"forward_weight": 1}, "task": "forward"}, 'did you mean "forward_reward_weight"?'),
+        (
+            {"task_options": {"forward_weight": 1}, "task": "forward"},
+            'did you mean "forward_reward_weight"?',
+        ),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
@@ -113,7 +123,9 @@ def test_what_is_near_an_argument_is_suggested_and_nothing_else_is() -> None:
 
 
 @pytest.mark.slow
-def test_what_has_changed_is_refused_in_the_words_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_changed_is_refused_in_the_words_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commands.instant_workers(monkeypatch, tmp_path)
     body = HOPPER.read_text()
     orchestrator.train([body], run_dir="run", **SHORT)
@@ -130,7 +142,9 @@ def test_what_has_changed_is_refused_in_the_words_of_python(tmp_path: Path, monk
     assert len(list(tmp_path.glob("run.*"))) == 1
 
 
-def test_run_is_the_command_and_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_the_command_and_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commands.instant_workers(monkeypatch, tmp_path)
     jobs = write_experiment(tmp_path, odd("good", "nothing"), odd("bad", "nothing"))
     for _ in range(2):
@@ -149,7 +163,9 @@ def test_run_is_the_command_and_goes_on_where_it_was(tmp_path: Path, monkeypatch
         assert "the knee fell off" in str(bad.error)
     with pytest.raises(orchestrator.SpecError) as caught:
         orchestrator.run(jobs, overrides={"ppo.gama": 0.9})
-    assert 'did you mean "gamma"?' in str(caught.value) or 'did you mean "ppo.gamma"?' in str(caught.value)
+    assert 'did you mean "gamma"?' in str(caught.value) or 'did you mean "ppo.gamma"?' in str(
+        caught.value
+    )
 
 
 @pytest.mark.slow
@@ -157,7 +173,9 @@ def test_a_trained_robot_whose_file_is_broken_later_stays_as_it_was_trained(tmp_
     (tmp_path / "common.xml").write_text("<mujocoinclude><size memory='1M'/></mujocoinclude>")
     robot = tmp_path / "bodies/robot.xml"
     robot.parent.mkdir()
-    robot.write_text(HOPPER.read_text().replace("</mujoco>", '<include file="../common.xml"/></mujoco>'))
+    robot.write_text(
+        HOPPER.read_text().replace("</mujoco>", '<include file="../common.xml"/></mujoco>')
+    )
     for _ in range(2):
         (result,) = orchestrator.train([robot], run_dir="run", allow_outside=True, **SHORT)
         assert result.ok, result.error
@@ -167,7 +185,9 @@ def test_a_trained_robot_whose_file_is_broken_later_stays_as_it_was_trained(tmp_
     ledger.abandon()
 
 
-def test_with_absolute_paths_no_current_directory_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_absolute_paths_no_current_directory_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commands.instant_workers(monkeypatch, tmp_path)
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -189,7 +209,11 @@ def test_with_absolute_paths_no_current_directory_is_needed(tmp_path: Path, monk
 
 def leftovers() -> tuple[int, int, int]:
     """Numbers of children, file descriptors and threads of this process."""
-    return len(psutil.Process().children(recursive=True)), len(os.listdir("/proc/self/fd")), threading.active_count()
+    return (
+        len(psutil.Process().children(recursive=True)),
+        len(os.listdir("/proc/self/fd")),
+        threading.active_count(),
+    )
 
 
 @pytest.mark.slow
@@ -197,7 +221,9 @@ def test_fifty_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     jobs = write_experiment(tmp_path, odd("one", "nothing"))
     commands.instant_workers(monkeypatch, tmp_path)
     monkeypatch.setattr("orchestrator.experiment.preflight.examine", no_examination)
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    handlers = [
+        signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ]
 
     def call(number: int) -> None:
         done = orchestrator.run(jobs, run_dir=tmp_path / f"runs/{number}")
@@ -212,7 +238,9 @@ def test_fifty_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     gc.collect()
     assert leftovers() == before
     assert psutil.Process().memory_info().rss - memory < 2 * 2**20
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+    assert [
+        signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ] == handlers
 
 
 def no_examination(jobs: Any, **_: Any) -> dict[str, Any]:
@@ -250,7 +278,9 @@ except KeyboardInterrupt as error:
 
 
 def test_ctrl_c_in_a_script_is_a_keyboard_interrupt_once_all_have_left(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 1_000_000})
+    jobs = write_experiment(
+        tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 1_000_000}
+    )
     process = commands.start([sys.executable, "-c", SCRIPT, jobs], cwd=tmp_path)
     commands.wait_until((tmp_path / "runs/tiny/jobs/hopper-s0/started").exists, "a worker")
     process.send_signal(signal.SIGINT)
@@ -263,9 +293,13 @@ def test_ctrl_c_in_a_script_is_a_keyboard_interrupt_once_all_have_left(tmp_path:
     assert commands.summary(tmp_path / "runs/tiny")["hopper-s0"]["state"] == "PENDING"
 
 
-def test_a_stop_asked_for_elsewhere_is_no_keyboard_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_asked_for_elsewhere_is_no_keyboard_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commands.stub_workers(monkeypatch)
-    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 1_000_000})
+    jobs = write_experiment(
+        tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 1_000_000}
+    )
 
     def ask() -> None:
         commands.wait_until((tmp_path / "here/jobs/hopper-s0/started").exists, "a worker")
@@ -312,7 +346,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             **{"name": "hopper", "xml": HOPPER, "total_timesteps": 2048, "eval_episodes": 1},
             "ppo": {"n_steps": 256, "n_epochs": 4},
         },
-        {"name": "pendulum", "env": "Pendulum-v1", "total_timesteps": 2048, "ppo": {"n_steps": 256}},
+        {
+            "name": "pendulum",
+            "env": "Pendulum-v1",
+            "total_timesteps": 2048,
+            "ppo": {"n_steps": 256},
+        },
     )
     done = orchestrator.run(jobs, run_dir=folder / "run")
     assert done.ok
@@ -324,7 +363,11 @@ def test_a_loaded_policy_is_trained_further_as_documented(trained: Path, tmp_pat
     text = (commands.REPOSITORY / "docs/use-a-policy.md").read_text(encoding="utf-8")
     section = text.partition("## Train it further with Stable-Baselines3 alone\n")[2]
     code = section.partition("```python\n")[2].partition("```")[0]
-    code = code.replace("100_000", "2_048").replace("env, 10)", "env, 2)").replace("runs/robots", str(trained))
+    code = (
+        code.replace("100_000", "2_048")
+        .replace("env, 10)", "env, 2)")
+        .replace("runs/robots", str(trained))
+    )
     one_thread = commands.environment(OMP_NUM_THREADS="1")
     done = commands.finish([sys.executable, "-c", code], cwd=tmp_path, env=one_thread)
     assert done.returncode == 0, done.stderr
@@ -334,35 +377,57 @@ def test_a_loaded_policy_is_trained_further_as_documented(trained: Path, tmp_pat
 @pytest.mark.slow
 def test_models_load_and_act_where_this_package_is_not_installed(trained: Path) -> None:
     jobs = trained / "jobs"
-    files = [jobs / "pendulum-s0/model.zip", jobs / "pendulum-s0/vecnormalize.pkl", jobs / "hopper-s0/model.zip"]
+    files = [
+        jobs / "pendulum-s0/model.zip",
+        jobs / "pendulum-s0/vecnormalize.pkl",
+        jobs / "hopper-s0/model.zip",
+    ]
     plain = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = commands.finish([sys.executable, "-I", "-c", ACT, *files], cwd=Path("/"), env=plain)
     assert done.stdout == "(1,)\n", done.stderr
 
 
-def test_progress_and_timings_have_a_full_row_an_iteration(finished_once: commands.Experiment) -> None:
+def test_progress_and_timings_have_a_full_row_an_iteration(
+    finished_once: commands.Experiment,
+) -> None:
     for name in ("hopper-s0", "balancer-s0"):
         job = finished_once.run_dir / "jobs" / name
         progress, timings = (read_rows(job / f"{table}.csv") for table in ("progress", "timings"))
         assert len(progress) == len(timings) == 512 // (64 * 2)
         assert [int(row["iteration"]) for row in timings] == list(range(1, len(timings) + 1))
-        assert [row["env_steps"] for row in timings] == [row["time/total_timesteps"] for row in progress]
+        assert [row["env_steps"] for row in timings] == [
+            row["time/total_timesteps"] for row in progress
+        ]
         optional = () if Path("/sys/fs/cgroup/cpu.stat").exists() else ("throttled_s",)
         assert not [
-            (row, column) for row in timings for column, cell in row.items() if not cell and column not in optional
+            (row, column)
+            for row in timings
+            for column, cell in row.items()
+            if not cell and column not in optional
         ]
         total = {column: sum(float(row[column] or 0) for row in timings) for column in timings[0]}
-        # The rest is the time for writing logs, a large share of iterations of a few milliseconds on a slow disk.
+        # The rest is the time for writing logs, a large share of iterations of a few milliseconds
+        # on a slow disk.
         assert 0 < total["rollout_s"] + total["train_s"] <= total["wall_s"]
         assert total["env_s"] + total["policy_s"] <= total["rollout_s"]
         assert total["backward_s"] + total["optimizer_s"] <= total["train_s"]
         assert total["cpu_s"] > 0
     row = json.loads((finished_once.run_dir / "summary.json").read_text())[0]
-    for figure in ("queue_s", "import_s", "first_step_s", "checkpoint_s", "wall_s", "cpu_s", "env_steps_per_s"):
+    for figure in (
+        "queue_s",
+        "import_s",
+        "first_step_s",
+        "checkpoint_s",
+        "wall_s",
+        "cpu_s",
+        "env_steps_per_s",
+    ):
         assert row[figure] is not None, figure
 
 
-def test_measures_of_the_evaluation_are_in_results_and_summaries(finished: commands.Experiment) -> None:
+def test_measures_of_the_evaluation_are_in_results_and_summaries(
+    finished: commands.Experiment,
+) -> None:
     done = orchestrator.run(finished.jobs, run_dir=finished.run_dir)
     hopper, balancer = done
     assert hopper.job_dir is not None

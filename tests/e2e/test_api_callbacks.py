@@ -52,12 +52,16 @@ def test_every_result_is_handed_over_as_its_job_ends(waiting_workers: Path) -> N
             (waiting_workers / "go-b-s0").touch()
 
     (waiting_workers / "go-a-s1").touch()
-    done = orchestrator.run(jobs, run_dir="run", max_parallel=2, on_result=on_result, on_progress=on_progress)
+    done = orchestrator.run(
+        jobs, run_dir="run", max_parallel=2, on_result=on_result, on_progress=on_progress
+    )
     assert done.ok
     assert ended[0] == "a-s1"
     assert sorted(ended) == ["a-s0", "a-s1", "b-s0"]
     assert all(sum(moment.counts.values()) == 3 for moment in progress)
-    (b,) = next(moment.running for moment in progress if [job.job_id for job in moment.running] == ["b-s0"])
+    (b,) = next(
+        moment.running for moment in progress if [job.job_id for job in moment.running] == ["b-s0"]
+    )
     assert (b.seed, b.phase, b.env_steps, b.total_timesteps, b.xml) == (0, "starting", 0, 512, None)
     again: list[str | None] = []
     orchestrator.run(jobs, run_dir="run", on_result=lambda result: again.append(result.job_id))
@@ -65,7 +69,9 @@ def test_every_result_is_handed_over_as_its_job_ends(waiting_workers: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["on_result", "on_progress"])
-def test_an_exception_in_a_callback_stops_all_jobs_and_is_raised(waiting_workers: Path, kind: str) -> None:
+def test_an_exception_in_a_callback_stops_all_jobs_and_is_raised(
+    waiting_workers: Path, kind: str
+) -> None:
     jobs = write_experiment(waiting_workers, odd("a", "nothing"), odd("b", "nothing"))
     calls: list[Any] = []
 
@@ -135,7 +141,9 @@ class FakeDisplay:
         self.shown.append(content)
 
 
-def test_a_notebook_shows_one_table_that_is_updated(waiting_workers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_shows_one_table_that_is_updated(
+    waiting_workers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     display = FakeDisplay()
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
@@ -181,5 +189,7 @@ def test_fitness_is_the_evaluation_or_the_training_or_the_default() -> None:
 
 
 def test_a_result_with_measures_can_be_a_key() -> None:
-    result = orchestrator.Result(ok=True, error=None, xml=None, seed=0, state="SUCCEEDED", measures={"distance_m": 2.0})
+    result = orchestrator.Result(
+        ok=True, error=None, xml=None, seed=0, state="SUCCEEDED", measures={"distance_m": 2.0}
+    )
     assert {result: 1}[result] == 1

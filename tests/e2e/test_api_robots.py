@@ -35,7 +35,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def temporary_folders() -> set[Path]:
     """Folders that hold robots."""
-    return {path.parent for path in Path(tempfile.gettempdir()).glob("orchestrator-temporary-*/[0-9]/robot.xml")}
+    return {
+        path.parent
+        for path in Path(tempfile.gettempdir()).glob("orchestrator-temporary-*/[0-9]/robot.xml")
+    }
 
 
 def built(**assets: str) -> mujoco.MjSpec:
@@ -56,7 +59,9 @@ def built(**assets: str) -> mujoco.MjSpec:
 def test_text_and_specs_are_trained_and_leave_no_temporary_files(here: Path) -> None:
     dog = mujoco.MjSpec.from_file(str(REPOSITORY / "mjcf/dog.xml"))
     before = temporary_folders()
-    no_actuators = "<mujoco><worldbody><body><freejoint/><geom size='.1'/></body></worldbody></mujoco>"
+    no_actuators = (
+        "<mujoco><worldbody><body><freejoint/><geom size='.1'/></body></worldbody></mujoco>"
+    )
     given = [HOPPER.read_text(), dog, built(**{"cube.obj": CUBE}), no_actuators, HOPPER]
     results = orchestrator.train(given, run_dir="run", total_timesteps=1000)
     *trained, still, file = results
@@ -81,7 +86,10 @@ def test_what_text_and_specs_cannot_do_is_said(here: Path) -> None:
     results = orchestrator.train([mesh, built(), "<mujoco"], run_dir="run", total_timesteps=1000)
     assert [result.index for result in results] == [0, 1, 2]
     assert "orchestrator-temporary" not in (here / "run/summary.csv").read_text()
-    assert [row["xml"] for row in json.loads((here / "run/summary.json").read_text())] == ["xmls[0]", "xmls[2]"]
+    assert [row["xml"] for row in json.loads((here / "run/summary.json").read_text())] == [
+        "xmls[0]",
+        "xmls[2]",
+    ]
     assert results[2].job_dir is not None
     assert (results[2].job_dir / "robot.invalid.xml").read_text() == "<mujoco"
     assert str(results[2].job_dir) in str(results[2].error)
@@ -95,7 +103,9 @@ def test_what_text_and_specs_cannot_do_is_said(here: Path) -> None:
         orchestrator.train([HOPPER, mujoco.MjModel.from_xml_path(str(HOPPER))])  # type: ignore[list-item]
 
 
-def test_robots_of_finished_jobs_are_not_examined_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_robots_of_finished_jobs_are_not_examined_again(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     examined, examine = [], preflight.examine
 
     def recorded(jobs: Sequence[Job], **options: Any) -> dict[str, preflight.JobVerdict]:
@@ -129,13 +139,20 @@ def test_patterns_and_folders_are_their_files(here: Path) -> None:
     assert names(HOPPER) == names(str(HOPPER)) == ["hopper.xml"]
     assert names(path for path in [HOPPER]) == ["hopper.xml"]
     (here / "empty").mkdir()
-    for given, fragment in (("empty", "no \\*.xml in this folder"), (["b/*.mjcf"], "no file matches the pattern")):
+    for given, fragment in (
+        ("empty", "no \\*.xml in this folder"),
+        (["b/*.mjcf"], "no file matches the pattern"),
+    ):
         with pytest.raises(orchestrator.UsageError, match=fragment):
             names(given)
 
 
-def test_a_folder_for_robots_that_is_gone_or_full_is_named(tmp_path: Path, small_disk: Path) -> None:
-    with pytest.raises(orchestrator.UsageError, match=f"^train: xmls.0.: {tmp_path}/gone/.*: No such file or dir"):
+def test_a_folder_for_robots_that_is_gone_or_full_is_named(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    with pytest.raises(
+        orchestrator.UsageError, match=f"^train: xmls.0.: {tmp_path}/gone/.*: No such file or dir"
+    ):
         robot_arguments("<mujoco/>", lambda: tmp_path / "gone")
     with pytest.raises(DiskFullError, match="no space left on the disk"):
         robot_arguments(f"<mujoco>{(4 << 20) * ' '}</mujoco>", lambda: small_disk)

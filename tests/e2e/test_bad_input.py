@@ -1,4 +1,5 @@
-"""Bad input and misbehaving workers, through the command: a clear message, nothing lost, other jobs continue."""
+"""Bad input and misbehaving workers, through the command: a clear message, nothing lost, other jobs
+continue."""
 
 from __future__ import annotations
 
@@ -35,19 +36,25 @@ from orchestrator.core.text import LONGEST_TEXT
 
 AS_ROOT = os.geteuid() == 0
 NO_ACTUATORS = "<mujoco><worldbody><body><freejoint/><geom size='.1'/></body></worldbody></mujoco>"
-UNKNOWN_WORD = "<mujoco>\n <worldbody>\n  <geom type='plan' size='1 1 1'/>\n </worldbody>\n</mujoco>"
+UNKNOWN_WORD = (
+    "<mujoco>\n <worldbody>\n  <geom type='plan' size='1 1 1'/>\n </worldbody>\n</mujoco>"
+)
 EXPLODES = """
 <mujoco><option timestep="0.01" gravity="0 0 0"/>
   <worldbody><body><joint name="j" type="slide" axis="1 0 0" stiffness="-25"/><geom size=".1" mass="1"/></body>
   </worldbody><actuator><motor joint="j" gear="10" ctrllimited="true" ctrlrange="-1 1"/></actuator></mujoco>
 """
-"""Its spring pushes outwards: it is stable while it is examined, and diverges some seconds later."""
+"""Its spring pushes outwards: it is stable while it is examined, and diverges some seconds
+later."""
 
 STAGES = {"task": "forward", "task_options": {"healthy_reward": "stages(0, 1)"}}
 URDFS = {
     "limitless": urdf.GOOD.replace(urdf.LIMIT, ""),
     "ring": urdf.robot(
-        *map(urdf.link, "abc"), urdf.joint("1", "a", "b"), urdf.joint("2", "b", "c"), urdf.joint("3", "c", "a")
+        *map(urdf.link, "abc"),
+        urdf.joint("1", "a", "b"),
+        urdf.joint("2", "b", "c"),
+        urdf.joint("3", "c", "a"),
     ),
     "meshless": urdf.GOOD.replace(urdf.BOX, '<geometry><mesh filename="hand.stl"/></geometry>', 1),
     "thousand": urdf.robot(
@@ -63,18 +70,31 @@ INVALID_JOBS: list[tuple[dict[str, Any], str, str]] = [
     ({"xml": HOPPER, "wings": 2}, ".wings", "unknown key; known keys:"),
     ({"xml": HOPPER, "n_envs": "4"}, ".n_envs", "expected a whole number"),
     ({"xml": HOPPER, "resources": {"memory": "2 parsecs"}}, ".resources.memory", "2 parsecs"),
-    ({"xml": HOPPER, "ppo": {"batch_size": 100}}, ".ppo.batch_size", "64 × 2 = 128 is not divisible by"),
-    ({"xml": HOPPER, "ppo": {"learning_rate": "linar(1)"}}, ".ppo.learning_rate", "linear(3e-4, 0)"),
+    (
+        {"xml": HOPPER, "ppo": {"batch_size": 100}},
+        ".ppo.batch_size",
+        "64 × 2 = 128 is not divisible by",
+    ),
+    (
+        {"xml": HOPPER, "ppo": {"learning_rate": "linar(1)"}},
+        ".ppo.learning_rate",
+        "linear(3e-4, 0)",
+    ),
     ({"xml": "hoper.xml"}, ".xml", "no such file"),
     ({"xml": "zoo/*.xml"}, ".xml", "no file matches"),
-    ({"xml": HOPPER, "randomize": {"push.speed": "uniform(-1, 1)"}}, ".randomize", "may draw -1; expected at least 0"),
+    (
+        {"xml": HOPPER, "randomize": {"push.speed": "uniform(-1, 1)"}},
+        ".randomize",
+        "may draw -1; expected at least 0",
+    ),
     (
         {"xml": HOPPER, **STAGES, "curriculum": {"advance": "ep_rew_men > 1"}},
         ".curriculum.advance",
         'no column "ep_rew_men"; did you mean "ep_rew_mean"? It has rollout/ep_rew_mean',
     ),
 ]
-"""Jobs that are refused when the job file is read; tests/unit/test_jobfile_problems.py has many more."""
+"""Jobs that are refused when the job file is read; tests/unit/test_jobfile_problems.py has many
+more."""
 
 UNUSABLE_JOBS: list[tuple[dict[str, Any], str, Sequence[str]]] = [
     # job, place of its problem, what the message says
@@ -86,14 +106,20 @@ UNUSABLE_JOBS: list[tuple[dict[str, Any], str, Sequence[str]]] = [
     ({"xml": HOPPER, "resources": {"gpus": 99}}, ".resources.gpus", ["asks for"]),
     ({"entry_point": "nowhere:make"}, "", ["nowhere:make", "odd_place"]),
     ({"entry_point": "odd:mak"}, "", ["odd:mak", "did you mean", "make"]),
-    ({"entry_point": "odd:raises"}, "", ["odd:raises", "RuntimeError: no such robot today", "odd.py:"]),
+    (
+        {"entry_point": "odd:raises"},
+        "",
+        ["odd:raises", "RuntimeError: no such robot today", "odd.py:"],
+    ),
     ({"entry_point": "odd:takes_nothing"}, "", ["odd:takes_nothing"]),
     ({"entry_point": "odd:not_an_env"}, "", ["odd:not_an_env", "expected a gymnasium.Env"]),
     ({"env": "Ant-v99"}, "", ["Ant-v99", "did you mean 'Ant-v5'"]),
     (
         {"xml": HOPPER, "randomize": {"body.trunk.mass": "normal(1, 1)"}},
         "",
-        ["hopper.xml: randomize.body.trunk.mass: may be -2, and mass is never below 0; expected at least 0"],
+        [
+            "hopper.xml: randomize.body.trunk.mass: may be -2, and mass is never below 0; expected at least 0"
+        ],
     ),
     (
         {"xml": HOPPER, "randomize": {"geom.foot.size": "scale(0.9, 1.1)"}},
@@ -103,12 +129,28 @@ UNUSABLE_JOBS: list[tuple[dict[str, Any], str, Sequence[str]]] = [
     (
         {"xml": HOPPER, "randomize": {"body.trunk.gravcomp": "uniform(0, 1)"}},
         "",
-        ["randomize.body.trunk.gravcomp: changes", "of the compiled robot, which MuJoCo cannot vary", "with a matrix"],
+        [
+            "randomize.body.trunk.gravcomp: changes",
+            "of the compiled robot, which MuJoCo cannot vary",
+            "with a matrix",
+        ],
     ),
-    ({"xml": "limitless.urdf"}, "", ["limitless.urdf, line 4: ", '"shoulder" (revolute) has no <limit>; expected for']),
+    (
+        {"xml": "limitless.urdf"},
+        "",
+        ["limitless.urdf, line 4: ", '"shoulder" (revolute) has no <limit>; expected for'],
+    ),
     ({"xml": "ring.urdf"}, "", ["ring.urdf, line ", "form a loop", "remove one of these joints"]),
-    ({"xml": "meshless.urdf"}, "", ["meshless.urdf, line 2: ", "'hand.stl': no such file", "add the file"]),
-    ({"xml": "thousand.urdf"}, "", ["thousand.urdf, line 1001: ", "a chain of 1,000 links", "at most 480"]),
+    (
+        {"xml": "meshless.urdf"},
+        "",
+        ["meshless.urdf, line 2: ", "'hand.stl': no such file", "add the file"],
+    ),
+    (
+        {"xml": "thousand.urdf"},
+        "",
+        ["thousand.urdf, line 1001: ", "a chain of 1,000 links", "at most 480"],
+    ),
 ]
 """Jobs that are refused when robots, environments and the machine are examined."""
 
@@ -125,7 +167,9 @@ def refused_jobs(tmp_path: Path, *jobs: Mapping[str, Any]) -> dict[str, str]:
     with mock.patch.dict(os.environ, PYTHONDONTWRITEBYTECODE="1"):
         done = invoke("run", "jobs.toml", "--run-dir", "run", cwd=cwd)
     assert done.returncode == 2
-    assert all(" examining: " in line for line in done.stdout.splitlines()), "printed where it takes long"
+    assert all(" examining: " in line for line in done.stdout.splitlines()), (
+        "printed where it takes long"
+    )
     assert sorted(tmp_path.rglob("*")) == before
     *problems, count = done.stderr.splitlines()
     assert count.endswith("nothing was launched")
@@ -133,20 +177,26 @@ def refused_jobs(tmp_path: Path, *jobs: Mapping[str, Any]) -> dict[str, str]:
     return dict(line.removeprefix("jobs.toml: ").split(": ", 1) for line in problems)
 
 
-def test_all_problems_of_a_job_file_are_shown_at_once_and_nothing_is_launched(tmp_path: Path) -> None:
+def test_all_problems_of_a_job_file_are_shown_at_once_and_nothing_is_launched(
+    tmp_path: Path,
+) -> None:
     problems = refused_jobs(tmp_path, *(job for job, *_ in INVALID_JOBS))
     for number, (_, place, message) in enumerate(INVALID_JOBS):
         assert message in problems[f"jobs[{number}]{place}"]
 
 
-def test_all_unusable_robots_and_environments_are_shown_at_once_and_nothing_is_launched(tmp_path: Path) -> None:
+def test_all_unusable_robots_and_environments_are_shown_at_once_and_nothing_is_launched(
+    tmp_path: Path,
+) -> None:
     problems = refused_jobs(tmp_path, *(job for job, *_ in UNUSABLE_JOBS))
     for number, (_, place, fragments) in enumerate(UNUSABLE_JOBS):
         for fragment in fragments:
             assert fragment in problems[f"jobs[{number}]{place}"]
 
 
-@pytest.mark.parametrize("text", ["name = ", "[[jobs]\n", "", "\x00", "jobs = 3\nname = 'x'"], ids=repr)
+@pytest.mark.parametrize(
+    "text", ["name = ", "[[jobs]\n", "", "\x00", "jobs = 3\nname = 'x'"], ids=repr
+)
 def test_a_file_that_is_no_job_file_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "jobs.toml").write_text(text)
     done = invoke("run", "jobs.toml", cwd=tmp_path)
@@ -170,7 +220,9 @@ def test_odd_names_make_safe_directories_and_are_kept_as_they_are(
     (tmp_path / "work").mkdir()
     commands.instant_workers(monkeypatch, tmp_path / "work")
     names = ["../../etc", "Läufer №1"]
-    jobs = write_experiment(tmp_path / "work", *(odd(name, "nothing", total_timesteps=128) for name in names))
+    jobs = write_experiment(
+        tmp_path / "work", *(odd(name, "nothing", total_timesteps=128) for name in names)
+    )
     succeed("run", jobs, "--run-dir", "run", cwd=tmp_path / "work")
     rows = commands.summary(tmp_path / "work/run")
     assert [row["name"] for row in rows.values()] == names
@@ -198,10 +250,17 @@ def test_a_directory_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("run_dir", "fragment"),
-    [("file", "is a file"), ("file/below", "Not a directory"), ("x" * 300, "too long"), ("/proc/run", "--run-dir")],
+    [
+        ("file", "is a file"),
+        ("file/below", "Not a directory"),
+        ("x" * 300, "too long"),
+        ("/proc/run", "--run-dir"),
+    ],
     ids=["a file", "below a file", "a name too long", "where nothing can be made"],
 )
-def test_an_impossible_run_directory_is_refused(run_dir: str, fragment: str, tmp_path: Path) -> None:
+def test_an_impossible_run_directory_is_refused(
+    run_dir: str, fragment: str, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     done = invoke("run", job(tmp_path), "--run-dir", run_dir, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
@@ -236,7 +295,10 @@ def test_a_read_only_run_directory_is_refused_and_still_shown(finished: Experime
     finally:
         subprocess.run(undo, check=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "run: cannot be used (Read-only file system)" in done.stderr or "Permission denied" in done.stderr
+    assert (
+        "run: cannot be used (Read-only file system)" in done.stderr
+        or "Permission denied" in done.stderr
+    )
     assert shown.returncode == 0, shown.stderr
     assert "hopper-s0" in shown.stdout
     assert retried.returncode == 0
@@ -259,7 +321,9 @@ def test_a_full_disk_at_the_start_is_refused_and_leaves_nothing(
 @pytest.mark.slow
 def test_a_disk_that_fills_up_stops_everything_resumably(small_disk: Path, tmp_path: Path) -> None:
     long = {"xml": HOPPER, "total_timesteps": 1_000_000, "checkpoint_every": 128}
-    jobs = write_experiment(tmp_path, {"name": "one", **long}, {"name": "two", **long}, defaults=commands.FORKED)
+    jobs = write_experiment(
+        tmp_path, {"name": "one", **long}, {"name": "two", **long}, defaults=commands.FORKED
+    )
     run_dir = small_disk / "run"
     with Run(jobs, "--run-dir", run_dir, cwd=tmp_path) as run:
         run.until("launched")
@@ -282,7 +346,9 @@ GARBAGE = {
     "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
     "emptied": lambda path: os.truncate(path, 0),
     "overwritten": lambda path: path.write_bytes(os.urandom(20_000)),
-    "overwritten inside": lambda path: path.write_bytes(path.read_bytes()[:4096] + os.urandom(20_000)),
+    "overwritten inside": lambda path: path.write_bytes(
+        path.read_bytes()[:4096] + os.urandom(20_000)
+    ),
     "deleted": lambda path: path.unlink(),
 }
 
@@ -302,11 +368,20 @@ def test_a_damaged_ledger_is_refused_and_never_overwritten(how: str, finished: E
 def test_a_damaged_ledger_is_rebuilt_on_request(how: str, finished: Experiment) -> None:
     rows = commands.summary(finished.run_dir)
     GARBAGE[how](finished.run_dir / "ledger.sqlite3")
-    rebuilt = succeed("run", finished.jobs, "--run-dir", "run", "--rebuild-ledger", cwd=finished.cwd)
+    rebuilt = succeed(
+        "run", finished.jobs, "--run-dir", "run", "--rebuild-ledger", cwd=finished.cwd
+    )
     assert "2 jobs were finished before" in rebuilt.stdout
     assert " launched on CPU " not in rebuilt.stdout
     for job_id, row in commands.summary(finished.run_dir).items():
-        for key in ("state", "env_steps", "ep_rew_mean", "ep_rew_mean_first", "eval_mean", "attempts"):
+        for key in (
+            "state",
+            "env_steps",
+            "ep_rew_mean",
+            "ep_rew_mean_first",
+            "eval_mean",
+            "attempts",
+        ):
             assert row[key] == rows[job_id][key], key
 
 
@@ -330,7 +405,8 @@ SECRET = "swordfish-4711"
 def misbehaved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of an experiment in which every job but one misbehaves.
 
-    Workers are forked, which takes less time; those that run out of memory and that crash are exec'ed.
+    Workers are forked, which takes less time; those that run out of memory and that crash are
+    exec'ed.
     """
     cwd = tmp_path_factory.mktemp("misbehaving")
     (cwd / "explodes.xml").write_text(EXPLODES)
@@ -339,13 +415,22 @@ def misbehaved(tmp_path_factory: pytest.TempPathFactory) -> Path:
         odd("eats", "eat", resources={"memory": "500 MiB", "start": "exec"}),
         odd("waits", "wait", resources={"timeout": 2}),
         *(odd(name, name) for name in ("nan", "fail", "leave", "vanish", "babble")),
-        {"name": "explodes", "xml": "explodes.xml", "task_options": {"terminate_when_unhealthy": False}},
+        {
+            "name": "explodes",
+            "xml": "explodes.xml",
+            "task_options": {"terminate_when_unhealthy": False},
+        },
         odd("segfault", "segfault", retry={"max_retries": 1}, resources={"start": "exec"}),
         odd("good", "nothing"),
         head='order = "as-listed"',
         defaults=commands.FORKED,
     )
-    assert give("run", jobs, "--run-dir", "run", "--grace", "0.5", cwd=cwd, WANDB_API_KEY=SECRET).returncode == 1
+    assert (
+        give(
+            "run", jobs, "--run-dir", "run", "--grace", "0.5", cwd=cwd, WANDB_API_KEY=SECRET
+        ).returncode
+        == 1
+    )
     return cwd / "run"
 
 
@@ -367,7 +452,9 @@ def test_a_job_that_behaves_succeeds_beside_the_others(misbehaving: Misbehaving)
 
 
 @pytest.mark.parametrize(("name", "message"), [("nan", "not finite"), ("explodes", "explodes.xml")])
-def test_non_finite_numbers_fail_as_diverged(name: str, message: str, misbehaving: Misbehaving) -> None:
+def test_non_finite_numbers_fail_as_diverged(
+    name: str, message: str, misbehaving: Misbehaving
+) -> None:
     row = misbehaving[0][name]
     assert (row["state"], row["cause"]) == ("FAILED", "diverged")
     assert message in row["message"]
@@ -381,15 +468,21 @@ def test_errors_of_the_users_code_are_shown_with_their_place_and_not_retried(
     assert rows["fail"]["message"].startswith("ValueError: the knee fell off (")
     assert "odd.py:" in rows["fail"]["message"]
     assert rows["leave"]["message"].startswith("SystemExit: 3")
-    assert f"fail-s0  {rows['fail']['message']}" in status.splitlines(), "the exception and its place, and nothing else"
+    assert f"fail-s0  {rows['fail']['message']}" in status.splitlines(), (
+        "the exception and its place, and nothing else"
+    )
     assert not any(part in status for part in ("Traceback", "^^^", "  File "))
     log = (misbehaved / "jobs/fail-s0/attempts/0/worker.log").read_text()
     assert rows["fail"]["traceback"].splitlines()[-1] in log, "the log has the traceback"
-    assert "before the training was done" in rows["vanish"]["message"], "exit code 0 alone is no success"
+    assert "before the training was done" in rows["vanish"]["message"], (
+        "exit code 0 alone is no success"
+    )
     assert all(rows[name]["attempts"] == 1 for name in ("fail", "leave", "vanish"))
 
 
-def test_a_message_of_any_content_and_length_is_stored_shortened_and_shown_harmlessly(misbehaving: Misbehaving) -> None:
+def test_a_message_of_any_content_and_length_is_stored_shortened_and_shown_harmlessly(
+    misbehaving: Misbehaving,
+) -> None:
     row, status = misbehaving[0]["babble"], misbehaving[1]
     assert row["message"].startswith("ValueError: cannot read /dM\\udcfcl\x1b]52;c;")
     assert row["message"].endswith(")"), "with its place"
@@ -414,21 +507,28 @@ def test_limits_end_a_job_and_say_what_was_reached(misbehaving: Misbehaving) -> 
 
 
 @pytest.mark.slow
-def test_a_hundred_megabytes_of_output_hurt_nobody_and_stay_within_the_limit(tmp_path: Path) -> None:
+def test_a_hundred_megabytes_of_output_hurt_nobody_and_stay_within_the_limit(
+    tmp_path: Path,
+) -> None:
     jobs = write_experiment(tmp_path, odd("talk", "talk"))
     succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
     log = tmp_path / "run/jobs/talk-s0/attempts/0/worker.log"
     assert log.stat().st_size <= 64 * 2**20
     shown = invoke("logs", "run", "talk", "-n", "3", cwd=tmp_path)
     assert len(shown.stdout) < 10_000
-    assert "bytes of output were dropped here" in invoke("logs", "run", "talk", "-n", "0", cwd=tmp_path).stdout
+    assert (
+        "bytes of output were dropped here"
+        in invoke("logs", "run", "talk", "-n", "0", cwd=tmp_path).stdout
+    )
     log.unlink()
 
 
 @pytest.mark.slow
 def test_a_deaf_worker_and_its_children_are_gone_after_the_grace_period(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("deaf", "go_deaf"), odd("parent", "have_children"))
-    with Run(jobs, "--run-dir", "run", "--max-parallel", "2", "--grace", "0.5", cwd=tmp_path) as run:
+    with Run(
+        jobs, "--run-dir", "run", "--max-parallel", "2", "--grace", "0.5", cwd=tmp_path
+    ) as run:
         token = token_of(run.until("launched", "deaf-s0")["pid"])
         run.until("launched", "parent-s0")
         for name, said in (("deaf", "deaf"), ("parent", "children")):
@@ -443,7 +543,8 @@ def test_a_deaf_worker_and_its_children_are_gone_after_the_grace_period(tmp_path
 @pytest.mark.slow
 def test_a_killed_and_a_stopped_worker_are_retried_from_their_checkpoints(tmp_path: Path) -> None:
     hopper = {"xml": HOPPER, "total_timesteps": 4096, "checkpoint_every": 512}
-    # A worker reports no progress while it imports its libraries, which takes a few seconds on a loaded machine.
+    # A worker reports no progress while it imports its libraries, which takes a few seconds on a
+    # loaded machine.
     patience_s = 8 * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
     stopped = {"name": "stopped", **hopper, "resources": {"stall_timeout": min(patience_s, 60)}}
     jobs = write_experiment(tmp_path, stopped, {"name": "killed", **hopper})
@@ -471,7 +572,8 @@ def test_a_killed_and_a_stopped_worker_are_retried_from_their_checkpoints(tmp_pa
 
 @pytest.fixture
 def small_memory() -> Iterator[Path]:
-    """The limit file of a memory cgroup of 700 MiB; a process enters through ``cgroup.procs`` beside it."""
+    """The limit file of a memory cgroup of 700 MiB; a process enters through ``cgroup.procs``
+    beside it."""
     for root, limit in (
         (Path("/sys/fs/cgroup"), "memory.max"),
         (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
@@ -483,7 +585,9 @@ def small_memory() -> Iterator[Path]:
             group.mkdir()
             (group / limit).write_text(str(700 * 2**20))
             yield group / limit
-            wait_until(lambda group=group: not (group / "cgroup.procs").read_text(), "the group is empty")
+            wait_until(
+                lambda group=group: not (group / "cgroup.procs").read_text(), "the group is empty"
+            )
             group.rmdir()
             return
     pytest.skip("no memory cgroup may be made here")
@@ -491,15 +595,25 @@ def small_memory() -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_an_out_of_memory_kill_is_named_and_retried(small_memory: Path, tmp_path: Path) -> None:
-    # The limit counts as the machine's memory: a job can ask for all of it, and the supervisor needs some too.
-    jobs = write_experiment(tmp_path, odd("eats", "eat", retry={"max_retries": 1}, resources={"memory": "700 MiB"}))
+    # The limit counts as the machine's memory: a job can ask for all of it, and the supervisor
+    # needs some too.
+    jobs = write_experiment(
+        tmp_path, odd("eats", "eat", retry={"max_retries": 1}, resources={"memory": "700 MiB"})
+    )
     process = commands.start(
-        ["sh", "-c", 'echo $$ > "$0"/cgroup.procs; exec "$@"', small_memory.parent, *commands.command("run", jobs)],
+        [
+            "sh",
+            "-c",
+            'echo $$ > "$0"/cgroup.procs; exec "$@"',
+            small_memory.parent,
+            *commands.command("run", jobs),
+        ],
         cwd=tmp_path,
         stderr=subprocess.STDOUT,
     )
     wait_until((tmp_path / "runs/tiny/jobs/eats-s0/attempts/0").exists, "a worker is launched")
-    # Shared pages count for the job but not for the group; the job must not reach its own limit first.
+    # Shared pages count for the job but not for the group; the job must not reach its own limit
+    # first.
     small_memory.write_text(str(500 * 2**20))
     out, _ = process.communicate(timeout=commands.PATIENCE_S)
     assert process.returncode == 1, out
@@ -511,7 +625,9 @@ def test_two_commands_at_once_make_one_supervisor(tmp_path: Path) -> None:
     arguments = (jobs, "--run-dir", "run", "--grace", "0.2")
     both = [Run(*arguments, cwd=tmp_path, typed=commands.stubbed) for _ in range(2)]
     with both[0], both[1]:
-        wait_until(lambda: any(run.popen.poll() is not None for run in both), "the end of one of them")
+        wait_until(
+            lambda: any(run.popen.poll() is not None for run in both), "the end of one of them"
+        )
         (loser,) = (run for run in both if run.popen.poll() is not None)
         (winner,) = {*both} - {loser}
         assert loser.end() == 2
@@ -533,9 +649,13 @@ def test_two_commands_at_once_make_one_supervisor(tmp_path: Path) -> None:
         pytest.param(signal.SIGHUP, id="SIGHUP", marks=pytest.mark.slow),
     ],
 )
-def test_a_signal_during_start_up_launches_nothing_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_during_start_up_launches_nothing_and_leaves_nothing(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     jobs = write_experiment(tmp_path, {"name": "slow", "entry_point": "slow:make"})
-    (tmp_path / "slow.py").write_text("import time\nopen('imported', 'w').close()\ntime.sleep(600)\n")
+    (tmp_path / "slow.py").write_text(
+        "import time\nopen('imported', 'w').close()\ntime.sleep(600)\n"
+    )
     with Run(jobs, "--run-dir", "runs/it", cwd=tmp_path) as run:
         wait_until((tmp_path / "imported").exists, "the examination has begun")
         run.signal(number)
@@ -547,7 +667,9 @@ def test_a_signal_during_start_up_launches_nothing_and_leaves_nothing(number: si
 def test_ctrl_c_twice_does_not_wait(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("deaf", "go_deaf"))
     log = tmp_path / "run/jobs/deaf-s0/attempts/0/worker.log"
-    with Run(jobs, "--run-dir", "run", "--grace", "600", cwd=tmp_path, typed=commands.stubbed) as run:
+    with Run(
+        jobs, "--run-dir", "run", "--grace", "600", cwd=tmp_path, typed=commands.stubbed
+    ) as run:
         token = token_of(run.until("launched")["pid"])
         wait_until(lambda: "deaf" in log.read_text(), "deaf")
         run.signal(signal.SIGINT)
@@ -562,7 +684,9 @@ def test_ctrl_c_twice_does_not_wait(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_hanging_up_twice_is_not_impatience(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 1_000_000})
+    jobs = write_experiment(
+        tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 1_000_000}
+    )
     with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
         run.until("launched")
         wait_until(lambda: list(tmp_path.glob("run/jobs/*/checkpoints/*.pt")), "a checkpoint")
@@ -575,7 +699,9 @@ def test_hanging_up_twice_is_not_impatience(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_few_open_files_are_enough(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, *(odd(f"job{index}", "nothing", total_timesteps=128) for index in range(2)))
+    jobs = write_experiment(
+        tmp_path, *(odd(f"job{index}", "nothing", total_timesteps=128) for index in range(2))
+    )
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
     try:

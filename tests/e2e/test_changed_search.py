@@ -1,4 +1,5 @@
-"""A search, or a matrix that is compared at rungs, whose job file or robot has changed since it began."""
+"""A search, or a matrix that is compared at rungs, whose job file or robot has changed since it
+began."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def declared(run_dir: Path) -> Any:
 
 
 @pytest.mark.parametrize("on_change", ["refuse", pytest.param("extend", marks=pytest.mark.slow)])
-def test_another_space_is_refused_with_the_difference_and_what_can_be_done(on_change: str, tmp_path: Path) -> None:
+def test_another_space_is_refused_with_the_difference_and_what_can_be_done(
+    on_change: str, tmp_path: Path
+) -> None:
     search_run(tmp_path / "run", [Told(values=[3.0]), Told(reached=[0.5])])
     (tmp_path / "jobs.toml").write_text(SEARCH)
     refused = invoke("run", "jobs.toml", "--run-dir", "run", "--on-change", on_change, cwd=tmp_path)
@@ -68,9 +71,14 @@ def test_another_space_is_refused_with_the_difference_and_what_can_be_done(on_ch
         "another --run-dir",
     ):
         assert part in refused.stderr
-    shown = invoke("run", "jobs.toml", "--run-dir", "run", "--dry-run", "--on-change", on_change, cwd=tmp_path)
+    shown = invoke(
+        "run", "jobs.toml", "--run-dir", "run", "--dry-run", "--on-change", on_change, cwd=tmp_path
+    )
     assert shown.returncode == 0, shown.stderr
-    assert "this run would be refused: run: the search that has begun here is declared differently" in shown.stdout
+    assert (
+        "this run would be refused: run: the search that has begun here is declared differently"
+        in shown.stdout
+    )
 
 
 def test_a_declaration_that_is_none_is_refused_also_to_keep_it(tmp_path: Path) -> None:
@@ -79,8 +87,13 @@ def test_a_declaration_that_is_none_is_refused_also_to_keep_it(tmp_path: Path) -
     for content in ("{", "[]", '{"data": 3, "options": {}}'):
         paths.search_declared.write_text(content)
         for on_change in ("refuse", "keep", "restart"):
-            refused = invoke("run", "jobs.toml", "--run-dir", "run", "--on-change", on_change, cwd=tmp_path)
-            assert (refused.returncode, "declared.json: cannot be read" in refused.stderr) == (2, True)
+            refused = invoke(
+                "run", "jobs.toml", "--run-dir", "run", "--on-change", on_change, cwd=tmp_path
+            )
+            assert (refused.returncode, "declared.json: cannot be read" in refused.stderr) == (
+                2,
+                True,
+            )
 
 
 @pytest.mark.slow
@@ -97,11 +110,19 @@ def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Pa
     for on_change in ("refuse", "keep", "extend"):
         refused = invoke("run", jobs, "--run-dir", "run", "--on-change", on_change, cwd=tmp_path)
         assert refused.returncode == 2
-        assert f"declared differently now:\n    robot: the contents of {robot} changed" in refused.stderr
+        assert (
+            f"declared differently now:\n    robot: the contents of {robot} changed"
+            in refused.stderr
+        )
         assert "--on-change=keep cannot go on with it" in refused.stderr
     shown = invoke("run", jobs, "--run-dir", "run", "--dry-run", cwd=tmp_path)
-    assert "this run would be refused: run: the search that has begun here is declared differently" in shown.stdout
-    refusal = pytest.raises(UsageError, match=f"robot: the contents of {robot} changed since the search began")
+    assert (
+        "this run would be refused: run: the search that has begun here is declared differently"
+        in shown.stdout
+    )
+    refusal = pytest.raises(
+        UsageError, match=f"robot: the contents of {robot} changed since the search began"
+    )
     with (
         contextlib.closing(TrialExaminer(paths=paths, watchdog=Watchdog())) as examiner,
         refusal,
@@ -114,7 +135,10 @@ def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Pa
     assert (len(before), len(weights(run_dir))) == (1, 2)
     (aside,) = (path for path in tmp_path.iterdir() if path.name.startswith("run."))
     assert weights(aside) == before
-    assert ["edited" in path.read_text() for path in run_dir.glob("jobs/*/robot/hopper.xml")] == [True, True]
+    assert ["edited" in path.read_text() for path in run_dir.glob("jobs/*/robot/hopper.xml")] == [
+        True,
+        True,
+    ]
 
     of_before = {key: part for key, part in declaration.items() if key != "robots"}
     paths.search_declared.write_text(json.dumps(of_before))  # as the version before has written it
@@ -131,7 +155,9 @@ def test_a_changed_search_goes_on_as_it_was_or_starts_over(tmp_path: Path) -> No
     jobs.write_text(SEARCH)
     assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
     before = weights(tmp_path / "run")
-    jobs.write_text(SEARCH.replace("high = 1e-2", "high = 1e-3").replace("trials = 2", "trials = 3"))
+    jobs.write_text(
+        SEARCH.replace("high = 1e-2", "high = 1e-3").replace("trials = 2", "trials = 3")
+    )
     kept = give("run", jobs, "--run-dir", "run", "--on-change=keep", cwd=tmp_path)
     assert kept.returncode == 0, kept.stderr
     assert 'kept as before: search.space."ppo.learning_rate".high: 0.01 → 0.001' in kept.stdout
@@ -148,12 +174,18 @@ def test_a_changed_search_goes_on_as_it_was_or_starts_over(tmp_path: Path) -> No
     assert len(weights(tmp_path / "run")) == 3
 
 
-def test_from_python_the_message_names_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_python_the_message_names_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     paths = search_run(tmp_path / "run", [Told(values=[3.0])])
     space = {"ppo.gamma": {"low": 0.9, "high": 0.99}}
-    search = orchestrator.Search(xml=HOPPER, space=space, trials=1, sampler="random", run_dir=paths.root)
-    with pytest.raises(ChangedError, match=r'on_change="keep" goes on .* on_change="restart" starts over'):
+    search = orchestrator.Search(
+        xml=HOPPER, space=space, trials=1, sampler="random", run_dir=paths.root
+    )
+    with pytest.raises(
+        ChangedError, match=r'on_change="keep" goes on .* on_change="restart" starts over'
+    ):
         search.run()
     with pytest.raises(orchestrator.UsageError, match="on_change='no'"):
         search.run(on_change="no")  # type: ignore[arg-type]
@@ -174,9 +206,14 @@ def test_an_edited_robot_of_a_compared_matrix_is_kept_as_it_was_or_refused(tmp_p
         assert refused.returncode == 2
         assert "2 jobs that are compared at rungs are declared differently now:" in refused.stderr
         assert f"robot: the contents of {robot} changed" in refused.stderr
-        assert "--on-change=keep continues with the earlier declaration, `run --fresh` trains" in refused.stderr
+        assert (
+            "--on-change=keep continues with the earlier declaration, `run --fresh` trains"
+            in refused.stderr
+        )
         assert "--on-change=restart" not in refused.stderr
-    planned = invoke("run", jobs, "--run-dir", "run", "--dry-run", "--json", "--on-change=restart", cwd=tmp_path)
+    planned = invoke(
+        "run", jobs, "--run-dir", "run", "--dry-run", "--json", "--on-change=restart", cwd=tmp_path
+    )
     plan = json.loads(planned.stdout)
     assert "would be refused: run: 2 jobs that are compared at rungs" in plan["warnings"][-1]
     assert {job["action"] for job in plan["jobs"]} == {"refuse"}
@@ -190,7 +227,9 @@ def test_an_edited_robot_of_a_compared_matrix_is_kept_as_it_was_or_refused(tmp_p
 
     jobs.write_text(MATRIX.replace("factor = 4", "factor = 2"))
     refused = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    assert "the comparison at rungs that has begun here is declared differently now" in refused.stderr
+    assert (
+        "the comparison at rungs that has begun here is declared differently now" in refused.stderr
+    )
     again = give("run", jobs, "--run-dir", "run", "--on-change=restart", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     copies = [path.read_text() for path in run_dir.glob("jobs/*/robot/hopper.xml")]

@@ -35,7 +35,8 @@ CART = """<mujoco>{head}<worldbody><body><joint name="x" type="slide" axis="1 0 
 <actuator>{actuator}</actuator>{tail}</mujoco>"""
 MOTOR = '<motor joint="x" ctrlrange="-1 1" gear="5"/>'
 BALLS = (
-    f"<worldbody><geom type='plane' size='9 9 1'/>{'<body pos=%r><freejoint/><geom size=%r/></body>' * 9}</worldbody>"
+    "<worldbody><geom type='plane' size='9 9 "
+    f"1'/>{'<body pos=%r><freejoint/><geom size=%r/></body>' * 9}</worldbody>"
 )
 BALLS %= tuple(value for x in range(9) for value in (f"{x} 3 0.09", "0.1"))
 URDF = """<robot name="u"><link name="a"/><link name="b"><inertial><mass value="1"/>
@@ -153,14 +154,26 @@ def test_every_file_gets_the_right_verdict(name: str, nasty: dict[str, dict[str,
         ("locked", "cannot be read: Permission denied"),
     ],
 )
-def test_what_is_no_readable_file_is_an_error(name: str, message: str, nasty: dict[str, dict[str, Any]]) -> None:
+def test_what_is_no_readable_file_is_an_error(
+    name: str, message: str, nasty: dict[str, dict[str, Any]]
+) -> None:
     assert nasty[name]["verdict"] == "error"
     (text,) = nasty[name]["messages"]
     assert message in text
 
 
-def test_a_folder_is_searched_once_through_and_copies_are_pointed_out(nasty: dict[str, dict[str, Any]]) -> None:
-    others = {"\udcff.xml", "pipe.xml", "self.xml", "nowhere.xml", "secret.xml", "locked", "copy.XML"}
+def test_a_folder_is_searched_once_through_and_copies_are_pointed_out(
+    nasty: dict[str, dict[str, Any]],
+) -> None:
+    others = {
+        "\udcff.xml",
+        "pipe.xml",
+        "self.xml",
+        "nowhere.xml",
+        "secret.xml",
+        "locked",
+        "copy.XML",
+    }
     assert set(nasty) == {*NASTY, *others}
     copy = nasty["copy.XML"]
     assert copy["verdict"] == "ok"
@@ -170,7 +183,13 @@ def test_a_folder_is_searched_once_through_and_copies_are_pointed_out(nasty: dic
 
 def test_the_figures_of_a_good_robot_are_shown(nasty: dict[str, dict[str, Any]]) -> None:
     row = nasty["good.xml"]
-    assert (row["nq"], row["nv"], row["nu"], row["root"], row["actuators"]) == (2, 2, 1, "slide", {"motor": 1})
+    assert (row["nq"], row["nv"], row["nu"], row["root"], row["actuators"]) == (
+        2,
+        2,
+        1,
+        "slide",
+        {"motor": 1},
+    )
     assert (row["task"], row["job"]) == ("balance", None)
     assert "pole" in row["task_reason"]
     assert len(row["hash"]) == 64
@@ -183,7 +202,9 @@ def test_a_robot_that_hangs_is_given_up_after_its_time(tmp_path: Path) -> None:
     (tmp_path / "hangs.xml").write_text(HANGS)
     (tmp_path / "temporary").mkdir()
     done = give(
-        *("check", "hangs.xml", "--time-limit", "2", "--json"), cwd=tmp_path, TMPDIR=str(tmp_path / "temporary")
+        *("check", "hangs.xml", "--time-limit", "2", "--json"),
+        cwd=tmp_path,
+        TMPDIR=str(tmp_path / "temporary"),
     )
     assert done.returncode == 1
     (row,) = json.loads(done.stdout)
@@ -219,7 +240,9 @@ def test_a_robot_on_which_mujoco_gives_up_does_no_harm_to_the_next(
     answers = preflight.ask(requests, at_once=1, time_limit_s=30)
     assert [answer.problem for answer in answers[1::2]] == [None, None]
     for answer in answers[::2]:
-        assert f"takes more than the {preflight.LEAST_MEMORY_MIB:,} MiB available" in str(answer.problem)
+        assert f"takes more than the {preflight.LEAST_MEMORY_MIB:,} MiB available" in str(
+            answer.problem
+        )
 
 
 def test_a_crash_is_attributed_to_the_robot_that_was_examined(tmp_path: Path) -> None:
@@ -231,7 +254,8 @@ def test_a_crash_is_attributed_to_the_robot_that_was_examined(tmp_path: Path) ->
     )
     hopper = ExaminationRequest(xml=str(HOPPER), task="forward")
     once, always = (
-        ExaminationRequest(entry_point=f"crash:{name}", search_path=str(tmp_path)) for name in ("once", "make_env")
+        ExaminationRequest(entry_point=f"crash:{name}", search_path=str(tmp_path))
+        for name in ("once", "make_env")
     )
     counts: list[tuple[int, int]] = []
     requests = [hopper, once, hopper, always, hopper]
@@ -255,13 +279,16 @@ def make(params, folder):
 
 
 @pytest.mark.parametrize(
-    ("kills", "number"), [pytest.param(1, signal.SIGTERM, marks=pytest.mark.slow), (2, signal.SIGKILL)]
+    ("kills", "number"),
+    [pytest.param(1, signal.SIGTERM, marks=pytest.mark.slow), (2, signal.SIGKILL)],
 )
 def test_a_robot_is_blamed_only_if_the_process_that_examines_it_is_killed_twice(
     kills: int, number: int, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    (tmp_path / "maker.py").write_text(KILLED_AT_FIRST.format(log=str(log), signal=int(number), robot=str(HOPPER)))
+    (tmp_path / "maker.py").write_text(
+        KILLED_AT_FIRST.format(log=str(log), signal=int(number), robot=str(HOPPER))
+    )
     made = ExaminationRequest(
         robot_maker="maker:make", params={"kills": kills}, task="forward", search_path=str(tmp_path)
     )
@@ -270,21 +297,28 @@ def test_a_robot_is_blamed_only_if_the_process_that_examines_it_is_killed_twice(
     if kills == 1:
         assert answer.problem is None
     else:
-        assert all(part in str(answer.problem) for part in ("maker:make", f"signal {int(number)} ", "memory", "second"))
+        assert all(
+            part in str(answer.problem)
+            for part in ("maker:make", f"signal {int(number)} ", "memory", "second")
+        )
 
 
 def test_a_child_that_is_killed_before_it_is_asked_blames_no_robot() -> None:
-    """As the kernel does when the thread ends that has started it: a pool may be made in such a one."""
+    """As the kernel does when the thread ends that has started it: a pool may be made in such a
+    one."""
     warm = preflight.Child()
     child = psutil.Process(warm._popen.pid)
     child.kill()
     wait_until(lambda: child.status() == psutil.STATUS_ZOMBIE, "the end of the child")
-    (answer,) = preflight.ask([ExaminationRequest(xml=str(HOPPER), task="forward")], at_once=1, warm=warm)
+    (answer,) = preflight.ask(
+        [ExaminationRequest(xml=str(HOPPER), task="forward")], at_once=1, warm=warm
+    )
     assert answer.problem is None
 
 
 class KilledOnce:
-    """In place of an examining process: that of ``b`` is killed at first; notes who is asked beside whom."""
+    """In place of an examining process: that of ``b`` is killed at first; notes who is asked beside
+    whom."""
 
     asked: list[tuple[str, ...]]
     busy: list[str]
@@ -317,7 +351,9 @@ class KilledOnce:
         return "it was killed" if self.was_killed else ExaminationAnswer()
 
 
-def test_what_was_examined_when_memory_ran_out_is_examined_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_examined_when_memory_ran_out_is_examined_again_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     KilledOnce.asked, KilledOnce.busy = [], []
     monkeypatch.setattr(preflight, "Child", KilledOnce)
     monkeypatch.setattr(preflight, "ROBOTS_A_CHILD", 1)
@@ -358,14 +394,25 @@ def test_job_files_are_checked_with_their_tasks(tmp_path: Path) -> None:
     assert bad["messages"][0].startswith('task "balance": needs')
     assert (chosen["verdict"], chosen["task"]) == ("warning", "balance")
     assert (hopper["verdict"], hopper["nq"], hopper["task"]) == ("ok", 6, "gymnasium:Hopper-v5")
-    assert (environment["verdict"], environment["path"], environment["nq"]) == ("ok", str(jobs), None)
+    assert (environment["verdict"], environment["path"], environment["nq"]) == (
+        "ok",
+        str(jobs),
+        None,
+    )
 
 
 def test_a_run_warns_once_a_robot_and_says_what_it_chose(tmp_path: Path) -> None:
     unlimited = tmp_path / "unlimited.xml"
     unlimited.write_text(cart(actuator='<motor joint="x"/>'))
-    many = {"xml": unlimited, "task": "auto", "seeds": [0, 1, 2], "matrix": {"ppo.gamma": [0.9, 0.99]}}
-    jobs = write_experiment(tmp_path, {"name": "cart", **many}, {"name": "hopper", "task": "gymnasium:Swimmer-v5"})
+    many = {
+        "xml": unlimited,
+        "task": "auto",
+        "seeds": [0, 1, 2],
+        "matrix": {"ppo.gamma": [0.9, 0.99]},
+    }
+    jobs = write_experiment(
+        tmp_path, {"name": "cart", **many}, {"name": "hopper", "task": "gymnasium:Swimmer-v5"}
+    )
     done = invoke("run", jobs, "--dry-run", "--json", cwd=tmp_path)
     plan = json.loads(done.stdout)
     (warning,) = (text for text in plan["warnings"] if "ctrlrange" in text)
@@ -399,11 +446,15 @@ def test_a_part_that_is_named_is_still_a_part_but_other_xml_is_an_error(tmp_path
     assert check("part.xml", cwd=tmp_path, code=0)["part.xml"]["verdict"] == "fragment"
     (tmp_path / "package.xml").write_text("<package/>")
     row = check("package.xml", "part.xml", cwd=tmp_path, code=1)["package.xml"]
-    assert (row["verdict"], row["messages"]) == ("error", ["the root element is <package>, expected <mujoco>"])
+    assert (row["verdict"], row["messages"]) == (
+        "error",
+        ["the root element is <package>, expected <mujoco>"],
+    )
 
 
 @pytest.mark.parametrize(
-    ("path", "message"), [("nowhere", "no such file or folder"), (".", "no *.xml or *.urdf in this folder")]
+    ("path", "message"),
+    [("nowhere", "no such file or folder"), (".", "no *.xml or *.urdf in this folder")],
 )
 def test_nothing_to_check_is_wrong_usage(path: str, message: str, tmp_path: Path) -> None:
     done = invoke("check", path, "--json", cwd=tmp_path)
@@ -427,10 +478,14 @@ def test_people_get_a_table_and_the_reasons(tmp_path: Path) -> None:
 def test_the_robots_of_the_packages_we_build_on_are_judged_sensibly(tmp_path: Path) -> None:
     places = [importlib.util.find_spec(name) for name in ("gymnasium", "mujoco")]
     folders = [
-        str(place.submodule_search_locations[0]) for place in places if place and place.submodule_search_locations
+        str(place.submodule_search_locations[0])
+        for place in places
+        if place and place.submodule_search_locations
     ]
     rows = check(*folders, cwd=tmp_path, code=0)
-    assert {"ant.xml", "half_cheetah.xml", "humanoid.xml", "pusher_v5.xml", "model.xml"} <= set(rows)
+    assert {"ant.xml", "half_cheetah.xml", "humanoid.xml", "pusher_v5.xml", "model.xml"} <= set(
+        rows
+    )
     assert {name for name, row in rows.items() if row["verdict"] == "warning"} <= {
         "ant.xml",  # its ankles start outside their limits
         "humanoidstandup.xml",  # its arms start in the ground
@@ -441,16 +496,25 @@ def test_the_robots_of_the_packages_we_build_on_are_judged_sensibly(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_names_of_files_and_elements_are_shown_harmlessly_whatever_they_hold(tmp_path: Path) -> None:
+def test_names_of_files_and_elements_are_shown_harmlessly_whatever_they_hold(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / os.fsdecode(b"R\xfcben")
     folder.mkdir()
     (folder / "good.xml").write_text(cart())
-    (folder / "bad.xml").write_text(cart(head='<worldbody><geom type="mesh" mesh="\x1b]52;c;x\x07"/></worldbody>'))
+    (folder / "bad.xml").write_text(
+        cart(head='<worldbody><geom type="mesh" mesh="\x1b]52;c;x\x07"/></worldbody>')
+    )
     done = invoke("check", folder, cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stdout.count("R\\udcfcben/bad.xml") == 2, "in the table and above its messages, not in them"
+    assert done.stdout.count("R\\udcfcben/bad.xml") == 2, (
+        "in the table and above its messages, not in them"
+    )
     assert r"\u001b]52;c;x" in done.stdout
     assert "\x1b" not in done.stdout
     rows = json.loads(invoke("check", folder, "--json", cwd=tmp_path).stdout)
-    assert {Path(row["path"]).name: row["verdict"] for row in rows} == {"bad.xml": "error", "good.xml": "ok"}
+    assert {Path(row["path"]).name: row["verdict"] for row in rows} == {
+        "bad.xml": "error",
+        "good.xml": "ok",
+    }
     assert all(Path(row["path"]).parent == folder for row in rows)

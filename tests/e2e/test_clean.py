@@ -1,4 +1,5 @@
-"""`clean` removes what nothing needs, and nothing else: afterwards a run directory can do what it could before."""
+"""`clean` removes what nothing needs, and nothing else: afterwards a run directory can do what it
+could before."""
 
 from __future__ import annotations
 
@@ -38,10 +39,20 @@ def add_attempt(run_dir: Path) -> None:
     job = RunPaths(run_dir).job(JOB)
     shutil.copytree(job.attempt(0).root, job.attempt(1).root)
     ledger = Ledger.open(run_dir / "ledger.sqlite3")
-    ledger.start_attempt(Attempt(job_id=JOB, number=1, cpus=(), gpus=(), started_at=1.0), queue_s=0.0)
+    ledger.start_attempt(
+        Attempt(job_id=JOB, number=1, cpus=(), gpus=(), started_at=1.0), queue_s=0.0
+    )
     record = ExitRecord.from_json(job.attempt(1).exit.read_text())
     outcome = AttemptOutcome(cause=None)
-    ledger.end_attempt(JOB, 1, ended_at=2.0, wall_s=1.0, returncode=ExitCode.SUCCEEDED, outcome=outcome, record=record)
+    ledger.end_attempt(
+        JOB,
+        1,
+        ended_at=2.0,
+        wall_s=1.0,
+        returncode=ExitCode.SUCCEEDED,
+        outcome=outcome,
+        record=record,
+    )
     ledger.close()
 
 
@@ -62,7 +73,11 @@ def littered(finished: Experiment) -> Experiment:
         RunPaths(run_dir).job(job_id).moment.write_bytes(b"x" * 100)
     RunPaths(run_dir).search_shown.parent.mkdir()
     RunPaths(run_dir).search_shown.write_text('["balancer-s0"]')
-    for path in (finished.cwd / "elsewhere/checkpoints", finished.cwd / f"run.{TIME}-2", run_dir / "bench"):
+    for path in (
+        finished.cwd / "elsewhere/checkpoints",
+        finished.cwd / f"run.{TIME}-2",
+        run_dir / "bench",
+    ):
         path.mkdir(parents=True)
     kept = finished.cwd / "elsewhere/checkpoints/checkpoint-000000000001.pt"
     kept.write_bytes(b"x")
@@ -89,13 +104,20 @@ def test_what_is_listed_is_removed_and_nothing_else(littered: Experiment) -> Non
     assert {row["kind"]: row["bytes"] for row in shown["kinds"]}[cleaning.REPLACED] == 200
     job = f"run/jobs/{JOB}"
     gone = {
-        *(name for name in before if name.startswith((f"run.{TIME}/", f"run/replaced/{JOB}", f"{job}/robot.altered/"))),
+        *(
+            name
+            for name in before
+            if name.startswith((f"run.{TIME}/", f"run/replaced/{JOB}", f"{job}/robot.altered/"))
+        ),
         f"run/replaced/ledger.sqlite3.{TIME}-2",
         f"{job}/checkpoints/checkpoint-000000000064.pt.damaged",
         f"{job}/progress.csv.before-{TIME}",
         f"{job}/attempts/0/worker.log",
         f"{job}/moment.npz",
-        *(f"run/jobs/{name}/checkpoints/checkpoint-000000000384.pt" for name in (JOB, "balancer-s0")),
+        *(
+            f"run/jobs/{name}/checkpoints/checkpoint-000000000384.pt"
+            for name in (JOB, "balancer-s0")
+        ),
     }
     assert gone < before.keys()
     done = invoke("clean", "run", cwd=littered.cwd)
@@ -116,7 +138,9 @@ def test_a_folder_that_is_a_symbolic_link_is_not_entered(finished: Experiment) -
 
 
 def test_jobs_that_are_not_done_keep_every_checkpoint(finished: Experiment) -> None:
-    with contextlib.closing(sqlite3.connect(finished.run_dir / "ledger.sqlite3", isolation_level=None)) as ledger:
+    with contextlib.closing(
+        sqlite3.connect(finished.run_dir / "ledger.sqlite3", isolation_level=None)
+    ) as ledger:
         ledger.execute("UPDATE jobs SET state = 'PENDING'")
     done = json.loads(invoke("clean", "run", "--json", cwd=finished.cwd).stdout)
     assert done["paths"] == []
@@ -143,8 +167,11 @@ def test_a_cleaned_run_directory_reports_and_resumes(littered: Experiment) -> No
     weights = {row["job_id"]: row["weights_sha256"] for row in expected}
     again = json.loads((littered.run_dir / "summary.json").read_text())
     assert {row["job_id"]: row["weights_sha256"] for row in again} == weights
-    # As after a kill during the last iteration: it goes on from the newest checkpoint, to the same end.
-    with contextlib.closing(sqlite3.connect(littered.run_dir / "ledger.sqlite3", isolation_level=None)) as ledger:
+    # As after a kill during the last iteration: it goes on from the newest checkpoint, to the same
+    # end.
+    with contextlib.closing(
+        sqlite3.connect(littered.run_dir / "ledger.sqlite3", isolation_level=None)
+    ) as ledger:
         ledger.execute("UPDATE jobs SET state = 'PENDING' WHERE job_id = 'balancer-s0'")
     resumed = invoke("run", "run", cwd=littered.cwd)
     assert (resumed.returncode, "balancer-s0 at 512" in resumed.stdout) == (0, True), resumed.stdout

@@ -15,7 +15,17 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import HOPPER, Experiment, Run, give, invoke, odd, succeed, wait_until, write_experiment
+from command_helpers import (
+    HOPPER,
+    Experiment,
+    Run,
+    give,
+    invoke,
+    odd,
+    succeed,
+    wait_until,
+    write_experiment,
+)
 
 from orchestrator.core.environment import THREAD_VARIABLES
 from orchestrator.jobfile import json_schema
@@ -36,7 +46,19 @@ RUN_OPTIONS = (
     "--help",
 )
 HELP = {
-    (): ("run", "status", "logs", "stop", "retry", "pause", "resume", "set", "reload", "doctor", "schema"),
+    (): (
+        "run",
+        "status",
+        "logs",
+        "stop",
+        "retry",
+        "pause",
+        "resume",
+        "set",
+        "reload",
+        "doctor",
+        "schema",
+    ),
     ("run",): RUN_OPTIONS,
     ("status",): ("RUN_DIR", "--watch", "--exit-code", "--json"),
     ("wait",): ("RUN_DIR", "[JOB]", "--timeout"),
@@ -69,8 +91,13 @@ def test_version_is_that_of_the_package(tmp_path: Path) -> None:
 
 
 def test_shell_completion_is_offered_and_completes_commands_and_options(tmp_path: Path) -> None:
-    assert {"--install-completion", "--show-completion"} <= set(invoke("--help", cwd=tmp_path).stdout.split())
-    for words, expected in (("orchestrator st", ["status", "stop"]), ("orchestrator status --w", ["--watch"])):
+    assert {"--install-completion", "--show-completion"} <= set(
+        invoke("--help", cwd=tmp_path).stdout.split()
+    )
+    for words, expected in (
+        ("orchestrator st", ["status", "stop"]),
+        ("orchestrator status --w", ["--watch"]),
+    ):
         completing = {"_ORCHESTRATOR_COMPLETE": "complete_bash", "COMP_WORDS": words}
         done = give(cwd=tmp_path, COMP_CWORD=str(words.count(" ")), **completing)
         assert done.stdout.split() == expected
@@ -135,12 +162,22 @@ def test_run_ends_with_0_and_a_table_from_first_to_last_return(finished: Experim
     rows = commands.summary(finished.run_dir)
     for job_id, row in rows.items():
         first, last = f"{row['ep_rew_mean_first']:,.1f}", f"{row['ep_rew_mean']:,.1f}"
-        assert re.search(rf"^{job_id} +SUCCEEDED +{re.escape(first)} → +{re.escape(last)} ", done.stdout, re.MULTILINE)
+        assert re.search(
+            rf"^{job_id} +SUCCEEDED +{re.escape(first)} → +{re.escape(last)} ",
+            done.stdout,
+            re.MULTILINE,
+        )
     assert not re.search(" $", done.stdout, re.MULTILINE), "blanks at the end of a line"
 
 
 def test_everything_named_in_the_design_lies_in_the_run_directory(finished: Experiment) -> None:
-    for name in ("experiment.toml", "provenance.json", "ledger.sqlite3", "summary.json", "summary.csv"):
+    for name in (
+        "experiment.toml",
+        "provenance.json",
+        "ledger.sqlite3",
+        "summary.json",
+        "summary.csv",
+    ):
         assert (finished.run_dir / name).is_file(), name
     assert (finished.run_dir / "experiment.toml").read_bytes() == finished.jobs.read_bytes()
     job = finished.run_dir / "jobs/balancer-s0"
@@ -175,7 +212,8 @@ def test_status_watch_ends_when_nobody_is_at_work(finished: Experiment) -> None:
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Run]:
-    """One job that succeeded and one that failed, with the events of their run; not to be changed."""
+    """One job that succeeded and one that failed, with the events of their run; not to be
+    changed."""
     cwd = tmp_path_factory.mktemp("mixed")
     jobs = write_experiment(cwd, odd("good", "nothing"), odd("bad", "nothing"))
     with Run(jobs, "--run-dir", "run", cwd=cwd, typed=commands.instant, OMP_NUM_THREADS="7") as run:
@@ -224,19 +262,24 @@ def test_failed_jobs_are_explained_and_run_again_only_after_retry(
     with (cwd / "odd.py").open("a") as code:
         code.write("# as the user has changed it since\n")
     retried = succeed("run", "jobs.toml", "--run-dir", "run", cwd=cwd)
-    assert re.search(f"changed .*: Python files below {cwd}.* bits", " ".join(retried.stdout.split()))
+    assert re.search(
+        f"changed .*: Python files below {cwd}.* bits", " ".join(retried.stdout.split())
+    )
     refused = invoke("retry", "run", "bad-s0", cwd=cwd)
     assert refused.returncode == 2
     assert "bad-s0 is SUCCEEDED" in refused.stderr
 
 
 @pytest.mark.parametrize(
-    "as_json", [pytest.param(False, id="table", marks=pytest.mark.slow), pytest.param(True, id="json")]
+    "as_json",
+    [pytest.param(False, id="table", marks=pytest.mark.slow), pytest.param(True, id="json")],
 )
 def test_dry_run_launches_nothing_and_leaves_nothing_behind(as_json: bool, tmp_path: Path) -> None:
     head = "max_parallel = 1"
     short = {"name": "short", "xml": commands.HOPPER, "total_timesteps": 128}
-    jobs = write_experiment(tmp_path / "work", short, {"name": "long", "xml": commands.HOPPER}, head=head)
+    jobs = write_experiment(
+        tmp_path / "work", short, {"name": "long", "xml": commands.HOPPER}, head=head
+    )
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     before = sorted(tmp_path.rglob("*"))
@@ -249,7 +292,9 @@ def test_dry_run_launches_nothing_and_leaves_nothing_behind(as_json: bool, tmp_p
         assert plan["jobs_at_once"] == 1
         assert plan["jobs"][0]["ppo"]["n_steps"] == 64
     else:
-        assert re.search("^tiny: 2 jobs, 1 at once on CPU.*, in this order, into runs/tiny$", done.stdout, re.M)
+        assert re.search(
+            "^tiny: 2 jobs, 1 at once on CPU.*, in this order, into runs/tiny$", done.stdout, re.M
+        )
         assert done.stdout.index("long-s0") < done.stdout.index("short-s0")
 
 
@@ -278,9 +323,15 @@ def test_overrides_reach_the_jobs(tmp_path: Path) -> None:
 def test_logs_show_the_end_or_all_of_what_a_worker_printed(finished: Experiment) -> None:
     log = finished.run_dir / "jobs/hopper-s0/attempts/0/worker.log"
     log.write_text("".join(f"line {number} é\n" for number in range(100_000)))
-    assert invoke("logs", "run", "hop", "-n", "2", cwd=finished.cwd).stdout == "line 99998 é\nline 99999 é\n"
+    assert (
+        invoke("logs", "run", "hop", "-n", "2", cwd=finished.cwd).stdout
+        == "line 99998 é\nline 99999 é\n"
+    )
     assert invoke("logs", "run", "hopper-s0", "-n", "0", cwd=finished.cwd).stdout == log.read_text()
-    assert invoke("logs", "run", "hopper-s0", "-f", "-n", "1", cwd=finished.cwd).stdout == "line 99999 é\n"
+    assert (
+        invoke("logs", "run", "hopper-s0", "-f", "-n", "1", cwd=finished.cwd).stdout
+        == "line 99999 é\n"
+    )
 
 
 def test_logs_without_a_job_lists_them_with_their_last_lines(finished: Experiment) -> None:
@@ -288,22 +339,31 @@ def test_logs_without_a_job_lists_them_with_their_last_lines(finished: Experimen
     log.write_text("x" * 5000 + "\nthe last \x1b line\n\n")
     (finished.run_dir / "jobs/balancer-s0/attempts/0/worker.log").unlink()
     shown = invoke("logs", "run", cwd=finished.cwd).stdout
-    assert re.search(r"^hopper-s0 +SUCCEEDED +1 +4\.9 KiB +the last \\u001b line$", shown, re.MULTILINE)
+    assert re.search(
+        r"^hopper-s0 +SUCCEEDED +1 +4\.9 KiB +the last \\u001b line$", shown, re.MULTILINE
+    )
     assert re.search(r"^balancer-s0 +SUCCEEDED +1 +– +cannot be read", shown, re.MULTILINE)
-    assert invoke("logs", "run", "hopper", "--attempt", "1", cwd=finished.cwd).stdout == log.read_text()
+    assert (
+        invoke("logs", "run", "hopper", "--attempt", "1", cwd=finished.cwd).stdout
+        == log.read_text()
+    )
 
 
 def test_without_a_run_directory_the_only_one_is_shown_or_all_are_listed(
     finished: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # whose list no other test changes
+    monkeypatch.setenv(
+        "XDG_STATE_HOME", str(tmp_path / "state")
+    )  # whose list no other test changes
     below = finished.cwd / "project"
     (below / "runs").mkdir(parents=True)
     finished.run_dir.rename(below / "runs/one")
     for cwd in (below, below / "runs", below / "runs/one"):
         assert "hopper-s0" in invoke("status", cwd=cwd).stdout
         assert "hopper-s0" in invoke("logs", cwd=cwd).stdout
-    shutil.copytree(below / "runs/one", below / "runs/one.20260101T000000")  # as `--fresh` leaves one
+    shutil.copytree(
+        below / "runs/one", below / "runs/one.20260101T000000"
+    )  # as `--fresh` leaves one
     assert "hopper-s0" in invoke("status", cwd=below).stdout
     shutil.copytree(below / "runs/one", below / "runs/two")
     for words in (["status"], ["logs"]):
@@ -315,7 +375,9 @@ def test_without_a_run_directory_the_only_one_is_shown_or_all_are_listed(
 
 def test_logs_and_status_follow_until_all_is_over(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("deaf", "go_deaf"))
-    with Run(jobs, "--run-dir", "run", "--grace", "0.2", cwd=tmp_path, typed=commands.stubbed) as run:
+    with Run(
+        jobs, "--run-dir", "run", "--grace", "0.2", cwd=tmp_path, typed=commands.stubbed
+    ) as run:
         run.until("launched")
         followers = [
             commands.start(commands.command(*arguments), cwd=tmp_path, stderr=subprocess.STDOUT)
@@ -338,7 +400,10 @@ def test_logs_and_status_follow_until_all_is_over(tmp_path: Path) -> None:
     ("arguments", "fragment"),
     [
         (("logs", "run", "hoper-s0"), "no such job; jobs here: hopper-s0"),
-        (("logs", "run", "hopper", "--attempt", "3"), "has 1 attempt, numbered from 1; there is no attempt 3"),
+        (
+            ("logs", "run", "hopper", "--attempt", "3"),
+            "has 1 attempt, numbered from 1; there is no attempt 3",
+        ),
         (("logs", "run", "-f"), "name a job"),
         (("stop", "run", "hopper"), "hopper-s0 is SUCCEEDED"),
         (("retry", "run", "nobody"), "no such job"),
@@ -355,7 +420,9 @@ def test_a_job_that_is_not_there_or_not_fit_is_named(
 
 def test_stop_and_cancel_reach_a_supervisor_at_work(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "wait"), odd("two", "wait"), odd("three", "wait"))
-    with Run(jobs, "--run-dir", "run", "--max-parallel", "2", cwd=tmp_path, typed=commands.stubbed) as run:
+    with Run(
+        jobs, "--run-dir", "run", "--max-parallel", "2", cwd=tmp_path, typed=commands.stubbed
+    ) as run:
         run.until("launched", "two-s0")
         held = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
         assert held.returncode == 2
@@ -365,7 +432,10 @@ def test_stop_and_cancel_reach_a_supervisor_at_work(tmp_path: Path) -> None:
         assert "asked its supervisor to cancel" in invoke("stop", "run", "one", cwd=tmp_path).stdout
         run.until("cancelled", "one-s0")
         run.until("launched", "three-s0")
-        assert "asked its supervisor to retry 1 job" in invoke("retry", "run", "one", cwd=tmp_path).stdout
+        assert (
+            "asked its supervisor to retry 1 job"
+            in invoke("retry", "run", "one", cwd=tmp_path).stdout
+        )
         run.until("retrying", "one-s0")
         assert "to stop; workers save a checkpoint" in invoke("stop", "run", cwd=tmp_path).stdout
         assert run.end() == 130
@@ -374,7 +444,9 @@ def test_stop_and_cancel_reach_a_supervisor_at_work(tmp_path: Path) -> None:
 
 
 def test_interrupted_run_says_how_it_goes_on(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000})
+    jobs = write_experiment(
+        tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000}
+    )
     process = commands.start(commands.stubbed("run", jobs, "--run-dir", "run"), cwd=tmp_path)
     commands.wait_until((tmp_path / "run/jobs/hopper-s0/started").exists, "a worker")
     process.send_signal(signal.SIGINT)
@@ -393,19 +465,26 @@ def test_changed_jobs_are_refused_with_the_difference(
     finished.jobs.write_text(text.replace("n_epochs = 1", "n_epochs = 2\nlearning_rate = 1e-3"))
     done = invoke("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
     assert done.returncode == 2
-    assert all("examining: " in line for line in done.stdout.splitlines())  # printed where it takes long
+    assert all(
+        "examining: " in line for line in done.stdout.splitlines()
+    )  # printed where it takes long
     assert "2 jobs that have run here are declared differently now" in done.stderr
-    both = "(hopper-s0, balancer-s0|balancer-s0, hopper-s0)"  # the one that trained longer, as is launched, comes first
+    # the one that trained longer, as is launched, comes first
+    both = "(hopper-s0, balancer-s0|balancer-s0, hopper-s0)"
     assert re.search(f"  {both}\n", done.stderr)
     assert "ppo.n_epochs: 1 → 2" in done.stderr
     assert "ppo.learning_rate: not set → 0.001" in done.stderr
     assert "--on-change=restart" in done.stderr
 
-    kept = succeed("run", finished.jobs, "--run-dir", "run", "--on-change", "keep", cwd=finished.cwd)
+    kept = succeed(
+        "run", finished.jobs, "--run-dir", "run", "--on-change", "keep", cwd=finished.cwd
+    )
     assert re.search(f"kept as before: {both}\n", kept.stdout)
     assert "launched" not in kept.stdout
 
-    restarted = succeed("run", finished.jobs, "--run-dir", "run", "--on-change=restart", cwd=finished.cwd)
+    restarted = succeed(
+        "run", finished.jobs, "--run-dir", "run", "--on-change=restart", cwd=finished.cwd
+    )
     assert restarted.stdout.count(" launched on CPU ") == 2
     aside = sorted(path.name.split(".")[0] for path in (finished.run_dir / "replaced").iterdir())
     assert aside == ["balancer-s0", "hopper-s0"]
@@ -422,7 +501,9 @@ def test_changed_robot_is_refused_by_name(finished: Experiment) -> None:
 
 
 def test_limits_may_change_without_a_question(finished: Experiment) -> None:
-    finished.jobs.write_text(finished.jobs.read_text().replace('memory = "2 GiB"', 'memory = "3 GiB"\ntimeout = "1h"'))
+    finished.jobs.write_text(
+        finished.jobs.read_text().replace('memory = "2 GiB"', 'memory = "3 GiB"\ntimeout = "1h"')
+    )
     done = succeed("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
     assert "launched" not in done.stdout
 
@@ -453,7 +534,9 @@ def test_fresh_puts_nothing_aside_when_nothing_can_be_launched(finished: Experim
 def test_provenance_knows_commit_and_dirtiness(tmp_path: Path) -> None:
     def git(*arguments: str) -> str:
         who = ("-c", "user.name=a", "-c", "user.email=a@b")
-        done = subprocess.run(["git", "-C", tmp_path, *who, *arguments], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            ["git", "-C", tmp_path, *who, *arguments], check=True, capture_output=True, text=True
+        )
         return done.stdout.strip()
 
     def facts() -> dict[str, Any] | None:
@@ -478,9 +561,13 @@ def test_provenance_knows_commit_and_dirtiness(tmp_path: Path) -> None:
 def test_files_have_the_modes_of_the_users_umask_and_are_never_world_writable(
     umask: str, never: int, tmp_path: Path
 ) -> None:
-    jobs = write_experiment(tmp_path, {"name": "balancer", "xml": commands.BALANCER, "task": "balance"})
+    jobs = write_experiment(
+        tmp_path, {"name": "balancer", "xml": commands.BALANCER, "task": "balance"}
+    )
     shell = ["sh", "-c", f'umask {umask}; exec "$@"', "sh"]
-    done = commands.finish([*shell, *commands.command("run", jobs, "--run-dir", "run")], cwd=tmp_path)
+    done = commands.finish(
+        [*shell, *commands.command("run", jobs, "--run-dir", "run")], cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     made = [tmp_path / "run", *(tmp_path / "run").rglob("*")]
     wrong = [path for path in made if path.stat().st_mode & never]
@@ -489,20 +576,31 @@ def test_files_have_the_modes_of_the_users_umask_and_are_never_world_writable(
 
 
 def test_each_worker_is_a_session_on_its_own_core_with_its_thread_budget(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 10**7, "seeds": [0, 1]})
+    jobs = write_experiment(
+        tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 10**7, "seeds": [0, 1]}
+    )
     with Run(jobs, "--run-dir", "run", "--max-parallel", "2", cwd=tmp_path) as run:
         launches = [run.until("launched") for _ in range(min(2, topology.detect().capacity))]
         for launch in launches:
             rows = tmp_path / f"run/jobs/{launch['job_id']}/timings.csv"
-            wait_until(lambda rows=rows: rows.exists() and len(rows.read_text().splitlines()) > 2, "it trains")
+            wait_until(
+                lambda rows=rows: rows.exists() and len(rows.read_text().splitlines()) > 2,
+                "it trains",
+            )
         for launch in launches:
             process = Path(f"/proc/{launch['pid']}")
             assert os.getsid(launch["pid"]) == launch["pid"]
             assert os.sched_getaffinity(launch["pid"]) == set(launch["cpus"])
             assert (process / "fd/0").readlink() == Path("/dev/null")
-            variables = dict(text.split("=", 1) for text in (process / "environ").read_text().split("\0") if text)
+            variables = dict(
+                text.split("=", 1) for text in (process / "environ").read_text().split("\0") if text
+            )
             assert {variables[name] for name in THREAD_VARIABLES} == {"1"}
-            assert len(list((process / "task").iterdir())) == 2, "the main thread and the lifeline's, as doctor says"
-        assert len({launch["cpus"][0] for launch in launches}) == len(launches), "no two on one core"
+            assert len(list((process / "task").iterdir())) == 2, (
+                "the main thread and the lifeline's, as doctor says"
+            )
+        assert len({launch["cpus"][0] for launch in launches}) == len(launches), (
+            "no two on one core"
+        )
         run.signal(signal.SIGINT)
         assert run.end() == 130

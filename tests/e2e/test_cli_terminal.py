@@ -24,7 +24,8 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 class Terminal:
-    """A program in its own terminal, 80 columns wide; the command, unless there is another ``program``."""
+    """A program in its own terminal, 80 columns wide; the command, unless there is another
+    ``program``."""
 
     def __init__(self, *arguments: str | Path, cwd: Path, program: Sequence[str] = ()) -> None:
         import fcntl
@@ -57,10 +58,21 @@ class Terminal:
 
 
 def test_live_table_is_drawn_in_a_terminal_and_ctrl_c_stops(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000})
+    jobs = write_experiment(
+        tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000}
+    )
     terminal = Terminal("run", jobs, "--run-dir", "run", cwd=tmp_path)
     terminal.until("hopper-s0  training")
-    for name in ("jobs ended", "env_steps/s", "cores busy", "ETA", "return", "CPU", "wait", "attempt"):
+    for name in (
+        "jobs ended",
+        "env_steps/s",
+        "cores busy",
+        "ETA",
+        "return",
+        "CPU",
+        "wait",
+        "attempt",
+    ):
         assert name in terminal.shown
     terminal.type("\x03")
     terminal.until("Run the same command again to resume.")
@@ -71,8 +83,12 @@ def test_live_table_is_drawn_in_a_terminal_and_ctrl_c_stops(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_terminal_that_is_held_holds_up_no_job_and_shows_the_present_when_it_goes_on(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, odd("one", "nothing"), odd("two", "nothing"), head="max_parallel = 1")
+def test_a_terminal_that_is_held_holds_up_no_job_and_shows_the_present_when_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    jobs = write_experiment(
+        tmp_path, odd("one", "nothing"), odd("two", "nothing"), head="max_parallel = 1"
+    )
     terminal = Terminal(cwd=tmp_path, program=commands.stubbed("run", jobs, "--run-dir", "run"))
     terminal.until("one-s0  starting")
     terminal.type("\x13")  # Ctrl-S
@@ -83,7 +99,9 @@ def test_a_terminal_that_is_held_holds_up_no_job_and_shows_the_present_when_it_g
     terminal.until("two-s0  starting")
     terminal.type("\x13")
     terminal.popen.send_signal(signal.SIGTERM)
-    commands.wait_until((tmp_path / "run/jobs/two-s0/attempts/0/exit.json").exists, "the worker's exit")
+    commands.wait_until(
+        (tmp_path / "run/jobs/two-s0/attempts/0/exit.json").exists, "the worker's exit"
+    )
     terminal.type("\x11")
     terminal.until("Run the same command again to resume.")
     assert terminal.popen.wait(commands.PATIENCE_S) == 130
@@ -91,7 +109,9 @@ def test_a_terminal_that_is_held_holds_up_no_job_and_shows_the_present_when_it_g
 
 
 def test_closing_the_terminal_stops_in_good_order(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000})
+    jobs = write_experiment(
+        tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000}
+    )
     terminal = Terminal(cwd=tmp_path, program=commands.stubbed("run", jobs, "--run-dir", "run"))
     terminal.until("hopper-s0  starting")
     commands.wait_until((tmp_path / "run/jobs/hopper-s0/started").exists, "the worker")

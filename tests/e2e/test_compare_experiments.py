@@ -44,20 +44,27 @@ class TestExperiments:
         ledger.close()
         assert ("learner", "sb3", "fast") in compare(copy, finished_once.run_dir).differences
 
-    def test_a_return_that_is_not_positive_has_no_ratio(self, tmp_path: Path, finished_once: Experiment) -> None:
+    def test_a_return_that_is_not_positive_has_no_ratio(
+        self, tmp_path: Path, finished_once: Experiment
+    ) -> None:
         found = compare(finished_once.run_dir, finished_once.run_dir)
         for one in found.pairs:
             assert (one.ratio is None) == (one.a.median <= 0)
 
     def test_the_command_shows_them(self, finished_once: Experiment, tmp_path: Path) -> None:
-        shown = commands.succeed("compare", finished_once.run_dir, finished_once.run_dir, cwd=tmp_path)
+        shown = commands.succeed(
+            "compare", finished_once.run_dir, finished_once.run_dir, cwd=tmp_path
+        )
         assert "env_steps/s" in shown.stdout
         assert "Other differences" not in shown.stdout
 
     def test_returns_of_training_are_not_compared_with_evaluations(
         self, tmp_path: Path, finished_once: Experiment
     ) -> None:
-        figures = {(one.what, one.figure) for one in compare(finished_once.run_dir, finished_once.run_dir).pairs}
+        figures = {
+            (one.what, one.figure)
+            for one in compare(finished_once.run_dir, finished_once.run_dir).pairs
+        }
         copy = shutil.copytree(finished_once.run_dir, tmp_path / "copy")
         with sqlite3.connect(copy / "ledger.sqlite3") as ledger:
             ledger.execute("UPDATE jobs SET eval_mean = NULL")
@@ -66,7 +73,9 @@ class TestExperiments:
         assert ("balancer", "evaluation") in figures
         assert without == {one for one in figures if one[1] != "evaluation"}
 
-    def test_jobs_that_have_not_finished_are_not_compared(self, tmp_path: Path, finished_once: Experiment) -> None:
+    def test_jobs_that_have_not_finished_are_not_compared(
+        self, tmp_path: Path, finished_once: Experiment
+    ) -> None:
         copy = shutil.copytree(finished_once.run_dir, tmp_path / "copy")
         with sqlite3.connect(copy / "ledger.sqlite3") as ledger:
             ledger.execute("UPDATE jobs SET state = 'FAILED', cause = 'error'")
@@ -77,11 +86,20 @@ class TestExperiments:
 
 @pytest.fixture
 def runs(tmp_path: Path, finished_once: Experiment) -> list[Path]:
-    """Three copies of an experiment; in the second all jobs, in the third hopper alone, were trained otherwise."""
+    """Three copies of an experiment; in the second all jobs, in the third hopper alone, were
+    trained otherwise."""
     copies = [shutil.copytree(finished_once.run_dir, tmp_path / name) for name in ("a", "b", "c")]
     changes = [
-        (copies[1], "spec = json_set(spec, '$.total_timesteps', 40000, '$.hyperparameters.n_steps', 512)", "%"),
-        (copies[2], "spec = json_set(spec, '$.task_options', json('{\"speed\": 2}')), robot_hash = 'ffff'", "hopper%"),
+        (
+            copies[1],
+            "spec = json_set(spec, '$.total_timesteps', 40000, '$.hyperparameters.n_steps', 512)",
+            "%",
+        ),
+        (
+            copies[2],
+            "spec = json_set(spec, '$.task_options', json('{\"speed\": 2}')), robot_hash = 'ffff'",
+            "hopper%",
+        ),
     ]
     for copy, change, job_ids in changes:
         with contextlib.closing(sqlite3.connect(copy / "ledger.sqlite3")) as ledger, ledger:
@@ -90,7 +108,9 @@ def runs(tmp_path: Path, finished_once: Experiment) -> list[Path]:
 
 
 class TestSettings:
-    def test_those_of_all_jobs_are_told_once_and_others_with_the_jobs(self, runs: list[Path]) -> None:
+    def test_those_of_all_jobs_are_told_once_and_others_with_the_jobs(
+        self, runs: list[Path]
+    ) -> None:
         assert list(compare(runs[0], runs[1]).settings) == [
             ("ppo.n_steps", "64", "512"),
             ("total_timesteps", "512", "40000"),
@@ -101,10 +121,14 @@ class TestSettings:
 
     def test_a_default_that_is_written_is_no_difference(self, runs: list[Path]) -> None:
         with contextlib.closing(sqlite3.connect(runs[1] / "ledger.sqlite3")) as ledger, ledger:
-            ledger.execute("UPDATE declared SET spec = json_set(spec, '$.hyperparameters.gamma', 0.99)")
+            ledger.execute(
+                "UPDATE declared SET spec = json_set(spec, '$.hyperparameters.gamma', 0.99)"
+            )
         assert "ppo.gamma" not in {what for what, _, _ in compare(runs[0], runs[1]).settings}
 
-    def test_more_than_two_are_compared_with_the_first(self, runs: list[Path], tmp_path: Path) -> None:
+    def test_more_than_two_are_compared_with_the_first(
+        self, runs: list[Path], tmp_path: Path
+    ) -> None:
         shown = commands.invoke("compare", *runs, cwd=tmp_path).stdout
         header, row = (
             next(line for line in shown.splitlines() if line.split()[:2] == start)
@@ -119,26 +143,39 @@ class TestSettings:
         two = json.loads(commands.invoke("compare", *runs[:2], "--json", cwd=tmp_path).stdout)
         assert two["settings"][1] == {"what": "total_timesteps", "a": "512", "b": "40000"}
 
-    def test_the_number_of_run_directories_is_checked(self, runs: list[Path], tmp_path: Path) -> None:
+    def test_the_number_of_run_directories_is_checked(
+        self, runs: list[Path], tmp_path: Path
+    ) -> None:
         for several in (runs[:1], runs * 3):
             done = commands.invoke("compare", *several, cwd=tmp_path)
             assert (done.returncode, f"found {len(several)}" in done.stderr) == (2, True)
 
-    def test_the_page_has_the_learning_curves_of_all_over_each_other(self, runs: list[Path], tmp_path: Path) -> None:
+    def test_the_page_has_the_learning_curves_of_all_over_each_other(
+        self, runs: list[Path], tmp_path: Path
+    ) -> None:
         shown = commands.invoke("compare", *runs, "--output", "page.html", cwd=tmp_path)
         assert "page.html" in shown.stdout
-        page = (tmp_path / "page.html").read_text().replace("<wbr>", "")  # where long names may break
+        page = (
+            (tmp_path / "page.html").read_text().replace("<wbr>", "")
+        )  # where long names may break
         assert "total_timesteps" in page
         panels = page.split("<svg", 1)[1].split("</svg>", 1)[0]
-        assert all(text in panels for text in (">hopper<", ">balancer<", *(f"{letter}: " for letter in "ABC")))
+        assert all(
+            text in panels
+            for text in (">hopper<", ">balancer<", *(f"{letter}: " for letter in "ABC"))
+        )
         assert all(panels.count(f"var(--{colour})") > 1 for colour in ("blue", "orange", "green"))
 
-    def test_a_page_that_cannot_be_written_is_a_mistake_of_the_user(self, runs: list[Path], tmp_path: Path) -> None:
+    def test_a_page_that_cannot_be_written_is_a_mistake_of_the_user(
+        self, runs: list[Path], tmp_path: Path
+    ) -> None:
         done = commands.invoke("compare", *runs, "--output", tmp_path, cwd=tmp_path)
         assert (done.returncode, str(tmp_path) in done.stderr) == (2, True)
 
 
-def test_a_benchmark_is_not_compared_with_an_experiment(finished_once: Experiment, tmp_path: Path) -> None:
+def test_a_benchmark_is_not_compared_with_an_experiment(
+    finished_once: Experiment, tmp_path: Path
+) -> None:
     bench.write(tmp_path / "bench", measurements("pinned", 1))
     done = commands.invoke("compare", tmp_path / "bench", finished_once.run_dir, cwd=tmp_path)
     assert done.returncode == 2

@@ -33,7 +33,8 @@ STAGE = {
 }
 KILLS = 6
 DISTURBED = 0.7
-"""The part of the training in which kills strike: some must be left, however slow the process that kills."""
+"""The part of the training in which kills strike: some must be left, however slow the process that
+kills."""
 
 
 def expected_weights(run: RunPaths, folder: Path) -> dict[str, str | None]:
@@ -55,22 +56,30 @@ def expected_weights(run: RunPaths, folder: Path) -> dict[str, str | None]:
 def trained_steps(run: RunPaths) -> int:
     """env_steps that all jobs together have trained, as far as their checkpoints tell."""
     jobs = [run.job(f"{name}-s0") for name in "abcd"]
-    return sum(STEPS if job.model.exists() else job_directory.checkpointed_steps(job) for job in jobs)
+    return sum(
+        STEPS if job.model.exists() else job_directory.checkpointed_steps(job) for job in jobs
+    )
 
 
 def supervised(jobs: Path) -> subprocess.Popen[str]:
     command = commands.command("run", jobs, "--run-dir", jobs.parent / "run")
-    return commands.start(command, cwd=jobs.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return commands.start(
+        command, cwd=jobs.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def killed_and_resumed(jobs: Path, paths: RunPaths) -> int:
-    """Kill the worker and the supervisor in turn, at random instants of the training. Returns the exit code."""
+    """Kill the worker and the supervisor in turn, at random instants of the training. Returns the
+    exit code."""
     dice = random.Random(os.urandom(8))
     run = supervised(jobs)
     try:
         for number in range(KILLS):
             instant = DISTURBED * 4 * STEPS * dice.uniform(number, number + 1) / KILLS
-            wait_until(lambda instant=instant: trained_steps(paths) >= instant, f"{instant:.0f} steps trained")
+            wait_until(
+                lambda instant=instant: trained_steps(paths) >= instant,
+                f"{instant:.0f} steps trained",
+            )
             time.sleep(dice.uniform(0.0, 0.1))  # not always just after a checkpoint
             assert run.poll() is None, "it strikes while there is something to train"
             if number % 2 and (worker := killable(jobs.parent).get("worker")):
@@ -87,7 +96,9 @@ def killed_and_resumed(jobs: Path, paths: RunPaths) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_diamond_killed_anywhere_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
+def test_a_diamond_killed_anywhere_ends_with_the_weights_of_an_undisturbed_one(
+    tmp_path: Path,
+) -> None:
     jobs = write_experiment(
         tmp_path,
         {**STAGE, "name": "d", "init": "job:b", "after": ["c"]},
@@ -98,7 +109,9 @@ def test_a_diamond_killed_anywhere_ends_with_the_weights_of_an_undisturbed_one(t
     paths = RunPaths(tmp_path / "run")
     assert killed_and_resumed(jobs, paths) == 0
     rows = commands.summary(paths.root)
-    assert {job_id: row["weights_sha256"] for job_id, row in rows.items()} == expected_weights(paths, tmp_path / "here")
+    assert {job_id: row["weights_sha256"] for job_id, row in rows.items()} == expected_weights(
+        paths, tmp_path / "here"
+    )
     starts = {job_id: row["started_at"] for job_id, row in rows.items()}
     assert starts["a-s0"] < starts["b-s0"] < starts["d-s0"] > rows["c-s0"]["ended_at"]
     assert sum(row["attempts"] for row in rows.values()) > len(rows)
@@ -107,7 +120,11 @@ def test_a_diamond_killed_anywhere_ends_with_the_weights_of_an_undisturbed_one(t
 STAGES = {
     "xml": HOPPER,
     "task": "stand",
-    "task_options": {"max_episode_steps": 20, "push_speed": "stages(0, 0.3, 0.6)", "push_period_s": 0.2},
+    "task_options": {
+        "max_episode_steps": 20,
+        "push_speed": "stages(0, 0.3, 0.6)",
+        "push_period_s": 0.2,
+    },
     "curriculum": {"advance": "ep_len_mean > 5", "episodes": 4},
     "randomize": {"push.speed": "uniform(0, linear(0, 0.5))"},
     "policy_kwargs": {"net_arch": [8]},
@@ -117,7 +134,9 @@ STAGES = {
 
 
 @pytest.mark.slow
-def test_a_job_that_is_killed_in_a_later_stage_among_neighbours_ends_as_alone_and_undisturbed(tmp_path: Path) -> None:
+def test_a_job_that_is_killed_in_a_later_stage_among_neighbours_ends_as_alone_and_undisturbed(
+    tmp_path: Path,
+) -> None:
     write_experiment(
         tmp_path,
         {**STAGES, "name": "a", "seeds": [0, 1]},

@@ -1,4 +1,5 @@
-"""`run --detach` leaves its terminal when the first jobs run; `attach` follows an experiment wherever it runs."""
+"""`run --detach` leaves its terminal when the first jobs run; `attach` follows an experiment
+wherever it runs."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ __main__.main()
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> Path:
-    return write_experiment(tmp_path, odd("one", "nothing"), odd("two", "nothing"), head="max_parallel = 1")
+    return write_experiment(
+        tmp_path, odd("one", "nothing"), odd("two", "nothing"), head="max_parallel = 1"
+    )
 
 
 @pytest.fixture
@@ -59,7 +62,8 @@ def supervisor(run_dir: Path) -> LockHolder:
 
 
 def typed(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A command that examines and trains nothing, to its end; nobody else may keep its output open."""
+    """A command that examines and trains nothing, to its end; nobody else may keep its output
+    open."""
     return commands.finish(stubbed(*arguments), cwd=cwd)
 
 
@@ -69,7 +73,11 @@ OF_THIS_MACHINE = ("warning", "restricted")
 
 def of_the_experiment(lines: str) -> list[dict[str, Any]]:
     """Events; what the user is told of this machine is left out."""
-    return [event for event in map(json.loads, lines.splitlines()) if event["event"] not in OF_THIS_MACHINE]
+    return [
+        event
+        for event in map(json.loads, lines.splitlines())
+        if event["event"] not in OF_THIS_MACHINE
+    ]
 
 
 def following(cwd: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -88,10 +96,14 @@ def waiting(cwd: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def heeds_sigint(pid: int) -> bool:
-    """Whether the command has its handler: Python itself has one until the program begins, which loads SQLite later."""
+    """Whether the command has its handler: Python itself has one until the program begins, which
+    loads SQLite later."""
     status = Path(f"/proc/{pid}/status").read_text()
     (caught,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")]
-    return bool(int(caught, 16) >> (signal.SIGINT - 1) & 1) and "sqlite" in Path(f"/proc/{pid}/maps").read_text()
+    return (
+        bool(int(caught, 16) >> (signal.SIGINT - 1) & 1)
+        and "sqlite" in Path(f"/proc/{pid}/maps").read_text()
+    )
 
 
 def test_a_detached_experiment_survives_its_terminal_and_is_followed_to_its_end(
@@ -114,26 +126,45 @@ def test_a_detached_experiment_survives_its_terminal_and_is_followed_to_its_end(
     out, err = follower.communicate(timeout=commands.PATIENCE_S)
     assert (follower.returncode, err) == (0, "")
     seen = {(event["event"], event.get("job_id")) for event in map(json.loads, out.splitlines())}
-    assert {("succeeded", "one-s0"), ("launched", "two-s0"), ("succeeded", "two-s0"), ("ended", None)} <= seen
+    assert {
+        ("succeeded", "one-s0"),
+        ("launched", "two-s0"),
+        ("succeeded", "two-s0"),
+        ("ended", None),
+    } <= seen
     log = of_the_experiment((run_dir / "supervisor.log").read_text())
-    assert [event["event"] for event in log] == ["launched", "succeeded", "launched", "succeeded", "ended"]
+    assert [event["event"] for event in log] == [
+        "launched",
+        "succeeded",
+        "launched",
+        "succeeded",
+        "ended",
+    ]
     again = typed("run", jobs, "--run-dir", "run", "--detach", cwd=tmp_path)
     assert again.returncode == 0
     assert "2 jobs were finished before" in again.stdout
     ended = invoke("attach", "run", cwd=tmp_path)
-    assert (ended.returncode, "two-s0" in ended.stdout) == (0, True), "it is over, and how it ended is recorded"
+    assert (ended.returncode, "two-s0" in ended.stdout) == (0, True), (
+        "it is over, and how it ended is recorded"
+    )
 
 
 def test_what_is_wrong_is_reported_by_the_command_itself(jobs: Path, tmp_path: Path) -> None:
     jobs.write_text(jobs.read_text().replace("n_envs", "n_env"))
     detached, plain = (typed("run", jobs, *options, cwd=tmp_path) for options in (["--detach"], []))
-    assert (detached.returncode, detached.stdout, detached.stderr) == (2, plain.stdout, plain.stderr)
+    assert (detached.returncode, detached.stdout, detached.stderr) == (
+        2,
+        plain.stdout,
+        plain.stderr,
+    )
     assert "n_env" in detached.stderr
     assert invoke("run", jobs, "--detach", "--dry-run", cwd=tmp_path).returncode == 2
     assert not (tmp_path / "runs").exists()
 
 
-def test_ctrl_c_while_the_command_waits_ends_both(jobs: Path, tmp_path: Path, run_dir: Path) -> None:
+def test_ctrl_c_while_the_command_waits_ends_both(
+    jobs: Path, tmp_path: Path, run_dir: Path
+) -> None:
     held = [sys.executable, "-c", HELD, "run", jobs, "--run-dir", "run", "--detach"]
     process = commands.start(held, cwd=tmp_path)
     commands.wait_until((tmp_path / "examining").exists, "the examination")
@@ -144,7 +175,9 @@ def test_ctrl_c_while_the_command_waits_ends_both(jobs: Path, tmp_path: Path, ru
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_who_follows_and_not_the_experiment(jobs: Path, tmp_path: Path, run_dir: Path) -> None:
+def test_ctrl_c_ends_who_follows_and_not_the_experiment(
+    jobs: Path, tmp_path: Path, run_dir: Path
+) -> None:
     typed("run", jobs, "--run-dir", "run", "--detach", cwd=tmp_path)
     follower = following(tmp_path)
     assert follower.stdout is not None
@@ -163,10 +196,16 @@ def test_ctrl_c_ends_who_follows_and_not_the_experiment(jobs: Path, tmp_path: Pa
     assert (none.returncode, "killed" in none.stderr, "`run run`" in none.stderr) == (1, True, True)
 
 
-def test_who_waits_returns_with_the_jobs_or_the_run_or_in_time(jobs: Path, tmp_path: Path, run_dir: Path) -> None:
+def test_who_waits_returns_with_the_jobs_or_the_run_or_in_time(
+    jobs: Path, tmp_path: Path, run_dir: Path
+) -> None:
     typed("run", jobs, "--run-dir", "run", "--detach", cwd=tmp_path)
     late = invoke("wait", "run", "two", "--timeout", "1s", cwd=tmp_path)
-    assert (late.returncode, late.stdout, "continues" in late.stderr) == (124, "run: 1 pending (two-s0)\n", True)
+    assert (late.returncode, late.stdout, "continues" in late.stderr) == (
+        124,
+        "run: 1 pending (two-s0)\n",
+        True,
+    )
     assert invoke("status", "run", "--exit-code", cwd=tmp_path).returncode == 130
     (tmp_path / "go-one-s0").touch()
     one = invoke("wait", "run", "one", cwd=tmp_path)
@@ -174,7 +213,10 @@ def test_who_waits_returns_with_the_jobs_or_the_run_or_in_time(jobs: Path, tmp_p
     assert invoke("stop", "run", "two", cwd=tmp_path).returncode == 0
     all_of_it = invoke("wait", "run", cwd=tmp_path)
     assert (all_of_it.returncode, all_of_it.stdout) == (1, "run: 1 succeeded, 1 cancelled\n")
-    assert [invoke("wait", "run", job, cwd=tmp_path).returncode for job in ("one", "two")] == [0, 1], "it is over"
+    assert [invoke("wait", "run", job, cwd=tmp_path).returncode for job in ("one", "two")] == [
+        0,
+        1,
+    ], "it is over"
     assert invoke("status", "run", "--exit-code", cwd=tmp_path).returncode == 1
     wrong = invoke("wait", "run", "--timeout", "soon", cwd=tmp_path)
     assert (wrong.returncode, "--timeout soon" in wrong.stderr) == (2, True)
@@ -198,7 +240,9 @@ def test_who_waits_is_told_that_the_supervisor_was_killed_and_may_give_up(
 
 
 @pytest.mark.slow
-def test_a_stopped_experiment_ends_who_follows_with_its_exit_code(jobs: Path, tmp_path: Path, run_dir: Path) -> None:
+def test_a_stopped_experiment_ends_who_follows_with_its_exit_code(
+    jobs: Path, tmp_path: Path, run_dir: Path
+) -> None:
     typed("run", jobs, "--run-dir", "run", "--detach", cwd=tmp_path)
     follower = following(tmp_path)
     assert invoke("stop", "run", "--wait", cwd=tmp_path).returncode == 0
@@ -208,8 +252,20 @@ def test_a_stopped_experiment_ends_who_follows_with_its_exit_code(jobs: Path, tm
 
 
 ROW = {
-    **{"attempts": 0, "env_steps": 0, "total_timesteps": 1000, "env_steps_per_s": None, "ended_at": None},
-    **{"ep_rew_mean_first": None, "ep_rew_mean": None, "eval_mean": None, "node": None, "cpus": None},
+    **{
+        "attempts": 0,
+        "env_steps": 0,
+        "total_timesteps": 1000,
+        "env_steps_per_s": None,
+        "ended_at": None,
+    },
+    **{
+        "ep_rew_mean_first": None,
+        "ep_rew_mean": None,
+        "eval_mean": None,
+        "node": None,
+        "cpus": None,
+    },
     **{"message": None, "cause": None},
 }
 FAILED = {"state": "FAILED", "attempts": 1, "message": "the knee fell off"}
@@ -238,12 +294,16 @@ def snapshot(**jobs: dict[str, object]) -> Snapshot:
 def test_two_readings_of_the_ledger_show_what_happened(
     before: dict[str, object], now: dict[str, object], kinds: list[str]
 ) -> None:
-    changes = list(attach.changes(snapshot(a=before, b=ROW | {"state": "PENDING"}), snapshot(a=now, new=now)))
+    changes = list(
+        attach.changes(snapshot(a=before, b=ROW | {"state": "PENDING"}), snapshot(a=now, new=now))
+    )
     assert [kind for _, kind, _ in changes] == kinds
     assert all(message.startswith("a ") for _, _, message in changes)
 
 
-def test_a_lock_that_names_nobody_who_runs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_names_nobody_who_runs_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(control, "UNKNOWN_S", 0.0)
     with run_directory.claim(tmp_path / "run") as paths:
         nobody = replace(supervisor(paths.root), pid=2**22 + 1)  # above the largest pid

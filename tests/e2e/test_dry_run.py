@@ -26,25 +26,38 @@ NAMES = ("done", "begun", "fresh", "failed", "waits", "changed", "gone")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing is examined, and every worker succeeds at once."""
-    monkeypatch.setattr(preflight, "examine", lambda jobs, **_: {job.job_id: JobVerdict() for job in jobs})
+    monkeypatch.setattr(
+        preflight, "examine", lambda jobs, **_: {job.job_id: JobVerdict() for job in jobs}
+    )
     monkeypatch.setattr(preflight, "Child", contextlib.nullcontext)
     commands.instant_workers(monkeypatch, tmp_path)
 
 
 def declared(folder: Path, *names: str, **of_changed: Any) -> Path:
-    jobs = [{"name": name, "env": "Ant-v5", **(of_changed if name == "changed" else {})} for name in names]
+    jobs = [
+        {"name": name, "env": "Ant-v5", **(of_changed if name == "changed" else {})}
+        for name in names
+    ]
     return write_experiment(folder, *jobs, head='order = "as-listed"')
 
 
 @pytest.fixture
 def half_finished(tmp_path: Path) -> Path:
-    """A run directory with a job in every state, whose supervisor was killed; the folder has its job file."""
+    """A run directory with a job in every state, whose supervisor was killed; the folder has its
+    job file."""
     jobs = declared(tmp_path, *NAMES)
     assert invoke("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
     with contextlib.closing(sqlite3.connect(tmp_path / "run/ledger.sqlite3")) as ledger, ledger:
-        for name, state in (("begun", "RUNNING"), ("fresh", "PENDING"), ("waits", "PAUSED"), ("gone", "PENDING")):
+        for name, state in (
+            ("begun", "RUNNING"),
+            ("fresh", "PENDING"),
+            ("waits", "PAUSED"),
+            ("gone", "PENDING"),
+        ):
             ledger.execute("UPDATE jobs SET state = ? WHERE job_id = ?", (state, f"{name}-s0"))
-        ledger.execute("UPDATE jobs SET state = 'FAILED', cause = 'error', message = 'fell' WHERE job_id = 'failed-s0'")
+        ledger.execute(
+            "UPDATE jobs SET state = 'FAILED', cause = 'error', message = 'fell' WHERE job_id = 'failed-s0'"
+        )
     checkpoints = tmp_path / "run/jobs/begun-s0/checkpoints"
     checkpoints.mkdir()
     for env_steps in (128, 384):
@@ -60,9 +73,16 @@ def planned(cwd: Path, *options: str) -> Mapping[str, Any]:
 
 
 def test_every_job_has_its_state_and_what_the_run_would_do(half_finished: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in half_finished.rglob("*") if "sqlite3-" not in path.name}
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in half_finished.rglob("*")
+        if "sqlite3-" not in path.name
+    }
     plan = planned(half_finished)
-    found = {name: (job["state"], job["action"], job["resumes_from"]) for name, job in plan["jobs"].items()}
+    found = {
+        name: (job["state"], job["action"], job["resumes_from"])
+        for name, job in plan["jobs"].items()
+    }
     assert found == {
         "done": ("SUCCEEDED", "none", None),
         "begun": ("PENDING", "resume", 384),
@@ -74,7 +94,10 @@ def test_every_job_has_its_state_and_what_the_run_would_do(half_finished: Path) 
     }
     assert plan["jobs"]["changed"]["changes"] == ["n_envs: 2 → 4"]
     assert plan["undeclared"] == ["gone-s0"]
-    assert any("would be refused: changed-s0 declared differently" in warning for warning in plan["warnings"])
+    assert any(
+        "would be refused: changed-s0 declared differently" in warning
+        for warning in plan["warnings"]
+    )
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
@@ -85,9 +108,15 @@ def test_what_the_options_change_is_shown(half_finished: Path) -> None:
     keeping = planned(half_finished, "--on-change=keep")
     assert keeping["jobs"]["changed"]["action"] == "none"
     extending = planned(half_finished, "--on-change=extend")
-    assert extending["jobs"]["changed"]["action"] == "refuse", "more than its total_timesteps has changed"
-    further = planned(half_finished, "--on-change=extend", "--set", "n_envs=2", "--set", "total_timesteps=1e4")
-    assert {name: (job["action"], job["resumes_from"]) for name, job in further["jobs"].items()} == {
+    assert extending["jobs"]["changed"]["action"] == "refuse", (
+        "more than its total_timesteps has changed"
+    )
+    further = planned(
+        half_finished, "--on-change=extend", "--set", "n_envs=2", "--set", "total_timesteps=1e4"
+    )
+    assert {
+        name: (job["action"], job["resumes_from"]) for name, job in further["jobs"].items()
+    } == {
         "done": ("extend", 0),
         "begun": ("resume", 384),
         "fresh": ("resume", 0),
@@ -117,23 +146,42 @@ def test_the_table_says_the_same(half_finished: Path) -> None:
     assert "not resumed: gone-s0" in shown
 
 
-def test_a_supervisor_that_runs_is_named(half_finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervisor_that_runs_is_named(
+    half_finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with run_directory.claim(half_finished / "run"):
         plan = planned(half_finished)
-    assert any("while another supervisor holds run (process " in warning for warning in plan["warnings"])
+    assert any(
+        "while another supervisor holds run (process " in warning for warning in plan["warnings"]
+    )
 
 
-def test_hyperparameters_that_are_not_the_defaults_are_shown_once_for_all_jobs_that_have_them(tmp_path: Path) -> None:
+def test_hyperparameters_that_are_not_the_defaults_are_shown_once_for_all_jobs_that_have_them(
+    tmp_path: Path,
+) -> None:
     robots = [{"name": name, "env": "Ant-v5"} for name in "ab"]
     other = {"name": "c", "env": "Ant-v5", "ppo": {"gamma": 0.9, "clip_range": 0.2}}
     jobs = write_experiment(
         tmp_path, *robots, other, {**robots[0], "name": "d", "algo": "sac", "total_timesteps": 1000}
     )
-    arguments = ("run", jobs, "--dry-run", "--set", "ppo.n_epochs=3", "--set", "policy_kwargs.net_arch=[32]")
-    below = invoke(*arguments, cwd=tmp_path).stdout.split("differ from Stable-Baselines3's defaults")[1]
+    arguments = (
+        "run",
+        jobs,
+        "--dry-run",
+        "--set",
+        "ppo.n_epochs=3",
+        "--set",
+        "policy_kwargs.net_arch=[32]",
+    )
+    below = invoke(*arguments, cwd=tmp_path).stdout.split(
+        "differ from Stable-Baselines3's defaults"
+    )[1]
     common = "ppo.n_steps = 64, ppo.n_epochs = 3, policy_kwargs.net_arch = [32]"
     assert f"  a-s0, b-s0: {common}\n" in below
-    assert "  c-s0: ppo.n_steps = 64, ppo.n_epochs = 3, ppo.gamma = 0.9, policy_kwargs.net_arch = [32]\n" in below
+    assert (
+        "  c-s0: ppo.n_steps = 64, ppo.n_epochs = 3, ppo.gamma = 0.9, policy_kwargs.net_arch = [32]\n"
+        in below
+    )
     assert "  d-s0: policy_kwargs.net_arch = [32]\n" in below
     assert "Model edits" not in below
     whole = json.loads(invoke(*arguments, "--json", cwd=tmp_path).stdout)["jobs"]
@@ -142,12 +190,16 @@ def test_hyperparameters_that_are_not_the_defaults_are_shown_once_for_all_jobs_t
     assert "gae_lambda" not in of_c["ppo"]
 
 
-def test_it_says_how_workers_would_be_started_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_how_workers_would_be_started_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.executors.local_backend.LocalExecutor", LocalExecutor)
     robot = {"xml": str(commands.HOPPER), "task": "forward"}
     with_env = {"name": "other", "env": "CartPole-v1"}
     asked = {**robot, "name": "asked", "resources": {"start": "exec"}}
-    many = write_experiment(tmp_path, {**robot, "name": "many", "seeds": [0, 1, 2]}, with_env, asked)
+    many = write_experiment(
+        tmp_path, {**robot, "name": "many", "seeds": [0, 1, 2]}, with_env, asked
+    )
     shown = invoke("run", many, "--dry-run", cwd=tmp_path).stdout
     line = " ".join(shown.split()).split("start: ")[1]
     assert line.startswith(
@@ -157,7 +209,10 @@ def test_it_says_how_workers_would_be_started_and_why(tmp_path: Path, monkeypatc
     jobs = json.loads(invoke("run", many, "--dry-run", "--json", cwd=tmp_path).stdout)["jobs"]
     assert [job["start"] for job in jobs] == ["fork", "fork", "fork", "fork", "exec"]
     few = write_experiment(tmp_path, {**robot, "name": "few", "seeds": [0, 1]})
-    assert "fewer than 3 jobs that can be forked are due" in invoke("run", few, "--dry-run", cwd=tmp_path).stdout
+    assert (
+        "fewer than 3 jobs that can be forked are due"
+        in invoke("run", few, "--dry-run", cwd=tmp_path).stdout
+    )
 
 
 def test_edits_of_the_model_are_shown_where_jobs_have_some(tmp_path: Path) -> None:
@@ -169,10 +224,21 @@ def test_edits_of_the_model_are_shown_where_jobs_have_some(tmp_path: Path) -> No
     assert "  b-s0: none\n" in below
 
 
-def test_jobs_start_in_the_order_of_their_expected_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, physics_s = {"short": 1_000, "quick": 900_000, "slow": 800_000, "long": 901_000}, {"slow": 1e-3}
-    write_experiment(tmp_path, *({"name": name, "env": "Ant-v5", "total_timesteps": steps[name]} for name in steps))
-    measured = lambda jobs, **_: {j.job_id: JobVerdict(physics_s=physics_s.get(j.spec.name, 0.0)) for j in jobs}  # noqa: E731
+def test_jobs_start_in_the_order_of_their_expected_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, physics_s = (
+        {"short": 1_000, "quick": 900_000, "slow": 800_000, "long": 901_000},
+        {"slow": 1e-3},
+    )
+    write_experiment(
+        tmp_path,
+        *({"name": name, "env": "Ant-v5", "total_timesteps": steps[name]} for name in steps),
+    )
+
+    def measured(jobs: Any, **_: Any) -> dict[str, JobVerdict]:
+        return {j.job_id: JobVerdict(physics_s=physics_s.get(j.spec.name, 0.0)) for j in jobs}
+
     monkeypatch.setattr(preflight, "examine", measured)
     assert list(planned(tmp_path)["jobs"]) == ["slow", "quick", "long", "short"]
 
@@ -180,23 +246,40 @@ def test_jobs_start_in_the_order_of_their_expected_time(tmp_path: Path, monkeypa
 def test_of_a_search_that_has_begun_the_time_of_what_remains_is_estimated(tmp_path: Path) -> None:
     told = [Told(values=[3.0]), Told(reached=[0.5]), Told(reached=[2.0], is_promoted=True)]
     search_run(tmp_path / "run", told, is_over=False)
-    declared: dict[str, Any] = json.loads((tmp_path / "run/search/declared.json").read_text())["data"]
+    declared: dict[str, Any] = json.loads((tmp_path / "run/search/declared.json").read_text())[
+        "data"
+    ]
 
     def shown(trials: int, run_dir: str) -> tuple[Mapping[str, Any], str]:
-        tables = [("[[jobs]]", declared["jobs"][0]), ("[search]", {**declared["search"], "trials": trials})]
-        lines = [line for head, table in tables for line in (head, *(f"{k} = {toml(v)}" for k, v in table.items()))]
-        (tmp_path / "jobs.toml").write_text("\n".join(['name = "found"', "max_parallel = 1", *lines]))
+        tables = [
+            ("[[jobs]]", declared["jobs"][0]),
+            ("[search]", {**declared["search"], "trials": trials}),
+        ]
+        lines = [
+            line
+            for head, table in tables
+            for line in (head, *(f"{k} = {toml(v)}" for k, v in table.items()))
+        ]
+        (tmp_path / "jobs.toml").write_text(
+            "\n".join(['name = "found"', "max_parallel = 1", *lines])
+        )
         arguments = ("run", "jobs.toml", "--run-dir", run_dir, "--dry-run")
-        plan: Mapping[str, Any] = json.loads(invoke(*arguments, "--json", cwd=tmp_path).stdout)["search"]
+        plan: Mapping[str, Any] = json.loads(invoke(*arguments, "--json", cwd=tmp_path).stdout)[
+            "search"
+        ]
         return plan, " ".join(invoke(*arguments, cwd=tmp_path).stdout.split())
 
     whole, text = shown(8, "other")
     assert whole["trials_so_far"] == 0
     assert " estimated time: about " in text
     rest, text = shown(8, "run")
-    assert "done so far: 3 trials and 1,200 env_steps; estimated time of what remains: about " in text
+    assert (
+        "done so far: 3 trials and 1,200 env_steps; estimated time of what remains: about " in text
+    )
     assert (rest["trials_so_far"], rest["env_steps_so_far"]) == (3, 1200)
-    assert rest["estimate_s"] == pytest.approx(whole["estimate_s"] * (5 * 1000 + 2 * 900) / (8 * 1000), rel=0.01)
+    assert rest["estimate_s"] == pytest.approx(
+        whole["estimate_s"] * (5 * 1000 + 2 * 900) / (8 * 1000), rel=0.01
+    )
     of_new, queued = whole["with_rungs_s"] / 8 * 5, whole["estimate_s"] / 8000 * 200
     assert rest["with_rungs_s"] == pytest.approx(of_new + queued, rel=0.01)
 
@@ -209,7 +292,10 @@ def test_of_a_search_that_has_begun_the_time_of_what_remains_is_estimated(tmp_pa
 
 def test_the_plan_shows_the_order_and_what_each_job_waits_for(tmp_path: Path) -> None:
     ant = {"env": "Ant-v5"}
-    stages = [{**ant, "name": "run", "init": "job:walk"}, {**ant, "name": "walk", "after": ["stand"]}]
+    stages = [
+        {**ant, "name": "run", "init": "job:walk"},
+        {**ant, "name": "walk", "after": ["stand"]},
+    ]
     write_experiment(tmp_path, *stages, {**ant, "name": "stand"})
     shown = invoke("run", "jobs.toml", "--run-dir", "run", "--dry-run", cwd=tmp_path).stdout
     assert re.search(r"stand-s0 .*\n *walk-s0 .* stand-s0 .*\n *run-s0 .* walk-s0 ", shown), shown

@@ -18,17 +18,29 @@ def finish(jobs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_more_steps_are_refused_and_an_extension_that_is_killed_is_resumed_with_the_same_bits(tmp_path: Path) -> None:
+def test_more_steps_are_refused_and_an_extension_that_is_killed_is_resumed_with_the_same_bits(
+    tmp_path: Path,
+) -> None:
     sac = {"buffer_size": 3000, "learning_starts": 64, "batch_size": 16, "train_freq": 4}
     net = {"net_arch": [8]}
 
     def experiment(total_timesteps: int) -> Path:
-        shared = {"xml": HOPPER, "task": "forward", "total_timesteps": total_timesteps, "policy_kwargs": net}
+        shared = {
+            "xml": HOPPER,
+            "task": "forward",
+            "total_timesteps": total_timesteps,
+            "policy_kwargs": net,
+        }
         others = {"algo": "sac", "sac": sac, "keep_replay_buffer": True}
-        return write_experiment(tmp_path, {"name": "ppo", **shared}, {"name": "sac", **shared, **others})
+        return write_experiment(
+            tmp_path, {"name": "ppo", **shared}, {"name": "sac", **shared, **others}
+        )
 
     def newest() -> int:
-        return max(int(path.stem.rpartition("-")[2]) for path in tmp_path.glob("run/jobs/*/checkpoints/*.pt"))
+        return max(
+            int(path.stem.rpartition("-")[2])
+            for path in tmp_path.glob("run/jobs/*/checkpoints/*.pt")
+        )
 
     finish(experiment(600))
     jobs = experiment(3000)
@@ -49,7 +61,9 @@ def test_more_steps_are_refused_and_an_extension_that_is_killed_is_resumed_with_
     rows = commands.summary(tmp_path / "run")
     assert {row["state"] for row in rows.values()} == {"SUCCEEDED"}
     assert rows["ppo-s0"]["learner"] == "fast"
-    assert sum(row["attempts"] for row in rows.values()) > 4, "an attempt of the extension was killed"
+    assert sum(row["attempts"] for row in rows.values()) > 4, (
+        "an attempt of the extension was killed"
+    )
     for job_id, row in rows.items():
         assert row["env_steps"] >= 3000
         job = RunPaths(tmp_path / "run").job(job_id)

@@ -1,4 +1,5 @@
-"""The built-in tasks under gymnasium's ids: found after ``import orchestrator``, checked by gymnasium, drawn."""
+"""The built-in tasks under gymnasium's ids: found after ``import orchestrator``, checked by
+gymnasium, drawn."""
 
 from __future__ import annotations
 
@@ -25,11 +26,19 @@ from orchestrator.core.task_names import TASKS
 from orchestrator.worker.rendering import live_view
 from orchestrator.worker.runtime import sb3_internals
 
-ROBOTS = {"forward": "hopper", "stand": "quadruped", "track": "quadruped", "balance": "balancer", "reach": "arm"}
+ROBOTS = {
+    "forward": "hopper",
+    "stand": "quadruped",
+    "track": "quadruped",
+    "balance": "balancer",
+    "reach": "arm",
+}
 
 
 def make(task: str, **arguments: Any) -> gymnasium.Env:
-    return gymnasium.make(env_id(task), **{"xml": commands.REPOSITORY / f"mjcf/{ROBOTS[task]}.xml", **arguments})
+    return gymnasium.make(
+        env_id(task), **{"xml": commands.REPOSITORY / f"mjcf/{ROBOTS[task]}.xml", **arguments}
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +69,9 @@ def test_gymnasium_finds_nothing_wrong_with_the_pictures(monkeypatch: pytest.Mon
     monkeypatch.setattr(live_view, "display_problem", lambda: "no display in this test")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*infinity")
-        warnings.filterwarnings("ignore", message='render_mode="human" shows nothing: no display in this test')
+        warnings.filterwarnings(
+            "ignore", message='render_mode="human" shows nothing: no display in this test'
+        )
         check_env(make("balance").unwrapped)
     env = make("balance", render_mode="rgb_array")
     env.reset(seed=0)
@@ -72,12 +83,15 @@ def test_gymnasium_finds_nothing_wrong_with_the_pictures(monkeypatch: pytest.Mon
         env.step(env.action_space.high)
     assert np.abs(env.render().astype(int) - first).max() > 50  # type: ignore[union-attr]  # and it moves
     env.close()
-    with pytest.warns(RuntimeWarning, match='shows nothing: no display in this test; render_mode="rgb_array"'):
+    with pytest.warns(
+        RuntimeWarning, match='shows nothing: no display in this test; render_mode="rgb_array"'
+    ):
         make("balance", render_mode="human")
 
 
 class Viewer:
-    """In place of MuJoCo's, which needs a display: counts what it shows, until ``open`` is False."""
+    """In place of MuJoCo's, which needs a display: counts what it shows, until ``open`` is
+    False."""
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, **_: Any) -> None:
         self.data, self.times, self.open = data, [], True
@@ -118,8 +132,12 @@ def test_a_window_shows_every_step_until_it_is_closed(
 
 @pytest.mark.usefixtures("opengl")
 @pytest.mark.slow
-def test_the_environments_of_a_job_are_drawn_side_by_side(finished_once: commands.Experiment) -> None:
-    env = orchestrator.make_env(finished_once.run_dir / "jobs/hopper-s0", 2, render_mode="rgb_array")
+def test_the_environments_of_a_job_are_drawn_side_by_side(
+    finished_once: commands.Experiment,
+) -> None:
+    env = orchestrator.make_env(
+        finished_once.run_dir / "jobs/hopper-s0", 2, render_mode="rgb_array"
+    )
     assert isinstance(env, VecNormalize)
     env.reset()
     tiles = env.render()
@@ -130,11 +148,15 @@ def test_the_environments_of_a_job_are_drawn_side_by_side(finished_once: command
 
 def test_the_same_seed_gives_the_same_episodes_and_ends_are_those_of_the_task() -> None:
     def episode(seed: int) -> list[bytes]:
-        env = make("forward", task_options={"max_episode_steps": 30}, terminate_when_unhealthy=False)
+        env = make(
+            "forward", task_options={"max_episode_steps": 30}, terminate_when_unhealthy=False
+        )
         observation, _ = env.reset(seed=seed)
         seen = [observation.tobytes()]
         for step in range(1, 31):
-            observation, _, terminated, truncated, info = env.step(np.zeros(env.action_space.shape, np.float32))
+            observation, _, terminated, truncated, info = env.step(
+                np.zeros(env.action_space.shape, np.float32)
+            )
             seen.append(observation.tobytes())
             assert (terminated, truncated) == (False, step == 30)
         assert set(info["measures"]) == {"distance_m"}
@@ -149,7 +171,9 @@ def test_code_that_knows_only_gymnasium_trains_on_a_task() -> None:
     model = PPO("MlpPolicy", make("balance"), n_steps=64, n_epochs=1, device="cpu").learn(64)
     assert model.num_timesteps == 64
     wrapped = [lambda: gymnasium.wrappers.RecordEpisodeStatistics(make("forward"))] * 2
-    envs = gymnasium.vector.SyncVectorEnv(wrapped, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+    envs = gymnasium.vector.SyncVectorEnv(
+        wrapped, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
+    )
     observations, _ = envs.reset(seed=3)
     assert len({row.tobytes() for row in observations}) == 2
     infos: list[dict[str, Any]] = []
@@ -162,20 +186,27 @@ def test_code_that_knows_only_gymnasium_trains_on_a_task() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"xml": None}, 'no robot is given; expected an MJCF file: gymnasium.make("orchestrator/forward-v0", xml='),
+        (
+            {"xml": None},
+            'no robot is given; expected an MJCF file: gymnasium.make("orchestrator/forward-v0", xml=',
+        ),
         ({"xml": "gone.xml"}, "gone.xml: no such file; expected an MJCF file"),
         ({"healthy_rewards": 1.0}, 'did you mean "healthy_reward"?'),
         ({"xml": commands.REPOSITORY / "mjcf/arm.xml"}, 'arm.xml: task "forward"'),
     ],
     ids=["no robot", "no file", "option", "misfit"],
 )
-def test_what_is_wrong_with_the_robot_or_an_option_is_told(arguments: dict[str, Any], expected: str) -> None:
+def test_what_is_wrong_with_the_robot_or_an_option_is_told(
+    arguments: dict[str, Any], expected: str
+) -> None:
     with pytest.raises(orchestrator.UsageError) as caught:
         make("forward", **arguments)
     assert expected in str(caught.value)
 
 
-def test_a_robot_that_was_moved_is_still_in_the_job(finished: commands.Experiment, tmp_path: Path) -> None:
+def test_a_robot_that_was_moved_is_still_in_the_job(
+    finished: commands.Experiment, tmp_path: Path
+) -> None:
     moved = finished.run_dir.rename(tmp_path / "elsewhere")
     model, env = orchestrator.load(moved / "jobs/balancer-s0")
     actions, _ = model.predict(env.reset(), deterministic=True)  # type: ignore[arg-type]

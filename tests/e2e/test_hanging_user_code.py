@@ -1,4 +1,5 @@
-"""A search whose body function, task and sampler hang while it runs: each has its one message, and the rest goes on."""
+"""A search whose body function, task and sampler hang while it runs: each has its one message, and
+the rest goes on."""
 
 from __future__ import annotations
 

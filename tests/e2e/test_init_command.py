@@ -1,4 +1,5 @@
-"""``init``, then ``run``: from a folder of robots to policies. For a robot in place of a job file ``run`` names it."""
+"""``init``, then ``run``: from a folder of robots to policies. For a robot in place of a job file
+``run`` names it."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ ARM = """<mujoco><worldbody><body name="upper"><joint name="shoulder" axis="0 1 
 MOTOR = '<motor joint="x" ctrlrange="-1 1" gear="5"/>'
 
 
-def cart(length: float = 0.5, actuator: str = MOTOR, tail: str = "", timestep: float = 0.005) -> str:
+def cart(
+    length: float = 0.5, actuator: str = MOTOR, tail: str = "", timestep: float = 0.005
+) -> str:
     """A pole on a cart."""
     return CART.format(length=length, actuator=actuator, tail=tail, timestep=timestep)
 
@@ -49,7 +52,10 @@ def foreign_robots(folder: Path) -> tuple[set[str], set[str]]:
     hopper = HOPPER.read_text()
     robots = {
         **{f"carts/cart_{number}.xml": cart(0.4 + number / 20) for number in range(1)},
-        **{f"arms/{side} arm/robot.xml": ARM.format(length=length) for side, length in (("left", 0.3), ("right", 0.4))},
+        **{
+            f"arms/{side} arm/robot.xml": ARM.format(length=length)
+            for side, length in (("left", 0.3), ("right", 0.4))
+        },
         "hüpfer.xml": hopper,
         'it\'s "mine" [1].xml': hopper.replace("0.04", "0.045"),
         "scene.xml": cart(tail='<include file="parts/motor.xml"/>', actuator=""),
@@ -131,8 +137,14 @@ def test_a_folder_that_is_not_writable_is_found_out_first(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_job_file(tmp_path: Path) -> None:
-    hangs = cart(tail="<worldbody>" + "<body pos='0 0 9'><freejoint/><geom size='1'/></body>" * 300 + "</worldbody>")
-    (tmp_path / "hangs.xml").write_text(hangs.replace("<worldbody>", '<option iterations="2000000000"/><worldbody>', 1))
+    hangs = cart(
+        tail="<worldbody>"
+        + "<body pos='0 0 9'><freejoint/><geom size='1'/></body>" * 300
+        + "</worldbody>"
+    )
+    (tmp_path / "hangs.xml").write_text(
+        hangs.replace("<worldbody>", '<option iterations="2000000000"/><worldbody>', 1)
+    )
     (tmp_path / "temporary").mkdir()
     its_own = environment(TMPDIR=str(tmp_path / "temporary"))
     with start(command("init", "hangs.xml"), cwd=tmp_path, env=its_own) as process:
@@ -192,7 +204,10 @@ def test_an_imported_job_file_passes_a_dry_run(tmp_path: Path) -> None:
     assert "Pong-v4: " in done.stdout
     done = succeed("run", "jobs.toml", "--dry-run", "--json", cwd=tmp_path)
     hopper, pendulum = sorted(json.loads(done.stdout)["jobs"], key=lambda job: job["name"])
-    assert (hopper["task"], hopper["ppo"]) == ("gymnasium:Hopper-v5", {"learning_rate": "linear(1e-4, 0)"})
+    assert (hopper["task"], hopper["ppo"]) == (
+        "gymnasium:Hopper-v5",
+        {"learning_rate": "linear(1e-4, 0)"},
+    )
     assert (pendulum["env"], pendulum["ppo"]) == ("Pendulum-v1", {"use_sde": True})
 
 
@@ -216,10 +231,19 @@ def test_the_robots_of_this_repository_become_a_job_file(tmp_path: Path) -> None
     facts = json.loads(done.stdout)
     robots = {Path(robot["path"]).stem: robot["task"] for robot in facts["robots"]}
     assert len(robots) == 16
-    assert (robots["arm"], robots["balancer"], robots["hopper_long"]) == ("reach", "balance", "forward")
+    assert (robots["arm"], robots["balancer"], robots["hopper_long"]) == (
+        "reach",
+        "balance",
+        "forward",
+    )
     assert {Path(entry["path"]).name for entry in facts["left_out"]} == {
         *("legs.xml", "look.xml", "servos.xml"),
-        *("courier.urdf", "inchworm.urdf", "trolley.urdf", "bench_arm.urdf"),  # a table urdf completes them
+        *(
+            "courier.urdf",
+            "inchworm.urdf",
+            "trolley.urdf",
+            "bench_arm.urdf",
+        ),  # a table urdf completes them
     }
     done = invoke("run", "jobs.toml", "--dry-run", "--json", cwd=tmp_path)
     assert len(json.loads(done.stdout)["jobs"]) == 16

@@ -16,7 +16,13 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.training import init_source
 
 NET = {"net_arch": [8]}
-JOB = {"name": "child", "xml": HOPPER, "task": "forward", "policy_kwargs": NET, "total_timesteps": 128}
+JOB = {
+    "name": "child",
+    "xml": HOPPER,
+    "task": "forward",
+    "policy_kwargs": NET,
+    "total_timesteps": 128,
+}
 
 
 @pytest.fixture
@@ -37,17 +43,25 @@ def test_the_policy_is_copied_and_a_changed_one_is_refused_as_any_change(
     commands.instant_workers(monkeypatch, tmp_path)
     jobs = write_experiment(tmp_path, {**JOB, "init": "parent"})
     done = succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    assert f"child: starts from {parent.root} (its finished policy): all observations and actions" in done.stdout
+    assert (
+        f"child: starts from {parent.root} (its finished policy): all observations and actions"
+        in done.stdout
+    )
     child = RunPaths(tmp_path / "run").job("child-s0")
     spec, copy = json.loads(child.spec.read_text()), child.init.read_bytes()
-    assert (spec["init"], spec["init_sha256"]) == (str(parent.root), init_source.read(parent.root).sha256())
+    assert (spec["init"], spec["init_sha256"]) == (
+        str(parent.root),
+        init_source.read(parent.root).sha256(),
+    )
 
     shutil.move(parent.root, tmp_path / "moved")
     assert invoke("run", "run", cwd=tmp_path).returncode == 0, "to resume, the source is not needed"
 
     shutil.move(tmp_path / "moved", parent.root)
     shutil.rmtree(parent.checkpoints)
-    helpers.train_here(helpers.job(parent.root, WorkerSpec.from_json(json.dumps(parent_spec(parent, seed=4)))), 1)
+    helpers.train_here(
+        helpers.job(parent.root, WorkerSpec.from_json(json.dumps(parent_spec(parent, seed=4)))), 1
+    )
     jobs = write_experiment(tmp_path, {**JOB, "init": "parent", "total_timesteps": 256})
     refused = invoke("run", jobs, "--run-dir", "run", "--on-change=extend", cwd=tmp_path)
     assert refused.returncode == 2

@@ -1,4 +1,5 @@
-"""An invalid robot among valid ones: nothing is launched, or the others are trained, as the user chooses."""
+"""An invalid robot among valid ones: nothing is launched, or the others are trained, as the user
+chooses."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ STILL = "<mujoco><worldbody><body><freejoint/><geom size='.1'/></body></worldbod
 
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A glob over a good robot, one without actuators and a broken link; workers that do nothing."""
+    """A glob over a good robot, one without actuators and a broken link; workers that do
+    nothing."""
     instant_workers(monkeypatch, tmp_path)
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo/hopper.xml").write_text(HOPPER.read_text())
@@ -29,7 +31,9 @@ def states(done: subprocess.CompletedProcess[str], run_dir: Path) -> dict[str, s
     return {job_id: row["state"] for job_id, row in summary(run_dir).items()}
 
 
-def test_an_invalid_robot_refuses_the_run_which_names_the_option(jobs: Path, tmp_path: Path) -> None:
+def test_an_invalid_robot_refuses_the_run_which_names_the_option(
+    jobs: Path, tmp_path: Path
+) -> None:
     done = invoke("run", jobs, cwd=tmp_path)
     assert done.returncode == 2
     assert "has no actuators" in done.stderr
@@ -37,11 +41,17 @@ def test_an_invalid_robot_refuses_the_run_which_names_the_option(jobs: Path, tmp
     assert not (tmp_path / "runs").exists()
 
 
-def test_skipped_robots_are_failed_with_their_reason_and_examined_again(jobs: Path, tmp_path: Path) -> None:
+def test_skipped_robots_are_failed_with_their_reason_and_examined_again(
+    jobs: Path, tmp_path: Path
+) -> None:
     run_dir = tmp_path / "runs/tiny"
     (tmp_path / "zoo/gone.xml").symlink_to("nowhere.xml")
     done = invoke("run", jobs, "--skip-invalid", cwd=tmp_path)
-    assert states(done, run_dir) == {"gone-s0": "FAILED", "hopper-s0": "SUCCEEDED", "still-s0": "FAILED"}
+    assert states(done, run_dir) == {
+        "gone-s0": "FAILED",
+        "hopper-s0": "SUCCEEDED",
+        "still-s0": "FAILED",
+    }
     assert done.returncode == 1
     assert "has no actuators" in done.stdout + done.stderr
     row = summary(run_dir)["still-s0"]
@@ -56,12 +66,25 @@ def test_skipped_robots_are_failed_with_their_reason_and_examined_again(jobs: Pa
     (tmp_path / "zoo/still.xml").write_text(HOPPER.read_text())
     jobs.write_text('on_invalid = "skip"\n' + jobs.read_text())
     done = invoke("run", jobs, cwd=tmp_path)
-    assert states(done, run_dir) == {"gone-s0": "FAILED", "hopper-s0": "SUCCEEDED", "still-s0": "SUCCEEDED"}
+    assert states(done, run_dir) == {
+        "gone-s0": "FAILED",
+        "hopper-s0": "SUCCEEDED",
+        "still-s0": "SUCCEEDED",
+    }
     assert done.returncode == 1
 
 
 def test_a_dry_run_shows_what_would_be_skipped(jobs: Path, tmp_path: Path) -> None:
-    done = succeed("run", jobs, "--skip-invalid", "--dry-run", "--json", "--set", "env_kwargs.x=1", cwd=tmp_path)
+    done = succeed(
+        "run",
+        jobs,
+        "--skip-invalid",
+        "--dry-run",
+        "--json",
+        "--set",
+        "env_kwargs.x=1",
+        cwd=tmp_path,
+    )
     warnings = json.loads(done.stdout)["warnings"]
     assert any(text.startswith("still: is invalid") for text in warnings)
     assert any("env_kwargs.x has no effect" in text for text in warnings)

@@ -23,7 +23,8 @@ from orchestrator.ledger import Ledger, Request
 
 @contextlib.contextmanager
 def run(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A run whose workers train nothing and end when they are told to; a test that fails kills it."""
+    """A run whose workers train nothing and end when they are told to; a test that fails kills
+    it."""
     command = stubbed("run", "jobs.toml", "--run-dir", "run", *options)
     with start(command, cwd=folder, stderr=subprocess.STDOUT) as process:
         try:
@@ -44,12 +45,17 @@ def states(folder: Path) -> dict[str, str]:
     return {job_id: row["state"] for job_id, row in commands.summary(folder / "run").items()}
 
 
-def test_a_run_ends_when_only_paused_jobs_are_left_and_says_how_they_continue(tmp_path: Path) -> None:
+def test_a_run_ends_when_only_paused_jobs_are_left_and_says_how_they_continue(
+    tmp_path: Path,
+) -> None:
     write_experiment(tmp_path, odd("one", "wait"), odd("two", "wait"))
     (tmp_path / "go-one-s0").touch()
     with run(tmp_path, "--max-parallel", "1") as first:
         started(tmp_path, "two-s0").unlink()
-        assert "asked its supervisor to pause 1 job (two-s0)" in invoke("pause", "run", "two", cwd=tmp_path).stdout
+        assert (
+            "asked its supervisor to pause 1 job (two-s0)"
+            in invoke("pause", "run", "two", cwd=tmp_path).stdout
+        )
         out = first.communicate(timeout=commands.PATIENCE_S)[0]
     assert first.returncode == 130, out
     assert "1 job is paused (two-s0)" in out
@@ -71,7 +77,9 @@ def test_a_run_ends_when_only_paused_jobs_are_left_and_says_how_they_continue(tm
 
 def reload(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = stubbed("reload", "run", *arguments)
-    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, check=False
+    )
 
 
 def test_reload_takes_new_jobs_and_refuses_changed_ones(tmp_path: Path) -> None:
@@ -82,11 +90,20 @@ def test_reload_takes_new_jobs_and_refuses_changed_ones(tmp_path: Path) -> None:
         before = jobs.read_bytes()
         assert "no new jobs" in invoke("reload", "run", cwd=tmp_path).stdout
 
-        changes = {"total_timesteps": 77, "retry": {"max_retries": 9}, "resources": {"cores": 2, "threads": 1}}
+        changes = {
+            "total_timesteps": 77,
+            "retry": {"max_retries": 9},
+            "resources": {"cores": 2, "threads": 1},
+        }
         write_experiment(tmp_path, {**one, **changes}, two)
         refused = invoke("reload", "run", cwd=tmp_path)
         assert refused.returncode == 2
-        for text in ("1 job that exists is", "one-s0", "total_timesteps: 512 → 77", "max_retries: 2 → 9"):
+        for text in (
+            "1 job that exists is",
+            "one-s0",
+            "total_timesteps: 512 → 77",
+            "max_retries: 2 → 9",
+        ):
             assert text in refused.stderr
         assert refused.stderr.count("cores: 1 → 2") == 1
         write_experiment(tmp_path, one, {"name": "wrong", "entry_point": 5})
@@ -112,7 +129,8 @@ def test_reload_takes_new_jobs_and_refuses_changed_ones(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_killed_reload_leaves_is_mended_by_the_next_run(tmp_path: Path) -> None:
-    """It was killed after the robots were put in place, or after the ledger was written, and so was the supervisor."""
+    """It was killed after the robots were put in place, or after the ledger was written, and so was
+    the supervisor."""
     write_experiment(tmp_path, odd("one", "wait"))
     (tmp_path / "go-one-s0").touch()
     with run(tmp_path) as first:
@@ -156,7 +174,10 @@ def test_one_reload_excludes_another_and_needs_the_host_of_the_supervisor(
 
 @pytest.mark.parametrize(
     ("command", "noted", "state", "code"),
-    [("pause", "pause", "PAUSED", 130), pytest.param("stop", "cancel", "CANCELLED", 1, marks=pytest.mark.slow)],
+    [
+        ("pause", "pause", "PAUSED", 130),
+        pytest.param("stop", "cancel", "CANCELLED", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_a_job_is_paused_or_cancelled_although_its_supervisor_is_killed_before_the_worker_has_exited(
     command: str, noted: str, state: str, code: int, tmp_path: Path
@@ -165,7 +186,9 @@ def test_a_job_is_paused_or_cancelled_although_its_supervisor_is_killed_before_t
     with run(tmp_path) as first:
         started(tmp_path, "one-s0")
         ledger = Ledger.open(tmp_path / "run/ledger.sqlite3", read_only=True)
-        (row,) = wait_until(lambda: [row for row in ledger.summary() if row["pid"]], "it is recorded that it runs")
+        (row,) = wait_until(
+            lambda: [row for row in ledger.summary() if row["pid"]], "it is recorded that it runs"
+        )
         os.kill(row["pid"], signal.SIGSTOP)  # it does not hear that it is to exit
         invoke(command, "run", "one", cwd=tmp_path)
         wait_until(lambda: ledger.noted() == {"one-s0": noted}, "the supervisor has noted it")

@@ -1,6 +1,7 @@
 """SIGKILL at any instant: nothing survives, nothing is lost, and not one bit differs in the end.
 
-Six kills of an experiment of all six robots run with ``--full``; ``selftest`` kills for as long as one likes.
+Six kills of an experiment of all six robots run with ``--full``; ``selftest`` kills for as long as
+one likes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from typing import Any
 import command_helpers as commands
 import pytest
 import worker_helpers as worker
-from command_helpers import REPOSITORY, Run, carriers, succeed, token_of, wait_until, write_experiment
+from command_helpers import (
+    REPOSITORY,
+    Run,
+    carriers,
+    succeed,
+    token_of,
+    wait_until,
+    write_experiment,
+)
 
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.procfs import is_running
@@ -41,7 +50,8 @@ STEPS = 4096
 START_S = 2.0
 """About what a supervisor and its workers need before they train, on a slow machine."""
 DISTURBED = 0.7
-"""The part of the training in which kills strike: some must be left, however slow the process that kills."""
+"""The part of the training in which kills strike: some must be left, however slow the process that
+kills."""
 
 
 def experiment(cwd: Path, robots: tuple[str, ...], total_timesteps: int, **more: Any) -> Path:
@@ -73,7 +83,9 @@ def kill_and_look(run: Run, *, worker_too: bool = False) -> bool:
     run.signal(signal.SIGKILL)
     if worker_too and workers:
         commands.kill(next(iter(workers)))
-    wait_until(lambda: not any(map(carriers, tokens)), "no process survives", patience_s=GONE_WITHIN_S)
+    wait_until(
+        lambda: not any(map(carriers, tokens)), "no process survives", patience_s=GONE_WITHIN_S
+    )
     run.popen.wait()
     return bool(workers)
 
@@ -99,7 +111,9 @@ def assert_same_bits_as_alone(cwd: Path, robots: tuple[str, ...]) -> None:
         mine = JobPaths(cwd / f"run/jobs/{name}-s0")
         alone, _ = worker.train_again(mine, cwd / f"alone/{name}")
         assert worker.same_bits(worker.parameters(mine.model), worker.parameters(alone.model)), name
-        assert worker.normalization(mine.vecnormalize) == worker.normalization(alone.vecnormalize), name
+        assert worker.normalization(mine.vecnormalize) == worker.normalization(
+            alone.vecnormalize
+        ), name
         assert mine.eval.read_bytes() == alone.eval.read_bytes(), name
 
 
@@ -111,10 +125,14 @@ def trained_steps(cwd: Path) -> int:
     return sum(newest.values())
 
 
-def disturb(cwd: Path, robots: tuple[str, ...], total_timesteps: int, kills: int, **more: Any) -> None:
-    """Kill at ``kills`` random instants, every third before it trains, the others while it does; then let it finish.
+def disturb(
+    cwd: Path, robots: tuple[str, ...], total_timesteps: int, kills: int, **more: Any
+) -> None:
+    """Kill at ``kills`` random instants, every third before it trains, the others while it does;
+    then let it finish.
 
-    An instant in training is drawn from what is trained by then, so that it comes however fast this machine is.
+    An instant in training is drawn from what is trained by then, so that it comes however fast this
+    machine is.
     """
     jobs = experiment(cwd, robots, total_timesteps, **more)
     dice = random.Random(os.urandom(8))
@@ -128,13 +146,20 @@ def disturb(cwd: Path, robots: tuple[str, ...], total_timesteps: int, kills: int
                 kill_and_look(run, worker_too=count % 2 == 1)
             else:
                 instant = max(instant, trained_steps(cwd) + 1)
-                wait_until(lambda instant=instant: trained_steps(cwd) >= instant, f"{instant:.0f} steps trained")
+                wait_until(
+                    lambda instant=instant: trained_steps(cwd) >= instant,
+                    f"{instant:.0f} steps trained",
+                )
                 time.sleep(dice.uniform(0.0, 0.02))  # not always just after a checkpoint
-                assert kill_and_look(run, worker_too=count % 2 == 1), "it strikes while a worker trains"
+                assert kill_and_look(run, worker_too=count % 2 == 1), (
+                    "it strikes while a worker trains"
+                )
     finish(jobs, cwd)
 
 
-def check_kills(tmp_path: Path, robots: tuple[str, ...], total_timesteps: int, kills: int, **more: Any) -> None:
+def check_kills(
+    tmp_path: Path, robots: tuple[str, ...], total_timesteps: int, kills: int, **more: Any
+) -> None:
     disturb(tmp_path / "disturbed", robots, total_timesteps, kills, **more)
     with contextlib.closing(sqlite3.connect(tmp_path / "disturbed/run/ledger.sqlite3")) as ledger:
         unaccounted = ledger.execute(
@@ -158,11 +183,24 @@ def test_supervisor_killed_six_times_loses_nothing_of_six_robots(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "more", [{}, {"algo": "sac", "sac": {"learning_starts": 256, "train_freq": 8}}], ids=["ppo", "sac"]
+    "more",
+    [{}, {"algo": "sac", "sac": {"learning_starts": 256, "train_freq": 8}}],
+    ids=["ppo", "sac"],
 )
-def test_supervisor_of_randomised_robots_killed_loses_nothing(tmp_path: Path, more: dict[str, Any]) -> None:
+def test_supervisor_of_randomised_robots_killed_loses_nothing(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
     grid = {"body.*.mass": ["*0.8", "*1.2"], "action.delay": [0, 2]}
-    check_kills(tmp_path, ("quadruped", "hopper"), 2048, 2, randomize=RANDOMIZE, evaluate=grid, asymmetric=True, **more)
+    check_kills(
+        tmp_path,
+        ("quadruped", "hopper"),
+        2048,
+        2,
+        randomize=RANDOMIZE,
+        evaluate=grid,
+        asymmetric=True,
+        **more,
+    )
 
 
 @pytest.mark.slow
@@ -177,18 +215,24 @@ def test_killed_during_start_up_the_same_command_begins_anew(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_what_was_asked_of_a_supervisor_that_was_killed_does_not_stop_the_next(tmp_path: Path) -> None:
+def test_what_was_asked_of_a_supervisor_that_was_killed_does_not_stop_the_next(
+    tmp_path: Path,
+) -> None:
     robots = ("hopper", "walker")
     jobs = experiment(tmp_path, robots, 1024)
     with Run(jobs, "--run-dir", "run", cwd=tmp_path, typed=commands.stubbed) as run:
         run.until("launched")
         kill_and_look(run)
     ledger = Ledger.open(tmp_path / "run/ledger.sqlite3")
-    ledger.add_requests([Request(verb="stop", job_id=None), Request(verb="cancel", job_id="walker-s0")])
+    ledger.add_requests(
+        [Request(verb="stop", job_id=None), Request(verb="cancel", job_id="walker-s0")]
+    )
     ledger.abandon()
     (tmp_path / "go-hopper-s0").touch()
     again = commands.stubbed("run", jobs, "--run-dir", "run")
-    assert subprocess.run(again, cwd=tmp_path, env=commands.environment(), check=False).returncode == 1
+    assert (
+        subprocess.run(again, cwd=tmp_path, env=commands.environment(), check=False).returncode == 1
+    )
     states = {job_id: row["state"] for job_id, row in commands.summary(tmp_path / "run").items()}
     assert states == {"hopper-s0": "SUCCEEDED", "walker-s0": "CANCELLED"}
 
@@ -213,14 +257,23 @@ def test_nobody_waits_for_a_zombie_that_nobody_waits_for(monkeypatch: pytest.Mon
         assert start is not None
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        monkeypatch.setattr("orchestrator.experiment.recovery.time.sleep", lambda _: pytest.fail("waits for a zombie"))
+        monkeypatch.setattr(
+            "orchestrator.experiment.recovery.time.sleep",
+            lambda _: pytest.fail("waits for a zombie"),
+        )
         recovery.kill_leftover(process.pid, start)
 
 
 def test_an_examination_that_hangs_does_not_outlive_the_supervisor(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {"name": "slow", "entry_point": "slow:make"})
-    (tmp_path / "slow.py").write_text("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
+    (tmp_path / "slow.py").write_text(
+        "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    )
     with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
-        pid = wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "it is examined")
+        pid = wait_until(
+            lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "it is examined"
+        )
         run.signal(signal.SIGKILL)
-        wait_until(lambda: not is_running(int(pid)), "no process survives", patience_s=GONE_WITHIN_S)
+        wait_until(
+            lambda: not is_running(int(pid)), "no process survives", patience_s=GONE_WITHIN_S
+        )

@@ -49,19 +49,26 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def page(root: Path, *browsers: Browser, may_control: bool = False) -> Iterator[tuple[str, Served]]:
-    """The page of a run directory and its server. Its browsers must not complain before that ends."""
+    """The page of a run directory and its server. Its browsers must not complain before that
+    ends."""
     with serving(root, may_control=may_control) as server:
         for one in browsers:
             one.errors()
-        yield f"http://localhost:{server.port}/" + (f"#token={server.token}" if server.token else ""), server
+        yield (
+            f"http://localhost:{server.port}/" + (f"#token={server.token}" if server.token else ""),
+            server,
+        )
         for one in browsers:
             assert one.errors() == []
             one.driver.get("about:blank")
 
 
-def test_an_experiment_whose_supervisor_is_killed_and_comes_back(browser: Browser, tmp_path: Path) -> None:
+def test_an_experiment_whose_supervisor_is_killed_and_comes_back(
+    browser: Browser, tmp_path: Path
+) -> None:
     jobs = write_experiment(
-        tmp_path, {"name": "hopper", "xml": str(HOPPER), "task": "forward", "total_timesteps": 30_000}
+        tmp_path,
+        {"name": "hopper", "xml": str(HOPPER), "task": "forward", "total_timesteps": 30_000},
     )
     root = tmp_path / "runs/tiny"
     with page(root, browser) as (address, _):
@@ -87,11 +94,16 @@ def test_an_experiment_whose_supervisor_is_killed_and_comes_back(browser: Browse
             run.signal(signal.SIGINT)
             assert run.end() in (0, 130)
         browser.shows(
-            "#condition", "no supervisor is running" if not RunPaths(root).job("hopper-s0").model.exists() else "ended"
+            "#condition",
+            "no supervisor is running"
+            if not RunPaths(root).job("hopper-s0").model.exists()
+            else "ended",
         )
 
 
-def test_a_page_that_waits_for_a_run_becomes_that_of_a_folder(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_that_waits_for_a_run_becomes_that_of_a_folder(
+    browser: Browser, tmp_path: Path
+) -> None:
     with page(tmp_path / "runs", browser) as (address, _):
         browser.open(address)
         browser.shows("#condition", "has not begun")
@@ -103,7 +115,12 @@ def test_1000_jobs(browser: Browser, tmp_path: Path) -> None:
     paths = make_run_dir(
         tmp_path / "run",
         [
-            Trained(name=f"r{n % 250}", seed=n, iterations=2, state="FAILED" if n == 700 else "SUCCEEDED")
+            Trained(
+                name=f"r{n % 250}",
+                seed=n,
+                iterations=2,
+                state="FAILED" if n == 700 else "SUCCEEDED",
+            )
             for n in range(1000)
         ],
     )
@@ -112,7 +129,9 @@ def test_1000_jobs(browser: Browser, tmp_path: Path) -> None:
         browser.shows("#jobs-note", "1,000 of 1,000 jobs")
         rows = "document.querySelectorAll('#jobs tbody tr').length"
         assert browser.run(rows) == 30
-        assert "failed" in browser.run("document.querySelector('#jobs tbody tr').innerText"), "what failed comes first"
+        assert "failed" in browser.run("document.querySelector('#jobs tbody tr').innerText"), (
+            "what failed comes first"
+        )
         browser.run("document.getElementById('more-jobs').click()")
         assert browser.run(rows) == 530
         field = browser.driver.find_element("id", "filter")
@@ -121,7 +140,10 @@ def test_1000_jobs(browser: Browser, tmp_path: Path) -> None:
         field.send_keys(*[Keys.BACKSPACE] * 5)
         assert browser.run(rows) == 4
         browser.run("document.querySelectorAll('#jobs th button')[2].click()")
-        assert browser.run("document.querySelectorAll('#jobs th')[2].getAttribute('aria-sort')") == "descending"
+        assert (
+            browser.run("document.querySelectorAll('#jobs th')[2].getAttribute('aria-sort')")
+            == "descending"
+        )
         shown = browser.run(
             "[...document.querySelectorAll('#jobs tbody td:nth-child(3)')].map((cell) => cell.innerText)"
         )
@@ -135,9 +157,19 @@ RIGHT_EDGES = "[...document.querySelectorAll('#jobs td.state')].map((one) => one
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_nothing_is_wider_than_the_window(browser: Browser, tmp_path: Path, size: tuple[int, int]) -> None:
-    long = Trained(name="a", state="FAILED", message="no such file: " + "/very/long/path" * 40, suffix="-" + "x" * 60)
-    pictured = [Trained(name="b", attempts=3, preview=film_strip), Trained(name="c", seed=1, preview=film_strip)]
+def test_nothing_is_wider_than_the_window(
+    browser: Browser, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    long = Trained(
+        name="a",
+        state="FAILED",
+        message="no such file: " + "/very/long/path" * 40,
+        suffix="-" + "x" * 60,
+    )
+    pictured = [
+        Trained(name="b", attempts=3, preview=film_strip),
+        Trained(name="c", seed=1, preview=film_strip),
+    ]
     paths = make_run_dir(tmp_path / ("run" * 15), [long, *pictured])
     with page(paths.root, browser) as (address, _):
         browser.open(address, size)
@@ -153,7 +185,9 @@ def test_nothing_is_wider_than_the_window(browser: Browser, tmp_path: Path, size
         assert browser.run("document.getElementById('panel').scrollWidth") <= size[0]
 
 
-def test_two_viewers_see_the_same_while_a_third_reads_nothing(browser: Browser, tmp_path: Path) -> None:
+def test_two_viewers_see_the_same_while_a_third_reads_nothing(
+    browser: Browser, tmp_path: Path
+) -> None:
     other = Browser()
     try:
         with (
@@ -171,16 +205,22 @@ def test_two_viewers_see_the_same_while_a_third_reads_nothing(browser: Browser, 
                 one.shows('#jobs tr[data-id="j0-s0"]', "12.5")
                 one.shows('#jobs tr[data-id="j0-s0"]', "50 %")
                 one.shows("#findings", "Another program ran on CPU 0")
-                assert "another program" in one.run("document.getElementById('findings-news').textContent")
+                assert "another program" in one.run(
+                    "document.getElementById('findings-news').textContent"
+                )
     finally:
         other.driver.quit()
 
 
-def test_what_is_drawn_again_keeps_the_focus_of_the_keyboard(browser: Browser, tmp_path: Path) -> None:
+def test_what_is_drawn_again_keeps_the_focus_of_the_keyboard(
+    browser: Browser, tmp_path: Path
+) -> None:
     with running(tmp_path / "run", 3) as (paths, ledger), page(paths.root, browser) as (address, _):
         report(paths, delay=0.5)
         paths.job("j0-s0").root.mkdir(parents=True)
-        paths.job("j0-s0").progress_csv.write_text("time/total_timesteps,rollout/ep_rew_mean\n100,1.5\n")
+        paths.job("j0-s0").progress_csv.write_text(
+            "time/total_timesteps,rollout/ep_rew_mean\n100,1.5\n"
+        )
         ledger.set_progress([("j0-s0", 100, 1.5, 100.0, "fast")])
         ledger.commit()
         browser.open(address)
@@ -192,7 +232,12 @@ def test_what_is_drawn_again_keeps_the_focus_of_the_keyboard(browser: Browser, t
                 ('#jobs a[href="#job=j0-s0"]', None),
             ]
         ):
-            wait_until(lambda link=link: browser.run("document.querySelector(arguments[0]) !== null", link), link)
+            wait_until(
+                lambda link=link: browser.run(
+                    "document.querySelector(arguments[0]) !== null", link
+                ),
+                link,
+            )
             browser.run("document.querySelector(arguments[0]).focus()", link)
             browser.run("void (window.drawn = document.querySelector(arguments[0]))", drawn or link)
             report(paths, delay=0.6 + number / 10)
@@ -201,7 +246,9 @@ def test_what_is_drawn_again_keeps_the_focus_of_the_keyboard(browser: Browser, t
             ledger.commit()
             if drawn:
                 wait_until(
-                    lambda drawn=drawn: browser.run("document.querySelector(arguments[0]) !== window.drawn", drawn),
+                    lambda drawn=drawn: browser.run(
+                        "document.querySelector(arguments[0]) !== window.drawn", drawn
+                    ),
                     f"{drawn}, drawn again",
                 )
             else:
@@ -209,7 +256,9 @@ def test_what_is_drawn_again_keeps_the_focus_of_the_keyboard(browser: Browser, t
             assert browser.run("document.activeElement.matches(arguments[0])", link)
 
 
-def test_pictures_and_videos_that_needed_the_token_are_let_go(browser: Browser, tmp_path: Path) -> None:
+def test_pictures_and_videos_that_needed_the_token_are_let_go(
+    browser: Browser, tmp_path: Path
+) -> None:
     jobs = [Trained(name=name, preview=film_strip) for name in ("a", "b")]
     paths = make_run_dir(tmp_path / "run", jobs)
     for job_id in ("j0-s0", "j1-s0"):
@@ -221,7 +270,9 @@ def test_pictures_and_videos_that_needed_the_token_are_let_go(browser: Browser, 
         URL.revokeObjectURL = (url) => { window.kept.delete(url); revoke(url); };
     """
     with serving(paths.root, host="0.0.0.0") as server:
-        added = browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": counting})
+        added = browser.driver.execute_cdp_cmd(
+            "Page.addScriptToEvaluateOnNewDocument", {"source": counting}
+        )
         try:
             browser.open(f"http://localhost:{server.port}/#token={server.token}")
             browser.shows("#robots", "j0-s0")
@@ -229,7 +280,10 @@ def test_pictures_and_videos_that_needed_the_token_are_let_go(browser: Browser, 
                 browser.run("void (location.hash = arguments[0])", f"#job={job_id}")
                 has_video = "document.querySelector('#panel video')?.src.startsWith('blob:')"
                 wait_until(lambda script=has_video: browser.run(script), "a video")
-                wait_until(lambda: browser.run("window.kept.size") == 1, "one video is kept, and no picture")
+                wait_until(
+                    lambda: browser.run("window.kept.size") == 1,
+                    "one video is kept, and no picture",
+                )
             browser.run("document.getElementById('panel').close()")
             wait_until(lambda: browser.run("window.kept.size") == 0, "nothing is kept")
         finally:
@@ -238,7 +292,10 @@ def test_pictures_and_videos_that_needed_the_token_are_let_go(browser: Browser, 
 
 
 def test_what_can_be_done_with_control_asks_first(browser: Browser, tmp_path: Path) -> None:
-    with running(tmp_path / "run") as (paths, ledger), page(paths.root, browser, may_control=True) as (address, _):
+    with (
+        running(tmp_path / "run") as (paths, ledger),
+        page(paths.root, browser, may_control=True) as (address, _),
+    ):
         browser.open(address)
         browser.shows('#jobs tr[data-id="j1-s0"]', "pending")
         assert "token" not in browser.driver.current_url
@@ -282,7 +339,9 @@ def test_colours_follow_the_system_and_can_be_read(browser: Browser, tmp_path: P
                 emulate(browser, colours)
                 browser.open(address)
                 browser.shows("#jobs", "succeeded")
-                paper, *contrasts = browser.run(CONTRASTS, "h1, .dim, #jobs a, #jobs .state, #jobs .message, #jobs th")
+                paper, *contrasts = browser.run(
+                    CONTRASTS, "h1, .dim, #jobs a, #jobs .state, #jobs .message, #jobs th"
+                )
                 assert (paper < 0.1) is (colours == "dark")
                 assert len(contrasts) > 3 * len(states)
                 assert min(contrasts) >= 4.5
@@ -302,7 +361,9 @@ def test_a_search_shows_its_best_trials_and_rungs(browser: Browser, tmp_path: Pa
         browser.shows("#search-leaders", best[0].jobs[0])
         first = browser.text("#search-leaders tbody tr").split()
         assert (first[0], first[-1]) == (str(best[0].number), best[0].jobs[0])
-        assert browser.run("document.querySelectorAll('#search-leaders tbody tr').length") == min(10, len(best))
+        assert browser.run("document.querySelectorAll('#search-leaders tbody tr').length") == min(
+            10, len(best)
+        )
         cells = "[...document.querySelectorAll('#search-rungs tbody td:nth-child(2)')].map((one) => one.innerText)"
         reached = [int(text) for text in browser.run(cells)]
         assert len(reached) == len(reader.rungs)
@@ -323,7 +384,10 @@ def test_a_video_plays_and_that_of_a_retried_job_is_shown_in_its_place(
     video.write_bytes(encoded([Image.new("RGB", (64, 48), "green")] * 30, 10))
     with page(paths.root, browser) as (address, _):
         browser.open(f"{address}#job=j0-s0")
-        wait_until(lambda: browser.run("document.querySelector('#panel video')?.readyState") == 4, "a video")
+        wait_until(
+            lambda: browser.run("document.querySelector('#panel video')?.readyState") == 4,
+            "a video",
+        )
         assert browser.run("document.querySelector('#panel video').videoWidth") == 64
         browser.driver.find_element("css selector", "#panel video").send_keys(Keys.SPACE)
         time_shown = "document.querySelector('#panel video').currentTime"
@@ -333,12 +397,17 @@ def test_a_video_plays_and_that_of_a_retried_job_is_shown_in_its_place(
         again = time.time() + 5.0
         video.write_bytes(encoded([Image.new("RGB", (32, 48), "red")] * 10, 10))
         os.utime(video, (again, again))
-        wait_until(lambda: browser.run("document.querySelector('#panel video').videoWidth") == 32, "the new video")
+        wait_until(
+            lambda: browser.run("document.querySelector('#panel video').videoWidth") == 32,
+            "the new video",
+        )
         wait_until(lambda: browser.run(thumbnail) != before, "the new picture")
 
 
 def test_the_page_can_be_used_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained(name="walker"), Trained(name="hopper", state="FAILED")])
+    paths = make_run_dir(
+        tmp_path / "run", [Trained(name="walker"), Trained(name="hopper", state="FAILED")]
+    )
     with page(paths.root, browser) as (address, _):
         browser.open(address)
         browser.shows("#jobs", "failed")
@@ -351,12 +420,17 @@ def test_the_page_can_be_used_with_the_keyboard(browser: Browser, tmp_path: Path
         assert press(Keys.TAB) == "Skip to the jobs"
         assert press(Keys.ENTER, Keys.TAB) == "job", "the first heading of the table"
         assert press(Keys.ENTER) == "job"
-        assert browser.run("document.querySelector('#jobs th').getAttribute('aria-sort')") == "ascending"
+        assert (
+            browser.run("document.querySelector('#jobs th').getAttribute('aria-sort')")
+            == "ascending"
+        )
         assert press("/") == "filter"
         assert press("j1", Keys.ARROW_DOWN) == "j1-s0"
         assert press(Keys.ENTER) != "j1-s0"
         browser.shows("#panel-title", "j1-s0")
-        assert browser.run("document.getElementById('panel').contains(document.activeElement)"), "not on what is behind"
+        assert browser.run("document.getElementById('panel').contains(document.activeElement)"), (
+            "not on what is behind"
+        )
         assert press(Keys.ESCAPE) == "j1-s0", "where it was"
         assert not browser.run("document.getElementById('panel').open")
         assert press("/", Keys.ESCAPE) != "filter"
@@ -383,7 +457,9 @@ def test_the_log_of_each_rank_is_offered_and_a_refused_one_says_why(
         monkeypatch.setattr(job_details, "row", locked)
         browser.run("void (location.hash = '#job=j1-s0')")
         browser.shows("#panel", "503: the ledger is locked; trying again")
-        assert not browser.run("document.querySelector('#panel [aria-label=Rank]').checkVisibility()")
+        assert not browser.run(
+            "document.querySelector('#panel [aria-label=Rank]').checkVisibility()"
+        )
         browser.driver.get("about:blank")
 
 
@@ -391,16 +467,22 @@ def locked(*_: Any) -> None:
     raise LedgerBusyError("the ledger is locked")
 
 
-def test_a_tab_that_is_opened_in_the_background_disconnects(browser: Browser, tmp_path: Path) -> None:
+def test_a_tab_that_is_opened_in_the_background_disconnects(
+    browser: Browser, tmp_path: Path
+) -> None:
     paths = make_run_dir(tmp_path / "run", [Trained()])
     hidden = "Object.defineProperty(document, 'hidden', { get: () => !window.isSeen });"
     with serving(paths.root) as server:
-        added = browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": hidden})
+        added = browser.driver.execute_cdp_cmd(
+            "Page.addScriptToEvaluateOnNewDocument", {"source": hidden}
+        )
         try:
             browser.open(f"http://localhost:{server.port}/")
             browser.shows("#link", "no connection")
             wait_until(lambda: not server.server.server_state.connections, "no connection")
-            browser.run("void (window.isSeen = true, document.dispatchEvent(new Event('visibilitychange')))")
+            browser.run(
+                "void (window.isSeen = true, document.dispatchEvent(new Event('visibilitychange')))"
+            )
             browser.shows("#link", "live")
         finally:
             browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)

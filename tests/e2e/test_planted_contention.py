@@ -32,13 +32,18 @@ def make(xml=None, seed=0):
     return Odd("nothing", 0)
 """
 two_cpus = pytest.mark.skipif(topology.largest_job(topology.detect()) < 2, reason="needs two CPUs")
-no_quota = pytest.mark.skipif(topology.detect().quota is not None, reason="under a CPU quota that causes contention")
+no_quota = pytest.mark.skipif(
+    topology.detect().quota is not None, reason="under a CPU quota that causes contention"
+)
 
 
 @contextlib.contextmanager
 def burning(cpu: int, count: int) -> Iterator[None]:
     """Processes that do nothing but use ``cpu``."""
-    hogs = [subprocess.Popen([sys.executable, "-c", BURN], stdin=subprocess.DEVNULL) for _ in range(count)]
+    hogs = [
+        subprocess.Popen([sys.executable, "-c", BURN], stdin=subprocess.DEVNULL)
+        for _ in range(count)
+    ]
     try:
         for hog in hogs:
             os.sched_setaffinity(hog.pid, {cpu})
@@ -62,7 +67,9 @@ def group() -> Iterator[Path]:
         yield folder
     finally:
         # Whatever was started in it has been waited for; the kernel may need a moment to see it.
-        commands.wait_until(lambda: not (folder / "cgroup.procs").read_text(), "processes leave the group")
+        commands.wait_until(
+            lambda: not (folder / "cgroup.procs").read_text(), "processes leave the group"
+        )
         folder.rmdir()
 
 
@@ -105,14 +112,18 @@ class TestPlanted:
     @two_cpus
     def test_a_job_that_is_confined_while_it_runs(self, tmp_path: Path) -> None:
         (tmp_path / "confined.py").write_text(MOVED.replace("CPU", "min(at_first)"))
-        found = train(tmp_path, {"name": "c", "entry_point": "confined:make", "resources": {"cores": 2}})
+        found = train(
+            tmp_path, {"name": "c", "entry_point": "confined:make", "resources": {"cores": 2}}
+        )
         (one,) = (finding for finding in found if finding.kind == "affinity")
         assert one.job_ids == ("c-s0",)
         assert one.evidence.startswith("c-s0: allowed 1 CPU of its slot's CPUs")
 
     @two_cpus
     def test_a_job_that_moves_itself_to_the_cpu_of_another_slot(self, tmp_path: Path) -> None:
-        (tmp_path / "moved.py").write_text(MOVED.replace("CPU", f"min({set(CPUS)} - at_first, default=0)"))
+        (tmp_path / "moved.py").write_text(
+            MOVED.replace("CPU", f"min({set(CPUS)} - at_first, default=0)")
+        )
         found = train(tmp_path, {"name": "m", "entry_point": "moved:make"})
         (one,) = (finding for finding in found if finding.kind == "affinity")
         assert one.job_ids == ("m-s0",)
@@ -121,7 +132,8 @@ class TestPlanted:
     def test_a_limit_of_a_cgroup_from_outside(self, tmp_path: Path, group: Path) -> None:
         entry = group / "cgroup.procs"
         found = train(tmp_path, {"name": "a"}, before=lambda: (entry.write_text("0"), None)[1])
-        # On a machine so busy that the job gets less than its quota anyway, the limit is named though it did not bite.
+        # On a machine so busy that the job gets less than its quota anyway, the limit is named
+        # though it did not bite.
         (one,) = (finding for finding in found if finding.kind in ("throttled", "quota"))
         assert "cgroup limit" in one.what
         assert "0.5 CPUs" in one.what + one.evidence

@@ -1,4 +1,5 @@
-"""The ``play`` command and the videos after a run: real trainings, real rendering, pixels looked at."""
+"""The ``play`` command and the videos after a run: real trainings, real rendering, pixels looked
+at."""
 
 from __future__ import annotations
 
@@ -49,12 +50,16 @@ COARSE = {"frame_skip": 100}
 NO_DISPLAY = {"DISPLAY": "", "WAYLAND_DISPLAY": ""}
 
 
-def play(experiment: Experiment, *arguments: str | Path, **added: str) -> subprocess.CompletedProcess[str]:
+def play(
+    experiment: Experiment, *arguments: str | Path, **added: str
+) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, with what the player writes to its standard output."""
     return give("play", experiment.run_dir, *arguments, cwd=experiment.cwd, **NO_DISPLAY | added)
 
 
-def play_here(experiment: Experiment, *arguments: str | Path, **added: str) -> subprocess.CompletedProcess[str]:
+def play_here(
+    experiment: Experiment, *arguments: str | Path, **added: str
+) -> subprocess.CompletedProcess[str]:
     """The command in this process; only the player is one of its own."""
     with mock.patch.dict(os.environ, NO_DISPLAY | added):
         return invoke("play", experiment.run_dir, *arguments, cwd=experiment.cwd)
@@ -86,7 +91,9 @@ STRIP = (video_encoding.STRIP_FRAMES * (320 + 4) - 4, video_encoding.STRIP_HEIGH
 
 
 @pytest.fixture(scope="module")
-def shown(opengl: None, finished_once: Experiment, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def shown(
+    opengl: None, finished_once: Experiment, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
     """Folder with half a second of the finished hopper, and what was said; not to be changed."""
     folder = tmp_path_factory.mktemp("shown")
     done = play(finished_once, "hop", "--seconds", "0.5", "--output", folder)
@@ -95,7 +102,9 @@ def shown(opengl: None, finished_once: Experiment, tmp_path_factory: pytest.Temp
 
 
 @pytest.mark.slow
-def test_play_writes_a_video_in_real_time_and_a_film_strip(shown: tuple[Path, str], finished_once: Experiment) -> None:
+def test_play_writes_a_video_in_real_time_and_a_film_strip(
+    shown: tuple[Path, str], finished_once: Experiment
+) -> None:
     folder, said = shown
     assert f"wrote {folder / 'video.mp4'}" in said
     videos, rate = frames(folder / "video.mp4")
@@ -113,16 +122,22 @@ def test_play_writes_a_video_in_real_time_and_a_film_strip(shown: tuple[Path, st
 def test_the_last_checkpoint_acts_as_the_finished_policy_from_the_same_starts_and_keeps_apart(
     finished: Experiment, shown: tuple[Path, str]
 ) -> None:
-    assert invoke("clean", finished.run_dir, cwd=finished.cwd).returncode == 0, "it leaves the last checkpoint"
+    assert invoke("clean", finished.run_dir, cwd=finished.cwd).returncode == 0, (
+        "it leaves the last checkpoint"
+    )
     done = play_here(finished, "hopper", "--seconds", "0.5", "--checkpoint", "latest")
     assert done.returncode == 0, done.stderr
     job = job_dir(finished, "hopper-s0")
     written = {path.name for pattern in ("video*", "preview*") for path in job.root.glob(pattern)}
-    assert written == {"preview.png", "video-512.mp4", "preview-512.png"}, "preview.png is that of the evaluation"
+    assert written == {"preview.png", "video-512.mp4", "preview-512.png"}, (
+        "preview.png is that of the evaluation"
+    )
     assert pixels(job.root / "video-512.mp4") == pixels(shown[0] / "video.mp4")
 
 
-def test_the_same_seed_shows_the_same_episodes_and_another_one_others(finished_once: Experiment) -> None:
+def test_the_same_seed_shows_the_same_episodes_and_another_one_others(
+    finished_once: Experiment,
+) -> None:
     job = job_dir(finished_once, "hopper-s0")
     spec = dataclasses.replace(WorkerSpec.from_json(job.spec.read_text()), n_envs=1)
 
@@ -142,7 +157,9 @@ def test_the_same_seed_shows_the_same_episodes_and_another_one_others(finished_o
 
 @pytest.mark.usefixtures("opengl")
 @pytest.mark.slow
-def test_all_robots_are_in_one_video_and_in_a_gif(finished_once: Experiment, tmp_path: Path) -> None:
+def test_all_robots_are_in_one_video_and_in_a_gif(
+    finished_once: Experiment, tmp_path: Path
+) -> None:
     done = play_here(finished_once, "--all", "--gif", "--seconds", "0.3", "--output", tmp_path)
     assert done.returncode == 0, done.stderr
     shown, rate = frames(tmp_path / "mosaic.mp4")
@@ -161,14 +178,22 @@ def pixels(video: Path) -> bytes:
     ("arguments", "expected"),
     [
         (("nobody",), "nobody: no such job; jobs here: "),
-        (("hopper", "--checkpoint", "5"), "hopper-s0 has no checkpoint at 5 env_steps; existing checkpoints: 384, 512"),
+        (
+            ("hopper", "--checkpoint", "5"),
+            "hopper-s0 has no checkpoint at 5 env_steps; existing checkpoints: 384, 512",
+        ),
         (("hopper", "--seconds", "0"), "--seconds"),
         (("hopper", "--all"), "name a job, or give --all"),
         ((), "name a job, or give --all"),
-        (("--all", "--checkpoint", "latest"), "--all shows the trained policies of all robots; leave out --checkpoint"),
+        (
+            ("--all", "--checkpoint", "latest"),
+            "--all shows the trained policies of all robots; leave out --checkpoint",
+        ),
     ],
 )
-def test_what_cannot_be_played_is_told(finished_once: Experiment, arguments: tuple[str, ...], expected: str) -> None:
+def test_what_cannot_be_played_is_told(
+    finished_once: Experiment, arguments: tuple[str, ...], expected: str
+) -> None:
     done = play_here(finished_once, *arguments)
     assert done.returncode == 2
     assert expected in done.stderr
@@ -180,7 +205,10 @@ def test_a_checkpoint_of_another_robot_and_a_file_that_is_none_are_told_apart(
     monkeypatch.setattr(offscreen, "choose_gl", lambda: "none")
     hopper, balancer = (job_dir(finished_once, f"{name}-s0") for name in ("hopper", "balancer"))
     for file, why in (
-        (balancer.checkpoints / "checkpoint-000000000512.pt", "belongs to another job: its network has other shapes"),
+        (
+            balancer.checkpoints / "checkpoint-000000000512.pt",
+            "belongs to another job: its network has other shapes",
+        ),
         (finished_once.jobs, "is damaged or not a checkpoint"),
     ):
         asked = worker_play._parser().parse_args([str(hopper.root), f"--checkpoint={file}"])
@@ -188,7 +216,9 @@ def test_a_checkpoint_of_another_robot_and_a_file_that_is_none_are_told_apart(
             worker_play.play(asked)
 
 
-def test_a_checkpoint_that_training_removes_after_it_was_chosen_still_plays(finished: Experiment) -> None:
+def test_a_checkpoint_that_training_removes_after_it_was_chosen_still_plays(
+    finished: Experiment,
+) -> None:
     job = job_dir(finished, "hopper-s0")
     file = job.checkpoints / "checkpoint-000000000384.pt"
     content = file.read_bytes()
@@ -200,7 +230,10 @@ def test_a_checkpoint_that_training_removes_after_it_was_chosen_still_plays(fini
     os.mkfifo(finished.cwd / "pipe.pt")
     for asked, why in (
         ("latest", "hopper-s0 has no checkpoint; .*none so far"),
-        (str(finished.cwd / "pipe.pt"), "pipe.pt: is not a regular file; expected a file, latest or"),
+        (
+            str(finished.cwd / "pipe.pt"),
+            "pipe.pt: is not a regular file; expected a file, latest or",
+        ),
         ("gone.pt", "checkpoint gone.pt: no such file; expected a file, latest or the env_steps"),
     ):
         with pytest.raises(trained_policy.PolicyError, match=why):
@@ -208,7 +241,9 @@ def test_a_checkpoint_that_training_removes_after_it_was_chosen_still_plays(fini
 
 
 def test_ctrl_c_ends_the_player_with_the_command(finished_once: Experiment) -> None:
-    played = commands.command("play", finished_once.run_dir, "hopper", "--seconds", "600", "--output", "never")
+    played = commands.command(
+        "play", finished_once.run_dir, "hopper", "--seconds", "600", "--output", "never"
+    )
     with commands.start(played, cwd=finished_once.cwd, env=environment(**NO_DISPLAY)) as popen:
         [player] = wait_until(lambda: players_of(popen.pid), "there is a player")
         popen.send_signal(signal.SIGINT)
@@ -237,7 +272,9 @@ def test_without_opengl_play_says_what_to_do_and_nothing_else_breaks(finished: E
         assert invoke("status", finished.run_dir, cwd=finished.cwd).returncode == 0
 
 
-def test_every_library_that_was_tried_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_library_that_was_tried_is_named_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("MUJOCO_GL", "")
     monkeypatch.setattr(offscreen, "GL_LIBRARIES", ("off", "nonsense"))
     with pytest.raises(offscreen.CannotRender) as caught:
@@ -252,7 +289,9 @@ def test_every_library_that_was_tried_is_named_with_the_remedy(monkeypatch: pyte
         assert expected in str(caught.value)
 
 
-def test_a_display_that_cannot_be_used_is_told_and_pictures_are_made_instead(finished: Experiment) -> None:
+def test_a_display_that_cannot_be_used_is_told_and_pictures_are_made_instead(
+    finished: Experiment,
+) -> None:
     done = play(finished, "hopper", DISPLAY=":4711", MUJOCO_GL="off")
     assert "display :4711 cannot be used" in done.stdout
     assert "writing video and film strip instead" in done.stdout
@@ -264,7 +303,10 @@ def test_a_display_that_cannot_be_used_is_told_and_pictures_are_made_instead(fin
 def test_with_a_display_a_window_opens_and_ends_when_the_time_is_over(finished: Experiment) -> None:
     reader, writer = os.pipe()
     with subprocess.Popen(
-        ["Xvfb", "-displayfd", str(writer)], pass_fds=[writer], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ["Xvfb", "-displayfd", str(writer)],
+        pass_fds=[writer],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     ) as screen:
         os.close(writer)
         try:
@@ -314,7 +356,10 @@ def make(xml=None, seed=0, render_mode=None):
 
 Filmed: TypeAlias = tuple[Experiment, list[dict[str, Any]]]
 """An experiment that has been run to the end, and the events of the run."""
-FILMED = ({"name": "own", "entry_point": "own:make", "video": True}, odd("blind", "nothing", video=True))
+FILMED = (
+    {"name": "own", "entry_point": "own:make", "video": True},
+    odd("blind", "nothing", video=True),
+)
 
 
 @pytest.fixture(scope="module")
@@ -346,16 +391,28 @@ def robot_filmed(filmed: Filmed, tmp_path_factory: pytest.TempPathFactory) -> Fi
     text = HOPPER.read_text()
     start, end = text.index("<actuator>"), text.index("</mujoco>")
     (cwd / "originals/part.xml").write_text(f"<mujoco>{text[start:end]}</mujoco>")
-    (cwd / "originals/robot.xml").write_text(text[:start] + '<include file="part.xml"/>' + text[end:])
-    robot = {"name": "hopper", "xml": "originals/robot.xml", "task": "forward", "task_options": COARSE, "video": True}
+    (cwd / "originals/robot.xml").write_text(
+        text[:start] + '<include file="part.xml"/>' + text[end:]
+    )
+    robot = {
+        "name": "hopper",
+        "xml": "originals/robot.xml",
+        "task": "forward",
+        "task_options": COARSE,
+        "video": True,
+    }
     return trained_and_filmed(cwd, *FILMED, robot)
 
 
 @pytest.mark.slow
-def test_every_job_that_asks_gets_its_video_when_all_training_is_over(filmed: Filmed, robot_filmed: Filmed) -> None:
+def test_every_job_that_asks_gets_its_video_when_all_training_is_over(
+    filmed: Filmed, robot_filmed: Filmed
+) -> None:
     for job_id, (experiment, events) in {"own-s0": filmed, "hopper-s0": robot_filmed}.items():
         kinds = [event["event"] for event in events]
-        assert kinds.index("pictures") > max(index for index, kind in enumerate(kinds) if kind == "succeeded")
+        assert kinds.index("pictures") > max(
+            index for index, kind in enumerate(kinds) if kind == "succeeded"
+        )
         assert [event["job_id"] for event in events if event["event"] == "pictured"] == [job_id]
         job = job_dir(experiment, job_id)
         shown, rate = frames(job.video)
@@ -367,13 +424,19 @@ def test_every_job_that_asks_gets_its_video_when_all_training_is_over(filmed: Fi
 @pytest.mark.slow
 def test_a_video_that_fails_is_a_warning_and_changes_nothing_else(filmed: Filmed) -> None:
     experiment, events = filmed
-    [warning] = [event for event in events if event["event"] == "warning" and event.get("job_id") == "blind-s0"]
+    [warning] = [
+        event
+        for event in events
+        if event["event"] == "warning" and event.get("job_id") == "blind-s0"
+    ]
     assert "odd:make cannot render itself" in warning["message"]
     assert {row["state"] for row in commands.summary(experiment.run_dir).values()} == {"SUCCEEDED"}
 
 
 @pytest.mark.slow
-def test_the_same_command_makes_what_is_missing_or_old_and_trains_nothing(robot_filmed: Filmed, tmp_path: Path) -> None:
+def test_the_same_command_makes_what_is_missing_or_old_and_trains_nothing(
+    robot_filmed: Filmed, tmp_path: Path
+) -> None:
     refilmed = copied(robot_filmed[0], tmp_path / "again")
     hopper, own = (job_dir(refilmed, job_id) for job_id in ("hopper-s0", "own-s0"))
     own.preview.unlink()
@@ -392,7 +455,10 @@ def test_the_same_command_makes_what_is_missing_or_old_and_trains_nothing(robot_
 def test_video_does_not_belong_to_what_decides_a_training() -> None:
     plain = make_spec("a-s0")
     values = json.loads(plain.to_json())
-    assert WorkerSpec.from_json(json.dumps(values | {"video": True})).fingerprint() == plain.fingerprint()
+    assert (
+        WorkerSpec.from_json(json.dumps(values | {"video": True})).fingerprint()
+        == plain.fingerprint()
+    )
     del values["video"]  # as written by earlier versions
     assert WorkerSpec.from_json(json.dumps(values)) == plain
 
@@ -426,7 +492,9 @@ def test_ctrl_c_ends_videos_under_way_and_leaves_the_results(drawing: commands.R
     [player] = players_of(drawing.popen.pid)
     drawing.signal(signal.SIGINT)
     assert drawing.end() == 0  # every job has succeeded
-    assert any("before 1 video could be made" in event["message"] for event in drawing.events), drawing.events
+    assert any("before 1 video could be made" in event["message"] for event in drawing.events), (
+        drawing.events
+    )
     assert not is_running(player)
 
 
@@ -434,7 +502,9 @@ def test_ctrl_c_ends_videos_under_way_and_leaves_the_results(drawing: commands.R
 def test_a_stop_from_elsewhere_ends_videos_too(drawing: commands.Run) -> None:
     assert invoke("stop", "run", cwd=drawing.cwd).returncode == 0
     assert drawing.end() == 0
-    assert any("before 1 video could be made" in event["message"] for event in drawing.events), drawing.events
+    assert any("before 1 video could be made" in event["message"] for event in drawing.events), (
+        drawing.events
+    )
 
 
 @pytest.mark.slow
@@ -444,7 +514,9 @@ def test_no_player_outlives_a_supervisor_that_is_killed(drawing: commands.Run) -
     wait_until(lambda: not is_running(player), "the player ends with its supervisor")
 
 
-@pytest.mark.parametrize(("limit_s", "why"), [(0.0, "took more than 0 s"), (600.0, "spec.json: No such file")])
+@pytest.mark.parametrize(
+    ("limit_s", "why"), [(0.0, "took more than 0 s"), (600.0, "spec.json: No such file")]
+)
 def test_a_player_that_fails_or_takes_too_long_is_a_warning_and_the_next_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_s: float, why: str
 ) -> None:
@@ -456,10 +528,21 @@ def test_a_player_that_fails_or_takes_too_long_is_a_warning_and_the_next_one_goe
         paths.job(job.job_id).root.mkdir(parents=True)
         paths.job(job.job_id).model.touch()
     failed = Failed(cause=Cause.ERROR, message="")
-    states: dict[str, State] = {name: failed if name == "failed-s0" else Succeeded() for name in names}
+    states: dict[str, State] = {
+        name: failed if name == "failed-s0" else Succeeded() for name in names
+    }
     [cpu, *_] = os.sched_getaffinity(0)
-    machine = dataclasses.replace(make_machine(1), cpus=(Cpu(index=cpu, core=0, package=0, numa_node=0),))
-    videos.make_missing(paths, [name for name in names if names[name]], states, SlotPool(machine), told, lambda: False)
+    machine = dataclasses.replace(
+        make_machine(1), cpus=(Cpu(index=cpu, core=0, package=0, numa_node=0),)
+    )
+    videos.make_missing(
+        paths,
+        [name for name in names if names[name]],
+        states,
+        SlotPool(machine),
+        told,
+        lambda: False,
+    )
     assert told.kinds() == ["pictures", "warning", "warning"]
     assert [facts.get("job_id") for _, _, facts in told.events] == [None, "a-s0", "b-s0"]
     assert told.messages().count(why) == 2

@@ -1,4 +1,5 @@
-"""Stills of robots in their best moments: drawn from poses by real processes, and after real trainings."""
+"""Stills of robots in their best moments: drawn from poses by real processes, and after real
+trainings."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def keep_pose(paths: JobPaths) -> None:
     """A job that has been evaluated."""
     paths.robot.mkdir(parents=True)
     (paths.robot / "hopper.xml").write_bytes(HOPPER.read_bytes())
-    spec = make_spec(paths.root.name, env=None, task="forward", xml="robot/hopper.xml", preview=True)
+    spec = make_spec(
+        paths.root.name, env=None, task="forward", xml="robot/hopper.xml", preview=True
+    )
     paths.spec.write_text(spec.to_json())
     venv, moment = MujocoVecEnv(HOPPER, "forward", n_envs=1, seed=0), BestMoment()
     venv.reset()
@@ -57,10 +60,14 @@ def drawn(
     """The events of drawing what waits."""
     reporter = RecordingReporter()
     [cpu, *_] = os.sched_getaffinity(0)
-    machine = dataclasses.replace(make_machine(1), cpus=(Cpu(index=cpu, core=0, package=0, numa_node=0),))
+    machine = dataclasses.replace(
+        make_machine(1), cpus=(Cpu(index=cpu, core=0, package=0, numa_node=0),)
+    )
     states = states or {name: Succeeded() for name in names}
     slots = SlotPool(machine)
-    videos.make_missing(paths, [], states, slots, reporter, is_stopped, without_preview=without_preview)
+    videos.make_missing(
+        paths, [], states, slots, reporter, is_stopped, without_preview=without_preview
+    )
     return reporter
 
 
@@ -73,14 +80,21 @@ def assert_still(paths: JobPaths) -> None:
     assert not list(paths.root.glob(".*"))
 
 
-def test_poses_that_wait_are_drawn_and_a_robot_that_cannot_be_is_said(opengl: None, tmp_path: Path) -> None:
-    paths, names = RunPaths(tmp_path), ["a-s0", "damaged-s0", "other-s0", "b-s0", "failed-s0", "plain-s0"]
+def test_poses_that_wait_are_drawn_and_a_robot_that_cannot_be_is_said(
+    opengl: None, tmp_path: Path
+) -> None:
+    paths, names = (
+        RunPaths(tmp_path),
+        ["a-s0", "damaged-s0", "other-s0", "b-s0", "failed-s0", "plain-s0"],
+    )
     for name in names[:-1]:
         keep_pose(paths.job(name))
     paths.job("damaged-s0").moment.write_bytes(b"PK\x03\x04 and no more")
     (paths.job("other-s0").robot / "hopper.xml").write_text("<mujoco/>")
     failed = Failed(cause=Cause.ERROR, message="")
-    states: dict[str, State] = {name: failed if name == "failed-s0" else Succeeded() for name in names}
+    states: dict[str, State] = {
+        name: failed if name == "failed-s0" else Succeeded() for name in names
+    }
     reporter = drawn(paths, names, states)
     for name in ("a-s0", "b-s0"):
         assert_still(paths.job(name))
@@ -117,7 +131,9 @@ def test_previews_that_are_switched_off_and_processes_that_are_killed(
     paths, names = RunPaths(tmp_path), ["a-s0", "b-s0"]
     for name in names:
         keep_pose(paths.job(name))
-    assert drawn(paths, names, without_preview=names).kinds() == [], "a pose of before waits for nothing"
+    assert drawn(paths, names, without_preview=names).kinds() == [], (
+        "a pose of before waits for nothing"
+    )
     monkeypatch.setattr(previews, "START_LIMIT_S", 0.0)
     monkeypatch.setattr(previews, "JOB_LIMIT_S", 0.0)
     reporter = drawn(paths, names)
@@ -168,7 +184,9 @@ def test_of_a_search_those_are_drawn_that_pages_show(tmp_path: Path) -> None:
     names = [f"t{number}-s0" for number in range(4)]
     paths, states = waiting(tmp_path, names), {name: Succeeded() for name in names[:3]}
     assert previews.waiting(paths, states, {"t1-s0"}, is_search=False) == ["t0-s0", "t2-s0"]
-    assert previews.waiting(paths, states, set(), is_search=True) == [], "it has not come to its end"
+    assert previews.waiting(paths, states, set(), is_search=True) == [], (
+        "it has not come to its end"
+    )
     paths.search_shown.parent.mkdir()
     paths.search_shown.write_text(json.dumps(["t3-s0", "t1-s0", "gone-s0"]))
     assert previews.waiting(paths, states, set(), is_search=True) == ["t3-s0", "t1-s0"]
@@ -188,7 +206,9 @@ def test_of_a_search_those_are_drawn_that_pages_show(tmp_path: Path) -> None:
 def test_a_process_draws_several_jobs_and_every_lane_has_some(
     tmp_path: Path, jobs: int, lanes: int, sizes: Sequence[int]
 ) -> None:
-    made = previews.drawings(RunPaths(tmp_path), [f"j{number}" for number in range(jobs)], lanes, RecordingReporter())
+    made = previews.drawings(
+        RunPaths(tmp_path), [f"j{number}" for number in range(jobs)], lanes, RecordingReporter()
+    )
     assert [len(drawing.jobs) for drawing in made] == sizes
 
 
@@ -238,14 +258,19 @@ def test_what_is_left_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return True
 
     reporter = drawn(paths, names, is_stopped=is_stopped)
-    assert "making 2 previews; the same command makes 1 more preview another time" in reporter.messages()
+    assert (
+        "making 2 previews; the same command makes 1 more preview another time"
+        in reporter.messages()
+    )
     assert "stopped before 1 preview could be made" in reporter.messages()
 
 
 # -- after trainings
 
 
-def test_a_robot_that_was_evaluated_has_a_preview_without_being_asked(opengl: None, finished_once: Experiment) -> None:
+def test_a_robot_that_was_evaluated_has_a_preview_without_being_asked(
+    opengl: None, finished_once: Experiment
+) -> None:
     jobs = RunPaths(finished_once.run_dir)
     assert_still(jobs.job("balancer-s0"))
     assert_still(jobs.job("hopper-s0"))
@@ -275,16 +300,26 @@ JOBS = (
 
 
 @pytest.mark.slow
-def test_a_run_draws_every_robot_without_being_asked_and_trains_the_same(opengl: None, tmp_path: Path) -> None:
+def test_a_run_draws_every_robot_without_being_asked_and_trains_the_same(
+    opengl: None, tmp_path: Path
+) -> None:
     weights = []
     for setting in ("", "preview = false\n"):
         cwd = tmp_path / (setting[:7] or "default")
-        path = write_experiment(cwd, *JOBS, defaults=EVALUATED.replace("n_envs", f"{setting}n_envs"))
+        path = write_experiment(
+            cwd, *JOBS, defaults=EVALUATED.replace("n_envs", f"{setting}n_envs")
+        )
         with commands.Run(path, "--run-dir", "run", cwd=cwd) as run:
             assert run.end() == 0, run.stderr
-        assert not [event for event in run.events if "preview" in event["message"] and event["event"] == "warning"]
+        assert not [
+            event
+            for event in run.events
+            if "preview" in event["message"] and event["event"] == "warning"
+        ]
         rows = commands.summary(cwd / "run")
-        weights.append({name: (row["weights_sha256"], row["eval_mean"]) for name, row in rows.items()})
+        weights.append(
+            {name: (row["weights_sha256"], row["eval_mean"]) for name, row in rows.items()}
+        )
         jobs = RunPaths(cwd / "run")
         assert not jobs.job("blind-s0").moment.exists()
         if setting:

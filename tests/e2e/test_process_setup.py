@@ -61,7 +61,9 @@ def without(*descriptors: int, command: list[str], cwd: Path) -> subprocess.Comp
         pytest.param([0, 1, 2], id="all"),
     ],
 )
-def test_run_with_closed_standard_streams_trains_and_is_silent(closed: list[int], jobs: Path, tmp_path: Path) -> None:
+def test_run_with_closed_standard_streams_trains_and_is_silent(
+    closed: list[int], jobs: Path, tmp_path: Path
+) -> None:
     (tmp_path / "go-one-s0").touch()
     done = without(*closed, command=stubbed("run", jobs, "--run-dir", "run"), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -75,7 +77,9 @@ def test_an_error_has_its_exit_code_where_nothing_can_be_printed(tmp_path: Path)
 
 
 @pytest.mark.parametrize("how", ["closed", pytest.param("missing", marks=pytest.mark.slow)])
-def test_the_api_shows_nothing_where_standard_output_is_closed(how: str, jobs: Path, tmp_path: Path) -> None:
+def test_the_api_shows_nothing_where_standard_output_is_closed(
+    how: str, jobs: Path, tmp_path: Path
+) -> None:
     (tmp_path / "go-one-s0").touch()
     done = without(command=[sys.executable, "-c", SCRIPT, how], cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -111,10 +115,14 @@ def test_no_file_of_an_experiment_takes_the_place_of_a_closed_stream(
 
 
 @pytest.mark.slow
-def test_signals_that_were_blocked_stop_the_command_and_its_workers(jobs: Path, tmp_path: Path) -> None:
+def test_signals_that_were_blocked_stop_the_command_and_its_workers(
+    jobs: Path, tmp_path: Path
+) -> None:
     command = stubbed("run", jobs, "--run-dir", "run")
     nowhere = subprocess.DEVNULL
-    process = commands.start(command, cwd=tmp_path, stdout=nowhere, stderr=nowhere, preexec_fn=block_signals)
+    process = commands.start(
+        command, cwd=tmp_path, stdout=nowhere, stderr=nowhere, preexec_fn=block_signals
+    )
     try:
         launched(tmp_path)
         process.send_signal(signal.SIGTERM)
@@ -145,7 +153,9 @@ print("done")
 
 def test_a_request_for_checkpoints_outside_of_the_run_ends_no_command() -> None:
     command = [sys.executable, "-c", BEFORE_AND_AFTER]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=commands.PATIENCE_S)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=commands.PATIENCE_S
+    )
     assert done.stdout.split() == ["heard", "heard", "done"]
 
 
@@ -155,5 +165,7 @@ def test_every_child_that_is_tied_to_the_supervisor_unblocks_signals() -> None:
         "print(*signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
     )
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, preexec_fn=block_signals, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, preexec_fn=block_signals, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == ""

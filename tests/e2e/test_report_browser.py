@@ -20,7 +20,11 @@ pytestmark = IN_BROWSER
 AXES = {"speed": {"low": 0, "high": 6, "cells": 6}, "height": {"low": 0, "high": 4, "cells": 4}}
 SEARCHES = {
     "archive": {"sampler": "map-elites", "measures": AXES, "inherit": "nearest"},
-    "front": {"sampler": "nsga2", "objective": ["eval_mean", "cost"], "direction": ["maximize", "minimize"]},
+    "front": {
+        "sampler": "nsga2",
+        "objective": ["eval_mean", "cost"],
+        "direction": ["maximize", "minimize"],
+    },
 }
 OF_EVERY_SEARCH = {"Search": 1, "Space": 3, "Rungs": 1, "Failed trials": 0}
 FIGURES = {
@@ -48,7 +52,9 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module", params=SEARCHES)
-def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def page(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path]:
     """What is searched, and the page."""
     root, search = tmp_path_factory.mktemp(request.param), SEARCHES[request.param]
     run = make_search_dir(root / "run", 60, search=search)
@@ -69,7 +75,9 @@ def test_every_section_is_drawn_and_nothing_is_wider_than_the_window(
     browser.errors()
     browser.open(file.as_uri(), size)
     drawn = browser.run(DRAWN)
-    assert {title: len(figures) for title, figures in drawn.items() if title in FIGURES[kind]} == FIGURES[kind]
+    assert {
+        title: len(figures) for title, figures in drawn.items() if title in FIGURES[kind]
+    } == FIGURES[kind]
     for title, figures in drawn.items():
         for width, height, shapes, texts in figures:
             assert width > 300, title

@@ -13,7 +13,9 @@ from report_helpers import Trained, made, make_run_dir
 def test_settings_of_the_user_do_not_matter(tmp_path: Path) -> None:
     done, _, _ = made(tmp_path / "run", [Trained()])
     first = {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
-    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nsavefig.bbox: tight\nlines.linewidth: 9\n")
+    (tmp_path / "matplotlibrc").write_text(
+        "text.usetex: True\nsavefig.bbox: tight\nlines.linewidth: 9\n"
+    )
     again = commands.give(
         *("report", "run"),
         cwd=tmp_path,

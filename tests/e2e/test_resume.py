@@ -43,7 +43,12 @@ MORE_JOBS: dict[str, dict[str, Any]] = {
     },
     "built-in task": {**TASK, "total_timesteps": 2048},
     "discrete": {"env": "CartPole-v1", "total_timesteps": 2048},
-    "hopper, stock learner": {"env": "Hopper-v5", "normalize": True, "total_timesteps": 2048, "learner": "sb3"},
+    "hopper, stock learner": {
+        "env": "Hopper-v5",
+        "normalize": True,
+        "total_timesteps": 2048,
+        "learner": "sb3",
+    },
     "ant": {"env": "Ant-v5", "normalize": True, "total_timesteps": 2048},
     "td3": {"algo": "td3", "total_timesteps": 2048},
     "a2c": {"algo": "a2c", "normalize": True, "total_timesteps": 2048},
@@ -66,18 +71,27 @@ def make_job(directory: Path, **changes: Any) -> JobPaths:
 def what_was_learnt(paths: JobPaths) -> list[Any]:
     """Parameters, statistics and every logged value that is not a time."""
     logged = [
-        {key: value for key, value in row.items() if key not in TIMES} for row in helpers.rows(paths.progress_csv)
+        {key: value for key, value in row.items() if key not in TIMES}
+        for row in helpers.rows(paths.progress_csv)
     ]
     statistics = helpers.normalization(paths.vecnormalize) if paths.vecnormalize.exists() else {}
-    parameters = {name: tensor.numpy().tobytes() for name, tensor in helpers.parameters(paths.model).items()}
+    parameters = {
+        name: tensor.numpy().tobytes() for name, tensor in helpers.parameters(paths.model).items()
+    }
     iterations = [(row["iteration"], row["env_steps"]) for row in helpers.rows(paths.timings_csv)]
     return [parameters, statistics, logged, iterations]
 
 
-def kill(worker: helpers.Worker, paths: JobPaths, *, after_a_checkpoint: bool, within_s: float) -> bool:
+def kill(
+    worker: helpers.Worker, paths: JobPaths, *, after_a_checkpoint: bool, within_s: float
+) -> bool:
     """SIGKILL at a random instant. False when the worker had ended by itself before."""
     before = set(paths.checkpoints.glob("*.pt"))
-    while after_a_checkpoint and set(paths.checkpoints.glob("*.pt")) <= before and worker.process.poll() is None:
+    while (
+        after_a_checkpoint
+        and set(paths.checkpoints.glob("*.pt")) <= before
+        and worker.process.poll() is None
+    ):
         time.sleep(0.001)
     try:
         worker.process.wait(random.uniform(0, within_s))
@@ -91,12 +105,16 @@ def kill(worker: helpers.Worker, paths: JobPaths, *, after_a_checkpoint: bool, w
     [
         *(pytest.param(changes, False, id=name) for name, changes in JOBS.items()),
         *(
-            pytest.param(changes, name in ("sac", "a2c", "recurrent ppo"), id=name, marks=pytest.mark.slow)
+            pytest.param(
+                changes, name in ("sac", "a2c", "recurrent ppo"), id=name, marks=pytest.mark.slow
+            )
             for name, changes in MORE_JOBS.items()
         ),
     ],
 )
-def test_killed_and_resumed_learns_the_same_bits(tmp_path: Path, changes: dict[str, Any], twice: bool) -> None:
+def test_killed_and_resumed_learns_the_same_bits(
+    tmp_path: Path, changes: dict[str, Any], twice: bool
+) -> None:
     undisturbed = make_job(tmp_path / "undisturbed", **changes)
     record = helpers.train_to_its_end(undisturbed)
     is_stock = bool({"learner", "algo"} & changes.keys()) or changes.get("env") == "CartPole-v1"
@@ -158,10 +176,19 @@ def make_env(xml, seed):
     ],
 )
 @pytest.mark.slow
-def test_stopped_again_and_again_learns_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_stopped_again_and_again_learns_the_same_bits(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
     (tmp_path / "images.py").write_text(IMAGES)
-    changes |= {"search_path": str(tmp_path), "normalize": True, "checkpoint_every": 128, "total_timesteps": 768}
-    undisturbed, stopped = (make_job(tmp_path / name, **changes) for name in ("undisturbed", "stopped"))
+    changes |= {
+        "search_path": str(tmp_path),
+        "normalize": True,
+        "checkpoint_every": 128,
+        "total_timesteps": 768,
+    }
+    undisturbed, stopped = (
+        make_job(tmp_path / name, **changes) for name in ("undisturbed", "stopped")
+    )
     helpers.train_to_its_end(undisturbed)
     stops = 2
     for number in range(stops):
@@ -192,10 +219,16 @@ def test_damaged_newest_checkpoint_gives_way_to_the_one_before(
     trained_once: tuple[JobPaths, ExitRecord], tmp_path: Path
 ) -> None:
     undisturbed, _ = trained_once
-    for name, damage in {"cut short": cut_short, "one bit wrong": flip_a_bit, "empty": empty}.items():
+    for name, damage in {
+        "cut short": cut_short,
+        "one bit wrong": flip_a_bit,
+        "empty": empty,
+    }.items():
         paths = copy_of(undisturbed, tmp_path / name)
         damage(paths.checkpoints / "checkpoint-000000000512.pt")
-        (paths.checkpoints / ".checkpoint-000000000768.pt.1.tmp").write_bytes(b"killed while writing")
+        (paths.checkpoints / ".checkpoint-000000000768.pt.1.tmp").write_bytes(
+            b"killed while writing"
+        )
         record, log = helpers.train_here(paths, 1)
         assert (record.code, record.resumed_from) == (ExitCode.SUCCEEDED, 256), log
         assert "checkpoint-000000000512.pt is damaged" in log
@@ -229,12 +262,18 @@ def test_killed_after_the_last_iteration_needs_no_more_training(
     weights = helpers.parameters(paths.model)
     paths.model.unlink()
     record, log = helpers.train_here(paths, 1)
-    assert (record.code, record.resumed_from, record.first_step_s) == (ExitCode.SUCCEEDED, 512, None), log
+    assert (record.code, record.resumed_from, record.first_step_s) == (
+        ExitCode.SUCCEEDED,
+        512,
+        None,
+    ), log
     assert helpers.same_bits(helpers.parameters(paths.model), weights)
     assert (record.ep_rew_mean, record.eval_mean) == (first.ep_rew_mean, first.eval_mean)
 
 
-def test_checkpoint_of_other_settings_is_refused(trained_once: tuple[JobPaths, ExitRecord], tmp_path: Path) -> None:
+def test_checkpoint_of_other_settings_is_refused(
+    trained_once: tuple[JobPaths, ExitRecord], tmp_path: Path
+) -> None:
     paths = copy_of(trained_once[0], tmp_path / "job")
     paths.spec.write_text(helpers.spec(seed=4, eval_episodes=1).to_json())
     record, _ = helpers.train_here(paths, 1)
@@ -243,7 +282,9 @@ def test_checkpoint_of_other_settings_is_refused(trained_once: tuple[JobPaths, E
 
 
 @pytest.mark.slow
-def test_environment_known_by_its_attributes_alone_is_resumed_with_a_word_of_caution(tmp_path: Path) -> None:
+def test_environment_known_by_its_attributes_alone_is_resumed_with_a_word_of_caution(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "plain.py").write_text(
         "from gymnasium.envs.classic_control import CartPoleEnv\n"
         "class Plain(CartPoleEnv):\n"
@@ -251,8 +292,14 @@ def test_environment_known_by_its_attributes_alone_is_resumed_with_a_word_of_cau
         "def make_env(xml, seed):\n"
         "    return Plain()\n"
     )
-    changes = {"entry_point": "plain:make_env", "search_path": str(tmp_path), "total_timesteps": 1024}
-    undisturbed, paths = (make_job(tmp_path / name, **changes) for name in ("undisturbed", "killed"))
+    changes = {
+        "entry_point": "plain:make_env",
+        "search_path": str(tmp_path),
+        "total_timesteps": 1024,
+    }
+    undisturbed, paths = (
+        make_job(tmp_path / name, **changes) for name in ("undisturbed", "killed")
+    )
     helpers.train_here(undisturbed)
     with helpers.Worker(paths) as worker:
         kill(worker, paths, after_a_checkpoint=True, within_s=0)
@@ -273,10 +320,17 @@ def test_environment_that_cannot_be_saved_begins_new_episodes_and_says_so(tmp_pa
         "def make_env(xml, seed):\n"
         "    return Hidden(gymnasium.make('CartPole-v1'))\n"
     )
-    changes = {"entry_point": "hidden:make_env", "search_path": str(tmp_path), "total_timesteps": 4096}
+    changes = {
+        "entry_point": "hidden:make_env",
+        "search_path": str(tmp_path),
+        "total_timesteps": 4096,
+    }
     paths = make_job(tmp_path / "job", **changes)
     with helpers.Worker(paths) as worker:
         assert kill(worker, paths, after_a_checkpoint=True, within_s=0)
     record, log = helpers.train_here(paths, 1)
     assert record.code == ExitCode.SUCCEEDED, log
-    assert "could not be saved (hidden.Hidden.generator is a builtins.generator): new episodes begin" in log
+    assert (
+        "could not be saved (hidden.Hidden.generator is a builtins.generator): new episodes begin"
+        in log
+    )

@@ -20,18 +20,27 @@ from orchestrator.core.paths import RunPaths
 
 
 def experiment(folder: Path, steps: int) -> Path:
-    """A robot with includes and meshes, and one never launched before the stop, since one runs at a time."""
+    """A robot with includes and meshes, and one never launched before the stop, since one runs at a
+    time."""
     folder.mkdir()
     for name in ("dog.xml", "dog", "hopper.xml"):
         source = REPOSITORY / "mjcf" / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
-    dog = {"name": "dog", "xml": "dog.xml", "task": "forward", "total_timesteps": steps, "eval_episodes": 1}
+    dog = {
+        "name": "dog",
+        "xml": "dog.xml",
+        "task": "forward",
+        "total_timesteps": steps,
+        "eval_episodes": 1,
+    }
     hopper = {"name": "hopper", "xml": "hopper.xml", "task": "auto", "total_timesteps": 512}
     return write_experiment(folder, dog, hopper, head='max_parallel = 1\norder = "as-listed"')
 
 
 @pytest.mark.slow
-def test_training_and_play_go_on_when_the_originals_and_what_clean_removes_are_gone(tmp_path: Path) -> None:
+def test_training_and_play_go_on_when_the_originals_and_what_clean_removes_are_gone(
+    tmp_path: Path,
+) -> None:
     jobs = experiment(tmp_path / "b", steps=4096)
     process = subprocess.Popen(
         commands.command("run", jobs, "--run-dir", tmp_path / "run"),
@@ -45,7 +54,9 @@ def test_training_and_play_go_on_when_the_originals_and_what_clean_removes_are_g
     assert process.wait(commands.PATIENCE_S) == 130
     shutil.rmtree(tmp_path / "b")
 
-    assert invoke("run", jobs, "--run-dir", tmp_path / "run", cwd=tmp_path).returncode == 2, "the job file is gone"
+    assert invoke("run", jobs, "--run-dir", tmp_path / "run", cwd=tmp_path).returncode == 2, (
+        "the job file is gone"
+    )
     plan = invoke("run", tmp_path / "run", "--dry-run", "--json", cwd=tmp_path)
     assert [job["job_id"] for job in json.loads(plan.stdout)["jobs"]] == ["dog-s0", "hopper-s0"]
     succeed("run", tmp_path / "run", cwd=tmp_path)
@@ -53,9 +64,13 @@ def test_training_and_play_go_on_when_the_originals_and_what_clean_removes_are_g
     for job_id in ("dog-s0", "hopper-s0"):
         mine = RunPaths(tmp_path / "run").job(job_id)
         alone, _ = worker.train_again(mine, tmp_path / "alone" / job_id)
-        assert worker.same_bits(worker.parameters(mine.model), worker.parameters(alone.model)), job_id
+        assert worker.same_bits(worker.parameters(mine.model), worker.parameters(alone.model)), (
+            job_id
+        )
         assert mine.vecnormalize.exists(), job_id
-        assert worker.normalization(mine.vecnormalize) == worker.normalization(alone.vecnormalize), job_id
+        assert worker.normalization(mine.vecnormalize) == worker.normalization(
+            alone.vecnormalize
+        ), job_id
         if job_id == "dog-s0":
             assert json.loads(mine.eval.read_text()) == json.loads(alone.eval.read_text())
     played = give("play", tmp_path / "run", "dog", "--video", "--seconds", "0.2", cwd=tmp_path)
@@ -63,19 +78,27 @@ def test_training_and_play_go_on_when_the_originals_and_what_clean_removes_are_g
     assert (tmp_path / "run/jobs/dog-s0/preview.png").exists()
 
 
-@pytest.mark.parametrize("option", [["--fresh"], ["--set", "n_envs=3"], ["--run-dir", "x"], ["--rebuild-ledger"]])
-def test_a_run_directory_takes_no_other_settings(option: list[str], finished_once: Experiment) -> None:
+@pytest.mark.parametrize(
+    "option", [["--fresh"], ["--set", "n_envs=3"], ["--run-dir", "x"], ["--rebuild-ledger"]]
+)
+def test_a_run_directory_takes_no_other_settings(
+    option: list[str], finished_once: Experiment
+) -> None:
     refused = invoke("run", finished_once.run_dir, *option, cwd=finished_once.cwd)
     assert refused.returncode == 2
     assert "need the job file" in refused.stderr
 
 
 def unfinish(run_dir: Path, job_id: str) -> None:
-    with contextlib.closing(sqlite3.connect(run_dir / "ledger.sqlite3", isolation_level=None)) as ledger:
+    with contextlib.closing(
+        sqlite3.connect(run_dir / "ledger.sqlite3", isolation_level=None)
+    ) as ledger:
         ledger.execute("UPDATE jobs SET state = 'PENDING' WHERE job_id = ?", (job_id,))
 
 
-def test_an_altered_robot_fails_its_job_until_the_job_file_puts_it_back(finished: Experiment) -> None:
+def test_an_altered_robot_fails_its_job_until_the_job_file_puts_it_back(
+    finished: Experiment,
+) -> None:
     robot = finished.run_dir / "jobs/hopper-s0/robot/hopper.xml"
     robot.write_bytes(robot.read_bytes()[:-300])
     assert invoke("run", "run", cwd=finished.cwd).returncode == 0, "it is trained already"
@@ -120,7 +143,9 @@ def test_what_changed_since_the_run_before_and_damaged_checkpoints_are_shown_in_
     assert len(list(job.glob("progress.csv.before-*"))) == 1
 
 
-def test_a_run_directory_of_an_earlier_version_with_text_that_is_not_utf_8_can_be_used(finished: Experiment) -> None:
+def test_a_run_directory_of_an_earlier_version_with_text_that_is_not_utf_8_can_be_used(
+    finished: Experiment,
+) -> None:
     exit_json = finished.run_dir / "jobs/hopper-s0/attempts/0/exit.json"
     latin_1 = os.fsdecode(b"/dM\xfcl")
     record = json.loads(exit_json.read_text()) | {"learner_reason": latin_1, "traceback": latin_1}
@@ -136,4 +161,8 @@ def test_a_run_directory_of_an_earlier_version_with_text_that_is_not_utf_8_can_b
     again = invoke("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
     assert again.returncode == 1, again.stderr
     row = commands.summary(finished.run_dir)["hopper-s0"]
-    assert (row["state"], row["message"], row["traceback"]) == ("FAILED", r"/dM\udcfcl", r"/dM\udcfcl")
+    assert (row["state"], row["message"], row["traceback"]) == (
+        "FAILED",
+        r"/dM\udcfcl",
+        r"/dM\udcfcl",
+    )

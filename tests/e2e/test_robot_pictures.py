@@ -34,16 +34,22 @@ def looked_at(files: dict[str, Path]) -> Looks:
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * (name != "hopper")) for name in UNFILMED]
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.slow] * (name != "hopper")) for name in UNFILMED],
 )
-def looks(request: pytest.FixtureRequest, opengl: None, tmp_path_factory: pytest.TempPathFactory) -> Looks:
+def looks(
+    request: pytest.FixtureRequest, opengl: None, tmp_path_factory: pytest.TempPathFactory
+) -> Looks:
     """A robot with its cameras, without them, and with one that looks away."""
     files = {"as it is": REPOSITORY / f"mjcf/{request.param}.xml"}
     plain = re.sub(r"<camera [^>]*/>", "", files["as it is"].read_text())
     assert plain.count("<worldbody>") == 1
     away = '<worldbody><camera mode="trackcom" pos="0 -3 0" xyaxes="-1 0 0 0 0 1"/>'
     folder = tmp_path_factory.mktemp(request.param)
-    for kind, text in (("without cameras", plain), ("filmed elsewhere", plain.replace("<worldbody>", away))):
+    for kind, text in (
+        ("without cameras", plain),
+        ("filmed elsewhere", plain.replace("<worldbody>", away)),
+    ):
         files[kind] = folder / f"{kind}.xml"
         files[kind].write_text(text)
     return looked_at(files)
@@ -62,7 +68,9 @@ def test_the_whole_robot_is_in_every_picture(looks: Looks) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("opengl")
 def test_each_of_our_robots_is_in_every_picture() -> None:
-    for look in looked_at({robot.stem: robot for robot in ROBOTS if robot.stem not in UNFILMED}).values():
+    for look in looked_at(
+        {robot.stem: robot for robot in ROBOTS if robot.stem not in UNFILMED}
+    ).values():
         assert_in_frame(look)
 
 
@@ -90,7 +98,9 @@ def test_frames_are_shown_when_they_happen_whatever_the_control_period() -> None
 def test_a_strip_shows_the_longest_episode_from_its_first_to_its_last_frame() -> None:
     blank = np.zeros((48, 64, 3), np.uint8)
     episodes = [0] * 3 + [1] * 20 + [2] * 5
-    shown = video_encoding.strip_indices([offscreen.Frame(episode, 0.0, blank) for episode in episodes])
+    shown = video_encoding.strip_indices(
+        [offscreen.Frame(episode, 0.0, blank) for episode in episodes]
+    )
     assert (shown[0], shown[-1], len(shown)) == (3, 22, video_encoding.STRIP_FRAMES)
     assert video_encoding.strip_indices([offscreen.Frame(0, 0.0, blank)]) == [0]
     png = video_encoding.film_strip([(0.0, blank), (1.5, blank)])

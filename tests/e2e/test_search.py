@@ -1,4 +1,5 @@
-"""``run`` with ``[search]``: trials are made as the search goes on, and it survives whatever ends its processes."""
+"""``run`` with ``[search]``: trials are made as the search goes on, and it survives whatever ends
+its processes."""
 
 from __future__ import annotations
 
@@ -60,13 +61,16 @@ def weights(run_dir: Path) -> dict[str, Any]:
 
 
 def outcomes(run_dir: Path) -> tuple[dict[str, Any], dict[int, list[tuple[str, Any]]]]:
-    """State, env_steps and weights of every job, and what has become of every trial, in its order."""
+    """State, env_steps and weights of every job, and what has become of every trial, in its
+    order."""
     of_trials: dict[int, list[tuple[str, Any]]] = {}
     for event in events(run_dir):
         if event.trial is not None:
             of_trials.setdefault(event.trial, []).append((event.kind, event.content))
     rows = commands.summary(run_dir)
-    return {id_: (row["state"], row["env_steps"], row["weights_sha256"]) for id_, row in rows.items()}, of_trials
+    return {
+        id_: (row["state"], row["env_steps"], row["weights_sha256"]) for id_, row in rows.items()
+    }, of_trials
 
 
 def points(run_dir: Path) -> list[Mapping[str, Any]]:
@@ -87,8 +91,13 @@ def test_a_search_makes_its_trials_one_by_one_and_ends(tmp_path: Path) -> None:
     assert len({row["ppo.learning_rate"] for row in rows.values()}) == 3
     sizes = [row["model.geom.*thigh*.size"] for row in rows.values()]
     assert len(set(sizes)) == 3
-    specs = [WorkerSpec.from_json((tmp_path / "run/jobs" / job_id / "spec.json").read_text()) for job_id in rows]
-    assert [spec.model_edits["geom.*thigh*.size"] for spec in specs] == [f"*{size}" for size in sizes]
+    specs = [
+        WorkerSpec.from_json((tmp_path / "run/jobs" / job_id / "spec.json").read_text())
+        for job_id in rows
+    ]
+    assert [spec.model_edits["geom.*thigh*.size"] for spec in specs] == [
+        f"*{size}" for size in sizes
+    ]
 
 
 @pytest.mark.slow
@@ -104,7 +113,9 @@ def test_more_trials_are_taken_over_and_another_space_is_refused(
     assert commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
     after = outcomes(tmp_path / "run")
     assert len(after[0]) == len(after[1]) == 4
-    assert all(earlier.items() <= later.items() for earlier, later in zip(before, after, strict=True))
+    assert all(
+        earlier.items() <= later.items() for earlier, later in zip(before, after, strict=True)
+    )
 
     jobs.write_text(jobs.read_text().replace("high = 1e-2", "high = 1e-3"))
     refused = commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
@@ -121,14 +132,21 @@ def test_a_search_that_runs_follows_set_and_reload(tmp_path: Path) -> None:
 
     def states() -> Counter[str]:
         paths = RunPaths(tmp_path / "run")
-        with contextlib.suppress(OrchestratorError), run_directory.opened_ledger(paths, read_only=True) as ledger:
+        with (
+            contextlib.suppress(OrchestratorError),
+            run_directory.opened_ledger(paths, read_only=True) as ledger,
+        ):
             return Counter(row.state.name for row in ledger.jobs())
         return Counter()
 
     with commands.Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
         wait_until(lambda: states() == {"RUNNING": 1, "PENDING": 1}, "as many wait as run")
         assert "declares the same search" in commands.invoke("reload", "run", cwd=tmp_path).stdout
-        jobs.write_text(jobs.read_text().replace("trials = 2", "trials = 9").replace("_parallel = 1", "_parallel = 7"))
+        jobs.write_text(
+            jobs.read_text()
+            .replace("trials = 2", "trials = 9")
+            .replace("_parallel = 1", "_parallel = 7")
+        )
         told = commands.invoke("reload", "run", cwd=tmp_path)
         assert (told.returncode, told.stderr) == (0, "")
         assert "the search goes on with trials: 2 → 9" in told.stdout
@@ -174,13 +192,19 @@ def test_asha_trains_the_best_to_the_end_and_leaves_the_others_paused(tmp_path: 
 
 @pytest.mark.slow
 def test_a_trial_inherits_the_policy_of_the_nearest_finished_one(tmp_path: Path) -> None:
-    jobs = search_file(tmp_path, 'sampler = "random"\ntrials = 5\nobjective = "ep_rew_mean"\ninherit = "nearest"')
+    jobs = search_file(
+        tmp_path, 'sampler = "random"\ntrials = 5\nobjective = "ep_rew_mean"\ninherit = "nearest"'
+    )
     finish(jobs)
-    parents = [event.content["parent"] for event in events(tmp_path / "run") if event.kind == "asked"]
+    parents = [
+        event.content["parent"] for event in events(tmp_path / "run") if event.kind == "asked"
+    ]
     assert parents[0] is None
     assert any(parent is not None for parent in parents)
     for number, parent in enumerate(parents):
-        spec = WorkerSpec.from_json((tmp_path / f"run/jobs/hopper-t{number:05d}-s0/spec.json").read_text())
+        spec = WorkerSpec.from_json(
+            (tmp_path / f"run/jobs/hopper-t{number:05d}-s0/spec.json").read_text()
+        )
         if parent is None:
             assert spec.init is None
         else:
@@ -190,9 +214,14 @@ def test_a_trial_inherits_the_policy_of_the_nearest_finished_one(tmp_path: Path)
 
 RUNS_TO_KILL: tuple[tuple[str, ...], ...] = (
     *(("worker", "searcher", "worker"), ("searcher", "worker"), ()),
-    *(("searcher", "worker", "searcher"), ("worker", "searcher", "worker"), ("searcher", "worker", "searcher")),
+    *(
+        ("searcher", "worker", "searcher"),
+        ("worker", "searcher", "worker"),
+        ("searcher", "worker", "searcher"),
+    ),
 )
-"""What is killed in each run of the search before its supervisor is: twenty kills. A start costs more than all else."""
+"""What is killed in each run of the search before its supervisor is: twenty kills. A start costs
+more than all else."""
 ENDLESS = 100_000
 """Trials of a search that is to be killed before it has made them."""
 RETRIES = "retry = { max_retries = 20 }"
@@ -204,13 +233,15 @@ LONG_S = 900.0
 
 
 def kill_and_finish(jobs: Path) -> int:
-    """Run an endless search of which :data:`RUNS_TO_KILL` are killed, each at a random moment, and let it come to its
-    end with the trials that it has by then, and one more. Returns their number.
+    """Run an endless search of which :data:`RUNS_TO_KILL` are killed, each at a random moment, and
+    let it come to its end with the trials that it has by then, and one more. Returns their number.
     """
     folder, chance = jobs.parent, random.Random(18)
     for kinds in RUNS_TO_KILL:
         command = commands.command("run", jobs, "--run-dir", folder / "run")
-        with commands.start(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with commands.start(
+            command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
             try:
                 for kind in (*kinds, "supervisor"):
                     kill_one(kind, folder, process, chance)
@@ -232,8 +263,12 @@ def kill_one(kind: str, folder: Path, run: subprocess.Popen[bytes], chance: rand
 
     wait_until(is_due, "events", LONG_S)
     time.sleep(chance.uniform(0.0, 2.0 if is_starting and not new else 0.3))
-    pid = wait_until(lambda: run.poll() is not None or killable(folder).get(kind), f"a {kind}", LONG_S)
-    assert run.poll() is None, f"the run has ended before its {kind} was killed, after {before} events"
+    pid = wait_until(
+        lambda: run.poll() is not None or killable(folder).get(kind), f"a {kind}", LONG_S
+    )
+    assert run.poll() is None, (
+        f"the run has ended before its {kind} was killed, after {before} events"
+    )
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
@@ -246,9 +281,13 @@ def known_events(run_dir: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * LONG_S)
-def test_killed_twenty_times_a_search_in_fixed_order_has_the_same_trials_and_weights(tmp_path: Path) -> None:
+def test_killed_twenty_times_a_search_in_fixed_order_has_the_same_trials_and_weights(
+    tmp_path: Path,
+) -> None:
     options = 'order = "fixed"\nsampler_options = { population_size = 4 }'
-    table = RUNGS.replace('sampler = "random"\ntrials = 6', f'sampler = "cmaes"\ntrials = {ENDLESS}\n{options}')
+    table = RUNGS.replace(
+        'sampler = "random"\ntrials = 6', f'sampler = "cmaes"\ntrials = {ENDLESS}\n{options}'
+    )
     quiet, rough = tmp_path / "quiet", tmp_path / "rough"
     for folder in (quiet, rough):
         folder.mkdir()
@@ -261,13 +300,18 @@ def test_killed_twenty_times_a_search_in_fixed_order_has_the_same_trials_and_wei
     told_nothing = samplers.make(search)
     blind = [told_nothing.ask(number) for number in range(trials)]
     assert points(quiet / "run")[:BLIND] == blind[:BLIND]
-    assert points(quiet / "run")[BLIND:] != blind[BLIND:], "points depend on what the sampler was told"
+    assert points(quiet / "run")[BLIND:] != blind[BLIND:], (
+        "points depend on what the sampler was told"
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * LONG_S)
-def test_killed_twenty_times_an_asynchronous_search_loses_and_doubles_no_trial(tmp_path: Path) -> None:
-    """Points are those of random search, so that each job has the weights of one that nothing has paused or killed."""
+def test_killed_twenty_times_an_asynchronous_search_loses_and_doubles_no_trial(
+    tmp_path: Path,
+) -> None:
+    """Points are those of random search, so that each job has the weights of one that nothing has
+    paused or killed."""
     table = RUNGS.replace("trials = 6", f"trials = {ENDLESS}")
     quiet, rough = tmp_path / "quiet", tmp_path / "rough"
     for folder in (quiet, rough):
@@ -283,7 +327,11 @@ def test_killed_twenty_times_an_asynchronous_search_loses_and_doubles_no_trial(t
     trained, whole = commands.summary(rough / "run"), weights(quiet / "run")
     assert list(trained) == [job_id for (job_id,) in ids]
     assert {row["state"] for row in trained.values()} == {"SUCCEEDED", "PAUSED"}
-    ended = {job_id: row["weights_sha256"] for job_id, row in trained.items() if row["state"] == "SUCCEEDED"}
+    ended = {
+        job_id: row["weights_sha256"]
+        for job_id, row in trained.items()
+        if row["state"] == "SUCCEEDED"
+    }
     assert ended == {job_id: whole[job_id] for job_id in ended}
 
 
@@ -303,7 +351,9 @@ class Own:
 
 
 @pytest.mark.slow
-def test_a_search_that_stops_with_a_problem_while_trials_wait_at_rungs_has_failed(tmp_path: Path) -> None:
+def test_a_search_that_stops_with_a_problem_while_trials_wait_at_rungs_has_failed(
+    tmp_path: Path,
+) -> None:
     """A script that repeats what ends with 130 would repeat it without end."""
     jobs, run_dir = search_file(tmp_path, RUNGS.replace('"random"', '"own:Own"')), tmp_path / "run"
     (tmp_path / "own.py").write_text(NO_IDEA)
@@ -336,7 +386,11 @@ def make(params, folder):
     return shutil.copy({str(HOPPER)!r}, folder / "hopper.xml")
 """)
     text = jobs.read_text().replace(f'xml = "{HOPPER}"', 'xml = "bodies:make"')
-    jobs.write_text(text.replace('"model.geom.*thigh*.size"', '"params.length"').replace(", multiply = true", ""))
+    jobs.write_text(
+        text.replace('"model.geom.*thigh*.size"', '"params.length"').replace(
+            ", multiply = true", ""
+        )
+    )
     done = commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "the last 20 trials have failed, 20 of them as this one: " in done.stdout + done.stderr
@@ -354,7 +408,12 @@ def test_a_search_without_a_value_of_its_objective_has_failed(tmp_path: Path) ->
     assert done.returncode == 1, done.stdout + done.stderr
     assert {row["state"] for row in commands.summary(tmp_path / "run").values()} == {"SUCCEEDED"}
     shown = " ".join(done.stdout.split())
-    for fact in ("No trial has a value of hops (trial", "hops has no value; known are", "run --fresh", "best run"):
+    for fact in (
+        "No trial has a value of hops (trial",
+        "hops has no value; known are",
+        "run --fresh",
+        "best run",
+    ):
         assert fact in shown
     assert "did not succeed" not in shown
     assert commands.invoke("status", "run", "--exit-code", cwd=tmp_path).returncode == 1
@@ -378,21 +437,32 @@ def make(xml=None, seed=0):
 @pytest.mark.slow
 def test_trials_that_fail_are_trained_with_all_seeds_when_they_are_retried(tmp_path: Path) -> None:
     """They fail behind their first rung, where they have a checkpoint."""
-    jobs = commands.write_experiment(tmp_path, {"name": "odd", "entry_point": "own:make", "seeds": [0, 1]})
-    table = RUNGS.replace("trials = 6", "trials = 3").replace("min_env_steps = 128", "min_env_steps = 256")
+    jobs = commands.write_experiment(
+        tmp_path, {"name": "odd", "entry_point": "own:make", "seeds": [0, 1]}
+    )
+    table = RUNGS.replace("trials = 6", "trials = 3").replace(
+        "min_env_steps = 128", "min_env_steps = 256"
+    )
     jobs.write_text(f"{jobs.read_text()}\n[search]\n{table}\n{SPACE}")
-    jobs.write_text("\n".join(line for line in jobs.read_text().splitlines() if "thigh" not in line))
+    jobs.write_text(
+        "\n".join(line for line in jobs.read_text().splitlines() if "thigh" not in line)
+    )
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "broken").touch()
     done = commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
     before = commands.summary(tmp_path / "run")
-    failed = {job_id.rpartition("-")[0] for job_id, row in before.items() if row["state"] == "FAILED"}
+    failed = {
+        job_id.rpartition("-")[0] for job_id, row in before.items() if row["state"] == "FAILED"
+    }
     assert failed, done.stdout + done.stderr
     (tmp_path / "broken").unlink()
     commands.succeed("retry", "run", cwd=tmp_path)
     finish(jobs)
     after = commands.summary(tmp_path / "run")
     assert list(after) == list(before), "there are no further trials"
-    assert {after[f"{name}-s{seed}"]["state"] for name in failed for seed in (0, 1)} <= {"SUCCEEDED", "PAUSED"}
+    assert {after[f"{name}-s{seed}"]["state"] for name in failed for seed in (0, 1)} <= {
+        "SUCCEEDED",
+        "PAUSED",
+    }
     kinds = Counter(event.kind for event in events(tmp_path / "run"))
     assert (kinds["retried"], kinds["told"]) == (len(failed), 3)

@@ -51,7 +51,15 @@ def test_a_search_from_python_makes_its_trials_and_shows_the_best(
     assert 1e-4 <= best.point["ppo.learning_rate"] <= 1e-2
     table = search.to_dataframe()
     assert list(table.columns) == [
-        *("trial", "ppo.learning_rate", "ep_rew_mean", "env_steps", "parent", "reevaluates", "error")
+        *(
+            "trial",
+            "ppo.learning_rate",
+            "ep_rew_mean",
+            "env_steps",
+            "parent",
+            "reevaluates",
+            "error",
+        )
     ]
     assert list(table["ep_rew_mean"]) == [trial.value for trial in trials]
     monkeypatch.setitem(sys.modules, "pandas", None)
@@ -60,14 +68,26 @@ def test_a_search_from_python_makes_its_trials_and_shows_the_best(
 
 
 def test_the_table_has_the_objectives_of_the_search_in_the_run_directory(tmp_path: Path) -> None:
-    told = [Told(values=[3.0, 40.0]), Told(why="no legs"), Told(values=[2.0, 30.0], reevaluates=0, point=point_of(0))]
-    objectives = {"objective": ["eval_mean", "env_steps"], "sampler": "nsga2", "scheduler": {"kind": "none"}}
+    told = [
+        Told(values=[3.0, 40.0]),
+        Told(why="no legs"),
+        Told(values=[2.0, 30.0], reevaluates=0, point=point_of(0)),
+    ]
+    objectives = {
+        "objective": ["eval_mean", "env_steps"],
+        "sampler": "nsga2",
+        "scheduler": {"kind": "none"},
+    }
     search_run(tmp_path / "run", told, **objectives)
-    search = orchestrator.Search(xml=HOPPER, space=SPACE, sampler="random", trials=3, run_dir=tmp_path / "run")
+    search = orchestrator.Search(
+        xml=HOPPER, space=SPACE, sampler="random", trials=3, run_dir=tmp_path / "run"
+    )
     table = search.to_dataframe()
     columns = ["trial", *sorted(SPACE), "eval_mean", "env_steps", "parent", "reevaluates", "error"]
     assert list(table.columns) == columns
-    assert table["env_steps"].tolist()[::2] == [40.0, 30.0], "the objective, not that of the training"
+    assert table["env_steps"].tolist()[::2] == [40.0, 30.0], (
+        "the objective, not that of the training"
+    )
     assert table["reevaluates"].tolist()[2] == 0
 
 
@@ -79,15 +99,25 @@ def test_code_beside_the_script_is_found_and_a_robot_in_the_current_directory(
     shutil.copy(HOPPER, tmp_path / "here/robot.xml")
     for module in ("mytask", "mysampler"):
         (tmp_path / f"script/{module}.py").touch()
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "script/script.py"), raising=False)
+    monkeypatch.setattr(
+        sys.modules["__main__"], "__file__", str(tmp_path / "script/script.py"), raising=False
+    )
     monkeypatch.chdir(tmp_path / "here")
     space = {"ppo.gamma": {"low": 0.9, "high": 0.99}}
-    for code in ({"task": "mytask:Task", "sampler": "random"}, {"task": "forward", "sampler": "mysampler:Own"}):
+    for code in (
+        {"task": "mytask:Task", "sampler": "random"},
+        {"task": "forward", "sampler": "mysampler:Own"},
+    ):
         search = orchestrator.Search(xml="robot.xml", space=space, trials=3, run_dir="run", **code)
         experiment = search._experiment
         assert experiment.base == tmp_path / "script"
         assert experiment.jobs_to_examine[0].xml_source == tmp_path / "here/robot.xml"
-    assert orchestrator.Search(xml="robot.xml", space=space, trials=3, sampler="random")._experiment.base == Path.cwd()
+    assert (
+        orchestrator.Search(
+            xml="robot.xml", space=space, trials=3, sampler="random"
+        )._experiment.base
+        == Path.cwd()
+    )
 
 
 OWN = """
@@ -124,7 +154,12 @@ def test_a_search_whose_sampler_raises_is_an_error_with_the_results_kept_and_goe
     with pytest.raises(orchestrator.UsageError) as stopped:
         search.run()
     why = 'the sampler "own:Own" has failed in its method ask: ValueError: no idea'
-    for fact in (why, "1 of 1 job succeeded", "results are kept", f"run_dir={str(tmp_path / 'run')!r} resumes"):
+    for fact in (
+        why,
+        "1 of 1 job succeeded",
+        "results are kept",
+        f"run_dir={str(tmp_path / 'run')!r} resumes",
+    ):
         assert fact in str(stopped.value)
     assert [result.ep_rew_mean for trial in search.trials() for result in trial.results] == [1.0]
     assert why in " ".join(commands.invoke("status", "run", cwd=tmp_path).stdout.split())
@@ -136,13 +171,21 @@ def test_a_search_whose_sampler_raises_is_an_error_with_the_results_kept_and_goe
 
 def test_none_is_as_unset() -> None:
     space = {"ppo.gamma": {"low": 0.5, "high": 0.9}}
-    none = {"trials": None, "scheduler": None, "space": {"ppo.gamma": {**space["ppo.gamma"], "choices": None}}}
+    none = {
+        "trials": None,
+        "scheduler": None,
+        "space": {"ppo.gamma": {**space["ppo.gamma"], "choices": None}},
+    }
     unset, given = (
-        orchestrator.Search(xml=HOPPER, **{"space": space, "sampler": "random", "max_time": "1h", **arguments})
+        orchestrator.Search(
+            xml=HOPPER, **{"space": space, "sampler": "random", "max_time": "1h", **arguments}
+        )
         for arguments in ({}, none)
     )
     assert given._experiment.search == unset._experiment.search
-    assert given._experiment.data["search"] == unset._experiment.data["search"], "no change for the next run"
+    assert given._experiment.data["search"] == unset._experiment.data["search"], (
+        "no change for the next run"
+    )
 
 
 def test_what_is_wrong_with_a_search_is_said_before_it_runs() -> None:

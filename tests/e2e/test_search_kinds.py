@@ -1,4 +1,5 @@
-"""``run`` with every kind of sampler and scheduler, with bodies that are all the same, and without a value."""
+"""``run`` with every kind of sampler and scheduler, with bodies that are all the same, and without
+a value."""
 
 from __future__ import annotations
 
@@ -48,10 +49,17 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def searched(folder: Path, job: Mapping[str, Any], search: Mapping[str, Any], defaults: str = TINY) -> Path:
-    tables = [("[[jobs]]", {"name": "one", "task": "forward", "seeds": [0], **job}), ("[search]", search)]
+def searched(
+    folder: Path, job: Mapping[str, Any], search: Mapping[str, Any], defaults: str = TINY
+) -> Path:
+    tables = [
+        ("[[jobs]]", {"name": "one", "task": "forward", "seeds": [0], **job}),
+        ("[search]", search),
+    ]
     lines = [
-        line for head, table in tables for line in (head, *(f"{k} = {commands.toml(v)}" for k, v in table.items()))
+        line
+        for head, table in tables
+        for line in (head, *(f"{k} = {commands.toml(v)}" for k, v in table.items()))
     ]
     path = folder / "jobs.toml"
     path.write_text("\n".join(['name = "kinds"\nmax_parallel = 2', defaults, *lines]) + "\n")
@@ -80,12 +88,24 @@ def test_every_sampler_is_asked_and_told_by_a_search(
     (tmp_path / "instant.py").write_text(OF_RATE)
     (tmp_path / "own.py").write_text(OWN)
     space = {"ppo.gamma": {"low": 0.9, "high": 1.0}, "ppo.learning_rate": RATE}
-    search = {"sampler": sampler, "trials": 6, "objective": "ep_rew_mean", **KINDS[sampler], "space": space}
+    search = {
+        "sampler": sampler,
+        "trials": 6,
+        "objective": "ep_rew_mean",
+        **KINDS[sampler],
+        "space": space,
+    }
     jobs = searched(tmp_path, {"xml": HOPPER}, search, f'{TINY}start = "exec"')
     succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
     history, events = history_of(tmp_path / "run")
     assert history.is_over
-    assert Counter(event.kind for event in events) == {"began": 1, "asked": 6, "over": 6, "told": 6, "ended": 1}
+    assert Counter(event.kind for event in events) == {
+        "began": 1,
+        "asked": 6,
+        "over": 6,
+        "told": 6,
+        "ended": 1,
+    }
     points = [trial.point for trial in history.trials]
     assert len({tuple(point.values()) for point in points}) == 6
     firsts = [value[0] for value in values_of(history) if value]
@@ -95,9 +115,17 @@ def test_every_sampler_is_asked_and_told_by_a_search(
 
 
 @pytest.mark.slow
-def test_by_the_median_half_go_on_and_the_best_are_trained_again_from_nothing(tmp_path: Path) -> None:
+def test_by_the_median_half_go_on_and_the_best_are_trained_again_from_nothing(
+    tmp_path: Path,
+) -> None:
     rungs = {"kind": "median", "min_env_steps": 128, "factor": 4}
-    search = {"sampler": "random", "trials": 9, "objective": "ep_rew_mean", "reevaluate": 2, "inherit": "best"}
+    search = {
+        "sampler": "random",
+        "trials": 9,
+        "objective": "ep_rew_mean",
+        "reevaluate": 2,
+        "inherit": "best",
+    }
     search |= {"scheduler": rungs, "space": {"ppo.learning_rate": RATE}}
     jobs = searched(tmp_path, {"xml": HOPPER}, search)
     done = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
@@ -112,23 +140,39 @@ def test_by_the_median_half_go_on_and_the_best_are_trained_again_from_nothing(tm
     assert len(before) == 9
     rows = commands.summary(tmp_path / "run")
     stopped = [trial for trial in history.asked if trial.number not in promoted]
-    assert {(rows[trial.jobs[0]]["state"], rows[trial.jobs[0]]["env_steps"]) for trial in stopped} <= {("PAUSED", 128)}
+    assert {
+        (rows[trial.jobs[0]]["state"], rows[trial.jobs[0]]["env_steps"]) for trial in stopped
+    } <= {("PAUSED", 128)}
 
-    ranked = sorted((trial for trial in history.asked if trial.values), key=lambda trial: -trial.values[0])  # type: ignore[index]
+    ranked = sorted(
+        (trial for trial in history.asked if trial.values), key=lambda trial: -trial.values[0]
+    )  # type: ignore[index]
     again = history.trials[9:]
     assert [trial.reevaluates for trial in again] == [trial.number for trial in ranked[:2]]
     for trial in again:
         spec = WorkerSpec.from_json((tmp_path / f"run/jobs/{trial.jobs[0]}/spec.json").read_text())
-        assert (spec.seed, spec.init, spec.pause_at, rows[trial.jobs[0]]["env_steps"]) == (1000, None, None, 512)
+        assert (spec.seed, spec.init, spec.pause_at, rows[trial.jobs[0]]["env_steps"]) == (
+            1000,
+            None,
+            None,
+            512,
+        )
         assert trial.point == history.trials[trial.reevaluates or 0].point
     best = json.loads(invoke("best", "run", "-n", "2", "--json", cwd=tmp_path).stdout)
-    assert [trial["again"]["ep_rew_mean"] for trial in best] == [trial.values[0] for trial in again if trial.values]
+    assert [trial["again"]["ep_rew_mean"] for trial in best] == [
+        trial.values[0] for trial in again if trial.values
+    ]
 
 
 @pytest.mark.slow
 def test_more_time_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands.instant_workers(monkeypatch, tmp_path)
-    search = {"sampler": "random", "max_time": "1s", "objective": "ep_rew_mean", "space": {"ppo.learning_rate": RATE}}
+    search = {
+        "sampler": "random",
+        "max_time": "1s",
+        "objective": "ep_rew_mean",
+        "space": {"ppo.learning_rate": RATE},
+    }
     jobs = searched(tmp_path, {"xml": HOPPER}, search, f'{TINY}start = "exec"')
     points: list[Mapping[str, Any]] = []
     for limit_s in (1, 3):
@@ -140,7 +184,10 @@ def test_more_time_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         with run_directory.opened_ledger(RunPaths(tmp_path / "run"), read_only=True) as ledger:
             spent = search_events.spent(ledger)
         assert spent is not None
-        assert (spent.trials, spent.elapsed_s) == (len(history.trials), pytest.approx(history.elapsed_s))
+        assert (spent.trials, spent.elapsed_s) == (
+            len(history.trials),
+            pytest.approx(history.elapsed_s),
+        )
         before, points = points, [trial.point for trial in history.trials]
         assert len(points) > len(before)
         assert points[: len(before)] == before
@@ -162,7 +209,12 @@ def test_a_function_that_makes_the_same_body_for_every_point_makes_equal_trials(
 ) -> None:
     commands.instant_workers(monkeypatch, tmp_path)
     (tmp_path / "bodies.py").write_text(SAME)
-    search = {"sampler": "cmaes", "trials": 6, "objective": "ep_rew_mean", "sampler_options": {"population_size": 3}}
+    search = {
+        "sampler": "cmaes",
+        "trials": 6,
+        "objective": "ep_rew_mean",
+        "sampler_options": {"population_size": 3},
+    }
     search |= {"space": {"params.length": {"low": 0.5, "high": 1.5}}}
     jobs = searched(tmp_path, {"xml": "bodies:make"}, search, f'{TINY}start = "exec"')
     succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
@@ -181,16 +233,25 @@ def test_an_objective_without_a_value_in_every_job_is_the_reason_of_every_trial(
 ) -> None:
     commands.instant_workers(monkeypatch, tmp_path)
     (tmp_path / "instant.py").write_text(INSTANT.replace("1.0}", "None}"))
-    search = {"sampler": "random", "trials": trials, "objective": "ep_rew_mean", "space": {"ppo.learning_rate": RATE}}
+    search = {
+        "sampler": "random",
+        "trials": trials,
+        "objective": "ep_rew_mean",
+        "space": {"ppo.learning_rate": RATE},
+    }
     jobs = searched(tmp_path, {"xml": HOPPER}, search, f'{TINY}start = "exec"')
     done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
     history, _ = history_of(tmp_path / "run")
     why = "ep_rew_mean has no value; known are "
-    assert all(trial.why.startswith(why) and trial.values is None for trial in history.failed.values())
+    assert all(
+        trial.why.startswith(why) and trial.values is None for trial in history.failed.values()
+    )
     assert not any("started_at" in trial.why for trial in history.failed.values())
     assert len(history.failed) >= min(trials, 20)
     if trials > 20:
-        assert re.search(r"the last 2\d trials have failed, \d+ of them as this one: ", done.stdout + done.stderr)
+        assert re.search(
+            r"the last 2\d trials have failed, \d+ of them as this one: ", done.stdout + done.stderr
+        )
         assert why in done.stdout + done.stderr
         assert done.returncode == 1
     else:
@@ -214,6 +275,8 @@ def test_a_sampler_that_has_come_to_propose_nothing_that_trains_does_not_go_on_f
     search |= {"space": {"ppo.learning_rate": RATE, "ppo.gamma": {"low": 0.9, "high": 0.99}}}
     jobs = searched(tmp_path, {"xml": HOPPER}, search, f'{TINY}start = "exec"')
     done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    assert re.search(r"the last 1000 trials have failed, 1000 of them as this one: ", done.stdout + done.stderr)
+    assert re.search(
+        r"the last 1000 trials have failed, 1000 of them as this one: ", done.stdout + done.stderr
+    )
     history, _ = history_of(tmp_path / "run")
     assert values_of(history)[:4] == [[1.0]] * 3 + [None]

@@ -1,4 +1,5 @@
-"""A search over bodies that a function makes: what cannot be trained is a failed trial with its reason."""
+"""A search over bodies that a function makes: what cannot be trained is a failed trial with its
+reason."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ trials = 8
 
 
 @pytest.mark.slow
-def test_bodies_and_values_that_cannot_be_trained_are_failed_trials_with_their_reason(tmp_path: Path) -> None:
+def test_bodies_and_values_that_cannot_be_trained_are_failed_trials_with_their_reason(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "bodies.py").write_text(BODIES)
     (tmp_path / "jobs.toml").write_text(f'name = "made"\nmax_parallel = 2\n{TINY}\n{SEARCH}')
     done = give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
@@ -63,7 +66,10 @@ def test_bodies_and_values_that_cannot_be_trained_are_failed_trials_with_their_r
             assert f"is not divisible by batch_size = {trial.point['ppo.batch_size']}" in trial.why
         elif trial.point["params.length"] > 0.7:
             assert (states, trial.values) == (["FAILED"], None)
-            assert f"bodies:make(height=1, length={trial.point['params.length']}): ValueError: too long" in trial.why
+            assert (
+                f"bodies:make(height=1, length={trial.point['params.length']}): ValueError: too long"
+                in trial.why
+            )
         else:
             assert (states, trial.values is None, trial.why) == (["SUCCEEDED"], False, "")
             assert (paths.job(trial.jobs[0]).robot / "pole.xml").exists()
@@ -89,7 +95,9 @@ seed = 270
 
 
 @pytest.mark.slow
-def test_a_body_that_the_policy_of_its_parent_does_not_fit_starts_from_nothing(tmp_path: Path) -> None:
+def test_a_body_that_the_policy_of_its_parent_does_not_fit_starts_from_nothing(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "bodies.py").write_text(BODIES)
     (tmp_path / "jobs.toml").write_text(f'name = "made"\nmax_parallel = 1\n{TINY}\n{INHERITING}')
     done = give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
@@ -106,7 +114,9 @@ def test_a_body_that_the_policy_of_its_parent_does_not_fit_starts_from_nothing(t
 
 
 @pytest.mark.slow
-def test_middle_and_corner_of_the_space_are_examined_before_anything_is_launched(tmp_path: Path) -> None:
+def test_middle_and_corner_of_the_space_are_examined_before_anything_is_launched(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "bodies.py").write_text(BODIES.replace("> 0.7", "< 0.3"))
     content = f'name = "made"\n{TINY}\n{SEARCH}'.replace("[33, 64, 128, 129]", "[64, 128]")
     (tmp_path / "jobs.toml").write_text(content)
@@ -114,7 +124,8 @@ def test_middle_and_corner_of_the_space_are_examined_before_anything_is_launched
     assert "8 trials, 8 jobs and 4,096 env_steps" in planned.stdout
     assert "pole-corner: is invalid" in planned.stdout
     assert re.search(
-        r"estimated time: about \d+ s; by the speed of the physics of 1 body, measured here", planned.stdout
+        r"estimated time: about \d+ s; by the speed of the physics of 1 body, measured here",
+        planned.stdout,
     )
     assert "bodies:make(height=1, length=0.2): ValueError: too long" in planned.stdout
     checked = commands.succeed("check", "jobs.toml", cwd=tmp_path)

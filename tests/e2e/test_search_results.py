@@ -1,4 +1,5 @@
-"""What a search has found, after real trainings: copies of the best train the same again, and Optuna's tools see it."""
+"""What a search has found, after real trainings: copies of the best train the same again, and
+Optuna's tools see it."""
 
 from __future__ import annotations
 
@@ -53,10 +54,15 @@ def weights(run_dir: Path) -> dict[str, Any]:
     return {job_id: row["weights_sha256"] for job_id, row in commands.summary(run_dir).items()}
 
 
-def test_a_stopped_search_is_resumed_from_its_run_directory_and_its_best_train_the_same_again(tmp_path: Path) -> None:
+def test_a_stopped_search_is_resumed_from_its_run_directory_and_its_best_train_the_same_again(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "jobs.toml").write_text(SEARCH)
     with commands.Run("jobs.toml", "--run-dir", "run", cwd=tmp_path) as run:
-        wait_until(lambda: (tmp_path / "run/jobs").exists() and any((tmp_path / "run/jobs").iterdir()), "a job is made")
+        wait_until(
+            lambda: (tmp_path / "run/jobs").exists() and any((tmp_path / "run/jobs").iterdir()),
+            "a job is made",
+        )
         run.popen.send_signal(signal.SIGINT)
         assert run.popen.wait() == 130
     assert commands.invoke("status", "run", "--exit-code", cwd=tmp_path).returncode == 130
@@ -75,7 +81,9 @@ def test_a_stopped_search_is_resumed_from_its_run_directory_and_its_best_train_t
     assert again.items() <= before.items()
 
 
-def test_the_jobs_of_a_matrix_train_as_far_again_and_without_its_scheduler_to_their_end(tmp_path: Path) -> None:
+def test_the_jobs_of_a_matrix_train_as_far_again_and_without_its_scheduler_to_their_end(
+    tmp_path: Path,
+) -> None:
     job = f'[[jobs]]\nname = "hopper"\nxml = "{HOPPER}"\ntask = "forward"\nmatrix = {{ "ppo.gamma" = [0.9, 0.99] }}\n'
     rungs = "[scheduler]\nmin_env_steps = 128\nfactor = 4\n"
     (tmp_path / "jobs.toml").write_text(f'name = "rungs"\n{rungs}{FORKED}\n{job}')
@@ -86,7 +94,9 @@ def test_the_jobs_of_a_matrix_train_as_far_again_and_without_its_scheduler_to_th
     shutil.rmtree(tmp_path / "run/jobs" / done_before)
     assert give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path).returncode == 0
     again = commands.summary(tmp_path / "run")[done_before]
-    assert again["weights_sha256"] == before[done_before]["weights_sha256"], "it has not paused at its first rung"
+    assert again["weights_sha256"] == before[done_before]["weights_sha256"], (
+        "it has not paused at its first rung"
+    )
     (tmp_path / "jobs.toml").write_text(f'name = "rungs"\n{FORKED}\n{job}')
     done = give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -121,7 +131,10 @@ def test_the_journal_holds_the_trials_as_optuna_knows_them(tmp_path: Path) -> No
     assert states == ["COMPLETE", "RUNNING", "RUNNING", "FAIL", "COMPLETE", "FAIL"]
     outside = study.trials[5]
     assert (outside.params, outside.user_attrs["point"]) == ({}, {"ppo.learning_rate": 5.0})
-    assert [trial.values for trial in study.trials if trial.state.name == "COMPLETE"] == [[3.0], [4.0]]
+    assert [trial.values for trial in study.trials if trial.state.name == "COMPLETE"] == [
+        [3.0],
+        [4.0],
+    ]
     assert study.trials[0].intermediate_values == {100: 1.0, 300: 2.0, 900: 2.5}
     assert study.best_trial.number == 4
     assert study.best_trial.user_attrs["again"] == [3.5]
@@ -132,11 +145,18 @@ def test_the_journal_holds_the_trials_as_optuna_knows_them(tmp_path: Path) -> No
 
 def test_the_journal_of_a_search_that_runs_has_its_trials_so_far(tmp_path: Path) -> None:
     endless = SEARCH.replace("trials = 4", "trials = 9")
-    (tmp_path / "jobs.toml").write_text(endless.replace("total_timesteps = 512", "total_timesteps = 100_000_000"))
+    (tmp_path / "jobs.toml").write_text(
+        endless.replace("total_timesteps = 512", "total_timesteps = 100_000_000")
+    )
     with commands.Run("jobs.toml", "--run-dir", "run", cwd=tmp_path) as run:
-        wait_until(lambda: bool(pauses(tmp_path / "run")), "a trial waits at its rung, or goes on from there")
+        wait_until(
+            lambda: bool(pauses(tmp_path / "run")),
+            "a trial waits at its rung, or goes on from there",
+        )
         shown = commands.succeed("search", "export", "run", cwd=tmp_path)
-        assert re.search(r"journal\.log: \d trials \(.*\d training.*\)", " ".join(shown.stdout.split()))
+        assert re.search(
+            r"journal\.log: \d trials \(.*\d training.*\)", " ".join(shown.stdout.split())
+        )
         assert "The search has not ended" in shown.stdout
         exported = commands.succeed("search", "export", "run", "--json", cwd=tmp_path)
         study = study_in(tmp_path / json.loads(exported.stdout)["file"])
@@ -152,18 +172,25 @@ def test_the_journal_of_a_search_that_runs_has_its_trials_so_far(tmp_path: Path)
 def pauses(run_dir: Path) -> int:
     """Number of times that a trial has come to a rung."""
     paths = RunPaths(run_dir)
-    with contextlib.suppress(OrchestratorError), run_directory.opened_ledger(paths, read_only=True) as ledger:
+    with (
+        contextlib.suppress(OrchestratorError),
+        run_directory.opened_ledger(paths, read_only=True) as ledger,
+    ):
         return sum(event.kind == "reached" for event in search_events.events(ledger))
     return 0
 
 
-def test_an_open_journal_reads_on_after_further_exports_unless_a_trial_has_changed(tmp_path: Path) -> None:
+def test_an_open_journal_reads_on_after_further_exports_unless_a_trial_has_changed(
+    tmp_path: Path,
+) -> None:
     run_dir = of_every_state(tmp_path)
     file = RunPaths(run_dir).search_journal
 
     def exported_after(*kinds: tuple[search_events.Kind, int | None, dict[str, Any]]) -> str:
         ledger = Ledger.open(RunPaths(run_dir).ledger)
-        search_events.add(ledger, [SearchEvent(kind=kind, trial=trial, content=new) for kind, trial, new in kinds])
+        search_events.add(
+            ledger, [SearchEvent(kind=kind, trial=trial, content=new) for kind, trial, new in kinds]
+        )
         ledger.close()
         return " ".join(commands.succeed("search", "export", run_dir, cwd=tmp_path).stdout.split())
 
@@ -186,7 +213,12 @@ def test_an_open_journal_reads_on_after_further_exports_unless_a_trial_has_chang
     assert "restart an optuna-dashboard" in exported_after(("retried", 3, {}))
     study = study_in(file)
     assert "restart" not in exported_after(("ended", None, {}))
-    assert [trial.state.name for trial in study.trials] == [*states[:2], "PRUNED", "RUNNING", *states[4:]]
+    assert [trial.state.name for trial in study.trials] == [
+        *states[:2],
+        "PRUNED",
+        "RUNNING",
+        *states[4:],
+    ]
 
 
 def test_the_journal_of_several_objectives_has_their_names_and_directions(tmp_path: Path) -> None:
@@ -205,7 +237,9 @@ def test_the_journal_of_several_objectives_has_their_names_and_directions(tmp_pa
     assert [trial.values for trial in study.trials] == [[1.0, 2.0], [3.0, 4.0]]
 
 
-def test_a_file_that_is_no_journal_is_not_replaced_and_a_plain_run_has_no_trials(tmp_path: Path) -> None:
+def test_a_file_that_is_no_journal_is_not_replaced_and_a_plain_run_has_no_trials(
+    tmp_path: Path,
+) -> None:
     run_dir = of_every_state(tmp_path)
     mine = tmp_path / "mine.log"
     mine.write_text("dear diary")
@@ -213,7 +247,12 @@ def test_a_file_that_is_no_journal_is_not_replaced_and_a_plain_run_has_no_trials
     assert refused.returncode == 2
     assert mine.read_text() == "dear diary"
     for _ in range(2):
-        assert commands.invoke("search", "export", run_dir, "--out", "journal.log", cwd=tmp_path).returncode == 0
+        assert (
+            commands.invoke(
+                "search", "export", run_dir, "--out", "journal.log", cwd=tmp_path
+            ).returncode
+            == 0
+        )
     plain = commands.write_experiment(tmp_path / "plain", commands.odd("a", "nothing"))
     (plain.parent / "supervisor.lock").touch()
     refused = commands.invoke("search", "export", plain.parent, cwd=tmp_path)
@@ -228,7 +267,16 @@ def test_optuna_dashboard_shows_an_exported_search(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "out.log"), "--port", str(port), "--server", "wsgiref"],
+        [
+            sys.executable,
+            "-c",
+            code,
+            str(tmp_path / "out.log"),
+            "--port",
+            str(port),
+            "--server",
+            "wsgiref",
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -238,7 +286,9 @@ def test_optuna_dashboard_shows_an_exported_search(tmp_path: Path) -> None:
 
             def answers() -> bool:
                 try:
-                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/studies", timeout=10) as answer:
+                    with urllib.request.urlopen(
+                        f"http://127.0.0.1:{port}/api/studies", timeout=10
+                    ) as answer:
                         studies.extend(json.load(answer)["study_summaries"])
                 except OSError:
                     time.sleep(0.1)
@@ -251,4 +301,11 @@ def test_optuna_dashboard_shows_an_exported_search(tmp_path: Path) -> None:
                 trials = json.load(answer)["trials"]
         finally:
             server.kill()
-    assert [trial["state"] for trial in trials] == ["Complete", "Running", "Running", "Fail", "Complete", "Fail"]
+    assert [trial["state"] for trial in trials] == [
+        "Complete",
+        "Running",
+        "Running",
+        "Fail",
+        "Complete",
+        "Fail",
+    ]

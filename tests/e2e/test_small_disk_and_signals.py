@@ -14,7 +14,9 @@ from orchestrator.experiment import preflight
 from orchestrator.supervisor import free_disk
 
 
-def test_on_a_small_disk_run_says_what_it_waits_for_until_it_is_stopped(small_disk: Path, tmp_path: Path) -> None:
+def test_on_a_small_disk_run_says_what_it_waits_for_until_it_is_stopped(
+    small_disk: Path, tmp_path: Path
+) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing", resources={"min_free_disk": "1 GiB"}))
     (small_disk / "go-one-s0").touch()  # so that it would end if it was launched
     with Run(jobs, "--run-dir", small_disk / "run", cwd=tmp_path, typed=stubbed) as run:
@@ -31,16 +33,28 @@ def test_a_dry_run_warns_of_a_small_disk_and_shows_intervals(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        preflight, "examine", lambda jobs, **_: {job.job_id: preflight.JobVerdict(problem=None) for job in jobs}
+        preflight,
+        "examine",
+        lambda jobs, **_: {job.job_id: preflight.JobVerdict(problem=None) for job in jobs},
     )
     jobs = write_experiment(
         tmp_path, odd("one", "nothing", resources={"min_free_disk": "1 GiB"}), odd("two", "nothing")
     )
     done = invoke("run", jobs, "--run-dir", small_disk / "run", "--dry-run", "--json", cwd=tmp_path)
-    (warning,) = (text for text in json.loads(done.stdout)["warnings"] if "resources.min_free_disk" in text)
+    (warning,) = (
+        text for text in json.loads(done.stdout)["warnings"] if "resources.min_free_disk" in text
+    )
     assert "1,024 MiB" in warning
     done = invoke(
-        "run", jobs, "--run-dir", tmp_path / "run", "--set", "checkpoint_every=90s", "--dry-run", "--json", cwd=tmp_path
+        "run",
+        jobs,
+        "--run-dir",
+        tmp_path / "run",
+        "--set",
+        "checkpoint_every=90s",
+        "--dry-run",
+        "--json",
+        cwd=tmp_path,
     )
     assert {job["checkpoint_every"] for job in json.loads(done.stdout)["jobs"]} == {"90s"}
 

@@ -48,13 +48,18 @@ def test_a_run_that_is_killed_and_resumed_is_one_curve_and_its_weights_are_those
     commands.write_experiment(tmp_path, job, head=HEAD)
     paths = RunPaths(tmp_path / "run")
     with commands.Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
-        wait_until(lambda: any(paths.job("hopper-s0").checkpoints.glob("*.pt")), "there is a checkpoint")
+        wait_until(
+            lambda: any(paths.job("hopper-s0").checkpoints.glob("*.pt")), "there is a checkpoint"
+        )
         run.popen.send_signal(signal.SIGKILL)
         run.popen.wait()
     with commands.Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
         assert run.end() == 0, run.stderr
     assert steps(paths, "hopper-s0") == expected(paths, "hopper-s0")
-    weights = [commands.summary(tmp_path / name)["hopper-s0"]["weights_sha256"] for name in ("plain", "run")]
+    weights = [
+        commands.summary(tmp_path / name)["hopper-s0"]["weights_sha256"]
+        for name in ("plain", "run")
+    ]
     assert weights[0] == weights[1]
 
 
@@ -68,7 +73,13 @@ def test_a_tracker_that_is_away_is_a_warning_and_the_experiment_succeeds(tmp_pat
         assert run.end() == 0, run.stderr
     messages = [event["message"] for event in run.events if event["event"] == "warning"]
     assert sum("mlflow" in message and "tried again" in message for message in messages) == 1
-    (missing,) = [message for message in messages if "publish" in message and "sends what is missing" in message]
+    (missing,) = [
+        message
+        for message in messages
+        if "publish" in message and "sends what is missing" in message
+    ]
     assert "mlflow may not have" in missing
     assert "tensorboard" not in missing
-    assert steps(RunPaths(tmp_path / "run"), "hopper-s0") == expected(RunPaths(tmp_path / "run"), "hopper-s0")
+    assert steps(RunPaths(tmp_path / "run"), "hopper-s0") == expected(
+        RunPaths(tmp_path / "run"), "hopper-s0"
+    )

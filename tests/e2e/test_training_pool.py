@@ -1,4 +1,5 @@
-"""``TrainingPool``: futures of trainings, and what becomes of them however pool, program or supervisor end."""
+"""``TrainingPool``: futures of trainings, and what becomes of them however pool, program or
+supervisor end."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.pool import supervisor_process
 from orchestrator.pool.pool_jobs import TrainingFuture
 
-SUPERVISE = "\nfrom orchestrator.pool import pool_supervisor\nsys.exit(pool_supervisor.main(*sys.argv[1:]))"
+SUPERVISE = (
+    "\nfrom orchestrator.pool import pool_supervisor\nsys.exit(pool_supervisor.main(*sys.argv[1:]))"
+)
 EXEC = {"resources": {"start": "exec", "min_free_disk": 0}}
 
 
@@ -52,7 +55,8 @@ def no_examination(jobs: Any, **_: Any) -> dict[str, JobVerdict]:
 
 @pytest.fixture
 def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is examined, and workers succeed when there is a file ``go-JOB`` beside the run directory."""
+    """Nothing is examined, and workers succeed when there is a file ``go-JOB`` beside the run
+    directory."""
     monkeypatch.setattr("orchestrator.experiment.preflight.examine", no_examination)
     monkeypatch.setattr("orchestrator.experiment.preflight.Child", contextlib.nullcontext)
     monkeypatch.setattr(supervisor_process, "COMMAND", (sys.executable, "-c", STUBS + SUPERVISE))
@@ -71,10 +75,18 @@ def supervisor_of(run_dir: Path) -> psutil.Process:
 def nothing_left() -> Iterator[None]:
     """Neither processes, nor threads, nor open files of the block are left after it."""
     gc.collect()
-    before = threading.active_count(), len(os.listdir("/proc/self/fd")), psutil.Process().children(recursive=True)
+    before = (
+        threading.active_count(),
+        len(os.listdir("/proc/self/fd")),
+        psutil.Process().children(recursive=True),
+    )
     yield
     gc.collect()
-    after = threading.active_count(), len(os.listdir("/proc/self/fd")), psutil.Process().children(recursive=True)
+    after = (
+        threading.active_count(),
+        len(os.listdir("/proc/self/fd")),
+        psutil.Process().children(recursive=True),
+    )
     assert after == before
 
 
@@ -104,8 +116,15 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
             endless.result()
 
         (here / "go-child-s1").touch()
-        child = pool.submit(HOPPER.read_text(), name="child", seed=1, init=fast.result()).result(commands.PATIENCE_S)
-        assert (child.ok, child.xml, child.seed, child.job_dir) == (True, None, 1, here / "run/jobs/child-s1")
+        child = pool.submit(HOPPER.read_text(), name="child", seed=1, init=fast.result()).result(
+            commands.PATIENCE_S
+        )
+        assert (child.ok, child.xml, child.seed, child.job_dir) == (
+            True,
+            None,
+            1,
+            here / "run/jobs/child-s1",
+        )
         spec = WorkerSpec.from_json((child.job_dir / "spec.json").read_text())
         assert spec.init == str(fast.result().job_dir)
         assert not spec.preview, "a pool that is closed does not wait for pictures"
@@ -172,7 +191,10 @@ def test_an_exception_in_the_block_stops_everything_and_a_new_pool_resumes(here:
     with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
         done, begun, _, waiting = submitted(pool)
         assert done.result(commands.PATIENCE_S).ok
-        assert (begun.result(commands.PATIENCE_S).ok, waiting.result(commands.PATIENCE_S).ok) == (True, True)
+        assert (begun.result(commands.PATIENCE_S).ok, waiting.result(commands.PATIENCE_S).ok) == (
+            True,
+            True,
+        )
         other = pool.submit(HOPPER, name="done", n_envs=3)
         with pytest.raises(orchestrator.ChangedError, match=r"n_envs: 8 → 3"):
             other.result(commands.PATIENCE_S)
@@ -195,7 +217,9 @@ preflight.Child = contextlib.nullcontext
 pool = orchestrator.TrainingPool(max_parallel=1, run_dir="run", **{EXEC!r})
 pool.submit({str(HOPPER)!r}, name="one").result()
 """
-    with subprocess.Popen([sys.executable, "-c", program], cwd=here, env=commands.environment()) as popen:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=here, env=commands.environment()
+    ) as popen:
         started = here / "run/jobs/one-s0/started"
         wait_until(started.exists, "the worker has started")
         processes = psutil.Process(popen.pid).children(recursive=True)
@@ -254,7 +278,13 @@ with pool:
 def test_processes_that_the_program_forks_leave_the_pool_to_it_however_they_end(here: Path) -> None:
     program = FORKING.format(hopper=str(HOPPER), supervise=STUBS + SUPERVISE, exec=EXEC)
     done = commands.finish([sys.executable, "-c", program], cwd=here)
-    assert sorted(done.stdout.splitlines()) == ["None", "None None", "child 0", "child 7", "child 7"], done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        "None",
+        "None None",
+        "child 0",
+        "child 7",
+        "child 7",
+    ], done.stderr
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -270,7 +300,9 @@ def test_what_examines_robots_lives_as_long_as_the_pool_and_not_as_the_thread_th
 
     monkeypatch.setattr("orchestrator.experiment.preflight.Child", child)
     made: list[orchestrator.TrainingPool] = []
-    maker = threading.Thread(target=lambda: made.append(orchestrator.TrainingPool(run_dir="run", env="CartPole-v1")))
+    maker = threading.Thread(
+        target=lambda: made.append(orchestrator.TrainingPool(run_dir="run", env="CartPole-v1"))
+    )
     maker.start()
     maker.join()
     with made[0]:
@@ -284,7 +316,9 @@ def test_a_pool_that_cannot_begin_leaves_nothing(here: Path) -> None:
 
 
 @pytest.mark.usefixtures("stubs")
-def test_a_callback_that_exits_ends_the_pool_which_names_it(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_exits_ends_the_pool_which_names_it(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     called: list[str] = []
 
     def leaves(future: futures.Future[orchestrator.Result]) -> None:
@@ -292,7 +326,9 @@ def test_a_callback_that_exits_ends_the_pool_which_names_it(here: Path, caplog: 
         sys.exit(3)
 
     with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
-        first, twin, waiting = (pool.submit(HOPPER, name=name) for name in ("first", "first", "waiting"))
+        first, twin, waiting = (
+            pool.submit(HOPPER, name=name) for name in ("first", "first", "waiting")
+        )
         first.add_done_callback(leaves)
         commands.wait_until(twin.running, "both wait for the same job")
         (here / "go-first-s0").touch()
@@ -324,7 +360,9 @@ def test_what_is_no_file_is_no_robot_and_nothing_waits_for_it(here: Path) -> Non
         for empty in ("", " "):
             with pytest.raises(orchestrator.UsageError, match="xml is empty; expected a path"):
                 pool.submit(empty)
-            with pytest.raises(orchestrator.UsageError, match=r"xmls\[1\] is empty; expected a path"):
+            with pytest.raises(
+                orchestrator.UsageError, match=r"xmls\[1\] is empty; expected a path"
+            ):
                 orchestrator.train([HOPPER, empty])
 
 
@@ -332,13 +370,22 @@ def instant_bodies(here: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> 
     """Bodies whose trainings succeed at once."""
     (here / "instant.py").write_text(INSTANT)
     worker = f"\nworker = (sys.executable, '-I', '-S', {str(here / 'instant.py')!r})"
-    monkeypatch.setattr(supervisor_process, "COMMAND", (sys.executable, "-c", STUBS + worker + SUPERVISE))
-    return [HOPPER.read_text().replace("<mujoco", f"<!-- {number} --><mujoco", 1) for number in range(number)]
+    monkeypatch.setattr(
+        supervisor_process, "COMMAND", (sys.executable, "-c", STUBS + worker + SUPERVISE)
+    )
+    return [
+        HOPPER.read_text().replace("<mujoco", f"<!-- {number} --><mujoco", 1)
+        for number in range(number)
+    ]
 
 
 def held_by(*processes: psutil.Process) -> list[int]:
     """Open files, threads and children of each."""
-    return [number for one in processes for number in (one.num_fds(), one.num_threads(), len(one.children()))]
+    return [
+        number
+        for one in processes
+        for number in (one.num_fds(), one.num_threads(), len(one.children()))
+    ]
 
 
 GENERATIONS, SETTLED = 10, 3
@@ -352,7 +399,8 @@ MOST_GROWTH_MIB = 4.0
 def test_generations_that_feed_the_next_evolve_two_hundred_bodies_and_nothing_grows(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A genetic algorithm as one writes it with DEAP: the gene is a setting that the return depends on."""
+    """A genetic algorithm as one writes it with DEAP: the gene is a setting that the return depends
+    on."""
     bodies, chance = iter(instant_bodies(here, monkeypatch, 200)), random.Random(5)
     goal = "-abs(json.loads((job / 'spec.json').read_text())['hyperparameters']['gamma'] - 0.95)}"
     (here / "instant.py").write_text(INSTANT.replace("1.0}", goal))
@@ -361,12 +409,18 @@ def test_generations_that_feed_the_next_evolve_two_hundred_bodies_and_nothing_gr
     with nothing_left(), orchestrator.TrainingPool(max_parallel=4, run_dir="run", **EXEC) as pool:
         processes = psutil.Process(), supervisor_of(here / "run")
         for generation in range(GENERATIONS):
-            of_genes = {pool.submit(next(bodies), init=best, ppo={"gamma": gene}): gene for gene in genes}
-            results = [(future.result(), of_genes[future]) for future in futures.as_completed(of_genes)]
+            of_genes = {
+                pool.submit(next(bodies), init=best, ppo={"gamma": gene}): gene for gene in genes
+            }
+            results = [
+                (future.result(), of_genes[future]) for future in futures.as_completed(of_genes)
+            ]
             results.sort(key=lambda pair: -pair[0].fitness())
             best, parents = results[0][0], [gene for _, gene in results[:5]]
             genes = [min(0.99, chance.choice(parents) + chance.gauss(0, 0.01)) for _ in genes]
-            done |= {result.job_id for result, _ in results if result.ok and result.job_id is not None}
+            done |= {
+                result.job_id for result, _ in results if result.ok and result.job_id is not None
+            }
             fitness.append(best.fitness())
             del of_genes, results
             gc.collect()
@@ -374,7 +428,10 @@ def test_generations_that_feed_the_next_evolve_two_hundred_bodies_and_nothing_gr
             if generation + 1 == SETTLED:
                 held = held_by(*processes)
         now = functools.partial(held_by, *processes)
-        wait_until(lambda: all(map(operator.le, now(), held)), f"no more than after {SETTLED} generations: {held}")
+        wait_until(
+            lambda: all(map(operator.le, now(), held)),
+            f"no more than after {SETTLED} generations: {held}",
+        )
     assert len(done) == 200
     assert fitness[-1] > fitness[0]
     for before, after in zip(memory[SETTLED - 1], memory[-1], strict=True):
@@ -386,7 +443,9 @@ def test_generations_that_feed_the_next_evolve_two_hundred_bodies_and_nothing_gr
 def test_the_loop_of_the_readme_trains_every_body(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (commands.REPOSITORY / "README.md").read_text(), re.M | re.S)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (commands.REPOSITORY / "README.md").read_text(), re.M | re.S
+    )
     (loop,) = (block for block in blocks if "TrainingPool" in block)
     bodies = instant_bodies(here, monkeypatch, 200)
     exec_pool = functools.partial(orchestrator.TrainingPool, **EXEC)

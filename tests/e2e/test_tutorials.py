@@ -12,7 +12,8 @@ from command_helpers import REPOSITORY, environment, finish
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RSYNC = (
-    "#!/bin/sh\n# Simulates rsync -a HOST:PATH TARGET without ssh. PATH is below the parent of the home directory.\n"
+    "#!/bin/sh\n# Simulates rsync -a HOST:PATH TARGET without ssh. "
+    "PATH is below the parent of the home directory.\n"
 )
 RSYNC += 'mkdir -p "$3" && cp -r "$HOME/${2#*:*/}." "$3"\n'
 
@@ -27,10 +28,14 @@ class Reader:
         programs.mkdir()
         (programs / "rsync").write_text(RSYNC)
         (programs / "rsync").chmod(0o755)
-        (programs / "orchestrator").write_text(f'#!/bin/sh\nexec {sys.executable} -m orchestrator "$@"\n')
+        (programs / "orchestrator").write_text(
+            f'#!/bin/sh\nexec {sys.executable} -m orchestrator "$@"\n'
+        )
         (programs / "orchestrator").chmod(0o755)
         path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self.environment = environment(PATH=path, HOME=str(folder), DISPLAY="", WAYLAND_DISPLAY="", OMP_NUM_THREADS="1")
+        self.environment = environment(
+            PATH=path, HOME=str(folder), DISPLAY="", WAYLAND_DISPLAY="", OMP_NUM_THREADS="1"
+        )
 
     def follow(self, document: str) -> dict[str, str]:
         """Write its files and run its commands.
@@ -61,7 +66,9 @@ class Reader:
 
 @pytest.mark.slow
 def test_own_robot_in_ten_minutes(tmp_path: Path) -> None:
-    reader = Reader(tmp_path, {"200_000": "2_048", "my_robots hopper\n": "my_robots hopper --seconds 0.1\n"})
+    reader = Reader(
+        tmp_path, {"200_000": "2_048", "my_robots hopper\n": "my_robots hopper --seconds 0.1\n"}
+    )
     outputs = reader.follow("tutorial-own-robot.md")
     assert "return of 200 steps: " in outputs["python use_policy.py"]
     assert (tmp_path / "runs/my_robots/jobs/hopper-s0/video.mp4").is_file()
@@ -70,9 +77,14 @@ def test_own_robot_in_ten_minutes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_body_is_evolved(tmp_path: Path) -> None:
-    reader = Reader(tmp_path, {"50_000": "2_048", "BODIES, FIRST = 30": "BODIES, FIRST = 3", "range(5)": "range(1)"})
+    reader = Reader(
+        tmp_path,
+        {"50_000": "2_048", "BODIES, FIRST = 30": "BODIES, FIRST = 3", "range(5)": "range(1)"},
+    )
     outputs = reader.follow("tutorial-evolve.md")
-    bodies = re.findall(r"^body (\d): .* m; best -?\d+\.\d m", outputs["python evolve.py"], re.MULTILINE)
+    bodies = re.findall(
+        r"^body (\d): .* m; best -?\d+\.\d m", outputs["python evolve.py"], re.MULTILINE
+    )
     assert bodies == ["1", "2", "3"]
 
 
@@ -81,7 +93,9 @@ def test_a_shared_machine(tmp_path: Path) -> None:
     robots = tmp_path / "my_robots"
     robots.mkdir()
     (robots / "hopper.xml").symlink_to(REPOSITORY / "mjcf/hopper.xml")
-    reader = Reader(tmp_path, {"--until 07:00": "--until 15s --grace 10 --max-parallel 1", '"2 GiB"': "0"})
+    reader = Reader(
+        tmp_path, {"--until 07:00": "--until 15s --grace 10 --max-parallel 1", '"2 GiB"': "0"}
+    )
     outputs = reader.follow("tutorial-shared-machine.md")
     assert "robots" in outputs["orchestrator list"]
     assert (tmp_path / "robots-report/index.html").is_file()

@@ -1,4 +1,5 @@
-"""Nobody reads what ``run`` prints: jobs are launched, end and stop as ever, and so does the command."""
+"""Nobody reads what ``run`` prints: jobs are launched, end and stop as ever, and so does the
+command."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ class FullPipe:
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> Path:
-    return write_experiment(tmp_path, odd("one", "nothing"), odd("two", "nothing"), head=ONE_AT_A_TIME)
+    return write_experiment(
+        tmp_path, odd("one", "nothing"), odd("two", "nothing"), head=ONE_AT_A_TIME
+    )
 
 
 def started(tmp_path: Path, job_id: str) -> None:
@@ -66,7 +69,8 @@ def closing() -> Iterator[list[FullPipe]]:
 
 
 @pytest.mark.parametrize(
-    "form", [pytest.param([], id="lines", marks=pytest.mark.slow), pytest.param(["--json"], id="json")]
+    "form",
+    [pytest.param([], id="lines", marks=pytest.mark.slow), pytest.param(["--json"], id="json")],
 )
 def test_all_jobs_train_and_the_command_ends_while_nobody_reads(
     form: list[str], jobs: Path, tmp_path: Path, closing: list[FullPipe]
@@ -80,8 +84,12 @@ def test_all_jobs_train_and_the_command_ends_while_nobody_reads(
 
 
 @pytest.mark.slow
-def test_a_reader_that_comes_back_receives_every_event(jobs: Path, tmp_path: Path, closing: list[FullPipe]) -> None:
-    pipe = FullPipe("run", jobs, "--run-dir", "run", "--json", cwd=tmp_path, patience_s=commands.PATIENCE_S)
+def test_a_reader_that_comes_back_receives_every_event(
+    jobs: Path, tmp_path: Path, closing: list[FullPipe]
+) -> None:
+    pipe = FullPipe(
+        "run", jobs, "--run-dir", "run", "--json", cwd=tmp_path, patience_s=commands.PATIENCE_S
+    )
     closing.append(pipe)
     started(tmp_path, "one-s0")
     (tmp_path / "go-one-s0").touch()
@@ -94,7 +102,9 @@ def test_a_reader_that_comes_back_receives_every_event(jobs: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_sigterm_stops_in_good_order_while_nobody_reads(jobs: Path, tmp_path: Path, closing: list[FullPipe]) -> None:
+def test_sigterm_stops_in_good_order_while_nobody_reads(
+    jobs: Path, tmp_path: Path, closing: list[FullPipe]
+) -> None:
     pipe = FullPipe("run", jobs, "--run-dir", "run", cwd=tmp_path, patience_s=0.1)
     closing.append(pipe)
     started(tmp_path, "one-s0")

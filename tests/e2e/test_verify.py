@@ -1,4 +1,5 @@
-"""``verify`` passes what deserves it, and finds out what depends on neighbours, chance, or never being killed."""
+"""``verify`` passes what deserves it, and finds out what depends on neighbours, chance, or never
+being killed."""
 
 from __future__ import annotations
 
@@ -68,7 +69,9 @@ def guilty(name: str, deed: str) -> dict[str, Any]:
 
 def verified(directory: Path, *jobs: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The entries of the certificate of a verification that fails, by job."""
-    path = write_experiment(directory, *jobs, defaults=commands.TINY.replace("n_steps = 64", "n_steps = 256"))
+    path = write_experiment(
+        directory, *jobs, defaults=commands.TINY.replace("n_steps = 64", "n_steps = 256")
+    )
     (directory / "guilty.py").write_text(GUILTY)
     done = invoke("verify", path, *SHORT, "--jobs", "*", "--output", "out", cwd=directory)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -81,7 +84,9 @@ def verified(directory: Path, *jobs: dict[str, Any]) -> dict[str, dict[str, Any]
 
 
 @pytest.mark.slow
-def test_all_jobs_of_a_cleaned_run_directory_pass_without_their_original_files(finished: Experiment) -> None:
+def test_all_jobs_of_a_cleaned_run_directory_pass_without_their_original_files(
+    finished: Experiment,
+) -> None:
     finished.jobs.unlink()
     assert invoke("clean", finished.run_dir, cwd=finished.cwd).returncode == 0
     done = succeed("verify", finished.run_dir, *SHORT, "--json", cwd=finished.cwd)
@@ -91,7 +96,9 @@ def test_all_jobs_of_a_cleaned_run_directory_pass_without_their_original_files(f
     assert written["machine"]["cpus"] >= 1
     for entry in written["jobs"]:
         assert entry["verdict"] == "PASS"
-        assert entry["alone_sha256"] == entry["together_sha256"] == entry["resumed_sha256"] is not None
+        assert (
+            entry["alone_sha256"] == entry["together_sha256"] == entry["resumed_sha256"] is not None
+        )
         assert entry["neighbours"] >= 1
         assert entry["resumed_from"] > 0
         assert entry["slowdown"]["low"] <= entry["slowdown"]["median"] <= entry["slowdown"]["high"]
@@ -101,7 +108,9 @@ def test_all_jobs_of_a_cleaned_run_directory_pass_without_their_original_files(f
 
 
 @pytest.mark.slow
-def test_only_jobs_that_depend_on_neighbours_randomness_or_state_outside_of_the_checkpoint_fail(tmp_path: Path) -> None:
+def test_only_jobs_that_depend_on_neighbours_randomness_or_state_outside_of_the_checkpoint_fail(
+    tmp_path: Path,
+) -> None:
     jobs = verified(
         tmp_path,
         odd("good", "nothing"),
@@ -134,7 +143,9 @@ def test_interrupted_it_leaves_no_process_and_no_scratch(finished: Experiment) -
     with commands.start(command, cwd=finished.cwd) as process:
         folder = finished.run_dir / "verify/alone-0-0/jobs"
         wait_until(lambda: list(folder.glob("*/progress.csv")), "it trains")
-        worker = next(pid for pid in children(process.pid) if b"orchestrator.worker" in command_line(pid))
+        worker = next(
+            pid for pid in children(process.pid) if b"orchestrator.worker" in command_line(pid)
+        )
         token = commands.token_of(worker)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=commands.PATIENCE_S)

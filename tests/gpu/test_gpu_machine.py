@@ -1,4 +1,5 @@
-"""What nvidia-smi and ``doctor`` tell of a real GPU is what CUDA tells; pictures are rendered on it."""
+"""What nvidia-smi and ``doctor`` tell of a real GPU is what CUDA tells; pictures are rendered on
+it."""
 
 from __future__ import annotations
 
@@ -42,14 +43,22 @@ print(json.dumps([library, name, picture.shape, len(np.unique(picture))]))
 
 def look(visible: str | None = None) -> list[tuple[str, int, str]]:
     """Name, MiB and UUID of each GPU as torch sees them in a process of its own."""
-    environment = commands.environment(**({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}))
-    answer = subprocess.check_output([sys.executable, "-c", LOOK], env=environment, text=True, timeout=60)
-    return [(name, mib, f"GPU-{uuid.removeprefix('GPU-')}") for name, mib, uuid in json.loads(answer)]
+    environment = commands.environment(
+        **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    )
+    answer = subprocess.check_output(
+        [sys.executable, "-c", LOOK], env=environment, text=True, timeout=60
+    )
+    return [
+        (name, mib, f"GPU-{uuid.removeprefix('GPU-')}") for name, mib, uuid in json.loads(answer)
+    ]
 
 
 def agrees(gpu: Gpu, seen: tuple[str, int, str]) -> bool:
     name, mib, _ = seen
-    return gpu.name == name and gpu.memory_mib is not None and abs(gpu.memory_mib - mib) < 0.05 * mib
+    return (
+        gpu.name == name and gpu.memory_mib is not None and abs(gpu.memory_mib - mib) < 0.05 * mib
+    )
 
 
 @pytest.mark.gpu

@@ -1,4 +1,5 @@
-"""Ranks on GPUs: nccl in a group of one rank where there is one GPU, and two ranks where there are two."""
+"""Ranks on GPUs: nccl in a group of one rank where there is one GPU, and two ranks where there are
+two."""
 
 from __future__ import annotations
 
@@ -69,7 +70,12 @@ def test_a_group_of_one_rank_trains_as_stock_ppo_does(tmp_path: Path, device: st
 def test_two_ranks_train_each_on_a_gpu_of_its_own(tmp_path: Path, device: str) -> None:
     if device == "cuda" and len(gpus := detect_gpus()) < 2:
         pytest.skip(f"two ranks need two GPUs, and there is {len(gpus)}")
-    job = {"name": "wide", "env": "Pendulum-v1", "learner": "sb3", "distributed": {"backend": "auto"}}
+    job = {
+        "name": "wide",
+        "env": "Pendulum-v1",
+        "learner": "sb3",
+        "distributed": {"backend": "auto"},
+    }
     job["resources"] = {**gpu_helpers.resources(device, 1), "ranks": 2}
     jobs = commands.write_experiment(tmp_path, job)
     done = commands.give("run", jobs, "--run-dir", "run", cwd=tmp_path)

@@ -17,13 +17,23 @@ from orchestrator.worker.runtime import cuda
 def meeting(job: str, other: str, device: str) -> dict[str, Any]:
     kwargs = {"job": job, "other": other}
     resources = gpu_helpers.resources(device, 0.5)
-    return {"name": job, "entry_point": "noted:meeting", "env_kwargs": kwargs, "learner": "sb3", "resources": resources}
+    return {
+        "name": job,
+        "entry_point": "noted:meeting",
+        "env_kwargs": kwargs,
+        "learner": "sb3",
+        "resources": resources,
+    }
 
 
 @pytest.mark.parametrize("device", gpu_helpers.ON_GPU)
-def test_two_jobs_train_on_one_gpu_at_the_same_time_each_with_half_of_its_memory(tmp_path: Path, device: str) -> None:
+def test_two_jobs_train_on_one_gpu_at_the_same_time_each_with_half_of_its_memory(
+    tmp_path: Path, device: str
+) -> None:
     gpu_helpers.write_module(tmp_path)
-    jobs = commands.write_experiment(tmp_path, meeting("one", "two", device), meeting("two", "one", device))
+    jobs = commands.write_experiment(
+        tmp_path, meeting("one", "two", device), meeting("two", "one", device)
+    )
     done = commands.give("run", jobs, "--run-dir", "run", "--max-parallel", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     one, two = (json.loads((tmp_path / name).read_text()) for name in ("one", "two"))

@@ -1,4 +1,5 @@
-"""Trainings on a GPU: killed ones resume bit-identically, and none takes more memory than its share."""
+"""Trainings on a GPU: killed ones resume bit-identically, and none takes more memory than its
+share."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ HOLD = dict.fromkeys(("sac", "tqc", "crossq", "recurrent-ppo"), 384)
 
 
 def made(tmp_path: Path, device: str, **changes: Any) -> WorkerSpec:
-    return helpers.spec(device=device, search_path=gpu_helpers.write_module(tmp_path / "code"), **changes)
+    return helpers.spec(
+        device=device, search_path=gpu_helpers.write_module(tmp_path / "code"), **changes
+    )
 
 
 def await_checkpoint(worker: helpers.Worker, paths: JobPaths) -> None:
@@ -59,12 +62,16 @@ def test_a_killed_training_resumes_bit_identically(tmp_path: Path, case: str, de
     assert undisturbed.code == ExitCode.SUCCEEDED, log
     seen = json.loads((whole.attempt(0).root / "seen.json").read_text())
     on_gpu = {"device": "cuda", "deterministic": 1, "workspace": ":4096:8"}
-    assert seen.items() >= (on_gpu if device == "cuda" else {"device": "cpu", "deterministic": 0}).items()
+    assert (
+        seen.items()
+        >= (on_gpu if device == "cuda" else {"device": "cpu", "deterministic": 0}).items()
+    )
 
     paths = helpers.job(tmp_path / "killed", spec)
     with helpers.Worker(paths, HOLD=str(HOLD.get(case, 160))) as worker:
         commands.wait_until(
-            lambda: worker.process.poll() is not None or [*paths.checkpoints.glob("*.pt")], "checkpoint"
+            lambda: worker.process.poll() is not None or [*paths.checkpoints.glob("*.pt")],
+            "checkpoint",
         )
         assert worker.process.poll() is None, worker.log
         os.killpg(worker.process.pid, signal.SIGKILL)
@@ -77,7 +84,14 @@ def test_a_killed_training_resumes_bit_identically(tmp_path: Path, case: str, de
 
 @pytest.mark.gpu
 def test_a_job_that_needs_more_than_its_share_fails_and_names_the_key(tmp_path: Path) -> None:
-    spec = made(tmp_path, "cuda", entry_point="noted:hoard", n_envs=1, checkpoint_every=None, checkpoint_every_s=60.0)
+    spec = made(
+        tmp_path,
+        "cuda",
+        entry_point="noted:hoard",
+        n_envs=1,
+        checkpoint_every=None,
+        checkpoint_every_s=60.0,
+    )
     paths = helpers.job(tmp_path / "job", spec)
     record, log = helpers.run(paths, **{GPU_SHARE_VARIABLE: "0.1"})
     assert record.code == ExitCode.ERROR, log
@@ -87,8 +101,11 @@ def test_a_job_that_needs_more_than_its_share_fails_and_names_the_key(tmp_path: 
 
 
 @pytest.mark.gpu
-def test_what_cuda_takes_beside_torchs_memory_is_less_than_what_is_set_aside(tmp_path: Path) -> None:
-    """If this fails, ``OF_CUDA_MIB`` is too small for this GPU, or another program used it at the same time."""
+def test_what_cuda_takes_beside_torchs_memory_is_less_than_what_is_set_aside(
+    tmp_path: Path,
+) -> None:
+    """If this fails, ``OF_CUDA_MIB`` is too small for this GPU, or another program used it at the
+    same time."""
     from orchestrator.machine.gpu import detect_gpus
 
     spec = made(tmp_path, "cuda", **CASES["images"])
@@ -96,12 +113,15 @@ def test_what_cuda_takes_beside_torchs_memory_is_less_than_what_is_set_aside(tmp
     gpu = detect_gpus()[0]
     with helpers.Worker(paths, HOLD="160", CUDA_VISIBLE_DEVICES=gpu.index) as worker:
         commands.wait_until(
-            lambda: worker.process.poll() is not None or [*paths.checkpoints.glob("*.pt")], "checkpoint"
+            lambda: worker.process.poll() is not None or [*paths.checkpoints.glob("*.pt")],
+            "checkpoint",
         )
         assert worker.process.poll() is None, worker.log
         now = detect_gpus()[0]
     assert gpu.free_mib is not None
     assert now.free_mib is not None
     taken_mib = gpu.free_mib - now.free_mib
-    print(f"a worker with CnnPolicy takes {taken_mib} MiB of {gpu.name}, torch's own memory included")
+    print(
+        f"a worker with CnnPolicy takes {taken_mib} MiB of {gpu.name}, torch's own memory included"
+    )
     assert 0 < taken_mib <= cuda.OF_CUDA_MIB + 512

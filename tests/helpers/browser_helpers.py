@@ -16,7 +16,8 @@ DESKTOP, PHONE = (1280, 900), (390, 844)
 IN_BROWSER = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        CHROMIUM is None or DRIVER is None, reason="no browser: apt-get install chromium chromium-driver"
+        CHROMIUM is None or DRIVER is None,
+        reason="no browser: apt-get install chromium chromium-driver",
     ),
 ]
 """Marks of the modules that need it."""
@@ -30,7 +31,12 @@ class Browser:
         assert DRIVER is not None
         options = Options()
         options.binary_location = CHROMIUM
-        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        for argument in (
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+        ):
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=Service(DRIVER))
@@ -39,7 +45,9 @@ class Browser:
         width, height = size
         screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
-        self.driver.get("about:blank")  # an address that differs in its fragment alone would not be loaded again
+        self.driver.get(
+            "about:blank"
+        )  # an address that differs in its fragment alone would not be loaded again
         self.driver.get(address)
 
     def run(self, script: str, *values: Any) -> Any:
@@ -52,7 +60,10 @@ class Browser:
         return self.text(f'#jobs tr[data-id="{job_id}"]')
 
     def shows(self, selector: str, text: str) -> None:
-        wait_until(lambda: text in self.text(selector), f"{text} in {selector}, which is: {self.text(selector)}")
+        wait_until(
+            lambda: text in self.text(selector),
+            f"{text} in {selector}, which is: {self.text(selector)}",
+        )
 
     def errors(self) -> list[str]:
         """What the console has shown since the last call."""

@@ -48,7 +48,8 @@ def tetrahedron(size: float) -> str:
 
 
 def lay_out(root: Path, files: dict[str, str]) -> None:
-    """``@`` in a text is the folder; an image where the name says so, a mesh of its own size where it says "mesh"."""
+    """``@`` in a text is the folder; an image where the name says so, a mesh of its own size where
+    it says "mesh"."""
     for number, (name, text) in enumerate(files.items()):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +58,9 @@ def lay_out(root: Path, files: dict[str, str]) -> None:
         elif path.suffix == ".skn":
             path.write_bytes(skin())
         else:
-            path.write_text(tetrahedron(1 + number) if text == "mesh" else text.replace("@", str(root)))
+            path.write_text(
+                tetrahedron(1 + number) if text == "mesh" else text.replace("@", str(root))
+            )
 
 
 def skin() -> bytes:

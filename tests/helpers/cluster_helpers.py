@@ -1,4 +1,5 @@
-"""Machines for tests of clusters, each with its own home, temporary directory and perhaps address."""
+"""Machines for tests of clusters, each with its own home, temporary directory and perhaps
+address."""
 
 from __future__ import annotations
 
@@ -48,22 +49,32 @@ class Machine:
         ours = ("RAY_", "XDG_", "ORCHESTRATOR_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
-        places = {"HOME": str(self.home), "TMPDIR": str(self.temporary), "PATH": path, HOLDERS_VARIABLE: self.holders}
+        places = {
+            "HOME": str(self.home),
+            "TMPDIR": str(self.temporary),
+            "PATH": path,
+            HOLDERS_VARIABLE: self.holders,
+        }
         return {**kept, **places, "PYTHONPATH": str(commands.REPOSITORY), **added}
 
     def command(self, *arguments: str) -> list[str]:
         return [*self._within, sys.executable, *arguments]
 
-    def run(self, command: Sequence[str], cwd: Path | None = None, **added: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, command: Sequence[str], cwd: Path | None = None, **added: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run any command there and wait for its end."""
         there = [*self._within, *command]
-        return commands.finish(there, cwd=cwd or self.home, env=self.environment(**added), patience_s=PATIENCE_S)
+        return commands.finish(
+            there, cwd=cwd or self.home, env=self.environment(**added), patience_s=PATIENCE_S
+        )
 
     @contextmanager
     def running(
         self, *arguments: str | Path, typed: Sequence[str] = ("-m", "orchestrator")
     ) -> Iterator[subprocess.Popen[str]]:
-        """A ``run --json`` there, whose events can be read; killed after the block if it still runs."""
+        """A ``run --json`` there, whose events can be read; killed after the block if it still
+        runs."""
         command = self.command(*typed, "run", *map(str, arguments), "--json")
         with commands.start(command, cwd=self.home, env=self.environment(), stderr=None) as process:
             try:
@@ -133,7 +144,8 @@ def _end_node(machine: Machine) -> None:
 
 
 def free_port() -> int:
-    """A port above those of Ray's workers and below the kernel's ephemeral ones; every worker of pytest has its own."""
+    """A port above those of Ray's workers and below the kernel's ephemeral ones; every worker of
+    pytest has its own."""
     first = 20100 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     for port in range(first, first + 1000):
         try:

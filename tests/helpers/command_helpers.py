@@ -29,7 +29,8 @@ PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 PATIENCE_S = 60.0
 """For an event that is certain to come; only a failing test waits this long."""
 LONG_PATIENCE_S = 4 * PATIENCE_S
-"""For the end of a command, which may train several jobs on a busy machine; a test may take 300 s."""
+"""For the end of a command, which may train several jobs on a busy machine; a test may take 300
+s."""
 
 HOPPER = REPOSITORY / "mjcf/hopper.xml"
 BALANCER = REPOSITORY / "mjcf/balancer.xml"
@@ -50,7 +51,8 @@ min_free_disk = 0
 """
 
 FORKED = f'{TINY}start = "fork"\n'
-"""The same where many jobs start: their workers are forked from one process that has imported what they need."""
+"""The same where many jobs start: their workers are forked from one process that has imported what
+they need."""
 
 CODE = '''
 import os, signal, subprocess, sys, time
@@ -177,11 +179,16 @@ def odd(name: str, deed: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "entry_point": "odd:make", "env_kwargs": {"deed": deed}, **more}
 
 
-def write_experiment(directory: Path, *jobs: Mapping[str, Any], head: str = "", defaults: str = TINY) -> Path:
+def write_experiment(
+    directory: Path, *jobs: Mapping[str, Any], head: str = "", defaults: str = TINY
+) -> Path:
     """Write a job file with ``jobs``, and the module ``odd`` in the same directory."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "odd.py").write_text(CODE)
-    tables = "\n".join("[[jobs]]\n" + "\n".join(f"{key} = {toml(value)}" for key, value in job.items()) for job in jobs)
+    tables = "\n".join(
+        "[[jobs]]\n" + "\n".join(f"{key} = {toml(value)}" for key, value in job.items())
+        for job in jobs
+    )
     path = directory / "jobs.toml"
     path.write_text(f'name = "tiny"\n{head}\n{defaults}\n{tables}\n', encoding="utf-8")
     return path
@@ -189,14 +196,22 @@ def write_experiment(directory: Path, *jobs: Mapping[str, Any], head: str = "", 
 
 def toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {toml(part)}" for key, part in value.items()) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{json.dumps(key)} = {toml(part)}" for key, part in value.items())
+            + " }"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(toml, value)) + "]"
     return json.dumps(value if not isinstance(value, Path) else str(value), ensure_ascii=False)
 
 
 def environment(**added: str) -> dict[str, str]:
-    plain = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "FORCE_COLOR")}
+    plain = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("COLUMNS", "LINES", "FORCE_COLOR")
+    }
     search_path = filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])
     return {**plain, "PYTHONPATH": os.pathsep.join(search_path), **added}
 
@@ -234,10 +249,11 @@ local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command=worker)
 preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
 preflight.Child = contextlib.nullcontext
 """
-"""Makes a program examine nothing and start :data:`STUB_WORKER`, which imports nothing: for tests of the command.
+"""Makes a program examine nothing and start :data:`STUB_WORKER`, which imports nothing: for tests
+of the command.
 
-The worker of job J succeeds when there is a file ``go-J`` beside the run directory, and notes its start in ``started``.
-One whose name begins with ``deaf`` ignores SIGTERM.
+The worker of job J succeeds when there is a file ``go-J`` beside the run directory, and notes its
+start in ``started``. One whose name begins with ``deaf`` ignores SIGTERM.
 """
 
 
@@ -257,7 +273,8 @@ def stub_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in this process start :data:`STUB_WORKER`."""
     command = (sys.executable, "-I", "-S", "-c", STUB_WORKER)
     monkeypatch.setattr(
-        "orchestrator.executors.local_backend.LocalExecutor", lambda: LocalExecutor(worker_command=command)
+        "orchestrator.executors.local_backend.LocalExecutor",
+        lambda: LocalExecutor(worker_command=command),
     )
 
 
@@ -269,11 +286,20 @@ def bow_to_permissions() -> None:
             raise OSError(ctypes.get_errno(), "capability not dropped")
 
 
-PIPES = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+PIPES = {
+    "stdin": subprocess.DEVNULL,
+    "stdout": subprocess.PIPE,
+    "stderr": subprocess.PIPE,
+    "text": True,
+}
 
 
 def finish(
-    command_line: Sequence[str | Path], *, cwd: Path, patience_s: float = LONG_PATIENCE_S, **how: Any
+    command_line: Sequence[str | Path],
+    *,
+    cwd: Path,
+    patience_s: float = LONG_PATIENCE_S,
+    **how: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Like :func:`start`, to its end."""
     settings = {"env": environment(), **PIPES, **how}
@@ -355,12 +381,14 @@ def instant(*arguments: str | Path) -> list[str]:
 
 
 def instant_workers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Runs in this process train nothing: their workers succeed at once; ``bad…`` only in its second attempt."""
+    """Runs in this process train nothing: their workers succeed at once; ``bad…`` only in its
+    second attempt."""
     program = folder / "instant.py"
     program.write_text(INSTANT)
     command = (sys.executable, "-I", "-S", str(program))
     monkeypatch.setattr(
-        "orchestrator.executors.local_backend.LocalExecutor", lambda: LocalExecutor(worker_command=command)
+        "orchestrator.executors.local_backend.LocalExecutor",
+        lambda: LocalExecutor(worker_command=command),
     )
 
 
@@ -369,7 +397,9 @@ def start(command_line: Sequence[str | Path], *, cwd: Path, **how: Any) -> subpr
 
     :param how: other keywords of :class:`subprocess.Popen`.
     """
-    process: subprocess.Popen[str] = subprocess.Popen(command_line, cwd=cwd, **{"env": environment(), **PIPES, **how})
+    process: subprocess.Popen[str] = subprocess.Popen(
+        command_line, cwd=cwd, **{"env": environment(), **PIPES, **how}
+    )
     return process
 
 
@@ -380,7 +410,11 @@ class Run:
     """
 
     def __init__(
-        self, *arguments: str | Path, cwd: Path, typed: Callable[..., list[str]] = command, **added: str
+        self,
+        *arguments: str | Path,
+        cwd: Path,
+        typed: Callable[..., list[str]] = command,
+        **added: str,
     ) -> None:
         self.cwd = cwd
         self.events: list[dict[str, Any]] = []
@@ -407,7 +441,9 @@ class Run:
             self.events.append(json.loads(line))
             if self.events[-1]["event"] == kind and job_id in (None, self.events[-1].get("job_id")):
                 return self.events[-1]
-        raise AssertionError(f"no event {kind}; exit code {self.popen.wait()}: {self._read_stderr()}\n{self.events}")
+        raise AssertionError(
+            f"no event {kind}; exit code {self.popen.wait()}: {self._read_stderr()}\n{self.events}"
+        )
 
     def _read_stderr(self) -> str:
         assert self.popen.stderr is not None
@@ -429,9 +465,11 @@ class Run:
 
 
 def wait_until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """Wait for something without an event, such as a file that appears; returns what ``condition`` returned.
+    """Wait for something without an event, such as a file that appears; returns what ``condition``
+    returned.
 
-    The longer ``condition`` takes, the longer it waits between: the processors are for what is waited for.
+    The longer ``condition`` takes, the longer it waits between: the processors are for what is
+    waited for.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -449,9 +487,11 @@ def summary(run_dir: Path) -> dict[str, dict[str, Any]]:
 def variables_of(pid: int) -> dict[str, str]:
     """The environment variables of a process.
 
-    The kernel shows an empty environment for an instant during ``exec``, in which the launch is already recorded.
+    The kernel shows an empty environment for an instant during ``exec``, in which the launch is
+    already recorded.
 
-    :raises ProcessLookupError: the process has ended: one that is not waited for yet has an empty environment too.
+    :raises ProcessLookupError: the process has ended: one that is not waited for yet has an empty
+        environment too.
     """
 
     def read() -> bytes:

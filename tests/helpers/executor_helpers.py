@@ -57,11 +57,14 @@ def descriptors() -> int:
 
 
 def family(rank: int, then: Iterable[Order] = ASLEEP_FAMILY[-2:]) -> list[Order]:
-    """A rank with a child in its group and a descendant in a session of its own, their pids in files."""
+    """A rank with a child in its group and a descendant in a session of its own, their pids in
+    files."""
     return [("when asked", None), ("fork", f"child-{rank}"), ("daemon", f"daemon-{rank}"), *then]
 
 
-def make_launch(root: Path, job_id: str, orders: Iterable[Order] = (), number: int = 0, **changes: Any) -> Launch:
+def make_launch(
+    root: Path, job_id: str, orders: Iterable[Order] = (), number: int = 0, **changes: Any
+) -> Launch:
     job_dir = root / job_id
     (job_dir / "attempts" / str(number)).mkdir(parents=True, exist_ok=True)
     (job_dir / "spec.json").write_text(json.dumps(list(orders)))
@@ -70,7 +73,8 @@ def make_launch(root: Path, job_id: str, orders: Iterable[Order] = (), number: i
 
 
 def make_rank_group(root: Path, job_id: str, *orders: Iterable[Order], **changes: Any) -> Launch:
-    """A launch of as many ranks as there are ``orders``; each may use every CPU, unless ``cpus`` says otherwise."""
+    """A launch of as many ranks as there are ``orders``; each may use every CPU, unless ``cpus``
+    says otherwise."""
     cpus = tuple(os.sched_getaffinity(0)) * len(orders)
     launch = make_launch(root, job_id, **{"cpus": cpus, "ranks": len(orders)} | changes)
     of_ranks = {str(rank): list(of_rank) for rank, of_rank in enumerate(orders)}
@@ -89,7 +93,8 @@ def events_until(executor: Executor, condition: Callable[[list[Event]], bool]) -
 
 
 def until_it_waits(pid: int) -> None:
-    """Until the process waits for something, or has ended: in a row of looks it does not run, and uses no CPU time."""
+    """Until the process waits for something, or has ended: in a row of looks it does not run, and
+    uses no CPU time."""
     looks: list[float] = []
     while len(looks) < 20 or looks[-1] > looks[-20]:
         stat = process_stat(pid)
@@ -165,7 +170,8 @@ template.serve(prepare, run)
 
 
 def puppet_template(prepare: str = "pass") -> tuple[str, ...]:
-    """A template process that imports nothing and forks puppets. :param prepare: what it does first, in one line."""
+    """A template process that imports nothing and forks puppets. :param prepare: what it does
+    first, in one line."""
     return sys.executable, "-c", TEMPLATE.format(puppet=PUPPET[-1], prepare=prepare)
 
 

@@ -1,10 +1,12 @@
-"""sbatch, squeue, scancel and sacct of a Slurm that starts every task at once as a process of this machine.
+"""sbatch, squeue, scancel and sacct of a Slurm that starts every task at once as a process of this
+machine.
 
-``python -I -S fake_slurm.py sbatch|squeue|scancel|sacct …`` with its state in the folder ``$FAKE_SLURM``: a folder for
-each task, ``calls.log``, and files that a test puts there: ``hold`` (a reason: tasks wait in the queue while it
-exists), ``down`` (the controller does not answer), ``refuse`` (why sbatch refuses), ``hide`` (squeue shows nothing),
-``linger`` (so often squeue is asked before the controller learns that processes have ended) and ``accounts`` (what
-sacct answers; without it there is no accounting).
+``python -I -S fake_slurm.py sbatch|squeue|scancel|sacct …`` with its state in the folder
+``$FAKE_SLURM``: a folder for each task, ``calls.log``, and files that a test puts there: ``hold``
+(a reason: tasks wait in the queue while it exists), ``down`` (the controller does not answer),
+``refuse`` (why sbatch refuses), ``hide`` (squeue shows nothing), ``linger`` (so often squeue is
+asked before the controller learns that processes have ended) and ``accounts`` (what sacct answers;
+without it there is no accounting).
 """
 
 # ruff: noqa: SIM115, PTH102, PTH104, PTH108, PTH110, PTH112, PTH118, PTH123
@@ -45,7 +47,9 @@ def sbatch(arguments: list[str]) -> None:
     path = arguments[-1]
     with open(path) as file:
         lines = file.read().splitlines()
-    options = dict(line[len("#SBATCH --") :].split("=", 1) for line in lines if line.startswith("#SBATCH --"))
+    options = dict(
+        line[len("#SBATCH --") :].split("=", 1) for line in lines if line.startswith("#SBATCH --")
+    )
     options = {name: value.strip('"') for name, value in options.items()}
     job = 100 + len({task.split("_")[0] for task in tasks()})
     last = options["array"].split("-")[-1]
@@ -95,11 +99,19 @@ def run(path: str, task: str, options: dict[str, str]) -> None:
 def squeue(arguments: list[str]) -> None:
     options = dict(value[2:].split("=", 1) for value in arguments if "=" in value)
     for task in tasks():
-        is_asked_for = belongs_to(task, options["user"]) and read(task, "name") in options["name"].split(",")
+        is_asked_for = belongs_to(task, options["user"]) and read(task, "name") in options[
+            "name"
+        ].split(",")
         if is_asked_for and not os.path.exists(os.path.join(ROOT, "hide")):
             state = read(task, "state")
             reason = read("hold") or "None" if state == "PENDING" else "None"
-            columns = {"%i": task, "%T": state, "%r": reason, "%U": str(owner(task)), "%j": read(task, "name")}
+            columns = {
+                "%i": task,
+                "%T": state,
+                "%r": reason,
+                "%U": str(owner(task)),
+                "%j": read(task, "name"),
+            }
             print("|".join(columns[column] for column in options["format"].split("|")))
     if left := int(read("linger") or 0):
         write(str(left - 1), "linger")
@@ -112,7 +124,9 @@ def owner(task: str) -> int:
 
 
 def belongs_to(task: str, users: str) -> bool:
-    uids = [int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid for user in users.split(",")]
+    uids = [
+        int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid for user in users.split(",")
+    ]
     return owner(task) in uids
 
 
@@ -147,4 +161,6 @@ if __name__ == "__main__":
         calls.write(f"{time.time():.3f} {' '.join(sys.argv[1:])}\n")
     if os.path.exists(os.path.join(ROOT, "down")):
         sys.exit("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-    {"sbatch": sbatch, "squeue": squeue, "scancel": scancel, "sacct": sacct}[sys.argv[1]](sys.argv[2:])
+    {"sbatch": sbatch, "squeue": squeue, "scancel": scancel, "sacct": sacct}[sys.argv[1]](
+        sys.argv[2:]
+    )

@@ -1,4 +1,5 @@
-"""Stock PPO and the fast one side by side: with the same weights, in the same environments, from the same numbers."""
+"""Stock PPO and the fast one side by side: with the same weights, in the same environments, from
+the same numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ SAMPLES = RolloutBufferSamples(
 
 
 class Smooth(gymnasium.Env[Any, Any]):
-    """Forgets small differences, so that rounding stays rounding. Episodes end by themselves after ``life`` steps."""
+    """Forgets small differences, so that rounding stays rounding. Episodes end by themselves after
+    ``life`` steps."""
 
     render_mode = None
 
@@ -56,19 +58,26 @@ class Smooth(gymnasium.Env[Any, Any]):
         self.life, self.age = life, 0
         self.rng = np.random.default_rng(seed)
         size = int(np.prod(observation))
-        self.steering, self.target = self.rng.normal(size=(actions, size)), self.rng.normal(size=actions)
+        self.steering, self.target = (
+            self.rng.normal(size=(actions, size)),
+            self.rng.normal(size=actions),
+        )
         self.state = np.zeros(size)
 
     def seen(self) -> np.ndarray:
         space = self.observation_space
         return self.state.reshape(space.shape).astype(space.dtype)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         self.age, self.state = 0, self.rng.normal(size=self.state.shape)
         return self.seen(), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        assert self.action_space.contains(action.astype(self.action_space.dtype)), "actions are clipped to the bounds"
+        assert self.action_space.contains(action.astype(self.action_space.dtype)), (
+            "actions are clipped to the bounds"
+        )
         self.age += 1
         fresh = self.rng.normal(size=self.state.shape)
         self.state = 0.5 * np.tanh(self.state) + 0.2 * np.tanh(action @ self.steering) + 0.5 * fresh
@@ -76,7 +85,9 @@ class Smooth(gymnasium.Env[Any, Any]):
         return self.seen(), reward, self.age >= self.life, False, {}
 
 
-def smooth_envs(n_envs: int, *, limit: int | None = None, life: int = 10**9, **options: Any) -> DummyVecEnv:
+def smooth_envs(
+    n_envs: int, *, limit: int | None = None, life: int = 10**9, **options: Any
+) -> DummyVecEnv:
     """The i-th one lives ``life + i`` steps; all are cut off after ``limit``."""
 
     def make(index: int) -> gymnasium.Env[Any, Any]:
@@ -93,7 +104,9 @@ class Noted(KVWriter):
         self.rows: list[dict[str, Any]] = []
         self.excluded: dict[str, tuple[str, ...]] = {}
 
-    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+    def write(
+        self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
+    ) -> None:
         self.rows.append(dict(key_values))
         self.excluded |= key_excluded
 
@@ -103,13 +116,16 @@ class Noted(KVWriter):
 
 def make(kind: type[PPO], venv: VecEnv, **options: Any) -> Any:
     """With a logger that writes nowhere, so that ``train`` can be called alone."""
-    model = kind("MlpPolicy", venv, **{"n_steps": 8, "batch_size": 8, "device": "cpu", "seed": 1} | options)
+    model = kind(
+        "MlpPolicy", venv, **{"n_steps": 8, "batch_size": 8, "device": "cpu", "seed": 1} | options
+    )
     model.set_logger(Logger(None, []))
     return model
 
 
 def loud(model: PPO, seed: int = 0) -> None:
-    """Weights with which the policy's actions depend on what it sees, and its values are no zeros."""
+    """Weights with which the policy's actions depend on what it sees, and its values are no
+    zeros."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.policy.named_parameters()):
@@ -137,7 +153,9 @@ def fill(model: PPO, rng: np.random.Generator, *, spread: float = 0.2, scale: fl
     buffer = model.rollout_buffer
     buffer.reset()
     shape = buffer.buffer_size, buffer.n_envs
-    buffer.observations = rng.normal(size=buffer.observations.shape).astype(buffer.observations.dtype)
+    buffer.observations = rng.normal(size=buffer.observations.shape).astype(
+        buffer.observations.dtype
+    )
     with torch.no_grad():
         observations = torch.from_numpy(buffer.observations.reshape(-1, *buffer.obs_shape)).float()
         distribution = model.policy.get_distribution(observations)
@@ -192,7 +210,9 @@ def to_doubles(model: PPO) -> None:
 
 def parameters(model: PPO) -> np.ndarray:
     """All in one vector."""
-    return np.concatenate([each.detach().numpy().ravel() for each in model.policy.parameters()]).astype(np.float64)
+    return np.concatenate(
+        [each.detach().numpy().ravel() for each in model.policy.parameters()]
+    ).astype(np.float64)
 
 
 def moments(model: PPO, name: str) -> np.ndarray:
@@ -208,7 +228,11 @@ def steps_taken(model: PPO) -> set[float]:
 
 
 def logged(model: PPO) -> dict[str, Any]:
-    return {name: value for name, value in model.logger.name_to_value.items() if name.startswith("train/")}
+    return {
+        name: value
+        for name, value in model.logger.name_to_value.items()
+        if name.startswith("train/")
+    }
 
 
 @contextmanager

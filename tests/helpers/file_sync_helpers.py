@@ -1,4 +1,5 @@
-"""A simulated worker that does path file operation a step, and assertions about its job directory."""
+"""A simulated worker that does path file operation a step, and assertions about its job
+directory."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ HEADER = "iteration,said\n"
 
 def tree(root: Path) -> dict[str, bytes]:
     """Content of every file that is not hidden, by its path."""
-    states_or_none = [path for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    states_or_none = [
+        path for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")
+    ]
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in states_or_none}
 
 
@@ -44,7 +47,9 @@ class FakeWorker:
     :param ages: modification times for successive writes, far in the past; None: the real time.
     """
 
-    def __init__(self, root: Path, number: int, *, seed: int, ages: Iterator[int] | None, buffered: bool) -> None:
+    def __init__(
+        self, root: Path, number: int, *, seed: int, ages: Iterator[int] | None, buffered: bool
+    ) -> None:
         self.paths = JobPaths(root)
         self._attempt = self.paths.attempt(number)
         self._attempt.root.mkdir(parents=True, exist_ok=True)
@@ -89,11 +94,14 @@ class FakeWorker:
         yield from self._write_whole(self._attempt.exit, '{"code": 0}')
 
     def _resume(self) -> Iterator[Any]:
-        """Find the newest intact checkpoint. Returns its number of rows, twice; 0 without a checkpoint."""
+        """Find the newest intact checkpoint. Returns its number of rows, twice; 0 without a
+        checkpoint."""
         for path in reversed(self._checkpoints()):
             state = whole_checkpoint(path)
             if state is not None and self._replay is not None and "buffered" in state:
-                yield from self._unlink([path for path in self._files() if _rows(path)[1] > state["rows"]])
+                yield from self._unlink(
+                    [path for path in self._files() if _rows(path)[1] > state["rows"]]
+                )
                 if not covered(self._replay, state["rows"]):
                     state = None
             if state is not None:
@@ -106,12 +114,18 @@ class FakeWorker:
         state: dict[str, Any] = {"rows": rows, "content": self._content(300)}
         if self._replay is not None and not is_last:
             first = max(saved, rows - BUFFER_ROWS)
-            yield from self._write_whole(self._replay / f"rows-{first:012d}-{rows:012d}.npz", self._content(200))
+            yield from self._write_whole(
+                self._replay / f"rows-{first:012d}-{rows:012d}.npz", self._content(200)
+            )
             state["buffered"] = True
-        yield from self._write_whole(self.paths.checkpoints / f"checkpoint-{rows:012d}.pt", json.dumps(state))
+        yield from self._write_whole(
+            self.paths.checkpoints / f"checkpoint-{rows:012d}.pt", json.dumps(state)
+        )
         yield from self._unlink(self._checkpoints()[:-KEPT])
         oldest = int(self._checkpoints()[0].stem.rpartition("-")[2])
-        yield from self._unlink([path for path in self._files() if _rows(path)[1] <= oldest - BUFFER_ROWS])
+        yield from self._unlink(
+            [path for path in self._files() if _rows(path)[1] <= oldest - BUFFER_ROWS]
+        )
 
     def _checkpoints(self) -> list[Path]:
         return sorted(self.paths.checkpoints.glob("*.pt"))
@@ -254,4 +268,7 @@ JOB: dict[str, str | bytes] = {
     "eval.json": "{}",
     ".arriving.tmp": "half a fi",
 }
-ROWS_0, ROWS_1 = (f"checkpoints/{name}/rows-000000000000-000000001024.npz" for name in (REPLAY, f"{REPLAY}-of-rank-1"))
+ROWS_0, ROWS_1 = (
+    f"checkpoints/{name}/rows-000000000000-000000001024.npz"
+    for name in (REPLAY, f"{REPLAY}-of-rank-1")
+)

@@ -24,7 +24,22 @@ NUMBERS = st.one_of(
 TEXT = st.one_of(
     st.text(max_size=20),
     st.text(st.characters(categories=["Cc", "Cs", "Cf", "Zl", "Zp", "Nd"]), max_size=5),
-    st.sampled_from(["", "\0", "..", "../..", "/", "\ud800", "\x1b[2J", "nan", "1e999", "x" * 5000, "[/]", "[red]"]),
+    st.sampled_from(
+        [
+            "",
+            "\0",
+            "..",
+            "../..",
+            "/",
+            "\ud800",
+            "\x1b[2J",
+            "nan",
+            "1e999",
+            "x" * 5000,
+            "[/]",
+            "[red]",
+        ]
+    ),
 )
 SCALARS = st.none() | st.booleans() | NUMBERS | TEXT
 VALUES = st.recursive(
@@ -43,14 +58,20 @@ def fuzz(examples: int) -> settings:
         deadline=None,
         database=None,
         max_examples=examples,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+        suppress_health_check=[
+            HealthCheck.too_slow,
+            HealthCheck.data_too_large,
+            HealthCheck.filter_too_much,
+        ],
     )
 
 
 def few_or_many(few: int, many: int) -> pytest.MarkDecorator:
     """Numbers of examples, for the default tier and for the full one."""
     tiers = ((few, pytest.mark.small), (many, pytest.mark.slow))
-    return pytest.mark.parametrize("examples", [pytest.param(examples, marks=mark) for examples, mark in tiers])
+    return pytest.mark.parametrize(
+        "examples", [pytest.param(examples, marks=mark) for examples, mark in tiers]
+    )
 
 
 def as_bytes(value: Any) -> bytes:
@@ -73,7 +94,8 @@ def changed(valid: bytes) -> st.SearchStrategy[bytes]:
 
 
 def objects_of(kind: Any, valid: Any) -> st.SearchStrategy[bytes]:
-    """JSON objects with the fields of the dataclass ``kind``, some of them with any value; ``valid`` is an instance."""
+    """JSON objects with the fields of the dataclass ``kind``, some of them with any value;
+    ``valid`` is an instance."""
     plain = dataclasses.asdict(valid)
     names = [field.name for field in dataclasses.fields(kind)]
     any_fields = st.dictionaries(st.sampled_from(names) | TEXT, VALUES, max_size=4)
@@ -131,7 +153,9 @@ SPECIAL: list[Callable[[Path], object]] = [
 ]
 """Make something at a path that is no regular file."""
 each_special = pytest.mark.parametrize(
-    "make", SPECIAL, ids=["pipe", "link to endless device", "folder", "link to itself", "broken link"]
+    "make",
+    SPECIAL,
+    ids=["pipe", "link to endless device", "folder", "link to itself", "broken link"],
 )
 
 

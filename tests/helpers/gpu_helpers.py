@@ -1,6 +1,7 @@
 """Where tests of a GPU run, and what their environments note of it.
 
-Where there is no GPU, ``GPU_TESTS_ON_CPU=1 python -m pytest tests/gpu`` runs their bodies on the CPU.
+Where there is no GPU, ``GPU_TESTS_ON_CPU=1 python -m pytest tests/gpu`` runs their bodies on the
+CPU.
 """
 
 from __future__ import annotations
@@ -136,7 +137,8 @@ def why_no_gpu() -> str:
 
 
 def write_module(folder: Path) -> str:
-    """Write the environments as module ``noted`` into ``folder``; returns the folder as a search path."""
+    """Write the environments as module ``noted`` into ``folder``; returns the folder as a search
+    path."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "noted.py").write_text(CODE)
     return str(folder)

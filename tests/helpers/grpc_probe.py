@@ -1,7 +1,8 @@
-"""Calls to gRPC servers without gRPC: one request over HTTP/2, with or without a token. And a scan for open ports.
+"""Calls to gRPC servers without gRPC: one request over HTTP/2, with or without a token. And a scan
+for open ports.
 
-``python grpc_probe.py HOST…`` prints, as JSON, the open TCP ports of each host, and the answers to a caller without a
-token: of every method of Ray, or to an HTTP request.
+``python grpc_probe.py HOST…`` prints, as JSON, the open TCP ports of each host, and the answers to
+a caller without a token: of every method of Ray, or to an HTTP request.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ STATUS = b"grpc-status"
 PORTS_AT_ONCE = 400
 
 
-def call(host: str, port: int, method: str, *metadata: tuple[str, str], timeout_s: float = 5.0) -> str | None:
-    """The ``grpc-status`` of the answer to an empty message to ``/service/method``; None without an answer.
+def call(
+    host: str, port: int, method: str, *metadata: tuple[str, str], timeout_s: float = 5.0
+) -> str | None:
+    """The ``grpc-status`` of the answer to an empty message to ``/service/method``; None without an
+    answer.
 
     :raises OSError: there is no connection.
     """
@@ -43,18 +47,24 @@ def call(host: str, port: int, method: str, *metadata: tuple[str, str], timeout_
     message = struct.pack(">BI", 0, 0)
     received = b""
     with socket.create_connection((host, port), timeout=timeout_s) as stream:
-        stream.sendall(PREFACE + _frame(SETTINGS, 0, 0, b"") + _frame(HEADERS, END_OF_HEADERS, 1, fields))
+        stream.sendall(
+            PREFACE + _frame(SETTINGS, 0, 0, b"") + _frame(HEADERS, END_OF_HEADERS, 1, fields)
+        )
         stream.sendall(_frame(0, END_OF_STREAM, 1, message))
         with contextlib.suppress(TimeoutError, ConnectionError):
             while STATUS not in received and (chunk := stream.recv(1 << 16)):
                 received += chunk
-    _, separator, rest = received.partition(STATUS)  # C's gRPC writes it uncompressed: name, length, value
+    _, separator, rest = received.partition(
+        STATUS
+    )  # C's gRPC writes it uncompressed: name, length, value
     return rest[1 : 1 + rest[0]].decode() if separator else None
 
 
 def http(host: str, port: int, path: str, timeout_s: float = 5.0) -> int | None:
     """The status of the answer to an empty POST; None if it is not HTTP/1.1."""
-    request = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    request = (
+        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    )
     with socket.create_connection((host, port), timeout=timeout_s) as stream:
         stream.sendall(request.encode())
         with contextlib.suppress(TimeoutError, ConnectionError):
@@ -70,12 +80,20 @@ def ray_methods() -> list[str]:
     import ray
 
     root = Path(ray.__file__).parent
-    programs = [root / "core/src/ray/gcs/gcs_server", root / "core/src/ray/raylet/raylet", root / "_raylet.so"]
+    programs = [
+        root / "core/src/ray/gcs/gcs_server",
+        root / "core/src/ray/raylet/raylet",
+        root / "_raylet.so",
+    ]
     pattern = re.compile(rb"/ray\.rpc\.[A-Za-z0-9_.]+/[A-Za-z0-9]+")
-    return sorted({name.decode() for program in programs for name in pattern.findall(program.read_bytes())})
+    return sorted(
+        {name.decode() for program in programs for name in pattern.findall(program.read_bytes())}
+    )
 
 
-def open_ports(host: str, ports: Iterable[int] = range(1, 65536), timeout_s: float = 5.0) -> list[int]:
+def open_ports(
+    host: str, ports: Iterable[int] = range(1, 65536), timeout_s: float = 5.0
+) -> list[int]:
     """The IPv4 ports of ``host`` where something listens."""
     listening: list[int] = []
     remaining = list(ports)
@@ -126,17 +144,25 @@ def _integer(number: int) -> bytes:
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+    return (
+        struct.pack(">I", len(payload))[1:]
+        + bytes([kind, flags])
+        + struct.pack(">I", stream)
+        + payload
+    )
 
 
 def answers(host: str, port: int) -> dict[str, Any]:
     """The answers of an open port to a caller without a token."""
     if (status := http(host, port, "/get_or_create_runtime_env")) is not None:
         return {"http": status, "grpc": {}}
-    # A call to the syncer without a node id crashes Ray's server, which ends a cluster but gives no access to it. With
-    # an id the call gets as far as the check of the token.
+    # A call to the syncer without a node id crashes Ray's server, which ends a cluster but gives no
+    # access to it. With an id the call gets as far as the check of the token.
     node = ("node_id", "ab" * 28)
-    return {"http": None, "grpc": {method: call(host, port, method, node) for method in ray_methods()}}
+    return {
+        "http": None,
+        "grpc": {method: call(host, port, method, node) for method in ray_methods()},
+    }
 
 
 def scan(host: str) -> dict[int, dict[str, Any]]:

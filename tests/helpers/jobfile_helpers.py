@@ -58,11 +58,14 @@ seeds = [0, 1, 2]
 
 @functools.cache
 def schema_validator() -> Draft202012Validator:
-    """Checks data by the JSON Schema of the job file, whose own form ``test_jobfile_schema`` checks."""
+    """Checks data by the JSON Schema of the job file, whose own form ``test_jobfile_schema``
+    checks."""
     return Draft202012Validator(json_schema())
 
 
-def resolve(place: Path, *jobs: dict[str, Any], defaults: dict[str, Any] | None = None, **overrides: Any) -> Experiment:
+def resolve(
+    place: Path, *jobs: dict[str, Any], defaults: dict[str, Any] | None = None, **overrides: Any
+) -> Experiment:
     data = {"name": "test", "defaults": defaults or {}, "jobs": list(jobs)}
     return from_mapping(data, source="robots.toml", base=place, overrides=overrides)
 

@@ -1,4 +1,5 @@
-"""Finds what a test may kill: the supervisor of a folder, the process of its search, and a worker."""
+"""Finds what a test may kill: the supervisor of a folder, the process of its search, and a
+worker."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def killable(folder: Path) -> dict[str, int]:
         run_directory.opened_ledger(RunPaths(folder / "run"), read_only=True) as ledger,
     ):
         for row in ledger.summary():  # the command of a forked worker is that of its template
-            if row["state"] == "RUNNING" and any("orchestrator.worker" in part for part in command_of(row["pid"])):
+            if row["state"] == "RUNNING" and any(
+                "orchestrator.worker" in part for part in command_of(row["pid"])
+            ):
                 found["worker"] = row["pid"]
     return found
 

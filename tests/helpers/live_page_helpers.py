@@ -39,7 +39,8 @@ class Served:
     def request(
         self, path: str, *, method: str = "GET", body: bytes | None = None, **headers: str | None
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Status, headers and body. Underscores of header names are hyphens; None leaves a header out."""
+        """Status, headers and body. Underscores of header names are hyphens; None leaves a header
+        out."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
@@ -56,7 +57,8 @@ class Served:
             connection.close()
 
     def post(self, path: str, content: Any, **headers: str | None) -> tuple[int, dict[str, Any]]:
-        """A POST as our page makes it, but for ``headers``. :param content: the body, or what is sent as JSON."""
+        """A POST as our page makes it, but for ``headers``. :param content: the body, or what is
+        sent as JSON."""
         own = {
             "authorization": f"Bearer {self.token}",
             "content_type": "application/json",
@@ -74,14 +76,18 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(root: Path | None, *, may_control: bool = False, host: str = "127.0.0.1") -> Iterator[Served]:
+def serving(
+    root: Path | None, *, may_control: bool = False, host: str = "127.0.0.1"
+) -> Iterator[Served]:
     made = live_server.listening(root, host=host, port=0, may_control=may_control)
     made.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
     host, port = made.listener.getsockname()[:2]
     thread = threading.Thread(target=made.run)
     thread.start()
     try:
-        yield Served(host=host, port=port, server=made.server, token=made.address.partition("#token=")[2])
+        yield Served(
+            host=host, port=port, server=made.server, token=made.address.partition("#token=")[2]
+        )
     finally:
         made.server.should_exit = True
         thread.join(60)
@@ -92,17 +98,21 @@ def serving(root: Path | None, *, may_control: bool = False, host: str = "127.0.
 def stuck_viewer(server: Served) -> Iterator[Callable[[], int]]:
     """A viewer that has asked for everything and reads nothing.
 
-    Yields how many bytes the server keeps for it, once that has come to a stop: what does not fit into the buffers of
-    the kernel, and makes the server pause.
+    Yields how many bytes the server keeps for it, once that has come to a stop: what does not fit
+    into the buffers of the kernel, and makes the server pause.
     """
     before = set(server.server.server_state.connections)
     with socket.socket() as viewer:
-        viewer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BYTES)  # has no effect once it is connected
+        viewer.setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BYTES
+        )  # has no effect once it is connected
         viewer.connect((server.host, server.port))
         viewer.sendall(b"GET /api/this/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
         def paused() -> list[Any]:
-            mine: list[Any] = [one for one in server.server.server_state.connections if one not in before]
+            mine: list[Any] = [
+                one for one in server.server.server_state.connections if one not in before
+            ]
             return [one for one in mine if one.flow.write_paused]
 
         wait_until(lambda: len(paused()) == 1, "a server that waits for its viewer")
@@ -113,12 +123,19 @@ def stuck_viewer(server: Served) -> Iterator[Callable[[], int]]:
 
 @contextlib.contextmanager
 def running(root: Path, count: int = 2) -> Iterator[tuple[RunPaths, Ledger]]:
-    """A run directory as its supervisor holds it, with ``count`` jobs, of which the first runs on CPU 0."""
+    """A run directory as its supervisor holds it, with ``count`` jobs, of which the first runs on
+    CPU 0."""
     with run_directory.claim(root) as paths:
         ledger = Ledger.create(paths.ledger)
         ledger.put_jobs((number, make_job(f"j{number}-s0"), None) for number in range(count))
         attempt = Attempt(
-            job_id="j0-s0", number=0, cpus=(0,), gpus=(), pid=1, pid_start=1.0, started_at=time.time() - 60
+            job_id="j0-s0",
+            number=0,
+            cpus=(0,),
+            gpus=(),
+            pid=1,
+            pid_start=1.0,
+            started_at=time.time() - 60,
         )
         ledger.start_attempt(attempt, queue_s=0.0)
         ledger.set_state("j0-s0", Running(attempt=attempt))

@@ -11,7 +11,14 @@ from typing import Any
 from orchestrator.machine.topology import Cpu, Machine
 
 CORES = 2
-ALONE = {"env": 0.25, "policy": 0.15, "gae": 0.001, "backward": 0.06, "optimizer": 0.04, "rest": 0.02}
+ALONE = {
+    "env": 0.25,
+    "policy": 0.15,
+    "gae": 0.001,
+    "backward": 0.06,
+    "optimizer": 0.04,
+    "rest": 0.02,
+}
 """Seconds per 1,000 env_steps of a process with a core of its own."""
 
 
@@ -27,7 +34,12 @@ def plan(**changed: Any) -> dict[str, Any]:
         "repeats": 5,
         "seconds": 20.0,
         "order": [],
-        "machine": {"cpu_model": "Example 9000", "cpus": [0, 1], "physical_cores": CORES, "capacity": CORES},
+        "machine": {
+            "cpu_model": "Example 9000",
+            "cpus": [0, 1],
+            "physical_cores": CORES,
+            "capacity": CORES,
+        },
         "versions": {"torch": "2.13.0"},
         "notes": [],
         **changed,
@@ -51,7 +63,8 @@ def measurement(
     window_s: float = 20.0,
     **more: Any,
 ) -> dict[str, Any]:
-    """A line of ``cells.jsonl``; seconds are per 1,000 env_steps of a process. ``cpu`` None: as much as wall time."""
+    """A line of ``cells.jsonl``; seconds are per 1,000 env_steps of a process. ``cpu`` None: as
+    much as wall time."""
     rng = random.Random(f"{baseline} {level} {repeat}")
     factor = 1 + rng.gauss(0, noise)
     wall = sum(phases.values()) * factor
@@ -83,14 +96,21 @@ def measurement(
         "throughput": None if status == "failed" else level * steps / window_s,
         "window_s": window_s,
         "started_at": 1_700_000_000.0 + repeat,
-        "drift": {"before_s": 0.015, "after_s": 0.015, "reference_s": 0.015, "others_cores": others_cores},
+        "drift": {
+            "before_s": 0.015,
+            "after_s": 0.015,
+            "reference_s": 0.015,
+            "others_cores": others_cores,
+        },
         "message": "",
         "processes": [] if status == "failed" else [one] * level,
         **more,
     }
 
 
-def measurements(baseline: str, level: int, repeats: int = 5, **figures: Any) -> list[dict[str, Any]]:
+def measurements(
+    baseline: str, level: int, repeats: int = 5, **figures: Any
+) -> list[dict[str, Any]]:
     return [measurement(baseline, level, repeat, **figures) for repeat in range(repeats)]
 
 
@@ -100,21 +120,37 @@ def slower(factor: float, *phases: str, by: Mapping[str, float] = ALONE) -> dict
 
 
 def collapsed(level: int = 2, baseline: str = "default", **figures: Any) -> list[dict[str, Any]]:
-    """The effect of default threads: backward and optimiser take 60 times as long, and threads wait for a CPU."""
+    """The effect of default threads: backward and optimiser take 60 times as long, and threads wait
+    for a CPU."""
     phases = slower(60, "backward", "optimizer")
     wall = sum(phases.values())
-    given = {"phases": phases, "cpu": wall * 1.0, "run_delay": wall * 2.1, "n_threads": 6, **figures}
+    given = {
+        "phases": phases,
+        "cpu": wall * 1.0,
+        "run_delay": wall * 2.1,
+        "n_threads": 6,
+        **figures,
+    }
     return measurements(baseline, level, **given)
 
 
-def write(run_dir: Path, records: Iterable[Mapping[str, Any]], tail: str = "", **changed: Any) -> Path:
+def write(
+    run_dir: Path, records: Iterable[Mapping[str, Any]], tail: str = "", **changed: Any
+) -> Path:
     folder = run_dir / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "plan.json").write_text(json.dumps(plan(**changed)))
-    (folder / "cells.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records) + tail)
+    (folder / "cells.jsonl").write_text(
+        "".join(json.dumps(record) + "\n" for record in records) + tail
+    )
     return run_dir
 
 
-def machine_with(cores: int, *, siblings: int = 1, quota: float | None = None, memory_mib: int = 64_000) -> Machine:
-    cpus = [Cpu(index=index, core=index % cores, package=0, numa_node=0) for index in range(cores * siblings)]
+def machine_with(
+    cores: int, *, siblings: int = 1, quota: float | None = None, memory_mib: int = 64_000
+) -> Machine:
+    cpus = [
+        Cpu(index=index, core=index % cores, package=0, numa_node=0)
+        for index in range(cores * siblings)
+    ]
     return Machine(cpus=tuple(cpus), quota=quota, memory_total_mib=memory_mib)

@@ -12,7 +12,8 @@ import pytest
 
 
 class Network:
-    """A switch, and a namespace for each of ``addresses`` connected to it; packets to other addresses are lost.
+    """A switch, and a namespace for each of ``addresses`` connected to it; packets to other
+    addresses are lost.
 
     :raises OSError: no permission to create namespaces.
     """
@@ -37,7 +38,15 @@ class Network:
                 self._ip("-n", name, "address", "add", f"{address}/24", "dev", ours)
                 for device in ("lo", ours):
                     self._ip("-n", name, "link", "set", device, "up")
-                self._ip("-n", name, "route", "add", "default", "via", f"{address.rpartition('.')[0]}.254")
+                self._ip(
+                    "-n",
+                    name,
+                    "route",
+                    "add",
+                    "default",
+                    "via",
+                    f"{address.rpartition('.')[0]}.254",
+                )
         except OSError:
             self.remove()
             raise

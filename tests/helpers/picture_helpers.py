@@ -1,8 +1,9 @@
-"""Where is the robot in the pictures? Run as a program, as MuJoCo chooses its OpenGL library when it is imported.
+"""Where is the robot in the pictures? Run as a program, as MuJoCo chooses its OpenGL library when
+it is imported.
 
-``python picture_helpers.py XML…`` prints for each robot a JSON object: whether its own camera was used, and for each of
-some moments under random actions the share of pixels that are the robot, and whether it touches the picture's border;
-and how many pixels are green without and with a goal.
+``python picture_helpers.py XML…`` prints for each robot a JSON object: whether its own camera was
+used, and for each of some moments under random actions the share of pixels that are the robot, and
+whether it touches the picture's border; and how many pixels are green without and with a goal.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def look(xml: Path) -> dict[str, Any]:
             border = mask[0].any() or mask[-1].any() or mask[:, 0].any() or mask[:, -1].any()
             found.append({"share": float(mask.mean()), "touches_border": bool(border)})
         bare = next(renderer.render(frames[:1]))
-        mujoco.mj_setState(model, data, frames[0].content.state, mujoco.mjtState.mjSTATE_INTEGRATION)
+        mujoco.mj_setState(
+            model, data, frames[0].content.state, mujoco.mjtState.mjSTATE_INTEGRATION
+        )
         mujoco.mj_forward(model, data)
         top = camera.corners(model, data, robot).max(axis=0)
         goal = offscreen.Frame(0, 0.0, Pose(frames[0].content.state, tuple(top + 0.1)))

@@ -1,8 +1,8 @@
-"""A worker that does what ``spec.json`` in its job directory says, one order after the other; of several ranks each
-has orders of its own there.
+"""A worker that does what ``spec.json`` in its job directory says, one order after the other; of
+several ranks each has orders of its own there.
 
-Started as ``python -I -S puppet.py JOB_DIR NUMBER``: it imports nothing of ours, and nothing of it ends
-with its supervisor by its own doing.
+Started as ``python -I -S puppet.py JOB_DIR NUMBER``: it imports nothing of ours, and nothing of it
+ends with its supervisor by its own doing.
 """
 
 # Hundreds of these are started, and pathlib would double the time each takes.
@@ -28,7 +28,8 @@ def note(name: str, text: str) -> None:
 
 
 def fork_and_sleep(name: str, *, own_session: bool) -> None:
-    """A child, or with ``own_session`` a grandchild nobody waits for, that sleeps; its pid is noted."""
+    """A child, or with ``own_session`` a grandchild nobody waits for, that sleeps; its pid is
+    noted."""
     if os.fork() == 0:
         if own_session:
             os.setsid()
@@ -57,7 +58,11 @@ def follow(order: str, value: object) -> None:
         for _ in range(int(str(value)) // 1000):
             os.write(1, line)
     elif order == "when asked":  # exit with this code; None: note it, and go on
-        asked = (lambda *_: os._exit(value)) if isinstance(value, int) else (lambda *_: note(f"asked-{RANK}", ""))
+        asked = (
+            (lambda *_: os._exit(value))
+            if isinstance(value, int)
+            else (lambda *_: note(f"asked-{RANK}", ""))
+        )
         signal.signal(signal.SIGTERM, asked)
     elif order == "when asked to save":  # note it, and go on
         signal.signal(signal.SIGUSR1, lambda *_: note(f"saved-{RANK}", ""))
@@ -72,12 +77,18 @@ def follow(order: str, value: object) -> None:
         globals()["ballast"] = b"x" * (int(str(value)) << 20)
     elif order == "look":
         shown = dict(os.environ)
-        shown["sid"], shown["pid"], shown["argv"] = str(os.getsid(0)), str(os.getpid()), " ".join(sys.argv[1:])
+        shown["sid"], shown["pid"], shown["argv"] = (
+            str(os.getsid(0)),
+            str(os.getpid()),
+            " ".join(sys.argv[1:]),
+        )
         shown["nice"] = str(os.getpriority(os.PRIO_PROCESS, 0))
         shown["stdin"] = os.readlink("/proc/self/fd/0")
         shown["fds"] = " ".join(sorted(os.listdir("/proc/self/fd")))
         with open("/proc/self/status") as file:
-            shown["cpus"] = next(line.split()[1] for line in file if line.startswith("Cpus_allowed_list"))
+            shown["cpus"] = next(
+                line.split()[1] for line in file if line.startswith("Cpus_allowed_list")
+            )
         note("seen.json" if RANK == "0" else f"seen-{RANK}.json", json.dumps(shown))
     elif order == "note":
         note(str(value), "")

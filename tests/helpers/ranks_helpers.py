@@ -1,4 +1,5 @@
-"""Ranks for tests: functions called on several processes at once, and whole workers that are ranks of one attempt."""
+"""Ranks for tests: functions called on several processes at once, and whole workers that are ranks
+of one attempt."""
 
 from __future__ import annotations
 
@@ -32,9 +33,14 @@ TIMEOUT_S = 120.0
 
 
 def together(
-    size: int, directory: Path, function: Callable[..., Any], *arguments: Any, backend: Backend = "auto"
+    size: int,
+    directory: Path,
+    function: Callable[..., Any],
+    *arguments: Any,
+    backend: Backend = "auto",
 ) -> list[Any]:
-    """What ``function(ranks, *arguments)`` returns on each of ``size`` ranks, every one a process of its own.
+    """What ``function(ranks, *arguments)`` returns on each of ``size`` ranks, every one a process
+    of its own.
 
     :param function: of a test module.
     """
@@ -50,7 +56,12 @@ def together(
             processes.append(
                 subprocess.Popen(
                     [sys.executable, __file__, str(directory)],
-                    env={**variables, "RANK": str(rank), "WORLD_SIZE": str(size), "BACKEND": backend},
+                    env={
+                        **variables,
+                        "RANK": str(rank),
+                        "WORLD_SIZE": str(size),
+                        "BACKEND": backend,
+                    },
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -62,7 +73,9 @@ def together(
         for process in processes:
             process.kill()
             process.wait()
-    assert codes == [0] * size, "\n".join(f"-- rank {rank}\n{log.read_text()}" for rank, log in enumerate(logs))
+    assert codes == [0] * size, "\n".join(
+        f"-- rank {rank}\n{log.read_text()}" for rank, log in enumerate(logs)
+    )
     return [pickle.loads((directory / f"returned-{rank}.pkl").read_bytes()) for rank in range(size)]
 
 
@@ -79,7 +92,9 @@ def _be_a_rank(directory: Path) -> None:
     module, name, arguments = pickle.loads((directory / "call.pkl").read_bytes())
     function = getattr(importlib.import_module(module), name)
     backend: Any = os.environ["BACKEND"]
-    ranks = join(int(os.environ["WORLD_SIZE"]), backend, torch.device("cpu"), directory / "rendezvous")
+    ranks = join(
+        int(os.environ["WORLD_SIZE"]), backend, torch.device("cpu"), directory / "rendezvous"
+    )
     returned = function(ranks, *arguments)
     (directory / f"returned-{ranks.rank}.pkl").write_bytes(pickle.dumps(returned))
     ranks.close()
@@ -107,7 +122,9 @@ def in_threads(size: int, function: Callable[[Any], Any]) -> list[Any]:
     """What ``function(ranks)`` returns on each."""
     board, barrier = [None] * size, threading.Barrier(size)
     with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(function, [Thread(rank, size, board, barrier) for rank in range(size)]))
+        return list(
+            pool.map(function, [Thread(rank, size, board, barrier) for rank in range(size)])
+        )
 
 
 # -- workers
@@ -138,7 +155,12 @@ class Attempt:
         self._attempts = [one.attempt(number) for one in of_ranks]
         for one in self._attempts:
             one.root.mkdir(parents=True, exist_ok=True)
-        variables = {**os.environ, **SECRET, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(worker.REPOSITORY)} | environment
+        variables = {
+            **os.environ,
+            **SECRET,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(worker.REPOSITORY),
+        } | environment
         self.processes = []
         for rank in range(ranks):
             its_own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
@@ -148,7 +170,13 @@ class Attempt:
                     subprocess.Popen(
                         [
                             *(commands[rank] if commands else ()),
-                            *(sys.executable, "-m", "orchestrator.worker", str(of_ranks[rank].root), str(number)),
+                            *(
+                                sys.executable,
+                                "-m",
+                                "orchestrator.worker",
+                                str(of_ranks[rank].root),
+                                str(number),
+                            ),
                         ],
                         env=variables | its_own,
                         stdin=subprocess.DEVNULL,
@@ -178,7 +206,10 @@ class Attempt:
 
     @property
     def records(self) -> list[ExitRecord]:
-        return [ExitRecord.from_json(one.exit_of(rank).read_text()) for rank, one in enumerate(self._attempts)]
+        return [
+            ExitRecord.from_json(one.exit_of(rank).read_text())
+            for rank, one in enumerate(self._attempts)
+        ]
 
 
 def run(paths: JobPaths, number: int = 0, **settings: Any) -> list[ExitRecord]:

@@ -1,8 +1,8 @@
 """An attacker who reaches the ports of ranks: what is possible there without the ranks' secret.
 
-``python ranks_intruder.py ADDRESS PORT FILE HOST…`` sends pickles that create FILE when they are loaded: to the store
-at ADDRESS:PORT, under all keys that ranks use there, and to every port of HOST… that is not Ray's. Prints as JSON
-which of the keys existed, and these ports.
+``python ranks_intruder.py ADDRESS PORT FILE HOST…`` sends pickles that create FILE when they are
+loaded: to the store at ADDRESS:PORT, under all keys that ranks use there, and to every port of
+HOST… that is not Ray's. Prints as JSON which of the keys existed, and these ports.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ def write_to_store(address: str, port: int, content: bytes) -> list[str]:
 
 
 def is_rays(host: str, port: int, method: str) -> bool:
-    return grpc_probe.http(host, port, "/") is not None or grpc_probe.call(host, port, method) is not None
+    return (
+        grpc_probe.http(host, port, "/") is not None
+        or grpc_probe.call(host, port, method) is not None
+    )
 
 
 def write_to_port(host: str, port: int, content: bytes) -> None:
@@ -58,8 +61,17 @@ if __name__ == "__main__":
     method = grpc_probe.ray_methods()[0]
     hosts = sys.argv[4:]
     listening = [(host, port) for host in hosts for port in grpc_probe.open_ports(host)]
-    with ThreadPoolExecutor(64) as pool:  # a port of gloo does not answer: every question takes its whole time limit
+    with ThreadPoolExecutor(
+        64
+    ) as pool:  # a port of gloo does not answer: every question takes its whole time limit
         rays = list(pool.map(lambda at: is_rays(*at, method), listening))
         others = [at for at, is_of_ray in zip(listening, rays, strict=True) if not is_of_ray]
         pool.map(lambda at: write_to_port(*at, forged), others)
-    print(json.dumps({"known": known, "ports": {host: [port for at, port in others if at == host] for host in hosts}}))
+    print(
+        json.dumps(
+            {
+                "known": known,
+                "ports": {host: [port for at, port in others if at == host] for host in hosts},
+            }
+        )
+    )

@@ -1,4 +1,5 @@
-"""A Ray cluster of several nodes on this machine, shared by the tests that need one, and runs on it."""
+"""A Ray cluster of several nodes on this machine, shared by the tests that need one, and runs on
+it."""
 
 from __future__ import annotations
 
@@ -34,7 +35,11 @@ from orchestrator.executors.ray.transport import TransferMode, Transport
 from orchestrator.machine.topology import detect
 
 NODE = {"num_cpus": 4, "object_store_memory": 100 << 20, "memory": 8 << 30}
-NODE |= {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}  # no test needs them
+NODE |= {
+    "include_dashboard": False,
+    "no_monitor": True,
+    "include_log_monitor": False,
+}  # no test needs them
 
 QUICK_HEALTH = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -44,10 +49,12 @@ QUICK_HEALTH = {
 """A node that does not answer is declared dead after seconds: here the network never stalls."""
 
 FRUGAL = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_metrics_collection": "0"}
-"""Ray starts no processes ahead, one for each CPU of the head, and counts nothing for a dashboard."""
+"""Ray starts no processes ahead, one for each CPU of the head, and counts nothing for a
+dashboard."""
 
 TOKEN = secrets.token_hex(32)
-"""The token of all clusters of this process: Ray reads it once, and must not be imported before the first cluster."""
+"""The token of all clusters of this process: Ray reads it once, and must not be imported before the
+first cluster."""
 
 
 class Cluster:
@@ -55,13 +62,16 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        """For Ray's files; its path is short, because those of sockets have at most 107 characters."""
+        """For Ray's files; its path is short, because those of sockets have at most 107
+        characters."""
         token = folder / "token"
         token.write_text(TOKEN)
         token.chmod(0o600)
         os.environ[cluster_token.TOKEN_FILE_VARIABLE] = str(token)
         os.environ.update(node_settings.HEALTH | node_settings.PRIORITY | QUICK_HEALTH | FRUGAL)
-        os.environ.update(cluster_token.environment(loopback=True) | package_path(), RAY_TMPDIR=str(folder))
+        os.environ.update(
+            cluster_token.environment(loopback=True) | package_path(), RAY_TMPDIR=str(folder)
+        )
         (folder / "ray").mkdir()  # Ray writes the address of the latest cluster there
         from ray.cluster_utils import Cluster as RayCluster
 
@@ -126,12 +136,18 @@ class Cluster:
 # -- runs
 
 SHORT = {"name": "short", "xml": commands.BALANCER, "task": "balance"}
-LONG = {"name": "long", "entry_point": "odd:unhurried", "total_timesteps": 10_000_000, "checkpoint_every": 512}
+LONG = {
+    "name": "long",
+    "entry_point": "odd:unhurried",
+    "total_timesteps": 10_000_000,
+    "checkpoint_every": 512,
+}
 """Runs until it is stopped, and leaves the processors to other tests."""
 
 
 def options(cluster: Cluster, run_dir: str, storage: str | None = None) -> tuple[str, ...]:
-    """Options of ``run`` for ``cluster``; ``storage`` None: the name of the run directory is also the storage."""
+    """Options of ``run`` for ``cluster``; ``storage`` None: the name of the run directory is also
+    the storage."""
     where = ("--executor", "ray", "--ray-address", cluster.address)
     return ("--run-dir", run_dir, "--storage", storage or run_dir, *where)
 
@@ -149,20 +165,29 @@ def has_progressed(run_dir: Path, since: dict[str, int]) -> bool:
 
 def checkpoints(run_dir: Path, job_id: str) -> list[int]:
     """The env_steps of its checkpoints."""
-    return [int(path.stem.rpartition("-")[2]) for path in (run_dir / "jobs" / job_id).glob("checkpoints/*.pt")]
+    return [
+        int(path.stem.rpartition("-")[2])
+        for path in (run_dir / "jobs" / job_id).glob("checkpoints/*.pt")
+    ]
 
 
 def until_resumed(run_dir: Path, job_id: str, number: int, env_steps: int) -> None:
-    """Wait until an attempt trains from its checkpoint. From then on a worker that is asked to exit writes its record:
-    while it imports what it needs it has nothing to save, and ends at once. (Progress in the summary may be older.)"""
-    log, resumed = run_dir / f"jobs/{job_id}/attempts/{number}/worker.log", f"resumed at {env_steps} env_steps"
+    """Wait until an attempt trains from its checkpoint. From then on a worker that is asked to exit
+    writes its record: while it imports what it needs it has nothing to save, and ends at once.
+    (Progress in the summary may be older.)"""
+    log, resumed = (
+        run_dir / f"jobs/{job_id}/attempts/{number}/worker.log",
+        f"resumed at {env_steps} env_steps",
+    )
     wait_until(lambda: log.exists() and resumed in log.read_text(), f"{job_id} {resumed}")
 
 
 def last_attempt(run_dir: Path, job_id: str) -> dict[str, Any]:
     """The exit record of a job's last attempt."""
     number = summary(run_dir)[job_id]["attempts"] - 1
-    record: dict[str, Any] = json.loads((run_dir / f"jobs/{job_id}/attempts/{number}/exit.json").read_text())
+    record: dict[str, Any] = json.loads(
+        (run_dir / f"jobs/{job_id}/attempts/{number}/exit.json").read_text()
+    )
     return record
 
 
@@ -204,13 +229,17 @@ SPARE_MIB, TOO_MUCH_MIB = 2048, 3072
 
 @contextlib.contextmanager
 def memory_watched_node(cluster: Cluster, **changes: Any) -> Iterator[Any]:
-    """A node whose memory monitor tolerates ``SPARE_MIB`` more than is in use now, but not ``TOO_MUCH_MIB``.
+    """A node whose memory monitor tolerates ``SPARE_MIB`` more than is in use now, but not
+    ``TOO_MUCH_MIB``.
 
     It counts the memory of all processes of the machine.
     """
     from ray._private import utils
 
-    used, total = utils.get_cgroup_mem_stats() or (psutil.virtual_memory().used, utils.get_system_memory())
+    used, total = utils.get_cgroup_mem_stats() or (
+        psutil.virtual_memory().used,
+        utils.get_system_memory(),
+    )
     limit = used + (SPARE_MIB << 20)
     if total - used < 2 * TOO_MUCH_MIB << 20:
         pytest.skip("too little memory is free for a test of what happens when it runs out")
@@ -246,12 +275,16 @@ def cluster() -> Iterator[Cluster]:
 
 
 @contextlib.contextmanager
-def compatible_nodes(cluster: Cluster, root: Path, mode: TransferMode | None = None) -> Iterator[CompatibleNodes]:
+def compatible_nodes(
+    cluster: Cluster, root: Path, mode: TransferMode | None = None
+) -> Iterator[CompatibleNodes]:
     """This process as the cluster's driver, with ``root`` as its run directory."""
     connected: Connection = connection.connect(cluster.address, detect())
     driver_directory = DriverDirectory.create(root)
     transport = Transport(mode)
-    nodes = CompatibleNodes(NodeRegistry(connected, driver_directory, transport), ClusterSlots(), transport)
+    nodes = CompatibleNodes(
+        NodeRegistry(connected, driver_directory, transport), ClusterSlots(), transport
+    )
     try:
         nodes.assemble()
         yield nodes
@@ -278,7 +311,10 @@ def until_unused(nodes: CompatibleNodes, node_id: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def ray_nodes(ray_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompatibleNodes]:
-    """For the tests of one file, so that those of others do not have Ray's threads in their process."""
+def ray_nodes(
+    ray_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CompatibleNodes]:
+    """For the tests of one file, so that those of others do not have Ray's threads in their
+    process."""
     with compatible_nodes(ray_cluster, tmp_path_factory.mktemp("run"), "shared") as nodes:
         yield nodes

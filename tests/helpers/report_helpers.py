@@ -1,7 +1,8 @@
 """Run directories made by hand, of any size, without training, for `report` to read.
 
-By hand, to see what a report of 500 jobs × 500 iterations takes:
-``python tests/helpers/report_helpers.py DIR 500 500``, then ``/usr/bin/time -v python -m orchestrator report DIR``.
+By hand, to see what a report of 500 jobs × 500 iterations takes: ``python
+tests/helpers/report_helpers.py DIR 500 500``, then ``/usr/bin/time -v python -m orchestrator report
+DIR``.
 """
 
 from __future__ import annotations
@@ -22,12 +23,27 @@ from supervisor_helpers import make_job
 
 from orchestrator import report
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Pending, Running, State, Succeeded
+from orchestrator.core.job import (
+    Attempt,
+    AttemptOutcome,
+    Cause,
+    Failed,
+    Pending,
+    Running,
+    State,
+    Succeeded,
+)
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.ledger import Ledger
 
-PROGRESS = ("time/iterations", "time/total_timesteps", "rollout/ep_rew_mean", "train/loss", "train/approx_kl")
+PROGRESS = (
+    "time/iterations",
+    "time/total_timesteps",
+    "rollout/ep_rew_mean",
+    "train/loss",
+    "train/approx_kl",
+)
 TIMINGS = tuple(name for name in COLUMNS if name != "n_cpus")
 STEPS = 2048
 """env_steps of an iteration."""
@@ -73,7 +89,11 @@ def make_run_dir(root: Path, jobs: Sequence[Trained], *, cpus: int = 2) -> RunPa
     for job in jobs:
         number = numbers.setdefault((job.name, job.suffix), len(numbers))
         ids.append(job.job_id(number))
-        spec = {"name": job.name, "seed": job.seed, "total_timesteps": STEPS * job.iterations or STEPS}
+        spec = {
+            "name": job.name,
+            "seed": job.seed,
+            "total_timesteps": STEPS * job.iterations or STEPS,
+        }
         spec |= {"mode": job.mode}
         declared.append(replace(make_job(ids[-1], spec=spec, ranks=job.ranks), point=job.point))
     ledger.put_jobs((place, job, None) for place, job in enumerate(declared))
@@ -92,7 +112,9 @@ def make_run_dir(root: Path, jobs: Sequence[Trained], *, cpus: int = 2) -> RunPa
             end_attempt(ledger, job_id, number, cpu, started, free_at[cpu], job, returns, last=last)
     ledger.commit()
     ledger.close()
-    paths.provenance.write_text(json.dumps([{"host": "here", "physical_cores": cpus, "cpu_quota": None}]))
+    paths.provenance.write_text(
+        json.dumps([{"host": "here", "physical_cores": cpus, "cpu_quota": None}])
+    )
     return paths
 
 
@@ -131,7 +153,15 @@ def end_attempt(
     *,
     last: bool,
 ) -> None:
-    attempt = Attempt(job_id=job_id, number=number, cpus=(cpu,), gpus=(), pid=None, pid_start=None, started_at=started)
+    attempt = Attempt(
+        job_id=job_id,
+        number=number,
+        cpus=(cpu,),
+        gpus=(),
+        pid=None,
+        pid_start=None,
+        started_at=started,
+    )
     ledger.start_attempt(attempt, queue_s=1.0)
     if last and job.state == "RUNNING":
         ledger.set_state(job_id, Running(attempt=attempt))
@@ -160,7 +190,13 @@ def end_attempt(
         max_rss_mib=200.0,
         record=record,
     )
-    state: State = Succeeded() if good else Failed(cause=Cause.ERROR, message=job.message) if last else Pending()
+    state: State = (
+        Succeeded()
+        if good
+        else Failed(cause=Cause.ERROR, message=job.message)
+        if last
+        else Pending()
+    )
     ledger.set_state(job_id, state)
 
 
@@ -170,9 +206,14 @@ def write_tables(paths: RunPaths, job_id: str, job: Trained, rng: random.Random)
     allreduce_s = 0.4 * job.iteration_s if job.ranks > 1 else 0.0
     folder.root.mkdir(parents=True)
     height = rng.uniform(100, 1000)
-    returns = [height * (1 - math.exp(-3 * i / iterations)) + rng.gauss(0, 5) for i in range(1, iterations + 1)]
+    returns = [
+        height * (1 - math.exp(-3 * i / iterations)) + rng.gauss(0, 5)
+        for i in range(1, iterations + 1)
+    ]
     progress = [",".join(PROGRESS)]
-    progress += [f"{i},{i * STEPS},{value!r},0.1234567,0.0123" for i, value in enumerate(returns, 1)]
+    progress += [
+        f"{i},{i * STEPS},{value!r},0.1234567,0.0123" for i, value in enumerate(returns, 1)
+    ]
     timings = [",".join(TIMINGS)]
     timings += [
         f"{i},{i * STEPS},{job.iteration_s},0.6,0.3,0.2,0.01,0.4,0.2,0.1,0.8,0.1,1,20,0.0,200.0,2,{1000 + i}.5"
@@ -196,12 +237,23 @@ def film_strip(colour: tuple[int, int, int] = (200, 120, 40)) -> bytes:
     return buffer.getvalue()
 
 
-ARMS = ("pinned", "threads", "default", "pool-fork", "pool-spawn", "pool-fork-pinned", "pool-spawn-pinned")
+ARMS = (
+    "pinned",
+    "threads",
+    "default",
+    "pool-fork",
+    "pool-spawn",
+    "pool-fork-pinned",
+    "pool-spawn-pinned",
+)
 BUDGETLESS = {"default", "pool-fork", "pool-spawn"}
 
 
-def make_bench_dir(root: Path, *, levels: Sequence[int] = (1, 2, 4), repeats: int = 5, cores: int = 2) -> Path:
-    """A finished benchmark in which arms without a thread budget collapse; with tuning, schedule and certificate."""
+def make_bench_dir(
+    root: Path, *, levels: Sequence[int] = (1, 2, 4), repeats: int = 5, cores: int = 2
+) -> Path:
+    """A finished benchmark in which arms without a thread budget collapse; with tuning, schedule
+    and certificate."""
     folder = RunPaths(root).bench
     folder.mkdir(parents=True)
     plan = {
@@ -209,7 +261,13 @@ def make_bench_dir(root: Path, *, levels: Sequence[int] = (1, 2, 4), repeats: in
         "name": "robots",
         "source": "jobs/robots.toml",
         "jobs": ["hopper-s0"],
-        "work": {"n_envs": 8, "steps_an_iteration": 2048, "updates_an_iteration": 64, "cores": 1, "threads": 1},
+        "work": {
+            "n_envs": 8,
+            "steps_an_iteration": 2048,
+            "updates_an_iteration": 64,
+            "cores": 1,
+            "threads": 1,
+        },
         "learner": "auto",
         "arms": list(ARMS),
         "about_arms": {arm: f"how {arm} starts them" for arm in ARMS},
@@ -217,16 +275,26 @@ def make_bench_dir(root: Path, *, levels: Sequence[int] = (1, 2, 4), repeats: in
         "repeats": repeats,
         "seconds": 20.0,
         "seed": 0,
-        "machine": {"cpu_model": "A <CPU>", "physical_cores": cores, "capacity": cores, "cpu_quota": None},
+        "machine": {
+            "cpu_model": "A <CPU>",
+            "physical_cores": cores,
+            "capacity": cores,
+            "cpu_quota": None,
+        },
         "versions": {"python": "3.11.7", "torch": "2.13.0"},
         "notes": [],
     }
     (folder / "plan.json").write_text(json.dumps(plan))
     rng = random.Random(0)
     cells = [
-        bench_cell(arm, level, repeat, cores, rng) for arm in ARMS for level in levels for repeat in range(repeats)
+        bench_cell(arm, level, repeat, cores, rng)
+        for arm in ARMS
+        for level in levels
+        for repeat in range(repeats)
     ]
-    (folder / "cells.jsonl").write_text("".join(json.dumps(cell) + "\n" for cell in cells) + '{"arm": "torn')
+    (folder / "cells.jsonl").write_text(
+        "".join(json.dumps(cell) + "\n" for cell in cells) + '{"arm": "torn'
+    )
     schedule = {
         str(level): {
             "makespan_s": 70.0 / min(level, cores),
@@ -276,17 +344,29 @@ def make_bench_dir(root: Path, *, levels: Sequence[int] = (1, 2, 4), repeats: in
         "together_sha256": "cd" * 32,
         "reasons": ["weights differ"],
     }
-    certificate = {"verdict": "FAIL", "jobs": [verdict, odd], "left_out": {"big-s0": "needs 4 cores"}}
+    certificate = {
+        "verdict": "FAIL",
+        "jobs": [verdict, odd],
+        "left_out": {"big-s0": "needs 4 cores"},
+    }
     (root / "certificate.json").write_text(json.dumps(certificate))
     return root
 
 
 def bench_cell(arm: str, level: int, repeat: int, cores: int, rng: random.Random) -> dict[str, Any]:
-    """A line of ``cells.jsonl``: no loss with a thread budget, a collapse without; one arm and level is cut off."""
+    """A line of ``cells.jsonl``: no loss with a thread budget, a collapse without; one arm and
+    level is cut off."""
     collapse = 12.0 if arm in BUDGETLESS and level > 1 else 1.0
     cut = arm == "pool-spawn" and level == 4
     slower = max(1.0, level / cores) * rng.gauss(1.0, 0.01)
-    phases = {"env_s": 4.0, "policy_s": 3.0, "gae_s": 0.1, "backward_s": 3.0, "optimizer_s": 2.0, "rest_s": 1.5}
+    phases = {
+        "env_s": 4.0,
+        "policy_s": 3.0,
+        "gae_s": 0.1,
+        "backward_s": 3.0,
+        "optimizer_s": 2.0,
+        "rest_s": 1.5,
+    }
     for name in ("backward_s", "optimizer_s"):
         phases[name] *= collapse
     wall = sum(phases.values()) * slower
@@ -299,7 +379,9 @@ def bench_cell(arm: str, level: int, repeat: int, cores: int, rng: random.Random
             "wall_s": wall,
             **{name: seconds * slower for name, seconds in phases.items()},
             "cpu_s": wall / max(1.0, level / cores),
-            "run_delay_s": wall * (1 - min(1.0, cores / level)) + (wall if collapse > 1 else 0.0) + 0.01,
+            "run_delay_s": wall * (1 - min(1.0, cores / level))
+            + (wall if collapse > 1 else 0.0)
+            + 0.01,
             "voluntary_switches": 5.0,
             "involuntary_switches": 50.0 * collapse,
             "throttled_s": 0.0,
@@ -331,7 +413,12 @@ if __name__ == "__main__":
     make_run_dir(
         Path(sys.argv[1]),
         [
-            Trained(name=f"robot-{number // 2}", seed=number % 2, iterations=length, preview=lambda: strip)
+            Trained(
+                name=f"robot-{number // 2}",
+                seed=number % 2,
+                iterations=length,
+                preview=lambda: strip,
+            )
             for number in range(count)
         ],
         cpus=16,

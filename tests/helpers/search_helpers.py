@@ -1,7 +1,7 @@
 """Run directories of searches made by hand, without training: ledger, events and declaration.
 
-By hand, to see what a report of 10,000 trials takes: ``python tests/helpers/search_helpers.py DIR 10000``, then
-``/usr/bin/time -v python -m orchestrator report DIR``.
+By hand, to see what a report of 10,000 trials takes: ``python tests/helpers/search_helpers.py DIR
+10000``, then ``/usr/bin/time -v python -m orchestrator report DIR``.
 """
 
 from __future__ import annotations
@@ -57,18 +57,29 @@ def make_search_dir(
     seeds: Sequence[int] = (0,),
     is_over: bool = True,
 ) -> RunPaths:
-    """A search of ``trials`` trials with the rungs :data:`RUNGS`. Trials 9, 19, … fail; 19, 39, … have no jobs.
+    """A search of ``trials`` trials with the rungs :data:`RUNGS`. Trials 9, 19, … fail; 19, 39, …
+    have no jobs.
 
     :param search: keys of ``[search]`` that differ from a random search for eval_mean.
     """
     root.mkdir(parents=True)
     paths, rng = RunPaths(root), random.Random(18 + (search or {}).get("seed", 0))
-    table = {"sampler": "random", "objective": "eval_mean", "trials": trials, "space": SPACE, **(search or {})}
+    table = {
+        "sampler": "random",
+        "objective": "eval_mean",
+        "trials": trials,
+        "space": SPACE,
+        **(search or {}),
+    }
     table.setdefault("scheduler", {"kind": "asha", "min_env_steps": RUNGS[0], "factor": 2})
-    objectives = table["objective"] if isinstance(table["objective"], list) else [table["objective"]]
+    objectives = (
+        table["objective"] if isinstance(table["objective"], list) else [table["objective"]]
+    )
     paths.search_declared.parent.mkdir()
     data = {"name": "search", "jobs": [{"name": "walker", "xml": "gone.xml"}], "search": table}
-    paths.search_declared.write_text(json.dumps({"data": data, "base": "/gone", "options": {"overrides": {}}}))
+    paths.search_declared.write_text(
+        json.dumps({"data": data, "base": "/gone", "options": {"overrides": {}}})
+    )
     ledger = Ledger.create(paths.ledger)
     new = [SearchEvent(kind="began", content={"lanes": 2})]
     place, now = 0, BEGUN
@@ -77,7 +88,9 @@ def make_search_dir(
         ids = [] if is_unfit else [f"walker-t{number:05d}-s{seed}" for seed in seeds]
         point |= {"ppo.learning_rate": 7.0} if is_unfit else {}
         parent = number - 1 if table.get("inherit", "none") != "none" and number % 3 == 2 else None
-        new.append(SearchEvent(kind="asked", content={"point": point, "jobs": ids, "parent": parent}))
+        new.append(
+            SearchEvent(kind="asked", content={"point": point, "jobs": ids, "parent": parent})
+        )
         value = value_at(point, rng)
         fails, goal = number % 10 == 9, number % 3 + 1 if number % 9 < 6 else 1
         iterations = [1, 2, 4, 8][goal]
@@ -86,14 +99,21 @@ def make_search_dir(
             ledger.put_jobs([(place, replace(make_job(job_id, spec=spec), point=point), None)])
             place += 1
             state = "FAILED" if fails else "SUCCEEDED"
-            job = Trained(iterations=iterations, state=state, message="the thigh is too thin", evaluated=value)
+            job = Trained(
+                iterations=iterations, state=state, message="the thigh is too thin", evaluated=value
+            )
             returns = write_tables(paths, job_id, job, rng)
             end_attempt(ledger, job_id, 0, number % 2, now, now + 10, job, returns, last=True)
             if not fails and goal < 3:
                 ledger.set_state(job_id, Paused())
         now += 5.0
         if fails:
-            content = {"values": None, "measures": None, "env_steps": STEPS, "why": "the thigh is too thin"}
+            content = {
+                "values": None,
+                "measures": None,
+                "env_steps": STEPS,
+                "why": "the thigh is too thin",
+            }
             new.append(SearchEvent(kind="over", trial=number, content=content))
             continue
         for rung, env_steps in enumerate(RUNGS[:goal]):
@@ -102,7 +122,9 @@ def make_search_dir(
             if rung + 1 < goal:
                 new.append(SearchEvent(kind="promoted", trial=number, content={"goal": rung + 1}))
         if goal == 3:
-            measured = [point["model.geom.thigh.size"] * 4, abs(value) / 100][: len(table.get("measures", ()))]
+            measured = [point["model.geom.thigh.size"] * 4, abs(value) / 100][
+                : len(table.get("measures", ()))
+            ]
             content = {
                 "values": [value, -rng.uniform(0, 10)][: len(objectives)],
                 "measures": measured,
@@ -118,7 +140,9 @@ def make_search_dir(
     ledger.change("UPDATE search SET at = ? + id", (BEGUN,))
     ledger.commit()
     ledger.close()
-    paths.provenance.write_text(json.dumps([{"host": "here", "physical_cores": 2, "cpu_quota": None}]))
+    paths.provenance.write_text(
+        json.dumps([{"host": "here", "physical_cores": 2, "cpu_quota": None}])
+    )
     return paths
 
 

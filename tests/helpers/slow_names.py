@@ -1,6 +1,6 @@
-"""As ``sitecustomize``: this process opens a file that is made or replaced below $SLOW_FOLDER only $SLOW_S seconds
-after it has looked for it, and the one before until then, as on a network file system that keeps names. What is
-appended is there at once.
+"""As ``sitecustomize``: this process opens a file that is made or replaced below $SLOW_FOLDER only
+$SLOW_S seconds after it has looked for it, and the one before until then, as on a network file
+system that keeps names. What is appended is there at once.
 """
 
 # ruff: noqa: PTH116
@@ -20,7 +20,11 @@ before: dict[str, int] = {}
 
 
 def open_slowly(file, mode="r", *arguments, **options):  # type: ignore[no-untyped-def]
-    if not isinstance(file, str | os.PathLike) or not os.fspath(file).startswith(FOLDER) or "r" not in mode:
+    if (
+        not isinstance(file, str | os.PathLike)
+        or not os.fspath(file).startswith(FOLDER)
+        or "r" not in mode
+    ):
         return open_at_once(file, mode, *arguments, **options)
     name = os.fspath(file)
     inode = os.stat(name).st_ino

@@ -1,4 +1,5 @@
-"""A Slurm for tests: a real one, a fake one, whose commands come first on PATH, and pilots without an experiment."""
+"""A Slurm for tests: a real one, a fake one, whose commands come first on PATH, and pilots without
+an experiment."""
 
 from __future__ import annotations
 
@@ -47,7 +48,10 @@ class FakeSlurm:
 
     @property
     def variables(self) -> dict[str, str]:
-        return {"FAKE_SLURM": str(self.root), "PATH": f"{self.commands}{os.pathsep}{os.environ['PATH']}"}
+        return {
+            "FAKE_SLURM": str(self.root),
+            "PATH": f"{self.commands}{os.pathsep}{os.environ['PATH']}",
+        }
 
     def put(self, name: str, text: str = "") -> None:
         (self.root / name).write_text(text)
@@ -69,7 +73,9 @@ class FakeSlurm:
 
     def calls(self, name: str) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
-            lines = (line.split(" ", 1) for line in (self.root / "calls.log").read_text().splitlines())
+            lines = (
+                line.split(" ", 1) for line in (self.root / "calls.log").read_text().splitlines()
+            )
             return [arguments for _, arguments in lines if arguments.split()[0] == name]
         return []
 
@@ -83,7 +89,12 @@ class FakeSlurm:
 
     def scancel(self, *tasks: str) -> None:
         """As somebody else than the program."""
-        os.spawnve(os.P_WAIT, str(self.commands / "scancel"), ["scancel", *tasks], {**os.environ, **self.variables})
+        os.spawnve(
+            os.P_WAIT,
+            str(self.commands / "scancel"),
+            ["scancel", *tasks],
+            {**os.environ, **self.variables},
+        )
 
     def end(self) -> None:
         """Kill every pilot that is left, and wait until it has ended."""
@@ -128,7 +139,9 @@ def registry(run_dir: Path, settings: SlurmSettings, session: str = "first") -> 
         script=lambda pilots: batch_script(settings, name="tests", folder=folder, pilots=pilots),
     )
     handover.begin_session(folder, session, queue)
-    return PilotRegistry(folder=folder / session, queue=queue, slots=PilotSlots(), cores=settings.cpus_per_task or 1)
+    return PilotRegistry(
+        folder=folder / session, queue=queue, slots=PilotSlots(), cores=settings.cpus_per_task or 1
+    )
 
 
 def joined(pilots: PilotRegistry) -> PilotRegistry:
@@ -155,13 +168,23 @@ class Scene:
         self.pilots.queue.report = lambda kind, text: self.told.append((kind, text))
 
     def start(
-        self, job_id: str, orders: list[Order] = OBEDIENT, *, node: str = "", gpus: float = 0, number: int = 0
+        self,
+        job_id: str,
+        orders: list[Order] = OBEDIENT,
+        *,
+        node: str = "",
+        gpus: float = 0,
+        number: int = 0,
     ) -> Handle:
         """On the first pilot of a node."""
-        pilots = sorted((one.name, one.hello.node) for one in self.pilots.present if one.hello is not None)
+        pilots = sorted(
+            (one.name, one.hello.node) for one in self.pilots.present if one.hello is not None
+        )
         name = next(name for name, of_node in pilots if node in of_node)
         launch = make_launch(self.root, job_id, orders, number=number)
-        return self.executor.submit(dataclasses.replace(launch, cpus=(), rank_slots=(RankSlot(node=name, gpus=gpus),)))
+        return self.executor.submit(
+            dataclasses.replace(launch, cpus=(), rank_slots=(RankSlot(node=name, gpus=gpus),))
+        )
 
     def task_of(self, handle: Handle) -> str:
         return next(pilot.task for pilot in self.pilots.present if handle in pilot.attempts)
@@ -169,7 +192,9 @@ class Scene:
     def has_handed_back(self, handle: Handle) -> bool:
         """Whether the pilot has said so, of an attempt of a supervisor that is served no longer."""
         return any(
-            isinstance(event, Exited) and event.lost for event in self.pilots.receive() if event.handle == handle
+            isinstance(event, Exited) and event.lost
+            for event in self.pilots.receive()
+            if event.handle == handle
         )
 
     def texts(self, kind: str = "") -> str:
@@ -197,7 +222,8 @@ def _lasting_pilot() -> Iterator[Path]:
 
 @pytest.fixture
 def slurm_pilots(_lasting_pilot: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PilotRegistry]:
-    """One pilot with four cores. It was handed over from the test before, and stays when an executor is closed."""
+    """One pilot with four cores. It was handed over from the test before, and stays when an
+    executor is closed."""
     pilots = joined(registry(_lasting_pilot, SlurmSettings(cpus_per_task=4), secrets.token_hex(4)))
     monkeypatch.setattr(pilots, "close", lambda: None)
     yield pilots
@@ -215,8 +241,11 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
 
 
 @pytest.fixture
-def slurm_scenes(slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Scene]]:
-    """Scenes in the real Slurm, which is asked more often. They are closed, and leave two idle nodes."""
+def slurm_scenes(
+    slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[Scene]]:
+    """Scenes in the real Slurm, which is asked more often. They are closed, and leave two idle
+    nodes."""
     monkeypatch.setattr(batch_queue, "ASK_EVERY_S", 2.0)
     monkeypatch.setattr(batch_queue, "RETRY_S", 4.0)
     made: list[Scene] = []

@@ -22,7 +22,9 @@ from orchestrator.machine.topology import Cpu, Machine
 from orchestrator.supervisor.events import View
 from orchestrator.supervisor.supervisor import Supervisor
 
-RESOURCES = Resources(cores=1, threads=1, memory_mib=100, gpus=0, timeout_s=1e6, stall_timeout_s=1e6)
+RESOURCES = Resources(
+    cores=1, threads=1, memory_mib=100, gpus=0, timeout_s=1e6, stall_timeout_s=1e6
+)
 
 
 def make_spec(job_id: str, **changes: Any) -> WorkerSpec:
@@ -43,7 +45,11 @@ def make_spec(job_id: str, **changes: Any) -> WorkerSpec:
 
 
 def make_job(
-    job_id: str = "a-s0", *, max_retries: int = 0, spec: dict[str, Any] | None = None, **resources: Any
+    job_id: str = "a-s0",
+    *,
+    max_retries: int = 0,
+    spec: dict[str, Any] | None = None,
+    **resources: Any,
 ) -> Job:
     return Job(
         job_id=job_id,
@@ -106,7 +112,11 @@ class RecordingReporter:
         self.each_turn(view())
 
     def kinds(self, job_id: str | None = None) -> list[str]:
-        return [kind for kind, _, facts in self.events if job_id is None or facts.get("job_id") == job_id]
+        return [
+            kind
+            for kind, _, facts in self.events
+            if job_id is None or facts.get("job_id") == job_id
+        ]
 
     def messages(self) -> str:
         return "\n".join(message for _, message, _ in self.events)
@@ -155,7 +165,8 @@ class Experiment:
         return {job_id: state.name for job_id, state in self.supervisor.run().items()}
 
     def begin(self, job_id: str, state: State | None = None, **facts: Any) -> Attempt:
-        """Enter a first attempt of a job without the supervisor; it is then in ``state``, RUNNING if none is given."""
+        """Enter a first attempt of a job without the supervisor; it is then in ``state``, RUNNING
+        if none is given."""
         values: dict[str, Any] = {"number": 0, "cpus": (0,), "gpus": (), "started_at": 0.0, **facts}
         attempt = Attempt(job_id=job_id, **values)
         self.ledger.start_attempt(attempt, queue_s=0.0)

@@ -39,8 +39,18 @@ class Rows:
     """A ledger with one job, whose matrix varies a number and a text by patterns."""
 
     def __init__(self, state: str = "RUNNING") -> None:
-        self.row: dict[str, Any] = {"job_id": JOB, "state": state, "env_steps": 400, "message": None, "seed": 0}
-        self.row |= {"started_at": 1000.5, "model.geom.*.density": 450, "model.body.*_thigh.pos": "*0.7"}
+        self.row: dict[str, Any] = {
+            "job_id": JOB,
+            "state": state,
+            "env_steps": 400,
+            "message": None,
+            "seed": 0,
+        }
+        self.row |= {
+            "started_at": 1000.5,
+            "model.geom.*.density": 450,
+            "model.body.*_thigh.pos": "*0.7",
+        }
 
     def summary(self) -> list[dict[str, Any]]:
         return [self.row]
@@ -51,8 +61,12 @@ def tracked_run(folder: Path) -> RunPaths:
     paths = RunPaths(folder)
     paths.job(JOB).root.mkdir(parents=True)
     drawn: dict[str, Any] = {"geom.*.friction": ["uniform(0.4, 1.2)", 0.1]}
-    drawn |= dict.fromkeys(["geom.foot*.friction", "geom.foot?.friction", "geom.a//b.friction"], "scale(1, 2)")
-    spec = replace(make_spec(JOB), hyperparameters={"learning_rate": 1e-3, "net": [8, 8]}, randomize=drawn)
+    drawn |= dict.fromkeys(
+        ["geom.foot*.friction", "geom.foot?.friction", "geom.a//b.friction"], "scale(1, 2)"
+    )
+    spec = replace(
+        make_spec(JOB), hyperparameters={"learning_rate": 1e-3, "net": [8, 8]}, randomize=drawn
+    )
     paths.job(JOB).spec.write_text(spec.to_json())
     return paths
 
@@ -61,14 +75,23 @@ def make_publisher(paths: RunPaths, backend: str = "tensorboard", **options: Any
     def fail(message: str) -> None:
         raise AssertionError(message)
 
-    return Publisher(paths=paths, experiment="robots", backend=backend, options=options, report=fail)
+    return Publisher(
+        paths=paths, experiment="robots", backend=backend, options=options, report=fail
+    )
 
 
 def turn(publisher: Publisher, rows: Rows, *, is_last: bool = False) -> bool:
     return publisher.turn(rows.summary(), is_last=is_last)  # type: ignore[arg-type]
 
 
-def send(paths: RunPaths, rows: Rows, backend: str = "tensorboard", *, is_last: bool = False, **options: Any) -> bool:
+def send(
+    paths: RunPaths,
+    rows: Rows,
+    backend: str = "tensorboard",
+    *,
+    is_last: bool = False,
+    **options: Any,
+) -> bool:
     """One turn of a process of its own."""
     with contextlib.closing(make_publisher(paths, backend, **options)) as publisher:
         return turn(publisher, rows, is_last=is_last)
@@ -76,6 +99,13 @@ def send(paths: RunPaths, rows: Rows, backend: str = "tensorboard", *, is_last: 
 
 def end(paths: RunPaths, rows: Rows) -> None:
     rows.row["state"] = "SUCCEEDED"
-    outcome = {"mean": 7.0, "std": 1.0, "length_mean": 9.0, "measures": {"distance_m": {"mean": 3.0}}}
+    outcome = {
+        "mean": 7.0,
+        "std": 1.0,
+        "length_mean": 9.0,
+        "measures": {"distance_m": {"mean": 3.0}},
+    }
     grid = [{"at": {"geom.*.friction": 0.4, "body.trunk.mass": "*0.7"}, "mean": 5.0, "std": 1.0}]
-    paths.job(JOB).eval.write_text(json.dumps({"episodes": 2, "deterministic": outcome, "grid": grid}))
+    paths.job(JOB).eval.write_text(
+        json.dumps({"episodes": 2, "deterministic": outcome, "grid": grid})
+    )

@@ -1,4 +1,5 @@
-"""Run directories of searches that nothing has trained: a declaration, and a ledger with jobs and events."""
+"""Run directories of searches that nothing has trained: a declaration, and a ledger with jobs and
+events."""
 
 from __future__ import annotations
 
@@ -41,19 +42,34 @@ class Told:
 
 
 def point_of(number: int) -> dict[str, Any]:
-    return {"ppo.learning_rate": 0.001 + number / 10_000, "policy_kwargs.net_arch": [[32, 32], [64, 64]][number % 2]}
+    return {
+        "ppo.learning_rate": 0.001 + number / 10_000,
+        "policy_kwargs.net_arch": [[32, 32], [64, 64]][number % 2],
+    }
 
 
 def search_run(
-    root: Path, trials: Sequence[Told], *, seeds: Sequence[int] = (0,), is_over: bool = True, **search: Any
+    root: Path,
+    trials: Sequence[Told],
+    *,
+    seeds: Sequence[int] = (0,),
+    is_over: bool = True,
+    **search: Any,
 ) -> RunPaths:
-    """A run directory with these trials; their jobs have 1,000 env_steps, with rungs at 100 and 300.
+    """A run directory with these trials; their jobs have 1,000 env_steps, with rungs at 100 and
+    300.
 
     :param search: keys of ``[search]``.
     """
     table = {"sampler": "random", "trials": len(trials), "space": SPACE, **search}
     table.setdefault("scheduler", {"min_env_steps": 100})
-    job = {"name": "hopper", "xml": str(HOPPER), "task": "forward", "total_timesteps": TOTAL, "seeds": list(seeds)}
+    job = {
+        "name": "hopper",
+        "xml": str(HOPPER),
+        "task": "forward",
+        "total_timesteps": TOTAL,
+        "seeds": list(seeds),
+    }
     data = {"name": "found", "jobs": [job], "search": table}
     experiment = from_mapping(data, source="jobs.toml", base=root.parent)
     paths = RunPaths(root)
@@ -79,7 +95,10 @@ def search_run(
             else:
                 ledger.set_state(one.job_id, Pending())
             ledger.set_progress([(one.job_id, steps, 1.0, None, None)])
-        content: dict[str, Any] = {"point": told.point or point_of(number), "jobs": [one.job_id for one in jobs]}
+        content: dict[str, Any] = {
+            "point": told.point or point_of(number),
+            "jobs": [one.job_id for one in jobs],
+        }
         if told.parent is not None:
             content["parent"] = told.parent
         if told.reevaluates is not None:
@@ -89,9 +108,16 @@ def search_run(
             reached = {"value": value, "env_steps": 100 * 3**rung * len(jobs)}
             events.append(SearchEvent(kind="reached", trial=number, content=reached))
             if rung + 1 < len(told.reached) or told.is_promoted or told.values is not None:
-                events.append(SearchEvent(kind="promoted", trial=number, content={"goal": rung + 1}))
+                events.append(
+                    SearchEvent(kind="promoted", trial=number, content={"goal": rung + 1})
+                )
         if told.values is not None or told.why:
-            over = {"values": told.values, "measures": None, "env_steps": steps * len(jobs), "why": told.why}
+            over = {
+                "values": told.values,
+                "measures": None,
+                "env_steps": steps * len(jobs),
+                "why": told.why,
+            }
             events.append(SearchEvent(kind="over", trial=number, content=over))
     if is_over:
         events.append(SearchEvent(kind="ended", content={}))

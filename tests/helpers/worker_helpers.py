@@ -78,10 +78,17 @@ def job(directory: Path, given: WorkerSpec) -> JobPaths:
 
 
 class Worker:
-    """A worker process in its own session, its output in the attempt's log; killed at the end of the block."""
+    """A worker process in its own session, its output in the attempt's log; killed at the end of
+    the block."""
 
     def __init__(
-        self, paths: JobPaths, number: int = 0, *, channel: bool = False, goes: bool = True, **environment: str
+        self,
+        paths: JobPaths,
+        number: int = 0,
+        *,
+        channel: bool = False,
+        goes: bool = True,
+        **environment: str,
     ) -> None:
         """:param goes: whether it is given the word that a worker with a channel waits for."""
         self.attempt = paths.attempt(number)
@@ -128,7 +135,8 @@ class Worker:
 
 
 def run(paths: JobPaths, number: int = 0, **environment: str) -> tuple[ExitRecord, str]:
-    """Run an attempt to its end. Returns its exit record, whose code is that of the process, and its log."""
+    """Run an attempt to its end. Returns its exit record, whose code is that of the process, and
+    its log."""
     with Worker(paths, number, **environment) as worker:
         code = worker.wait()
         record = worker.record
@@ -137,7 +145,8 @@ def run(paths: JobPaths, number: int = 0, **environment: str) -> tuple[ExitRecor
 
 
 def train_here(paths: JobPaths, number: int = 0) -> tuple[ExitRecord, str]:
-    """Run an attempt in this process, as the worker does but for its start, its signals and its exit."""
+    """Run an attempt in this process, as the worker does but for its start, its signals and its
+    exit."""
     spec = WorkerSpec.from_json(paths.spec.read_text())
     files, facts, log = paths.attempt(number), AttemptFacts(started=time.monotonic()), io.StringIO()
     files.root.mkdir(parents=True, exist_ok=True)
@@ -170,20 +179,25 @@ def train_to_its_end(paths: JobPaths, number: int = 0) -> ExitRecord:
 
 
 def train_again(trained: JobPaths, directory: Path, **changes: Any) -> tuple[JobPaths, ExitRecord]:
-    """Train a job again in ``directory`` and in this process, alone and undisturbed, with ``changes`` to its spec."""
-    paths = job(directory, dataclasses.replace(WorkerSpec.from_json(trained.spec.read_text()), **changes))
+    """Train a job again in ``directory`` and in this process, alone and undisturbed, with
+    ``changes`` to its spec."""
+    paths = job(
+        directory, dataclasses.replace(WorkerSpec.from_json(trained.spec.read_text()), **changes)
+    )
     shutil.copytree(trained.robot, paths.robot)
     return paths, train_to_its_end(paths)
 
 
 def algorithm(algo: str, **changes: Any) -> WorkerSpec:
-    """A short training with ``algo``, of two iterations and a bit, with ``changes``; its networks are tiny."""
+    """A short training with ``algo``, of two iterations and a bit, with ``changes``; its networks
+    are tiny."""
     given: dict[str, Any] = {
         "algo": algo,
         "total_timesteps": 1300,
         "checkpoint_every": 512,
         "hyperparameters": SMALL[algo],
-        "policy_kwargs": {"net_arch": [8]} | ({"lstm_hidden_size": 8} if algo == "recurrent-ppo" else {}),
+        "policy_kwargs": {"net_arch": [8]}
+        | ({"lstm_hidden_size": 8} if algo == "recurrent-ppo" else {}),
     }
     if not changes.keys() & {"env", "entry_point", "task"}:
         given["env"] = "Pendulum-v1"
@@ -191,7 +205,8 @@ def algorithm(algo: str, **changes: Any) -> WorkerSpec:
 
 
 def parameters(model: Path) -> dict[str, torch.Tensor]:
-    """The policy's and the optimisers' tensors in a ``model.zip``, by name, and SAC's temperature."""
+    """The policy's and the optimisers' tensors in a ``model.zip``, by name, and SAC's
+    temperature."""
     found: dict[str, torch.Tensor] = {}
     with zipfile.ZipFile(model) as archive:
         for member in archive.namelist():

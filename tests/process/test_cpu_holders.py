@@ -40,7 +40,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def pool(
-    folder: Path | None, cpus: int = 4, max_parallel: MaxParallel = None, *, name: str = "", waits: bool = False
+    folder: Path | None,
+    cpus: int = 4,
+    max_parallel: MaxParallel = None,
+    *,
+    name: str = "",
+    waits: bool = False,
 ) -> SlotPool:
     neighbours = Neighbours(CpuHolders(folder, experiment=name))
     return SlotPool(make_machine(cpus), max_parallel, neighbours, waits_for_others=waits)
@@ -52,7 +57,11 @@ def held(folder: Path) -> dict[str, dict[int, int]]:
 
 def test_a_second_pool_takes_what_the_first_left(folder: Path) -> None:
     first, second = pool(folder), pool(folder)
-    assert [first.acquire(1).cpus, second.acquire(2).cpus, first.acquire(1).cpus] == [(0,), (1, 2), (3,)]
+    assert [first.acquire(1).cpus, second.acquire(2).cpus, first.acquire(1).cpus] == [
+        (0,),
+        (1, 2),
+        (3,),
+    ]
     first.close()
     second.close()
 
@@ -128,14 +137,17 @@ def test_two_that_choose_at_the_same_moment_do_not_stay_on_one_cpu(folder: Path)
     look = first._neighbours.look
 
     def look_too_early(*arguments: object) -> object:
-        """The second one chooses after the first has looked, and before others see what the first has chosen."""
+        """The second one chooses after the first has looked, and before others see what the first
+        has chosen."""
         use = look(*arguments)
         first._neighbours.look = look
         assert second.acquire(1).cpus == (0,)
         return use
 
     first._neighbours.look = look_too_early
-    first._neighbours._holders._locked_turn = lambda: None  # as a run of another user: its turn is its own
+    first._neighbours._holders._locked_turn = lambda: (
+        None
+    )  # as a run of another user: its turn is its own
     assert first.acquire(1).cpus == (1,)
     first.close()
     second.close()
@@ -172,7 +184,9 @@ def test_what_a_killed_process_held_is_free(folder: Path, holder: subprocess.Pop
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
-def test_a_run_of_another_user_is_seen_by_its_name(folder: Path, holder: subprocess.Popen[str]) -> None:
+def test_a_run_of_another_user_is_seen_by_its_name(
+    folder: Path, holder: subprocess.Popen[str]
+) -> None:
     own = folder / str(os.getuid())
     theirs = own.rename(folder / str(NOBODY))
     for path in [theirs, *theirs.iterdir()]:
@@ -187,7 +201,9 @@ def test_a_run_of_another_user_is_seen_by_its_name(folder: Path, holder: subproc
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
-def test_a_directory_of_another_user_is_not_believed_to_be_somebody_elses(folder: Path, holder: object) -> None:
+def test_a_directory_of_another_user_is_not_believed_to_be_somebody_elses(
+    folder: Path, holder: object
+) -> None:
     (folder / str(os.getuid())).rename(folder / "4242")
     assert held(folder) == {}
 
@@ -199,11 +215,18 @@ LARGE = '{"experiment": "", "run_dir": "", "pid": 1, "cpus": {"%s": %s}}'
     "content",
     [
         *("", "[]", "{}", '{"cpus": 3}', "[" * 16_000, '{"pid": "x", "cpus": {}}', "\0"),
-        *(LARGE % ("0", "9" * 400), LARGE % ("0", "1e308"), LARGE % ("0", "NaN"), LARGE % ("0", "-1")),
+        *(
+            LARGE % ("0", "9" * 400),
+            LARGE % ("0", "1e308"),
+            LARGE % ("0", "NaN"),
+            LARGE % ("0", "-1"),
+        ),
         *(LARGE % ("9" * 9, "1"), LARGE % ("-1", "1")),
     ],
 )
-def test_a_file_with_anything_in_it_is_no_holder(folder: Path, holder: object, content: str) -> None:
+def test_a_file_with_anything_in_it_is_no_holder(
+    folder: Path, holder: object, content: str
+) -> None:
     (path,) = (path for path in (folder / str(os.getuid())).iterdir() if path.name[0].isdecimal())
     path.write_text(content)
     assert held(folder) == {}
@@ -253,7 +276,9 @@ def test_names_of_others_are_one_line_without_what_controls_a_terminal(folder: P
 
 
 @pytest.mark.parametrize("hogs", [{0, 1, 2}, {0, 5, 6}])
-def test_idle_means_idle_cores_and_not_their_siblings(hogs: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_means_idle_cores_and_not_their_siblings(
+    hogs: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cpus = tuple(Cpu(index=index, core=index % 4, package=0, numa_node=0) for index in range(8))
     machine = dataclasses.replace(make_machine(8), cpus=cpus)
     use = [Competitor(name="hog", demand=dict.fromkeys(hogs, 1.0))]
@@ -303,7 +328,9 @@ def open_to_all(folder: Path) -> None:
     own.chmod(0o777)
 
 
-@pytest.mark.parametrize("spoil", [bad_link, bad_mode, bad_file, bad_own_link, bad_owner, open_to_all])
+@pytest.mark.parametrize(
+    "spoil", [bad_link, bad_mode, bad_file, bad_own_link, bad_owner, open_to_all]
+)
 def test_in_a_folder_that_cannot_be_trusted_a_pool_works_alone(folder: Path, spoil: object) -> None:
     spoil(folder)
     before = sorted(path.name for path in folder.parent.rglob("*"))
@@ -329,7 +356,9 @@ def test_a_private_directory_that_others_may_write_to_is_not_trusted(
 
 
 @pytest.mark.skipif(topology.detect().capacity < 2, reason="needs two cores")
-def test_two_commands_at_once_train_on_different_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_commands_at_once_train_on_different_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(HOLDERS_VARIABLE, str(tmp_path / "holders"))
     launched = []
     for name in ("a", "b"):
@@ -357,7 +386,9 @@ class RecordedHolders(CpuHolders):
         super().publish(cpus)
 
 
-def test_jobs_that_wait_for_memory_or_a_gpu_are_seen_by_no_other_run(folder: Path, tmp_path: Path) -> None:
+def test_jobs_that_wait_for_memory_or_a_gpu_are_seen_by_no_other_run(
+    folder: Path, tmp_path: Path
+) -> None:
     holders = RecordedHolders(folder)
     slots = SlotPool(make_machine(4, gpus=1), None, Neighbours(holders))
     jobs = [

@@ -1,6 +1,8 @@
-"""The conformance suite of executors. A further one joins with a :class:`Stage` and its name in :func:`staged`.
+"""The conformance suite of executors. A further one joins with a :class:`Stage` and its name in
+:func:`staged`.
 
-The fake executor knows the end of each launch beforehand: it is left out where a test would only find that again.
+The fake executor knows the end of each launch beforehand: it is left out where a test would only
+find that again.
 """
 
 from __future__ import annotations
@@ -14,7 +16,15 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from executor_helpers import PUPPET, Order, events_until, make_launch, make_rank_group, until_exit, until_heard
+from executor_helpers import (
+    PUPPET,
+    Order,
+    events_until,
+    make_launch,
+    make_rank_group,
+    until_exit,
+    until_heard,
+)
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import Progress
@@ -43,7 +53,8 @@ class Script:
     when_asked: int | None = None
     """Exit code once it is asked to leave; None: it notes that, and goes on."""
     saves: bool = True
-    """Whether it notes that it is asked for a checkpoint; otherwise it has no handler for that yet."""
+    """Whether it notes that it is asked for a checkpoint; otherwise it has no handler for that
+    yet."""
 
 
 class Stage(Protocol):
@@ -88,7 +99,9 @@ class LocalStage:
         orders += [("when asked to save", None)] if script.saves else []
         if rank:
             orders.append(("note", f"listens-{rank}"))
-        elif script.exits is None and script.dies is None:  # once it is heard all of them can be asked
+        elif (
+            script.exits is None and script.dies is None
+        ):  # once it is heard all of them can be asked
             orders += [("await", f"listens-{other}") for other in range(1, ranks)]
         said = ALSO_SAID if rank else SAID
         orders += [("say", line.decode("latin-1")) for line in (*script.says, said.to_line())]
@@ -176,11 +189,17 @@ def staged(request: pytest.FixtureRequest, root: Path, patch: pytest.MonkeyPatch
     if request.param == "ray, here":
         return RayStage(root, nodes, nodes.registry.driver_node)
     patch.setattr(nodes, "transport", Transport("stream"))  # as where a node sees no file of ours
-    return RayStage(root, nodes, next(node.node_id for node in nodes.all if node.node_id != nodes.registry.driver_node))
+    return RayStage(
+        root,
+        nodes,
+        next(node.node_id for node in nodes.all if node.node_id != nodes.registry.driver_node),
+    )
 
 
 @pytest.fixture(params=["fake", *REAL])
-def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Stage]:
     """Every executor."""
     made = staged(request, tmp_path, monkeypatch)
     yield made
@@ -188,7 +207,9 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.fixture(params=REAL)
-def real_stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def real_stage(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Stage]:
     """Those that start processes."""
     made = staged(request, tmp_path, monkeypatch)
     yield made
@@ -238,7 +259,9 @@ def test_ends_of_many_attempts_arrive_once_each(stage: Stage) -> None:
 
 def test_progress_arrives_before_the_end(stage: Stage) -> None:
     handle = start(stage, Script(exits=0))
-    events = events_until(stage.executor, lambda events: any(isinstance(event, Exited) for event in events))
+    events = events_until(
+        stage.executor, lambda events: any(isinstance(event, Exited) for event in events)
+    )
     kinds = [type(event) for event in events if event.handle == handle]
     assert Progressed(handle, SAID) in events
     assert kinds.index(Progressed) < kinds.index(Exited) == len(kinds) - 1
@@ -355,14 +378,18 @@ def test_close_ends_everything_and_may_be_called_again(stage: Stage) -> None:
 
 def test_ranks_that_all_end_well_are_one_end_that_blames_nobody(stage: Stage) -> None:
     handle = start_ranks(stage, *[Script(exits=0)] * 3)
-    events = events_until(stage.executor, lambda events: any(isinstance(event, Exited) for event in events))
+    events = events_until(
+        stage.executor, lambda events: any(isinstance(event, Exited) for event in events)
+    )
     assert [event for event in events if isinstance(event, Exited)] == [Exited(handle, 0)]
     assert not [event for event in stage.executor.poll(0.0) if isinstance(event, Exited)]
 
 
 @pytest.mark.parametrize("ends", [Script(exits=1), Script(exits=10), Script(dies=signal.SIGKILL)])
 @pytest.mark.parametrize("rank", [0, 2])
-def test_the_first_rank_that_fails_ends_the_attempt_and_is_named(real_stage: Stage, ends: Script, rank: int) -> None:
+def test_the_first_rank_that_fails_ends_the_attempt_and_is_named(
+    real_stage: Stage, ends: Script, rank: int
+) -> None:
     scripts = [ends if number == rank else Script() for number in range(3)]
     handle = start_ranks(real_stage, *scripts)
     code = ends.exits if ends.exits is not None else -signal.SIGKILL
@@ -379,14 +406,18 @@ def test_ranks_that_are_done_wait_for_the_others(real_stage: Stage) -> None:
 
 def test_rank_0_speaks_for_all(real_stage: Stage) -> None:
     handle = start_ranks(real_stage, *[Script(exits=0)] * 3)
-    events = events_until(real_stage.executor, lambda events: any(isinstance(event, Exited) for event in events))
+    events = events_until(
+        real_stage.executor, lambda events: any(isinstance(event, Exited) for event in events)
+    )
     assert {event.progress for event in events if isinstance(event, Progressed)} == {SAID}
     assert {event.handle for event in events} == {handle}
 
 
 def test_every_rank_is_asked_to_leave(stage: Stage) -> None:
     handle = start_ranks(stage, *[Script(when_asked=11)] * 3)
-    other = start(stage, Script(when_asked=11), "other")  # a node of a cluster for tests has four CPUs
+    other = start(
+        stage, Script(when_asked=11), "other"
+    )  # a node of a cluster for tests has four CPUs
     until_heard(stage.executor, handle, other)
     stage.executor.cancel(handle, kill=False)
     ended = until_exit(stage.executor, handle)

@@ -16,7 +16,9 @@ HEAVY = {"torch", "stable_baselines3", "gymnasium", "mujoco"}
 
 
 def test_the_import_contracts_hold() -> None:
-    program = Path(sysconfig.get_path("scripts"), "lint-imports")  # the environment may not be activated
+    program = Path(
+        sysconfig.get_path("scripts"), "lint-imports"
+    )  # the environment may not be activated
     done = subprocess.run([program], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -31,7 +33,9 @@ def loaded_by(*arguments: str) -> set[str]:
 
 
 SUPERVISOR = "supervisor.supervisor experiment.control executors.local"
-CHECK = "import orchestrator.worker.robots.preflight_child as p; answer = p.check(p.ExaminationRequest("
+CHECK = (
+    "import orchestrator.worker.robots.preflight_child as p; answer = p.check(p.ExaminationRequest("
+)
 
 
 def importing(modules: str) -> str:
@@ -41,7 +45,15 @@ def importing(modules: str) -> str:
 PROGRAMS: dict[str, tuple[str, set[str]]] = {
     "a supervisor": (
         importing(f"{SUPERVISOR} experiment.session api pool.pool_supervisor"),
-        {*HEAVY, "numpy", "psutil", "matplotlib", "multiprocessing", "asyncio", "orchestrator.executors.fake"},
+        {
+            *HEAVY,
+            "numpy",
+            "psutil",
+            "matplotlib",
+            "multiprocessing",
+            "asyncio",
+            "orchestrator.executors.fake",
+        },
     ),
     "who reads no job file": (importing(f"{SUPERVISOR} ledger"), {"pydantic"}),
     "who reads a job file": (
@@ -49,7 +61,10 @@ PROGRAMS: dict[str, tuple[str, set[str]]] = {
         {*HEAVY, "numpy", "jsonschema"},
     ),
     "a command": (importing("cli terminal.status_view machine.doctor"), HEAVY),
-    "the package": ("import orchestrator", {*HEAVY, "numpy", "pydantic", "rich", "typer", "sqlite3"}),
+    "the package": (
+        "import orchestrator",
+        {*HEAVY, "numpy", "pydantic", "rich", "typer", "sqlite3"},
+    ),
     "a worker before it is tied to its supervisor": (
         importing("worker.__main__"),
         {*HEAVY, "numpy", "pydantic", "rich", "typer"},
@@ -58,7 +73,10 @@ PROGRAMS: dict[str, tuple[str, set[str]]] = {
         "import orchestrator.machine.topology as m; m.detect()",
         {"psutil", "torch", "numpy", "mujoco", "rich", "pydantic"},
     ),
-    "a simulation": (importing("worker.envs.simulation"), {"torch", "stable_baselines3", "gymnasium"}),
+    "a simulation": (
+        importing("worker.envs.simulation"),
+        {"torch", "stable_baselines3", "gymnasium"},
+    ),
     "whether a job qualifies": (
         importing("worker.training.fast.qualify"),
         {"torch", "stable_baselines3", "mujoco"},
@@ -102,5 +120,9 @@ def test_a_thousand_jobs_pending_take_the_supervisor_less_than_150_mib() -> None
         "from benchmarks.pending_jobs import supervise\n"
         "with tempfile.TemporaryDirectory() as root: print(supervise(pathlib.Path(root), 1000))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert 10 < float(done.stdout) < 150  # of 300: a connection to a cluster, which is not made here, takes some 60
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert (
+        10 < float(done.stdout) < 150
+    )  # of 300: a connection to a cluster, which is not made here, takes some 60

@@ -30,7 +30,9 @@ input()
 
 
 @pytest.mark.parametrize("end", ["given up", "killed"])
-def test_a_run_directory_is_free_when_its_holder_is_done_whatever_that_has_forked(end: str, tmp_path: Path) -> None:
+def test_a_run_directory_is_free_when_its_holder_is_done_whatever_that_has_forked(
+    end: str, tmp_path: Path
+) -> None:
     paths = RunPaths(tmp_path / "run")
     pipe = subprocess.PIPE
     with commands.start([sys.executable, "-c", HOLDS], cwd=tmp_path, stdin=pipe) as program:

@@ -1,5 +1,5 @@
-"""Whatever the bytes of an MJCF are: a verdict in one line, whatever becomes of the process that examines it, and
-none of it concerns another robot of the same check."""
+"""Whatever the bytes of an MJCF are: a verdict in one line, whatever becomes of the process that
+examines it, and none of it concerns another robot of the same check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,21 @@ ROBOTS = [path.read_text() for path in sorted(MJCF.glob("*.xml")) if path.stem !
 """Those without files of their own."""
 ATTRIBUTE, ELEMENT = re.compile(r'(\w+)="([^"]*)"'), re.compile(r"<\w+[^<>]*/>")
 VALUES = [
-    *("nan", "inf", "-inf", "1e308", "-1e308", "5e-324", "0", "-1", "", " ", "x", "1 2 3 4 5 6 7 8 9 10", "0 0 0"),
+    *(
+        "nan",
+        "inf",
+        "-inf",
+        "1e308",
+        "-1e308",
+        "5e-324",
+        "0",
+        "-1",
+        "",
+        " ",
+        "x",
+        "1 2 3 4 5 6 7 8 9 10",
+        "0 0 0",
+    ),
     *(
         "2147483648",
         "-2147483649",
@@ -38,23 +52,40 @@ VALUES = [
     ),
 ]
 BOMBS = [
-    *('<size memory="900P"/>', '<size nuserdata="2000000000"/>', '<size nconmax="-5"/>', '<include file="m0.xml"/>'),
+    *(
+        '<size memory="900P"/>',
+        '<size nuserdata="2000000000"/>',
+        '<size nconmax="-5"/>',
+        '<include file="m0.xml"/>',
+    ),
     '<asset><texture name="big" type="2d" builtin="flat" width="400000" height="400000"/></asset>',
     '<asset><hfield name="h" nrow="100000" ncol="100000" size="1 1 1 1"/></asset>',
     '<asset><mesh name="m" vertex="0 0 0 0 0 0 0 0 0"/></asset>',
     '<worldbody><composite type="cable" count="99999 1 1" curve="s" size="1"><geom size=".1"/></composite></worldbody>',
-    *("<worldbody>" + "<body>" * depth + "</body>" * depth + "</worldbody>" for depth in (100, 3_000, 60_000)),
+    *(
+        "<worldbody>" + "<body>" * depth + "</body>" * depth + "</worldbody>"
+        for depth in (100, 3_000, 60_000)
+    ),
     '<option timestep="1e-300"/>',
     '<option timestep="1e300" iterations="2000000000"/>',
     '<custom><text name="t" data="' + "x" * 300_000 + '"/></custom>',
     '<extension><plugin plugin="no.such"/></extension>',
 ]
-LAUGHS = "".join(f'<!ENTITY {name} "{20 * f"&{before};"}">' for before, name in itertools.pairwise("bcdefgh"))
+LAUGHS = "".join(
+    f'<!ENTITY {name} "{20 * f"&{before};"}">' for before, name in itertools.pairwise("bcdefgh")
+)
 """Entities that grow to 10⁹ characters."""
 PROLOGUES = [
     f'<!DOCTYPE a [<!ENTITY b "bb">{LAUGHS}]>',
     '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]>',
-    *("<?xml version='1.0' encoding='utf-16'?>", "<!-- -- -->", "<!--" + "x" * 100_000 + "-->", "\ufeff", "<a/>", "\0"),
+    *(
+        "<?xml version='1.0' encoding='utf-16'?>",
+        "<!-- -- -->",
+        "<!--" + "x" * 100_000 + "-->",
+        "\ufeff",
+        "<a/>",
+        "\0",
+    ),
 ]
 
 
@@ -109,7 +140,12 @@ def test_any_bytes_of_a_robot_give_a_verdict_in_one_line_and_concern_no_other_ro
 
     @fuzz(examples)
     @given(contents=st.lists(CONTENTS, min_size=4, max_size=8))
-    @example(contents=[text.encode() for text in (*(with_bomb(ROBOTS[0], bomb) for bomb in BOMBS[1::2]), PROLOGUES[0])])
+    @example(
+        contents=[
+            text.encode()
+            for text in (*(with_bomb(ROBOTS[0], bomb) for bomb in BOMBS[1::2]), PROLOGUES[0])
+        ]
+    )
     def check(contents: list[bytes]) -> None:
         emptied(folder)
         for number, content in enumerate(contents):
@@ -128,7 +164,9 @@ def test_any_bytes_of_a_robot_give_a_verdict_in_one_line_and_concern_no_other_ro
 
 
 @few_or_many(1, 5)
-def test_any_bytes_of_a_robot_are_refused_in_one_line_before_a_run(tmp_path: Path, examples: int) -> None:
+def test_any_bytes_of_a_robot_are_refused_in_one_line_before_a_run(
+    tmp_path: Path, examples: int
+) -> None:
     """As ``run`` examines them: staged, with a task, and not alone."""
 
     @fuzz(examples)
@@ -140,7 +178,9 @@ def test_any_bytes_of_a_robot_are_refused_in_one_line_before_a_run(tmp_path: Pat
             xml = folder / f"m{number}.xml"
             xml.write_bytes(content)
             requests.append(
-                ExaminationRequest(xml=str(xml), task="auto", stage_to=str(staged / str(number)), simulate_s=0.005)
+                ExaminationRequest(
+                    xml=str(xml), task="auto", stage_to=str(staged / str(number)), simulate_s=0.005
+                )
             )
         *answers, good = preflight.ask(requests, at_once=2)
         assert good.problem is None

@@ -1,4 +1,5 @@
-"""A supervisor that is killed: nothing that it has started survives it, be it workers, ranks or forked workers."""
+"""A supervisor that is killed: nothing that it has started survives it, be it workers, ranks or
+forked workers."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ Started = tuple[subprocess.Popen[str], list[int], list[int]]
 def supervising(
     root: Path, kind: str, worker: str = ""
 ) -> Iterator[tuple[subprocess.Popen[str], list[int], list[int]]]:
-    """A supervisor of three workers, or of one attempt of three ranks: its process, the pids of its orphan reaper and
-    of its template if it has one, and those of the workers.
+    """A supervisor of three workers, or of one attempt of three ranks: its process, the pids of its
+    orphan reaper and of its template if it has one, and those of the workers.
     """
     helpers = str(REPOSITORY / "tests/helpers")
     command = [sys.executable, "-c", SUPERVISOR, str(REPOSITORY), helpers, str(root), kind, worker]
@@ -56,7 +57,9 @@ def supervising(
 
 def descendants(root: Path, kind: str) -> list[int]:
     pattern = "a/{name}-{place}" if kind == "ranks" else "j{place}/{name}"
-    names = [pattern.format(name=name, place=place) for place in range(3) for name in ("child", "daemon")]
+    names = [
+        pattern.format(name=name, place=place) for place in range(3) for name in ("child", "daemon")
+    ]
     return [int(text) for text in await_files(*(root / name for name in names))]
 
 
@@ -66,15 +69,22 @@ def descendants(root: Path, kind: str) -> list[int]:
     [
         "nobody",
         "all workers",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("the first", "the last", "a stopped one")),
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ("the first", "the last", "a stopped one")
+        ),
     ],
 )
-def test_when_the_supervisor_is_killed_nothing_survives(tmp_path: Path, kind: str, also: str) -> None:
+def test_when_the_supervisor_is_killed_nothing_survives(
+    tmp_path: Path, kind: str, also: str
+) -> None:
     with supervising(tmp_path, kind) as (supervisor, helpers, workers):
         pids = [*helpers, *workers, *descendants(tmp_path, kind)]
         if also == "a stopped one":
             os.kill(workers[1], signal.SIGSTOP)
-        victims = {"the first": workers[:1], "the last": workers[2:], "all workers": workers}.get(also, [])
+        victims = {"the first": workers[:1], "the last": workers[2:], "all workers": workers}.get(
+            also, []
+        )
         for pid in [supervisor.pid, *victims]:
             os.kill(pid, signal.SIGKILL)
         supervisor.wait()
@@ -82,9 +92,18 @@ def test_when_the_supervisor_is_killed_nothing_survives(tmp_path: Path, kind: st
 
 
 @pytest.mark.parametrize(
-    "also", ["nobody", *(pytest.param(also, marks=pytest.mark.slow) for also in ("the template", "the orphan reaper"))]
+    "also",
+    [
+        "nobody",
+        *(
+            pytest.param(also, marks=pytest.mark.slow)
+            for also in ("the template", "the orphan reaper")
+        ),
+    ],
 )
-def test_when_the_supervisor_is_killed_neither_template_nor_workers_survive(tmp_path: Path, also: str) -> None:
+def test_when_the_supervisor_is_killed_neither_template_nor_workers_survive(
+    tmp_path: Path, also: str
+) -> None:
     with supervising(tmp_path, "forked") as (supervisor, [reaper, template], workers):
         of_workers = [*workers, *descendants(tmp_path, "forked")]
         for pid in {"nobody": [], "the template": [template], "the orphan reaper": [reaper]}[also]:
@@ -109,7 +128,9 @@ def test_when_the_terminal_signals_everybody_the_reaper_still_does_its_duty(tmp_
 
 
 @pytest.mark.parametrize("kind", ["workers", "ranks"])
-def test_when_supervisor_and_reaper_are_killed_together_workers_end_by_themselves(tmp_path: Path, kind: str) -> None:
+def test_when_supervisor_and_reaper_are_killed_together_workers_end_by_themselves(
+    tmp_path: Path, kind: str
+) -> None:
     with supervising(tmp_path, kind, LIFELINE) as (supervisor, [reaper], workers):
         os.kill(reaper, signal.SIGKILL)
         os.kill(supervisor.pid, signal.SIGKILL)

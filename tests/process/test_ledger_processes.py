@@ -25,7 +25,9 @@ REPOSITORY = Path(__file__).parents[2]
 
 def in_another_process(code: str, *arguments: object) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."})
+    return subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."}
+    )
 
 
 def test_requests_of_a_second_process_arrive_once_and_in_order(tmp_path: Path) -> None:
@@ -77,7 +79,9 @@ def test_a_writer_killed_at_any_instant_leaves_everything_it_committed(tmp_path:
             writer.send_signal(signal.SIGKILL)
             said += writer.stdout.readlines()
         told = int([line for line in said if line.endswith(b"\n")][-1])
-        failures = {row.state.failures for row in Ledger.open(path).jobs() if isinstance(row.state, Pending)}
+        failures = {
+            row.state.failures for row in Ledger.open(path).jobs() if isinstance(row.state, Pending)
+        }
         assert len(failures) == 1, "a turn is committed whole or not at all"
         assert failures.pop() >= told
 
@@ -127,7 +131,9 @@ def remount(at: Path, options: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{options}", str(at)], check=True)
 
 
-def test_a_ledger_in_a_read_only_directory_can_be_read_but_not_opened_to_write(tmp_path: Path) -> None:
+def test_a_ledger_in_a_read_only_directory_can_be_read_but_not_opened_to_write(
+    tmp_path: Path,
+) -> None:
     with mounted(tmp_path / "m", "size=8m") as root:
         filled(root / "ledger.sqlite3").close()
         remount(root, "ro")

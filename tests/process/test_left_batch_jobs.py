@@ -1,4 +1,5 @@
-"""What commands say and do where a supervisor of Slurm was killed and its batch jobs may still train."""
+"""What commands say and do where a supervisor of Slurm was killed and its batch jobs may still
+train."""
 
 from __future__ import annotations
 
@@ -28,8 +29,11 @@ JOB_FILE = 'name = "tiny"\n[slurm]\narray = 2\ncpus_per_task = 1\n'
 SUPERSEDED = "replaced/running.20260101T000000"
 
 
-def make_run_dir(root: Path, *, session: Session | None, executor: str | None = "slurm") -> RunPaths:
-    """As a supervisor has left it that was killed: one job trains, one waits; and something that `clean` removes.
+def make_run_dir(
+    root: Path, *, session: Session | None, executor: str | None = "slurm"
+) -> RunPaths:
+    """As a supervisor has left it that was killed: one job trains, one waits; and something that
+    `clean` removes.
 
     :param executor: as recorded; None: not yet.
     """
@@ -63,7 +67,9 @@ def over(tmp_path: Path, fake_slurm: FakeSlurm) -> RunPaths:
     return make_run_dir(tmp_path / "run", session=Session(session="first", batch_jobs=NAME))
 
 
-@pytest.mark.parametrize(("command", "returncode"), [("status", 0), ("wait", 1), ("attach", 1), ("list", 0)])
+@pytest.mark.parametrize(
+    ("command", "returncode"), [("status", 0), ("wait", 1), ("attach", 1), ("list", 0)]
+)
 def test_commands_name_the_batch_jobs_and_what_takes_them_over_and_ends_them(
     command: str, returncode: int, left: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +90,9 @@ def test_list_asks_slurm_once_for_all_experiments(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(left.root.parent / "state"))
     fake_slurm.enter("101_0", "other-34cd")
-    other = make_run_dir(left.root.parent / "other", session=Session(session="first", batch_jobs="other-34cd"))
+    other = make_run_dir(
+        left.root.parent / "other", session=Session(session="first", batch_jobs="other-34cd")
+    )
     for paths in (left, other):
         run_index.note(paths.root, paths.root.name)
     rows = json.loads(succeed("list", "--json", cwd=left.root.parent).stdout)
@@ -109,8 +117,12 @@ def test_clean_is_refused_and_removes_nothing(left: RunPaths) -> None:
     assert (left.root / SUPERSEDED).exists()
 
 
-@pytest.mark.parametrize("options", [["--executor", "local"], ["--executor", "local", "--dry-run"], ["--fresh"]])
-def test_no_other_executor_trains_beside_batch_jobs_and_nothing_starts_over(options: list[str], left: RunPaths) -> None:
+@pytest.mark.parametrize(
+    "options", [["--executor", "local"], ["--executor", "local", "--dry-run"], ["--fresh"]]
+)
+def test_no_other_executor_trains_beside_batch_jobs_and_nothing_starts_over(
+    options: list[str], left: RunPaths
+) -> None:
     jobs = left.root.parent / "jobs.toml"
     jobs.write_text(f'{JOB_FILE}[[jobs]]\nname = "cart"\nenv = "CartPole-v1"\n')
     before = left.ledger.read_bytes()
@@ -119,15 +131,23 @@ def test_no_other_executor_trains_beside_batch_jobs_and_nothing_starts_over(opti
     assert "batch jobs 100_0, 100_1 may still train" in done.stderr
     assert "`stop --wait run` ends" in done.stderr
     assert left.ledger.read_bytes() == before
-    assert sorted(path.name for path in left.root.parent.iterdir()) == ["fake-slurm", "jobs.toml", "run"]
+    assert sorted(path.name for path in left.root.parent.iterdir()) == [
+        "fake-slurm",
+        "jobs.toml",
+        "run",
+    ]
 
 
-def test_a_run_directory_is_resumed_by_the_executor_of_its_record(left: RunPaths, fake_slurm: FakeSlurm) -> None:
+def test_a_run_directory_is_resumed_by_the_executor_of_its_record(
+    left: RunPaths, fake_slurm: FakeSlurm
+) -> None:
     shown = succeed("run", "run", "--dry-run", cwd=left.root.parent).stdout
     assert "2 at once on 2 pilots" in shown
     for task in ("100_0", "100_1"):
         fake_slurm.enter(task, NAME, "COMPLETED")
-    assert "2 at once on 2 pilots" in succeed("run", "run", "--dry-run", cwd=left.root.parent).stdout
+    assert (
+        "2 at once on 2 pilots" in succeed("run", "run", "--dry-run", cwd=left.root.parent).stdout
+    )
     shown = succeed("run", "run", "--dry-run", "--executor", "local", cwd=left.root.parent).stdout
     assert "pilots" not in shown
 
@@ -158,15 +178,21 @@ def test_the_executor_is_the_one_that_is_named_or_recorded(
     fake_slurm: FakeSlurm,
 ) -> None:
     paths = make_run_dir(tmp_path / "run", session=session, executor=recorded)
-    assert run_executor.of_unclaimed(RunOptions(run_dir=paths.root, executor=asked)).executor == taken
+    assert (
+        run_executor.of_unclaimed(RunOptions(run_dir=paths.root, executor=asked)).executor == taken
+    )
 
 
-def test_while_batch_jobs_are_left_slurm_is_the_executor_whatever_is_recorded(left: RunPaths) -> None:
+def test_while_batch_jobs_are_left_slurm_is_the_executor_whatever_is_recorded(
+    left: RunPaths,
+) -> None:
     left.provenance.write_text(json.dumps([{"executor": "slurm"}, {"executor": "local"}]))
     assert run_executor.of_unclaimed(RunOptions(run_dir=left.root)).executor == "slurm"
 
 
-def test_the_address_and_the_storage_of_a_cluster_are_recorded_with_the_executor(tmp_path: Path) -> None:
+def test_the_address_and_the_storage_of_a_cluster_are_recorded_with_the_executor(
+    tmp_path: Path,
+) -> None:
     paths = make_run_dir(tmp_path / "run", session=None, executor="ray")
     facts = {"executor": "ray", "ray_address": "10.0.0.1:6379", "storage": "stream"}
     paths.provenance.write_text(json.dumps([facts]))
@@ -183,7 +209,9 @@ def test_stop_ends_what_is_left_and_names_it(left: RunPaths, fake_slurm: FakeSlu
     assert "nothing to stop" in succeed("stop", "run", cwd=left.root.parent).stdout
 
 
-def test_stop_of_a_local_run_also_ends_batch_jobs_that_are_not_its_own(left: RunPaths, fake_slurm: FakeSlurm) -> None:
+def test_stop_of_a_local_run_also_ends_batch_jobs_that_are_not_its_own(
+    left: RunPaths, fake_slurm: FakeSlurm
+) -> None:
     left.provenance.write_text(json.dumps([{"executor": "slurm"}, {"executor": "local"}]))
     with run_directory.claim(left.root):
         done = succeed("stop", "run", cwd=left.root.parent)
@@ -192,7 +220,9 @@ def test_stop_of_a_local_run_also_ends_batch_jobs_that_are_not_its_own(left: Run
     assert set(fake_slurm.states().values()) == {"CANCELLED"}
 
 
-def test_stop_leaves_the_batch_jobs_of_a_supervisor_that_lives_to_itself(left: RunPaths, fake_slurm: FakeSlurm) -> None:
+def test_stop_leaves_the_batch_jobs_of_a_supervisor_that_lives_to_itself(
+    left: RunPaths, fake_slurm: FakeSlurm
+) -> None:
     with run_directory.claim(left.root):
         assert "cancelled" not in succeed("stop", "run", cwd=left.root.parent).stdout
     assert set(fake_slurm.states().values()) == {"PENDING"}
@@ -242,12 +272,19 @@ def test_where_slurm_cannot_be_asked_batch_jobs_may_still_train_until_stop_has_t
     session = read_session(left.slurm)
     assert session is not None
     assert session.ended
-    assert run_executor.of_unclaimed(RunOptions(run_dir=left.root, executor="local")).executor == "local"
+    assert (
+        run_executor.of_unclaimed(RunOptions(run_dir=left.root, executor="local")).executor
+        == "local"
+    )
 
 
-def test_on_a_machine_without_slurm_that_is_said(left: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_machine_without_slurm_that_is_said(
+    left: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(left.root))
-    assert "squeue not found" in " ".join(succeed("status", "run", cwd=left.root.parent).stdout.split())
+    assert "squeue not found" in " ".join(
+        succeed("status", "run", cwd=left.root.parent).stdout.split()
+    )
     done = invoke("run", "run", cwd=left.root.parent)
     assert done.returncode == 2
     assert "login node" in done.stderr
@@ -281,7 +318,10 @@ def test_root_sees_and_ends_the_batch_jobs_of_the_user_to_whom_the_run_belongs(
     assert done.returncode == 2
     assert "batch jobs 100_0, 100_1 may still train" in done.stderr.lower()
     assert (left.root / SUPERSEDED).exists()
-    assert "cancelled the batch jobs 100_0, 100_1" in succeed("stop", "run", cwd=left.root.parent).stdout
+    assert (
+        "cancelled the batch jobs 100_0, 100_1"
+        in succeed("stop", "run", cwd=left.root.parent).stdout
+    )
     assert set(fake_slurm.states().values()) == {"CANCELLED"}
 
 
@@ -293,7 +333,11 @@ def test_batch_jobs_that_slurm_may_hide_from_this_user_may_still_train(
     monkeypatch.setattr(left_pilots, "os", SimpleNamespace(geteuid=lambda: COLLEAGUE))
     config = fake_slurm.commands / "scontrol"
     for private, are_hidden in (("jobs,users", True), ("none", False), ("accounts,jobs", True)):
-        config.write_text(f"#!/bin/sh\necho 'Configuration data'\necho 'PrivateData             = {private}'\n")
+        config.write_text(
+            f"#!/bin/sh\necho 'Configuration data'\necho 'PrivateData             = {private}'\n"
+        )
         config.chmod(0o755)
         (found,) = left_pilots.left_pilots([over.slurm]).values() or [None]
-        assert (found is not None and "it may hide the batch jobs of" in found.problem) == are_hidden
+        assert (
+            found is not None and "it may hide the batch jobs of" in found.problem
+        ) == are_hidden

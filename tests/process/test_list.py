@@ -61,7 +61,12 @@ def test_states_and_counts_are_those_of_the_run_directories(tmp_path: Path) -> N
     assert next(iter(rows)) == "the busy"
     assert rows["the busy"]["pid"] == os.getpid()
     assert rows["the broken"] | {"since": None} == {
-        **{"run_dir": str(tmp_path / "broken"), "name": "the broken", "state": "interrupted", "problem": None},
+        **{
+            "run_dir": str(tmp_path / "broken"),
+            "name": "the broken",
+            "state": "interrupted",
+            "problem": None,
+        },
         **{"pid": None, "host": None, "since": None, "jobs": {"PENDING": 1, "SUCCEEDED": 1}},
         "left_batch_jobs": None,
     }
@@ -75,7 +80,11 @@ def test_states_and_counts_are_those_of_the_run_directories(tmp_path: Path) -> N
 
 
 def test_list_and_the_live_page_name_an_experiment_alike(tmp_path: Path) -> None:
-    sessions = [{"experiment": "before"}, {"experiment": "the robots"}, {"note": "of another version"}]
+    sessions = [
+        {"experiment": "before"},
+        {"experiment": "the robots"},
+        {"note": "of another version"},
+    ]
     root = make_run_dir(tmp_path / "robots", None)
     (root / "provenance.json").write_text(json.dumps(sessions))
     make_run_dir(tmp_path / "earlier", None)
@@ -83,13 +92,19 @@ def test_list_and_the_live_page_name_an_experiment_alike(tmp_path: Path) -> None
     assert names["robots"] == "the robots"
     shown = FolderSource(tmp_path).read().put
     runs = [json.loads(text)["name"] for name, text in shown.items() if name != "head"]
-    assert sorted(runs) == ["earlier", "the robots"], "a name that is not recorded is that of the folder"
+    assert sorted(runs) == ["earlier", "the robots"], (
+        "a name that is not recorded is that of the folder"
+    )
     assert json.loads(RunSource(root).read().put["head"])["name"] == "the robots"
 
 
-def test_entries_of_what_is_gone_are_removed_and_those_of_other_machines_are_left(tmp_path: Path, index: Path) -> None:
+def test_entries_of_what_is_gone_are_removed_and_those_of_other_machines_are_left(
+    tmp_path: Path, index: Path
+) -> None:
     shutil.rmtree(make_run_dir(tmp_path / "gone", None))
-    elsewhere = run_index.RunEntry(run_dir="/nowhere", name="elsewhere", host="another-host", noted_at=1.0)
+    elsewhere = run_index.RunEntry(
+        run_dir="/nowhere", name="elsewhere", host="another-host", noted_at=1.0
+    )
     (index / "elsewhere.json").write_bytes(elsewhere.to_line())
     (index / "damaged.json").write_text("{")
     assert listed("--all", cwd=tmp_path) == {}
@@ -97,7 +112,9 @@ def test_entries_of_what_is_gone_are_removed_and_those_of_other_machines_are_lef
     assert "no experiment" in invoke("list", cwd=tmp_path).stdout
 
 
-def test_a_run_directory_is_listed_once_and_a_damaged_one_with_its_problem(tmp_path: Path, index: Path) -> None:
+def test_a_run_directory_is_listed_once_and_a_damaged_one_with_its_problem(
+    tmp_path: Path, index: Path
+) -> None:
     root = make_run_dir(tmp_path / os.fsdecode(b"M\xfcll"), None)
     run_index.note(root, "again")
     (row,) = listed(cwd=tmp_path).values()
@@ -136,6 +153,8 @@ def test_an_index_that_cannot_be_written_or_read_is_no_error(
     assert listed(cwd=tmp_path) == {}
 
 
-def test_the_tests_do_not_write_into_the_home_of_their_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tests_do_not_write_into_the_home_of_their_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.undo()
     assert not run_index.folder().is_relative_to(Path.home()), sys.argv

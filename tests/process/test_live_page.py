@@ -82,20 +82,30 @@ def test_a_viewer_first_gets_everything(served: Served, ended: Path) -> None:
     with Viewer(served.port) as viewer:
         viewer.next()
         rows = {row["job_id"]: row for row in control.status(ended).rows}
-        assert {name for name in viewer.pieces if name.startswith("job:")} == {f"job:{job_id}" for job_id in rows}
+        assert {name for name in viewer.pieces if name.startswith("job:")} == {
+            f"job:{job_id}" for job_id in rows
+        }
         for job_id, row in rows.items():
             job = viewer.job(job_id)
-            assert (job["state"], job["steps"], job["attempts"]) == (row["state"], row["env_steps"], row["attempts"])
+            assert (job["state"], job["steps"], job["attempts"]) == (
+                row["state"],
+                row["env_steps"],
+                row["attempts"],
+            )
         assert viewer.pieces["head"]["condition"] == "ended"
         assert viewer.pieces["head"]["counts"] == {"SUCCEEDED": 2, "FAILED": 1, "PENDING": 1}
-        assert [(one["job"], one["outcome"]) for one in viewer.pieces["attempts"]] == [("j0-s1", "failed")]
+        assert [(one["job"], one["outcome"]) for one in viewer.pieces["attempts"]] == [
+            ("j0-s1", "failed")
+        ]
         assert viewer.job("j0-s0")["media"] == 1
         assert viewer.job("j1-s0")["message"] == "<b>the knee</b> \\u001b[31mfell off"
         assert len(viewer.lists["curve:j0-s0"]) == 5
         assert "curve:j2-s0" not in viewer.lists
 
 
-def test_all_viewers_get_what_has_changed_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_viewers_get_what_has_changed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     readings = []
     read = RunSource.read
     monkeypatch.setattr(RunSource, "read", lambda self: readings.append(1) or read(self))
@@ -120,7 +130,11 @@ def test_all_viewers_get_what_has_changed_and_nothing_else(tmp_path: Path, monke
 
 
 def test_learning_curves_grow_and_contention_is_told_when_it_arises(tmp_path: Path) -> None:
-    with running(tmp_path / "run") as (paths, ledger), serving(paths.root) as server, Viewer(server.port) as viewer:
+    with (
+        running(tmp_path / "run") as (paths, ledger),
+        serving(paths.root) as server,
+        Viewer(server.port) as viewer,
+    ):
         viewer.next()
         report(paths, delay=0.0)
         progress = paths.job("j0-s0").progress_csv
@@ -139,11 +153,17 @@ def test_learning_curves_grow_and_contention_is_told_when_it_arises(tmp_path: Pa
         ledger.set_progress([("j0-s0", 200, 2.5, 100.0, "fast")])
         ledger.commit()
         message = viewer.until(lambda one: len(one.lists["curve:j0-s0"]) == 2)
-        assert message["grow"] == {"curve:j0-s0": [[200, 2.5]]}, "what a viewer has is not sent again"
+        assert message["grow"] == {"curve:j0-s0": [[200, 2.5]]}, (
+            "what a viewer has is not sent again"
+        )
 
 
-def test_jobs_that_have_ended_have_the_share_of_time_that_they_waited_for_a_cpu(tmp_path: Path) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained(iteration_s=2.0), Trained(name="waits", state="PENDING")])
+def test_jobs_that_have_ended_have_the_share_of_time_that_they_waited_for_a_cpu(
+    tmp_path: Path,
+) -> None:
+    paths = make_run_dir(
+        tmp_path / "run", [Trained(iteration_s=2.0), Trained(name="waits", state="PENDING")]
+    )
     rows = run_reader.iterations(paths.job("j0-s0").timings_csv)[1:]
     with serving(paths.root) as server, Viewer(server.port) as viewer:
         viewer.next()
@@ -175,7 +195,9 @@ def test_a_page_waits_for_its_run_and_survives_supervisor_and_directory(tmp_path
 
 
 def test_page_and_first_message_of_1000_jobs_are_small(tmp_path: Path) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained(name=f"r{n % 250}", seed=n, iterations=1) for n in range(1000)])
+    paths = make_run_dir(
+        tmp_path / "run", [Trained(name=f"r{n % 250}", seed=n, iterations=1) for n in range(1000)]
+    )
     with serving(paths.root) as server, Viewer(server.port) as viewer:
         viewer.next()
         assert sum(name.startswith("job:") for name in viewer.pieces) == 1000
@@ -183,17 +205,25 @@ def test_page_and_first_message_of_1000_jobs_are_small(tmp_path: Path) -> None:
         assert sum(map(len, page)) + viewer.sizes[0] < 300 << 10
 
 
-def test_a_viewer_that_stops_reading_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_viewer_that_stops_reading_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.web.feed.LONGEST_S", 0.5)
     failed = Trained(iterations=1, attempts=2, message="the knee fell off; " * 100)
     paths = make_run_dir(tmp_path / "run", [replace(failed, seed=seed) for seed in range(100)])
-    with serving(paths.root) as server, stuck_viewer(server) as unsent, Viewer(server.port) as viewer:
+    with (
+        serving(paths.root) as server,
+        stuck_viewer(server) as unsent,
+        Viewer(server.port) as viewer,
+    ):
         viewer.next()
         assert viewer.sizes[0] > 20 * KERNEL_BYTES
         before = unsent()
         for steps in (100, 200, 300):
             with run_directory.opened_ledger(paths) as ledger:
-                ledger.set_progress([(f"j0-s{seed}", steps, 1.0, 1.0, "fast") for seed in range(100)])
+                ledger.set_progress(
+                    [(f"j0-s{seed}", steps, 1.0, 1.0, "fast") for seed in range(100)]
+                )
                 ledger.commit()
             viewer.until(lambda one, steps=steps: one.job("j0-s99")["steps"] == steps)
         assert 0 < unsent() <= before, "nothing more is kept for it"
@@ -207,8 +237,14 @@ def test_a_search_has_its_leaderboard_and_rungs(tmp_path: Path) -> None:
         values = [one["values"][0] for one in search["best"]]
         assert values == sorted(values, reverse=True)
         assert search["best"][0]["jobs"][0] in {name[4:] for name in viewer.pieces}
-        assert [rung["env_steps"] for rung in search["rungs"]] == sorted(rung["env_steps"] for rung in search["rungs"])
-        assert search["rungs"][0]["reached"] >= search["rungs"][0]["went_on"] >= search["rungs"][1]["reached"]
+        assert [rung["env_steps"] for rung in search["rungs"]] == sorted(
+            rung["env_steps"] for rung in search["rungs"]
+        )
+        assert (
+            search["rungs"][0]["reached"]
+            >= search["rungs"][0]["went_on"]
+            >= search["rungs"][1]["reached"]
+        )
 
 
 def test_a_folder_has_all_experiments_below_it_also_those_to_come(
@@ -220,8 +256,13 @@ def test_a_folder_has_all_experiments_below_it_also_those_to_come(
     make_run_dir(folder / "deeper/two", [Trained(state="PENDING")])
     with serving(folder) as server, Viewer(server.port, "/api/runs/events") as viewer:
         viewer.next()
-        runs = {piece["name"]: piece for name, piece in viewer.pieces.items() if name.startswith("run:")}
-        assert {name: run["state"] for name, run in runs.items()} == {"one": "finished", "two": "interrupted"}
+        runs = {
+            piece["name"]: piece for name, piece in viewer.pieces.items() if name.startswith("run:")
+        }
+        assert {name: run["state"] for name, run in runs.items()} == {
+            "one": "finished",
+            "two": "interrupted",
+        }
         key = runs["two"]["key"]
         status, _, page = server.request(f"/run/{key}")
         assert (status, f'data-key="{key}"'.encode() in page) == (200, True)
@@ -232,7 +273,9 @@ def test_a_folder_has_all_experiments_below_it_also_those_to_come(
         viewer.until(lambda one: len([name for name in one.pieces if name.startswith("run:")]) == 3)
 
 
-def test_a_page_is_told_when_a_folder_of_experiments_comes_where_a_run_was_awaited_and_back(tmp_path: Path) -> None:
+def test_a_page_is_told_when_a_folder_of_experiments_comes_where_a_run_was_awaited_and_back(
+    tmp_path: Path,
+) -> None:
     root = tmp_path / "runs"
     with serving(root) as server, Viewer(server.port) as viewer:
         viewer.next()
@@ -249,14 +292,18 @@ def test_a_page_is_told_when_a_folder_of_experiments_comes_where_a_run_was_await
             folder.until(lambda one: one.pieces["head"]["kind"] == "run")
 
 
-def test_without_a_folder_it_has_the_experiments_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_it_has_the_experiments_of_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from orchestrator.experiment import run_index
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run_index.note(make_run_dir(tmp_path / "anywhere", [Trained()]).root, "noted")
     with serving(None) as server, Viewer(server.port, "/api/runs/events") as viewer:
         viewer.next()
-        assert [piece["name"] for name, piece in viewer.pieces.items() if name.startswith("run:")] == ["noted"]
+        assert [
+            piece["name"] for name, piece in viewer.pieces.items() if name.startswith("run:")
+        ] == ["noted"]
 
 
 def test_a_job_has_its_facts_its_log_and_its_pictures(served: Served, ended: Path) -> None:
@@ -275,7 +322,12 @@ def test_a_job_has_its_facts_its_log_and_its_pictures(served: Served, ended: Pat
     assert (status, headers["content-type"], body) == (200, "image/png", PREVIEW)
     status, _, body = served.request("/api/this/jobs/j0-s0/preview.png", range="bytes=0-3")
     assert (status, body) == (206, PREVIEW[:4])
-    for path in ("jobs/j0-s0/video.mp4", "jobs/j0-s0/thumbnail.jpg", "jobs/j9-s0", "jobs/j2-s0/log"):
+    for path in (
+        "jobs/j0-s0/video.mp4",
+        "jobs/j0-s0/thumbnail.jpg",
+        "jobs/j9-s0",
+        "jobs/j2-s0/log",
+    ):
         assert served.request(f"/api/this/{path}")[0] == 404
 
 
@@ -300,7 +352,9 @@ def test_any_address_of_the_loopback_interface_is_answered(ended: Path, host: st
 def test_a_page_of_another_site_gets_no_data(served: Served) -> None:
     for path in ("/api/this/events", "/api/unknown/events", "/api/this/jobs/j0-s0/preview.png"):
         assert served.request(path, sec_fetch_site="cross-site")[0] == 403
-    assert served.request("/", sec_fetch_site="cross-site")[0] == 200, "a link of another site may lead to the page"
+    assert served.request("/", sec_fetch_site="cross-site")[0] == 200, (
+        "a link of another site may lead to the page"
+    )
     assert served.request("/api/this/jobs/j0-s0", sec_fetch_site="same-origin")[0] == 200
 
 
@@ -342,13 +396,19 @@ def test_a_link_out_of_the_run_directory_is_not_followed(tmp_path: Path) -> None
         assert server.request("/api/this/jobs/j0-s0/thumbnail.jpg")[0] == 404
 
 
-def test_logs_and_directories_behind_links_out_of_the_run_directory_are_not_given_out(tmp_path: Path) -> None:
+def test_logs_and_directories_behind_links_out_of_the_run_directory_are_not_given_out(
+    tmp_path: Path,
+) -> None:
     jobs = [Trained(name=name, preview=lambda: PREVIEW) for name in ("log", "directory", "inside")]
     paths = make_run_dir(tmp_path / "run", jobs)
     for job_id in ("j0-s0", "j1-s0", "j2-s0"):
         paths.job(job_id).attempt(0).root.mkdir(parents=True, exist_ok=True)
         paths.job(job_id).attempt(0).worker_log.write_text("private words\n")
-    log, job, inside = paths.job("j0-s0").attempt(0).worker_log, paths.job("j1-s0").root, paths.job("j2-s0").root
+    log, job, inside = (
+        paths.job("j0-s0").attempt(0).worker_log,
+        paths.job("j1-s0").root,
+        paths.job("j2-s0").root,
+    )
     log.symlink_to(log.rename(tmp_path / "elsewhere.log"))
     job.symlink_to(job.rename(tmp_path / "elsewhere"))
     inside.symlink_to(inside.rename(paths.root / "moved"))
@@ -361,7 +421,9 @@ def test_logs_and_directories_behind_links_out_of_the_run_directory_are_not_give
         for name in ("preview.png", "thumbnail.jpg"):
             assert server.request(f"/api/this/jobs/j1-s0/{name}")[0] == 404
         with Viewer(server.port, "/api/this/jobs/j2-s0/log") as viewer:
-            assert viewer.event() == "private words\n", "a link within the run directory leads to what belongs to it"
+            assert viewer.event() == "private words\n", (
+                "a link within the run directory leads to what belongs to it"
+            )
         assert server.request("/api/this/jobs/j2-s0/preview.png")[2] == PREVIEW
 
 
@@ -391,14 +453,22 @@ def read_to_the_end(client: socket.socket) -> None:
             continue
 
 
-def test_requests_that_never_end_do_not_lock_others_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_that_never_end_do_not_lock_others_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(live_server, "MOST_CONNECTIONS", 8)
     monkeypatch.setattr(request_timeout, "REQUEST_S", 0.5)
-    with running(tmp_path / "run") as (paths, ledger), serving(paths.root) as server, Viewer(server.port) as viewer:
+    with (
+        running(tmp_path / "run") as (paths, ledger),
+        serving(paths.root) as server,
+        Viewer(server.port) as viewer,
+    ):
         viewer.next()
         with contextlib.ExitStack() as stack:
             address = server.host, server.port
-            clients = [stack.enter_context(socket.create_connection(address, PATIENCE_S)) for _ in range(8)]
+            clients = [
+                stack.enter_context(socket.create_connection(address, PATIENCE_S)) for _ in range(8)
+            ]
             for client in clients:
                 client.sendall(HALF["half a header"])
             for client in clients:
@@ -409,7 +479,9 @@ def test_requests_that_never_end_do_not_lock_others_out(tmp_path: Path, monkeypa
         viewer.until(lambda one: one.job("j0-s0")["steps"] == 300)
 
 
-def test_a_client_that_does_not_take_its_response_is_given_up(ended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_take_its_response_is_given_up(
+    ended: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(request_timeout, "REQUEST_S", 0.5)
     with serving(ended) as server, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BYTES)
@@ -449,16 +521,23 @@ FORGED: dict[str, dict[str, str | None]] = {
 
 
 def test_a_forged_post_changes_nothing(tmp_path: Path) -> None:
-    with running(tmp_path / "run") as (paths, ledger), serving(paths.root, may_control=True) as server:
+    with (
+        running(tmp_path / "run") as (paths, ledger),
+        serving(paths.root, may_control=True) as server,
+    ):
         answers = {
-            name: server.post("/api/this/control", {"verb": "stop"}, **headers)[0] for name, headers in FORGED.items()
+            name: server.post("/api/this/control", {"verb": "stop"}, **headers)[0]
+            for name, headers in FORGED.items()
         }
         assert {name for name, status in answers.items() if status not in (403, 415, 421)} == set()
         assert ledger.take_requests() == []
 
 
 def test_with_control_the_requests_are_those_of_the_commands(tmp_path: Path, home: Path) -> None:
-    with running(tmp_path / "run") as (paths, ledger), serving(paths.root, may_control=True) as server:
+    with (
+        running(tmp_path / "run") as (paths, ledger),
+        serving(paths.root, may_control=True) as server,
+    ):
         assert stat.S_IMODE((home / "serve-token").stat().st_mode) == 0o600
         for verb, jobs in (("pause", ["j1-s0"]), ("cancel", ["j0-s0"]), ("stop", [])):
             status, answer = server.post("/api/this/control", {"verb": verb, "jobs": jobs})
@@ -471,11 +550,20 @@ def test_with_control_the_requests_are_those_of_the_commands(tmp_path: Path, hom
         assert (status, "RUNNING" in answer["problem"]) == (409, True)
         nested = 100_000 * b"["
         for wrong in (
-            *({"verb": "pause"}, {"verb": "rm", "jobs": ["j0-s0"]}, {"verb": "pause", "jobs": ["j*"]}, [], {}),
+            *(
+                {"verb": "pause"},
+                {"verb": "rm", "jobs": ["j0-s0"]},
+                {"verb": "pause", "jobs": ["j*"]},
+                [],
+                {},
+            ),
             *(nested, b'{"verb": "stop", "jobs": ' + nested, b"\xff", b""),
         ):
             assert server.post("/api/this/control", wrong)[0] == 400
-        assert server.request("/api/this/control?verb=stop", authorization=f"Bearer {server.token}")[0] == 405
+        assert (
+            server.request("/api/this/control?verb=stop", authorization=f"Bearer {server.token}")[0]
+            == 405
+        )
         assert ledger.take_requests() == []
 
 
@@ -505,7 +593,11 @@ def test_a_page_without_control_is_read_only(served: Served) -> None:
 
 
 def test_only_this_machine_reaches_it(served: Served) -> None:
-    mine = [one for one in psutil.Process().net_connections("tcp") if one.laddr and one.laddr.port == served.port]
+    mine = [
+        one
+        for one in psutil.Process().net_connections("tcp")
+        if one.laddr and one.laddr.port == served.port
+    ]
     assert {one.laddr.ip for one in mine} == {"127.0.0.1"}
     others = [
         one.address
@@ -521,7 +613,11 @@ def test_only_this_machine_reaches_it(served: Served) -> None:
 def test_beyond_this_machine_nothing_is_shown_without_the_token(ended: Path) -> None:
     with serving(ended, host="0.0.0.0") as server:
         assert server.request("/")[0] == 200, "the page itself holds no data"
-        for path in ("/api/this/events", "/api/this/jobs/j0-s0", "/api/this/jobs/j0-s0/preview.png"):
+        for path in (
+            "/api/this/events",
+            "/api/this/jobs/j0-s0",
+            "/api/this/jobs/j0-s0/preview.png",
+        ):
             assert server.request(path)[0] == 401
             assert server.request(path, host="evil.example")[0] == 421
         bearer = f"Bearer {server.token}"
@@ -529,7 +625,9 @@ def test_beyond_this_machine_nothing_is_shown_without_the_token(ended: Path) -> 
         with Viewer(server.port, authorization=bearer) as viewer:
             viewer.next()
             assert viewer.pieces["head"]["name"] == "ended"
-        assert server.post("/api/this/control", {"verb": "stop"})[0] == 404, "it is read-only nevertheless"
+        assert server.post("/api/this/control", {"verb": "stop"})[0] == 404, (
+            "it is read-only nevertheless"
+        )
 
 
 # -- the command
@@ -537,7 +635,9 @@ def test_beyond_this_machine_nothing_is_shown_without_the_token(ended: Path) -> 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find: Callable[..., Any] = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name)
+    )
     done = invoke("serve", cwd=tmp_path)
     assert done.returncode == 2
     assert "uvicorn" in done.stderr
@@ -565,14 +665,19 @@ def test_it_keeps_nothing_open_and_writes_nothing(tmp_path: Path) -> None:
         viewer.next()
         own = str(paths.root)
         wait_until(
-            lambda: not [one.path for one in psutil.Process().open_files() if one.path.startswith(own)], "closed"
+            lambda: (
+                not [one.path for one in psutil.Process().open_files() if one.path.startswith(own)]
+            ),
+            "closed",
         )
     assert {path: path.stat().st_mtime_ns for path in paths.root.rglob("*")} == before
 
 
 def test_facts_of_the_page_are_json_that_browsers_read(tmp_path: Path) -> None:
     paths = make_run_dir(tmp_path / "run", [Trained()])
-    paths.job("j0-s0").progress_csv.write_text("time/total_timesteps,rollout/ep_rew_mean\n1,nan\n2,inf\n9000,1.0\n")
+    paths.job("j0-s0").progress_csv.write_text(
+        "time/total_timesteps,rollout/ep_rew_mean\n1,nan\n2,inf\n9000,1.0\n"
+    )
     with serving(paths.root) as server, Viewer(server.port) as viewer:
         assert "NaN" not in json.dumps(viewer.next())
         assert viewer.lists["curve:j0-s0"] == [[9000, 1.0]]

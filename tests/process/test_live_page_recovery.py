@@ -1,4 +1,5 @@
-"""The live page where what it reads is replaced, ends, is locked, or cannot be read for an unforeseen reason."""
+"""The live page where what it reads is replaced, ends, is locked, or cannot be read for an
+unforeseen reason."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from orchestrator.web import run_source
 from orchestrator.web.run_source import RunSource
 
 
-def test_a_run_directory_that_is_replaced_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_directory_that_is_replaced_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As `run --fresh` replaces it."""
     monkeypatch.setattr("orchestrator.web.feed.LONGEST_S", 0.5)
     root = make_search_dir(tmp_path / "run", 30).root
@@ -43,11 +46,15 @@ def test_a_run_directory_that_is_replaced_is_read_anew(tmp_path: Path, monkeypat
         assert "search" not in viewer.pieces
         root.rename(tmp_path / "third")
         make_run_dir(root, [Trained(attempts=2, message="the knee fell off", iterations=2)])
-        viewer.until(lambda one: any("knee" in attempt["message"] for attempt in one.pieces["attempts"]))
+        viewer.until(
+            lambda one: any("knee" in attempt["message"] for attempt in one.pieces["attempts"])
+        )
         assert len(viewer.lists["curve:j0-s0"]) == 2
 
 
-def test_after_an_unexpected_error_the_page_is_told_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_unexpected_error_the_page_is_told_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def breaks(_: RunSource) -> None:
         raise ZeroDivisionError
 
@@ -58,7 +65,9 @@ def test_after_an_unexpected_error_the_page_is_told_to_wait(tmp_path: Path, monk
         assert (status, b"reading has failed" in body) == (503, True)
 
 
-def test_a_ledger_that_is_locked_is_said_to_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_that_is_locked_is_said_to_be_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = make_run_dir(tmp_path / "run", [Trained()])
 
     def locked(*_: Any, **__: Any) -> None:
@@ -76,7 +85,11 @@ def test_files_are_read_for_contention_also_after_the_last_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(run_source, "time", SimpleNamespace(monotonic=lambda: clock.now, thread_time=time.thread_time))
+    monkeypatch.setattr(
+        run_source,
+        "time",
+        SimpleNamespace(monotonic=lambda: clock.now, thread_time=time.thread_time),
+    )
     monkeypatch.setattr(run_source, "MOST_EXAMINED", 1)
     made = make_run_dir(tmp_path / "made", [Trained(), Trained(name="other")])
     with running(tmp_path / "run") as (paths, ledger):
@@ -88,9 +101,15 @@ def test_files_are_read_for_contention_also_after_the_last_change(
         ledger.commit()
         assert "delays" not in source.read().put, "that was examined just now"
         clock.now += run_source.EXAMINED_EVERY_S
-        assert json.loads(source.read().put["delays"]).keys() == {"j0-s0"}, "nothing has changed since"
+        assert json.loads(source.read().put["delays"]).keys() == {"j0-s0"}, (
+            "nothing has changed since"
+        )
         ledger.set_state("j0-s0", Succeeded())
-        ledger.start_attempt(Attempt(job_id="j1-s0", number=0, cpus=(0,), gpus=(), started_at=2e9), queue_s=0.0)
+        ledger.start_attempt(
+            Attempt(job_id="j1-s0", number=0, cpus=(0,), gpus=(), started_at=2e9), queue_s=0.0
+        )
         ledger.commit()
         source.read()
-    assert json.loads(source.read().put["delays"]).keys() == {"j0-s0", "j1-s0"}, "what has ended is examined at once"
+    assert json.loads(source.read().put["delays"]).keys() == {"j0-s0", "j1-s0"}, (
+        "what has ended is examined at once"
+    )

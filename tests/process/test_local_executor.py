@@ -1,4 +1,5 @@
-"""Workers as processes of this machine: how they are started, and that nothing of them is ever left."""
+"""Workers as processes of this machine: how they are started, and that nothing of them is ever
+left."""
 
 from __future__ import annotations
 
@@ -31,7 +32,12 @@ from executor_helpers import (
     until_heard,
 )
 
-from orchestrator.core.environment import CHANNEL_VARIABLE, GPU_SHARE_VARIABLE, THREAD_VARIABLES, TOKEN_VARIABLE
+from orchestrator.core.environment import (
+    CHANNEL_VARIABLE,
+    GPU_SHARE_VARIABLE,
+    THREAD_VARIABLES,
+    TOKEN_VARIABLE,
+)
 from orchestrator.core.log_limit import GAP_BYTES, dropped_bytes
 from orchestrator.core.procfs import process_stat
 from orchestrator.executors import local as local_module
@@ -44,7 +50,10 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def seen(
-    tmp_path: Path, orders: Sequence[Order] = (), environment: dict[str, str] | None = None, **changes: Any
+    tmp_path: Path,
+    orders: Sequence[Order] = (),
+    environment: dict[str, str] | None = None,
+    **changes: Any,
 ) -> Any:
     """What a worker found when it looked at itself."""
     with local(environment=environment or {}) as executor:
@@ -93,7 +102,9 @@ def test_a_worker_has_its_thread_budget_and_its_gpus_in_the_environment(tmp_path
 
 
 @pytest.mark.parametrize(("share", "expected"), [(1, None), (0.25, "0.25"), (0, None)])
-def test_a_worker_is_told_its_share_of_a_gpu(tmp_path: Path, share: float, expected: str | None) -> None:
+def test_a_worker_is_told_its_share_of_a_gpu(
+    tmp_path: Path, share: float, expected: str | None
+) -> None:
     assert seen(tmp_path, gpus=("GPU-a",), gpu_share=share).get(GPU_SHARE_VARIABLE) == expected
 
 
@@ -110,11 +121,18 @@ def test_a_worker_inherits_no_descriptor_but_its_channel(tmp_path: Path) -> None
     assert found[CHANNEL_VARIABLE] in found["fds"].split()
 
 
-def test_what_a_worker_prints_is_in_its_log_after_what_an_earlier_one_of_that_number_printed(tmp_path: Path) -> None:
+def test_what_a_worker_prints_is_in_its_log_after_what_an_earlier_one_of_that_number_printed(
+    tmp_path: Path,
+) -> None:
     log = make_launch(tmp_path, "a").job_dir / "attempts/0/worker.log"
     log.write_text("before\n")
     with local(
-        worker_command=(sys.executable, "-S", "-c", "import os; os.write(1, b'out\\n'); os.write(2, b'err\\n')")
+        worker_command=(
+            sys.executable,
+            "-S",
+            "-c",
+            "import os; os.write(1, b'out\\n'); os.write(2, b'err\\n')",
+        )
     ) as executor:
         handle = executor.submit(make_launch(tmp_path, "a"))
         until_exit(executor, handle)
@@ -129,7 +147,9 @@ def test_a_worker_that_prints_more_than_its_limit_leaves_the_head_and_the_end_of
     log = make_launch(tmp_path, "a").job_dir / "attempts/0/worker.log"
     with local() as executor:
         handle = executor.submit(make_launch(tmp_path, "a", orders, log_mib=8))
-        while not (tmp_path / "a/printed").exists() or log.stat().st_size > 8 * MIB:  # while it still runs
+        while (
+            not (tmp_path / "a/printed").exists() or log.stat().st_size > 8 * MIB
+        ):  # while it still runs
             executor.poll(0.01)
         executor.cancel(handle, kill=True)
         until_exit(executor, handle)
@@ -138,14 +158,18 @@ def test_a_worker_that_prints_more_than_its_limit_leaves_the_head_and_the_end_of
         dropped = dropped_bytes(file.fileno())
     assert content.startswith(b"x" * 999 + b"\n")
     assert content.endswith(b"x" * 999 + b"\n")
-    # What the worker writes while its log is being cut may be lost, and it writes as fast as it can: on a busy machine
-    # some MB.
+    # What the worker writes while its log is being cut may be lost, and it writes as fast as it
+    # can: on a busy machine some MB.
     assert 30_000_000 < len(content) - GAP_BYTES + dropped <= 40_000_000
 
 
-def test_the_log_of_a_worker_that_printed_much_at_once_is_cut_when_it_has_ended(tmp_path: Path) -> None:
+def test_the_log_of_a_worker_that_printed_much_at_once_is_cut_when_it_has_ended(
+    tmp_path: Path,
+) -> None:
     with local() as executor:
-        handle = executor.submit(make_launch(tmp_path, "a", [("print", 20_000_000), ("exit", 0)], log_mib=4))
+        handle = executor.submit(
+            make_launch(tmp_path, "a", [("print", 20_000_000), ("exit", 0)], log_mib=4)
+        )
         assert until_exit(executor, handle)[handle].returncode == 0
     assert (tmp_path / "a/attempts/0/worker.log").stat().st_size <= 4 * MIB
 
@@ -161,7 +185,9 @@ def test_a_worker_that_floods_its_channel_keeps_nobody_from_the_others(tmp_path:
 
 def test_a_worker_that_closes_its_channel_is_still_watched(tmp_path: Path) -> None:
     with local() as executor:
-        handle = executor.submit(make_launch(tmp_path, "a", [("say", READY), ("close channel", None), ("exit", 4)]))
+        handle = executor.submit(
+            make_launch(tmp_path, "a", [("say", READY), ("close channel", None), ("exit", 4)])
+        )
         assert until_exit(executor, handle)[handle].returncode == 4
 
 
@@ -169,11 +195,17 @@ def test_memory_is_sampled_and_forked_children_are_not_counted_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_module, "SAMPLE_EVERY_S", 0.0)
-    orders: list[Order] = [("allocate", 100), *[("fork", f"child{number}") for number in range(4)], *ASLEEP]
+    orders: list[Order] = [
+        ("allocate", 100),
+        *[("fork", f"child{number}") for number in range(4)],
+        *ASLEEP,
+    ]
     with local() as executor:
         handle = executor.submit(make_launch(tmp_path, "a", orders))
         until_heard(executor, handle)
-        samples = events_until(executor, lambda events: any(isinstance(event, Sampled) for event in events))
+        samples = events_until(
+            executor, lambda events: any(isinstance(event, Sampled) for event in events)
+        )
     sizes = [event.rss_mib for event in samples if isinstance(event, Sampled)]
     assert 100 < sizes[-1] < 200
     assert process.resident_mib(2**22 + 1) == 0.0
@@ -207,7 +239,9 @@ def children(part: str) -> list[int]:
     for task in os.listdir("/proc/self/task"):
         for pid in map(int, Path(f"/proc/self/task/{task}/children").read_text().split()):
             stat = process_stat(pid)
-            if stat is not None and (stat.state == "Z" or part in Path(f"/proc/{pid}/cmdline").read_text()):
+            if stat is not None and (
+                stat.state == "Z" or part in Path(f"/proc/{pid}/cmdline").read_text()
+            ):
                 pids.append(pid)
     return pids
 
@@ -255,7 +289,10 @@ def test_a_stopped_worker_is_killed(tmp_path: Path) -> None:
         assert handle.pid is not None
         os.kill(handle.pid, signal.SIGSTOP)
         # Before it has stopped, it would end by the SIGTERM.
-        wait_until(lambda: (stat := process_stat(handle.pid or 0)) is not None and stat.state == "T", "it stops")
+        wait_until(
+            lambda: (stat := process_stat(handle.pid or 0)) is not None and stat.state == "T",
+            "it stops",
+        )
         executor.cancel(handle, kill=False)
         executor.cancel(handle, kill=True)
         assert until_exit(executor, handle)[handle].returncode == -signal.SIGKILL
@@ -295,7 +332,9 @@ def test_only_the_worker_itself_is_asked_to_leave_but_its_group_is_killed(tmp_pa
 
 
 @pytest.mark.parametrize("how", ["exits", "is killed", "is closed"])
-def test_descendants_in_the_group_and_in_sessions_of_their_own_end_with_the_worker(tmp_path: Path, how: str) -> None:
+def test_descendants_in_the_group_and_in_sessions_of_their_own_end_with_the_worker(
+    tmp_path: Path, how: str
+) -> None:
     orders: list[Order] = [("fork", "child"), ("daemon", "daemon"), *ASLEEP]
     if how == "exits":
         orders[2:] = [("exit", 0)]
@@ -315,7 +354,9 @@ def test_a_sweep_leaves_the_descendants_of_other_attempts_alone(tmp_path: Path) 
     with local() as executor:
         one = executor.submit(make_launch(tmp_path, "one", [("daemon", "daemon"), *ASLEEP]))
         other = executor.submit(make_launch(tmp_path, "one0", [("daemon", "daemon"), *ASLEEP]))
-        gone, stays = (int(text) for text in await_files(tmp_path / "one/daemon", tmp_path / "one0/daemon"))
+        gone, stays = (
+            int(text) for text in await_files(tmp_path / "one/daemon", tmp_path / "one0/daemon")
+        )
         executor.cancel(one, kill=True)
         until_exit(executor, one)
         await_gone([gone])
@@ -329,7 +370,9 @@ def test_the_last_words_before_the_end_are_not_lost(tmp_path: Path) -> None:
     lines: list[Order] = [("say", READY)] * 100
     with local() as executor:
         handle = executor.submit(make_launch(tmp_path, "a", [*lines, ("exit", 0)]))
-        events = events_until(executor, lambda events: any(isinstance(event, Exited) for event in events))
+        events = events_until(
+            executor, lambda events: any(isinstance(event, Exited) for event in events)
+        )
     assert sum(isinstance(event, Progressed) for event in events) == 100
     assert events[-1].handle == handle
 
@@ -342,7 +385,9 @@ def test_an_exit_code_that_something_else_has_taken_is_unknown_not_zero(tmp_path
         assert until_exit(executor, handle)[handle].returncode is None
 
 
-def test_without_pidfds_ends_are_found_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pidfds_ends_are_found_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(os, "pidfd_open")
     with local() as executor:
         first = executor.submit(make_launch(tmp_path, "a", [("say", READY), ("exit", 3)]))
@@ -359,7 +404,9 @@ def test_an_out_of_memory_kill_explains_as_many_ends_as_there_were(
     monkeypatch.setattr(local_module.cgroup, "oom_kills", lambda: kills["count"])
     monkeypatch.setattr(local_module, "SAMPLE_EVERY_S", 1e9)
     with local() as executor:
-        handles = [executor.submit(make_launch(tmp_path, f"j{number}", ASLEEP)) for number in range(2)]
+        handles = [
+            executor.submit(make_launch(tmp_path, f"j{number}", ASLEEP)) for number in range(2)
+        ]
         executor.poll(0.0)
         kills["count"] = 6
         for handle in handles:
@@ -385,7 +432,9 @@ def test_without_a_working_reaper_everything_else_still_works(
         assert until_exit(executor, *handles).keys() >= set(handles)
         for index in range(2000):  # more than a pipe that nobody reads can hold
             executor._reaper.sweep(f"{index:0100}")
-        assert (executor._reaper._popen.pid != guard) == (number == signal.SIGKILL), "a dead one is replaced"
+        assert (executor._reaper._popen.pid != guard) == (number == signal.SIGKILL), (
+            "a dead one is replaced"
+        )
     assert descriptors() == before
     assert not children("orphan_reaper.py")
 
@@ -429,7 +478,9 @@ def test_the_reaper_imports_little() -> None:
     code = "import sys; sys.path[:0] = [sys.argv[1]]; import orphan_reaper; print(*sys.modules)"
     command = [sys.executable, "-I", "-S", "-c", code, str(Path(orphan_reaper.__file__).parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert not {"subprocess", "pathlib", "re", "json", "socket", "threading"} & set(done.stdout.split())
+    assert not {"subprocess", "pathlib", "re", "json", "socket", "threading"} & set(
+        done.stdout.split()
+    )
 
 
 def test_a_worker_ends_when_the_other_end_of_its_channel_does(tmp_path: Path) -> None:
@@ -439,7 +490,11 @@ def test_a_worker_ends_when_the_other_end_of_its_channel_does(tmp_path: Path) ->
             [sys.executable, "-S", "-c", LIFELINE],
             pass_fds=[theirs.fileno()],
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), CHANNEL_VARIABLE: str(theirs.fileno())},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(REPOSITORY),
+                CHANNEL_VARIABLE: str(theirs.fileno()),
+            },
         )
     with worker:
         assert ours.recv(4096)

@@ -41,11 +41,18 @@ def test_an_interrupt_ends_the_players_and_robots_without_a_policy_are_named(
     paths, reports = RunPaths(tmp_path), list[str]()
     paths.job("a-s0").root.mkdir(parents=True)
     paths.job("a-s0").model.touch()
-    rows = [{"name": id_, "job_id": f"{id_}-s0", "seed": 0, "eval_mean": None, "ep_rew_mean": None} for id_ in "ab"]
-    monkeypatch.setattr(mosaic.control, "status", lambda run_dir: SimpleNamespace(rows=rows, paths=paths))
+    rows = [
+        {"name": id_, "job_id": f"{id_}-s0", "seed": 0, "eval_mean": None, "ep_rew_mean": None}
+        for id_ in "ab"
+    ]
+    monkeypatch.setattr(
+        mosaic.control, "status", lambda run_dir: SimpleNamespace(rows=rows, paths=paths)
+    )
     monkeypatch.setattr(mosaic, "PolicyProcess", SleepingPlayer)
     monkeypatch.setattr(time, "sleep", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mosaic.make(tmp_path, PlayRequest(), as_gif=False, report=reports.append)
     assert [player._popen.returncode for player in PLAYERS] == [-signal.SIGKILL]
-    assert reports == ["left out, as they have no model.zip, which is written when a job succeeds: b"]
+    assert reports == [
+        "left out, as they have no model.zip, which is written when a job succeeds: b"
+    ]

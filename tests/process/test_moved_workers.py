@@ -70,9 +70,15 @@ def test_every_descendant_and_rank_is_moved(tmp_path: Path) -> None:
         workers = executor._groups[handle].running
         while not (tmp_path / "a/daemon-1").exists():
             executor.poll(0.05)
-        assert [allowed(worker.pid) for worker in workers] == [{frozenset({first})}, {frozenset({second})}]
+        assert [allowed(worker.pid) for worker in workers] == [
+            {frozenset({first})},
+            {frozenset({second})},
+        ]
         assert executor.move(handle, {first: second, second: first})
-        assert [allowed(worker.pid) for worker in workers] == [{frozenset({second})}, {frozenset({first})}]
+        assert [allowed(worker.pid) for worker in workers] == [
+            {frozenset({second})},
+            {frozenset({first})},
+        ]
 
 
 def test_what_is_started_meanwhile_is_moved_too(tmp_path: Path) -> None:
@@ -95,7 +101,9 @@ def test_an_attempt_that_is_over_is_not_moved(tmp_path: Path) -> None:
         assert not executor.move(handle, {0: 1})
 
 
-def test_where_the_kernel_refuses_one_rank_all_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_kernel_refuses_one_rank_all_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second, *_ = sorted(os.sched_getaffinity(0))
     launch = make_rank_group(tmp_path, "a", ASLEEP, ASLEEP, cpus=(first, second))
     with local() as executor:
@@ -111,7 +119,10 @@ def test_where_the_kernel_refuses_one_rank_all_stay(tmp_path: Path, monkeypatch:
 
         monkeypatch.setattr(os, "sched_setaffinity", refuse)
         assert not executor.move(handle, {first: second, second: first})
-        assert [allowed(worker.pid) for worker in workers] == [{frozenset({first})}, {frozenset({second})}]
+        assert [allowed(worker.pid) for worker in workers] == [
+            {frozenset({first})},
+            {frozenset({second})},
+        ]
 
 
 @contextlib.contextmanager
@@ -127,13 +138,23 @@ def hog(cpu: int) -> Iterator[int]:
 def test_a_training_that_was_moved_has_the_weights_of_one_that_was_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program comes to use its core. That the other core is idle is made up: this machine may be busy."""
-    monkeypatch.setenv(HOLDERS_VARIABLE, str(tmp_path / "holders"))  # runs of other tests are none of this one's
+    """A program comes to use its core. That the other core is idle is made up: this machine may be
+    busy."""
+    monkeypatch.setenv(
+        HOLDERS_VARIABLE, str(tmp_path / "holders")
+    )  # runs of other tests are none of this one's
     at: set[int] = set()
     monkeypatch.setattr(
-        Neighbours, "_programs", lambda *_: [Competitor(name="a hog", demand=dict.fromkeys(at, 1.0))] if at else []
+        Neighbours,
+        "_programs",
+        lambda *_: [Competitor(name="a hog", demand=dict.fromkeys(at, 1.0))] if at else [],
     )
-    settings = {"task": "forward", "total_timesteps": 150_000, "eval_episodes": 0, "max_parallel": 1}
+    settings = {
+        "task": "forward",
+        "total_timesteps": 150_000,
+        "eval_episodes": 0,
+        "max_parallel": 1,
+    }
     orchestrator.train(HOPPER, run_dir=tmp_path / "undisturbed", **settings)
     hogs = contextlib.ExitStack()
 
@@ -145,10 +166,16 @@ def test_a_training_that_was_moved_has_the_weights_of_one_that_was_not(
 
     with hogs:
         orchestrator.train(HOPPER, run_dir=tmp_path / "moved", on_progress=disturb, **settings)
-    with contextlib.closing(Ledger.open(tmp_path / "moved/ledger.sqlite3", read_only=True)) as ledger:
+    with contextlib.closing(
+        Ledger.open(tmp_path / "moved/ledger.sqlite3", read_only=True)
+    ) as ledger:
         (attempt,), (moved,) = ledger.attempts(), ledger.summary()
-    with contextlib.closing(Ledger.open(tmp_path / "undisturbed/ledger.sqlite3", read_only=True)) as ledger:
+    with contextlib.closing(
+        Ledger.open(tmp_path / "undisturbed/ledger.sqlite3", read_only=True)
+    ) as ledger:
         (undisturbed,) = ledger.summary()
-    assert [span["cpus"] for span in attempt["cpu_spans"]] == [[cpu.index] for cpu in topology.detect().cpus[:2]]
+    assert [span["cpus"] for span in attempt["cpu_spans"]] == [
+        [cpu.index] for cpu in topology.detect().cpus[:2]
+    ]
     assert attempt["competitors"] == ["a hog"]
     assert moved["weights_sha256"] == undisturbed["weights_sha256"] is not None

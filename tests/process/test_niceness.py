@@ -23,7 +23,9 @@ def seen(root: Path, nice: int, session: int) -> list[str]:
     with local() as executor:
         handle = executor.submit(launch)
         assert until_exit(executor, handle)[handle].returncode == 0
-    found = [json.loads((launch.job_dir / name).read_text()) for name in ("seen.json", "seen-1.json")]
+    found = [
+        json.loads((launch.job_dir / name).read_text()) for name in ("seen.json", "seen-1.json")
+    ]
     assert {of_rank.get(NICE_VARIABLE) for of_rank in found} == {str(session) if session else None}
     return [of_rank["nice"] for of_rank in found]
 

@@ -68,7 +68,9 @@ def test_a_damaged_record_is_refused(text: str) -> None:
 def test_a_process_that_has_reused_a_pid_is_not_ended(bystander: subprocess.Popen[bytes]) -> None:
     node_state.save(node(processes=(recorded(bystander, later=1.0),)))
     assert node_state.local_cluster() is None
-    assert down.down() == ["nothing to end: 10.0.0.2, a node of the cluster at 10.0.0.1:6379 had already ended"]
+    assert down.down() == [
+        "nothing to end: 10.0.0.2, a node of the cluster at 10.0.0.1:6379 had already ended"
+    ]
     assert bystander.poll() is None
     assert node_state.load() is None
 
@@ -79,7 +81,9 @@ def test_after_a_reboot_no_recorded_process_is_ended(bystander: subprocess.Popen
     assert bystander.poll() is None
 
 
-def test_a_process_with_the_mark_is_ended_even_if_it_ignores_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_the_mark_is_ended_even_if_it_ignores_sigterm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(down, "GRACE_S", 0.1)
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(1000)"
     marked = node()
@@ -98,6 +102,9 @@ def test_a_process_with_the_mark_is_ended_even_if_it_ignores_sigterm(monkeypatch
 
 
 def test_one_command_at_a_time() -> None:
-    with node_state.exclusive(), pytest.raises(UsageError, match="another `cluster` command is running"):
+    with (
+        node_state.exclusive(),
+        pytest.raises(UsageError, match="another `cluster` command is running"),
+    ):
         down.down()
     assert down.down()[0].startswith("nothing to end")

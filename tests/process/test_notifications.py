@@ -1,4 +1,5 @@
-"""The programs of `[notify]`: what they are told, and that they harm neither the supervisor nor each other."""
+"""The programs of `[notify]`: what they are told, and that they harm neither the supervisor nor
+each other."""
 
 from __future__ import annotations
 
@@ -24,27 +25,42 @@ from orchestrator.jobfile import Experiment, Notify
 from orchestrator.supervisor.stop_signals import StopRequests
 
 TELL = 'env > "$1.tmp"; cat; echo it is told; mv "$1.tmp" "$1"'
-"""A program that writes its environment into a file, after it has read its standard input to the end."""
+"""A program that writes its environment into a file, after it has read its standard input to the
+end."""
 
 
 class Scene:
     """A reporter that notifies, over an experiment of which nothing runs."""
 
-    def __init__(self, folder: Path, *, on_end: Sequence[str] = (), on_failure: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, *, on_end: Sequence[str] = (), on_failure: Sequence[str] = ()
+    ) -> None:
         self.run_dir = folder / "run"
         self.run_dir.mkdir()
         self.inner = RecordingReporter()
         self.outcome, self.stops = RunOutcome(), StopRequests()
         notify = Notify(on_end=tuple(on_end), on_failure=tuple(on_failure))
         experiment = Experiment(
-            name="tiny", max_parallel=None, order="as-listed", notify=notify, jobs=(), source="jobs.toml", base=folder
+            name="tiny",
+            max_parallel=None,
+            order="as-listed",
+            notify=notify,
+            jobs=(),
+            source="jobs.toml",
+            base=folder,
         )
         self.reporter = NotifyingReporter(
-            experiment=experiment, run_dir=self.run_dir, inner=self.inner, outcome=self.outcome, stops=self.stops
+            experiment=experiment,
+            run_dir=self.run_dir,
+            inner=self.inner,
+            outcome=self.outcome,
+            stops=self.stops,
         )
 
     def fail(self, job_id: str, reason: str = "the knee fell off") -> None:
-        self.reporter.event("failed", f"{job_id} failed", job_id=job_id, cause="error", reason=reason)
+        self.reporter.event(
+            "failed", f"{job_id} failed", job_id=job_id, cause="error", reason=reason
+        )
 
     @property
     def warnings(self) -> list[str]:
@@ -68,7 +84,11 @@ def test_a_failed_job_and_the_end_are_told_in_the_environment(tmp_path: Path) ->
         reporter.turn()
         scene.outcome.counts = lambda: Counter(FAILED=1, SUCCEEDED=3)
         scene.outcome.exit_code = 1
-    told = {name: value for name, value in variables(tmp_path / "failure").items() if name.startswith("ORCHESTRATOR_")}
+    told = {
+        name: value
+        for name, value in variables(tmp_path / "failure").items()
+        if name.startswith("ORCHESTRATOR_")
+    }
     run_dir = str(scene.run_dir)
     assert told.items() >= {
         ("ORCHESTRATOR_EVENT", "failure"),
@@ -84,11 +104,20 @@ def test_a_failed_job_and_the_end_are_told_in_the_environment(tmp_path: Path) ->
     assert [told[f"ORCHESTRATOR_{name}"] for name in names] == ["end", "1", "3", "1", "0", "0"]
     assert scene.warnings == []
     log = (scene.run_dir / "notify.log").read_text()
-    assert (log.count("it is told\n"), log.count("--- "), "on_failure: sh -c" in log) == (2, 2, True)
+    assert (log.count("it is told\n"), log.count("--- "), "on_failure: sh -c" in log) == (
+        2,
+        2,
+        True,
+    )
 
 
-def test_hundreds_of_failures_start_a_few_programs_at_once_and_all_in_the_end(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, on_failure=["sh", "-c", 'while [ ! -e go ]; do sleep 0.02; done; : > "$ORCHESTRATOR_JOB"'])
+def test_hundreds_of_failures_start_a_few_programs_at_once_and_all_in_the_end(
+    tmp_path: Path,
+) -> None:
+    scene = Scene(
+        tmp_path,
+        on_failure=["sh", "-c", 'while [ ! -e go ]; do sleep 0.02; done; : > "$ORCHESTRATOR_JOB"'],
+    )
     with scene.reporter as reporter:
         for number in range(30):
             scene.fail(f"j{number}")
@@ -107,7 +136,9 @@ def test_hundreds_of_failures_start_a_few_programs_at_once_and_all_in_the_end(tm
         (["sh", "-c", "kill -9 $$"], "ended with signal 9"),
     ],
 )
-def test_a_program_that_fails_is_one_warning_however_often(program: list[str], why: str, tmp_path: Path) -> None:
+def test_a_program_that_fails_is_one_warning_however_often(
+    program: list[str], why: str, tmp_path: Path
+) -> None:
     scene = Scene(tmp_path, on_failure=program)
     with scene.reporter:
         for number in range(6):
@@ -133,7 +164,8 @@ def test_a_program_that_takes_too_long_is_killed_with_its_children(
 
 
 @pytest.mark.parametrize(
-    ("program", "limit_s", "warning"), [("exit 3", 60.0, "exit code 3"), ("exec sleep 600", 0.1, "cannot be killed")]
+    ("program", "limit_s", "warning"),
+    [("exit 3", 60.0, "exit code 3"), ("exec sleep 600", 0.1, "cannot be killed")],
 )
 def test_a_program_that_runs_as_another_user_is_no_error(
     program: str, limit_s: float, warning: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -148,7 +180,9 @@ def test_a_program_that_runs_as_another_user_is_no_error(
         scene.fail("a")
         reporter.turn()
         (process,) = reporter._running
-        commands.wait_until(lambda: reporter.turn() or not reporter._running, "it has ended, or is left alone")
+        commands.wait_until(
+            lambda: reporter.turn() or not reporter._running, "it has ended, or is left alone"
+        )
     process.popen.kill()
     process.popen.wait()
     assert warning in scene.warnings[0]
@@ -157,7 +191,9 @@ def test_a_program_that_runs_as_another_user_is_no_error(
 def test_the_end_waits_no_longer_than_a_further_ctrl_c(tmp_path: Path) -> None:
     scene = Scene(tmp_path, on_end=["sh", "-c", "echo $$ > own; kill -USR1 $PPID; sleep 600"])
     scene.outcome.counts = Counter
-    before = signal.signal(signal.SIGUSR1, lambda *_: scene.stops.handle_signal(signal.SIGINT, None))
+    before = signal.signal(
+        signal.SIGUSR1, lambda *_: scene.stops.handle_signal(signal.SIGINT, None)
+    )
     try:
         with scene.reporter:
             pass
@@ -196,9 +232,12 @@ def test_the_command_tells_of_failure_and_end_and_resuming_tells_again(
 ) -> None:
     worker = (sys.executable, "-I", "-S", "-c", FAILS)
     monkeypatch.setattr(
-        "orchestrator.executors.local_backend.LocalExecutor", lambda: LocalExecutor(worker_command=worker)
+        "orchestrator.executors.local_backend.LocalExecutor",
+        lambda: LocalExecutor(worker_command=worker),
     )
-    monkeypatch.setattr(preflight, "examine", lambda jobs, **_: {job.job_id: preflight.JobVerdict() for job in jobs})
+    monkeypatch.setattr(
+        preflight, "examine", lambda jobs, **_: {job.job_id: preflight.JobVerdict() for job in jobs}
+    )
     end, failure = (
         'echo "$ORCHESTRATOR_EXIT_CODE $ORCHESTRATOR_FAILED" >> end',
         'echo "$ORCHESTRATOR_MESSAGE" >> failure',
@@ -208,12 +247,17 @@ def test_the_command_tells_of_failure_and_end_and_resuming_tells_again(
     jobs.write_text(text + f"on_failure = {commands.toml(['sh', '-c', failure])}\n")
     done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    assert ((tmp_path / "end").read_text(), (tmp_path / "failure").read_text()) == ("1 1\n", "the knee fell off\n")
+    assert ((tmp_path / "end").read_text(), (tmp_path / "failure").read_text()) == (
+        "1 1\n",
+        "the knee fell off\n",
+    )
     (listed,) = (run for run in run_index.listed() if run.entry.run_dir == str(tmp_path / "run"))
     assert (listed.state, listed.entry.name, listed.jobs) == ("finished", "tiny", {"FAILED": 1})
     again = invoke("run", "run", cwd=tmp_path)
     assert again.returncode == 1, again.stderr
-    assert (tmp_path / "run/end").read_text() == "1 1\n", "a run directory has no folder of a job file"
+    assert (tmp_path / "run/end").read_text() == "1 1\n", (
+        "a run directory has no folder of a job file"
+    )
     kept = tmp_path / "run/experiment.toml"
     kept.write_text(kept.read_text().replace("on_end = [", "on_end = [3, "))
     damaged = invoke("run", "run", cwd=tmp_path)

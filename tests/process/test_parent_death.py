@@ -1,4 +1,5 @@
-"""Processes beside a supervisor end with it in whatever way it ends, also before they have imported anything."""
+"""Processes beside a supervisor end with it in whatever way it ends, also before they have imported
+anything."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def test_what_still_imports_ends_with_a_killed_supervisor(tmp_path: Path) -> Non
         (tmp_path / f"{package}.py").write_text(HANGS)
     command = [sys.executable, "-c", SUPERVISOR, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as supervisor:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True
+    ) as supervisor:
         assert supervisor.stdout is not None
         pids = [int(pid) for pid in supervisor.stdout.readline().split()]
         try:
@@ -74,6 +77,9 @@ def test_a_process_whose_parent_ended_before_it_could_ask_for_the_signal_ends_at
 
 def test_a_module_sees_its_own_arguments() -> None:
     done = subprocess.run(
-        parent_death.command_of_child("json.tool", "--indent=0"), input=b"[]", capture_output=True, check=True
+        parent_death.command_of_child("json.tool", "--indent=0"),
+        input=b"[]",
+        capture_output=True,
+        check=True,
     )
     assert done.stdout == b"[]\n"

@@ -1,4 +1,5 @@
-"""Preflight of environments and of users' tasks: one clear message for whatever is wrong with them."""
+"""Preflight of environments and of users' tasks: one clear message for whatever is wrong with
+them."""
 
 from __future__ import annotations
 
@@ -19,12 +20,16 @@ ROOT = Path(__file__).parents[2]
 HOPPER = ROOT / "mjcf" / "hopper.xml"
 
 
-def test_what_a_task_of_the_users_own_raises_is_told_with_the_robot(tmp_path: Path, search_path: str) -> None:
+def test_what_a_task_of_the_users_own_raises_is_told_with_the_robot(
+    tmp_path: Path, search_path: str
+) -> None:
     (tmp_path / "my_tasks.py").write_text(
         "from orchestrator.worker.tasks import Task\n\n\nclass Broken(Task):\n"
         "    def __init__(self, model, options):\n        raise KeyError('nose')\n"
     )
-    answer = check(ExaminationRequest(xml=str(HOPPER), task="my_tasks:Broken", search_path=search_path))
+    answer = check(
+        ExaminationRequest(xml=str(HOPPER), task="my_tasks:Broken", search_path=search_path)
+    )
     assert answer.problem is not None
     assert re.match(f"{HOPPER}: .*KeyError: 'nose' .*my_tasks.py:6", answer.problem)
     assert answer.figures["nq"] == 6
@@ -134,25 +139,51 @@ def search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("my_envs:Env", {"mode": "dict"}, None),
         ("my_envs:Env", {"mode": "nested"}, "its observation space is Dict.*or a Dict$"),
         ("my_envs:Env", {"mode": "lacking"}, "its observation lacks 'c'"),
-        ("my_envs:Env", {"mode": "wide"}, r"observation has the shape \(2,\), its observation space \(3,\)"),
-        ("my_envs:Env", {"mode": "old_reset"}, r"its reset\(\) returns a ndarray, expected 2: observation, info"),
-        ("my_envs:Env", {"mode": "old_step"}, r"its step\(\) returns 4 values, expected 5: observation, reward, term"),
+        (
+            "my_envs:Env",
+            {"mode": "wide"},
+            r"observation has the shape \(2,\), its observation space \(3,\)",
+        ),
+        (
+            "my_envs:Env",
+            {"mode": "old_reset"},
+            r"its reset\(\) returns a ndarray, expected 2: observation, info",
+        ),
+        (
+            "my_envs:Env",
+            {"mode": "old_step"},
+            r"its step\(\) returns 4 values, expected 5: observation, reward, term",
+        ),
         ("my_envs:Env.make", {}, None),
-        ("my_envs:Env", {"colour": 1}, "cannot be called with xml, seed, colour: got an unexpected"),
+        (
+            "my_envs:Env",
+            {"colour": 1},
+            "cannot be called with xml, seed, colour: got an unexpected",
+        ),
         ("my_envs:not_an_env", {}, "returned a list, expected a gymnasium.Env"),
-        ("my_envs:wants_more", {}, "cannot be called with xml, seed: missing a required argument: 'size'"),
+        (
+            "my_envs:wants_more",
+            {},
+            "cannot be called with xml, seed: missing a required argument: 'size'",
+        ),
         ("my_envs:Ent", {}, "nothing to call named 'Ent'; did you mean 'Env'"),
         ("my_envs:number", {}, "nothing to call named 'number'"),
         ("my_envs", {}, 'expected "package.module:make_env"'),
         ("nowhere:make_env", {}, "there is no module 'nowhere' .looked in "),
-        ("half_done:make_env", {}, "ModuleNotFoundError: No module named 'torch_geometric.*half_done.py:1"),
+        (
+            "half_done:make_env",
+            {},
+            "ModuleNotFoundError: No module named 'torch_geometric.*half_done.py:1",
+        ),
         ("typo:make_env", {}, "SyntaxError: .*typo.py:1"),
     ],
 )
 def test_an_entry_point_is_tried_out(
     entry_point: str, kwargs: dict[str, object], message: str | None, search_path: str
 ) -> None:
-    answer = check(ExaminationRequest(entry_point=entry_point, env_kwargs=kwargs, search_path=search_path))
+    answer = check(
+        ExaminationRequest(entry_point=entry_point, env_kwargs=kwargs, search_path=search_path)
+    )
     if message is None:
         assert answer.problem is None
     else:
@@ -167,7 +198,12 @@ def test_an_entry_point_is_tried_out(
         ("good", "MlpPolicy", False, None),
         ("good", "MlpPolicy", True, "ppo.use_sde = true needs a Box"),
         ("good", "CnnPolicy", False, "CnnPolicy needs images"),
-        ("good", "MultiInputPolicy", False, "MultiInputPolicy does not fit, use MlpPolicy or CnnPolicy"),
+        (
+            "good",
+            "MultiInputPolicy",
+            False,
+            "MultiInputPolicy does not fit, use MlpPolicy or CnnPolicy",
+        ),
         ("dict", "MlpPolicy", False, "MlpPolicy does not fit, use MultiInputPolicy"),
         ("dict", "MultiInputPolicy", False, None),
     ],
@@ -175,7 +211,11 @@ def test_an_entry_point_is_tried_out(
 def test_a_policy_that_does_not_fit_the_spaces_is_told_before_launch(
     mode: str, policy: str, use_sde: bool, message: str | None, search_path: str
 ) -> None:
-    asked: dict[str, Any] = {"entry_point": "my_envs:Env", "env_kwargs": {"mode": mode}, "search_path": search_path}
+    asked: dict[str, Any] = {
+        "entry_point": "my_envs:Env",
+        "env_kwargs": {"mode": mode},
+        "search_path": search_path,
+    }
     problem = check(ExaminationRequest(**asked, policy=policy, use_sde=use_sde)).problem
     assert (problem is None) if message is None else (problem is not None and message in problem)
 
@@ -209,18 +249,27 @@ def test_spaces_that_the_fast_learner_cannot_train_are_refused_where_it_is_deman
         assert problem is None
     else:
         assert problem is not None
-        assert re.match(f'my_envs:Shaped: learner = "fast" is not possible: {message}, and the fast learner', problem)
+        assert re.match(
+            f'my_envs:Shaped: learner = "fast" is not possible: {message}, and the fast learner',
+            problem,
+        )
         assert problem.endswith('; set learner = "auto", which uses stock Stable-Baselines3 here')
 
 
 def test_wrong_policy_and_wrong_learner_are_told_together(search_path: str) -> None:
-    asked: dict[str, Any] = {"entry_point": "my_envs:Env", "env_kwargs": {"mode": "dict"}, "search_path": search_path}
+    asked: dict[str, Any] = {
+        "entry_point": "my_envs:Env",
+        "env_kwargs": {"mode": "dict"},
+        "search_path": search_path,
+    }
     problem = check(ExaminationRequest(**asked, policy="MlpPolicy", fast=True)).problem
     assert problem is not None
     assert "MlpPolicy does not fit, use MultiInputPolicy; learner" in problem
 
 
-def test_jobs_that_share_an_environment_and_not_a_learner_get_verdicts_of_their_own(tmp_path: Path) -> None:
+def test_jobs_that_share_an_environment_and_not_a_learner_get_verdicts_of_their_own(
+    tmp_path: Path,
+) -> None:
     jobs = from_mapping(
         {
             "name": "test",
@@ -252,7 +301,11 @@ def test_gymnasium_ids_are_tried_out_and_near_ones_suggested(tmp_path: Path) -> 
     problem = check(ExaminationRequest(env="CartPoel-v1")).problem
     assert problem is not None
     assert "'CartPole-v1'" in problem
-    assert "TypeError" in str(check(ExaminationRequest(env="CartPole-v1", env_kwargs={"colour": 1})).problem)
-    with_robot = ExaminationRequest(env="Hopper-v5", xml=str(HOPPER), stage_to=str(tmp_path / "staged"))
+    assert "TypeError" in str(
+        check(ExaminationRequest(env="CartPole-v1", env_kwargs={"colour": 1})).problem
+    )
+    with_robot = ExaminationRequest(
+        env="Hopper-v5", xml=str(HOPPER), stage_to=str(tmp_path / "staged")
+    )
     answer = check(with_robot)
     assert (answer.problem, answer.xml) == (None, "hopper.xml")

@@ -1,4 +1,5 @@
-"""The next point of a search: what the sampler is asked and told, where it is saved, and which trial is the parent."""
+"""The next point of a search: what the sampler is asked and told, where it is saved, and which
+trial is the parent."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def proposals(folder: Path, spec: SearchSpec = SPEC, bracket: int = 1) -> Propos
     return Proposals(spec, folder / "sampler.pickle", folder, bracket, Watchdog())
 
 
-def history(points: Sequence[Mapping[str, Any]], values: Sequence[float | None], lanes: int = 2) -> History:
+def history(
+    points: Sequence[Mapping[str, Any]], values: Sequence[float | None], lanes: int = 2
+) -> History:
     """Of trials that are over, but for those whose value is None."""
     found = History()
     found.apply(SearchEvent(kind="began", content={"lanes": lanes}, id=1))
@@ -42,7 +45,9 @@ def history(points: Sequence[Mapping[str, Any]], values: Sequence[float | None],
         found.apply(SearchEvent(kind="asked", content=content, id=found.last_id + 1))
         if value is not None:
             content = {"values": [value], "measures": [], "env_steps": 1, "why": ""}
-            found.apply(SearchEvent(kind="over", trial=number, content=content, id=found.last_id + 1))
+            found.apply(
+                SearchEvent(kind="over", trial=number, content=content, id=found.last_id + 1)
+            )
     return found
 
 
@@ -67,7 +72,10 @@ def test_a_parent_has_the_same_network_whatever_is_nearer_or_better(tmp_path: Pa
         ("raise ValueError('lost')", "ValueError: lost"),
         ("return None", "returned None; expected a dict"),
         ("return {'ppo.gamma': {1}}", "returned {1}, which JSON does not know"),
-        ("return {'ppo.gamma': 0.9}", "its point and the space differ in the keys policy_kwargs.net_arch"),
+        (
+            "return {'ppo.gamma': 0.9}",
+            "its point and the space differ in the keys policy_kwargs.net_arch",
+        ),
         ("exit(0)", "SystemExit: 0"),
     ],
 )
@@ -75,11 +83,17 @@ def test_a_sampler_of_the_user_that_fails_is_named(
     tmp_path: Path, body: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = f"own_{abs(hash(body))}"
-    lines = ["class Own:", "    def __init__(self, **_): pass", f"    def ask(self, number): {body}"]
+    lines = [
+        "class Own:",
+        "    def __init__(self, **_): pass",
+        f"    def ask(self, number): {body}",
+    ]
     (tmp_path / f"{module}.py").write_text("\n".join([*lines, "    def tell(self, *_): pass"]))
     monkeypatch.syspath_prepend(tmp_path)
     own = proposals(tmp_path, dataclasses.replace(SPEC, sampler=f"{module}:Own"))
-    with pytest.raises(UsageError, match=f'the sampler "{module}:Own" has failed in its method ask: ') as caught:
+    with pytest.raises(
+        UsageError, match=f'the sampler "{module}:Own" has failed in its method ask: '
+    ) as caught:
         own.ask(0)
     assert why in str(caught.value)
 
@@ -88,7 +102,11 @@ def test_tuples_of_a_sampler_of_the_user_are_the_lists_of_the_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     returned = "{'ppo.gamma': 0.95, 'policy_kwargs.net_arch': (64, 64)}"
-    lines = ["class Own:", "    def __init__(self, **_): pass", f"    def ask(self, number): return {returned}"]
+    lines = [
+        "class Own:",
+        "    def __init__(self, **_): pass",
+        f"    def ask(self, number): return {returned}",
+    ]
     (tmp_path / "of_tuples.py").write_text("\n".join([*lines, "    def tell(self, *_): pass"]))
     monkeypatch.syspath_prepend(tmp_path)
     own = proposals(tmp_path, dataclasses.replace(SPEC, sampler="of_tuples:Own"))
@@ -98,7 +116,11 @@ def test_tuples_of_a_sampler_of_the_user_are_the_lists_of_the_space(
 def test_a_sampler_that_has_raised_is_not_resumed_with_what_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = ["class Own:", "    def __init__(self, **_): pass", "    def ask(self, number): return {'x': self.later}"]
+    lines = [
+        "class Own:",
+        "    def __init__(self, **_): pass",
+        "    def ask(self, number): return {'x': self.later}",
+    ]
     (tmp_path / "corrected.py").write_text("\n".join([*lines, "    def tell(self, *_): pass"]))
     monkeypatch.syspath_prepend(tmp_path)
     own = proposals(tmp_path, dataclasses.replace(SPEC, sampler="corrected:Own"))
@@ -111,7 +133,9 @@ def test_a_sampler_that_has_raised_is_not_resumed_with_what_it_had(
 
 
 def test_an_archive_is_told_of_no_trial_at_a_rung_where_nothing_is_measured(tmp_path: Path) -> None:
-    measured = dataclasses.replace(SPEC, measures=(ArchiveAxis(name="distance_m", low=0, high=1, cells=4),))
+    measured = dataclasses.replace(
+        SPEC, measures=(ArchiveAxis(name="distance_m", low=0, high=1, cells=4),)
+    )
     assert [proposals(tmp_path, spec).tells_at_rungs for spec in (SPEC, measured)] == [True, False]
 
 
@@ -127,7 +151,10 @@ def restored(sampler: Proposals, events: Sequence[SearchEvent]) -> None:
 def test_a_saved_sampler_that_knows_more_than_the_ledger_is_not_used(tmp_path: Path) -> None:
     spec = dataclasses.replace(SPEC, sampler="cmaes", space=SPEC.space[:1])
     pytest.importorskip("cmaes")
-    told, events = proposals(tmp_path, spec), [SearchEvent(kind="began", content={"lanes": 1}, id=1)]
+    told, events = (
+        proposals(tmp_path, spec),
+        [SearchEvent(kind="began", content={"lanes": 1}, id=1)],
+    )
     told._save_at = 0.0
     asked = [told.ask(index) for index in range(3)]
     told.save(last_id=9)
@@ -135,13 +162,18 @@ def test_a_saved_sampler_that_knows_more_than_the_ledger_is_not_used(tmp_path: P
     again = proposals(tmp_path, spec)
     restored(again, events)
     assert [again.ask(index) for index in range(3)] == asked
-    longer = [SearchEvent(kind="asked", content={"point": each, "jobs": []}, id=2 + n) for n, each in enumerate(asked)]
+    longer = [
+        SearchEvent(kind="asked", content={"point": each, "jobs": []}, id=2 + n)
+        for n, each in enumerate(asked)
+    ]
     again = proposals(tmp_path, spec)
     restored(again, [*events, *longer, SearchEvent(kind="ended", content={}, id=9)])
     assert again.ask(3) == told.ask(3)
 
 
-def test_in_fixed_order_a_point_waits_for_all_but_the_last_trials_of_the_first_session(tmp_path: Path) -> None:
+def test_in_fixed_order_a_point_waits_for_all_but_the_last_trials_of_the_first_session(
+    tmp_path: Path,
+) -> None:
     fixed = proposals(tmp_path, dataclasses.replace(SPEC, order="fixed"))
     points = [point(0.9 + number / 100) for number in range(6)]
     assert fixed.is_next_known(history(points[:4], [None] * 4))
@@ -149,7 +181,9 @@ def test_in_fixed_order_a_point_waits_for_all_but_the_last_trials_of_the_first_s
     first = history(points, [1.0, 2.0, None, None, None, None])
     assert fixed.is_next_known(first)
     assert [trial.number for trial in fixed.to_tell(first)] == [0, 1]
-    first.apply(SearchEvent(kind="began", content={"lanes": 16}, id=99))  # resumed on a larger machine
+    first.apply(
+        SearchEvent(kind="began", content={"lanes": 16}, id=99)
+    )  # resumed on a larger machine
     assert [trial.number for trial in fixed.to_tell(first)] == [0, 1]
 
 

@@ -48,27 +48,42 @@ def of_family(root: Path, ranks: int) -> list[int]:
 
 @pytest.fixture
 def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """What each of three ranks found when it looked at itself; the supervisor is itself one of several."""
+    """What each of three ranks found when it looked at itself; the supervisor is itself one of
+    several."""
     for name in DISTRIBUTED_VARIABLES:
         monkeypatch.setenv(name, "7")
     cpus = sorted(os.sched_getaffinity(0))
     first, last = (cpus[0],), (cpus[-1],)
-    changes: dict[str, Any] = {"cpus": first + last + first, "gpus": ("A", "B", "C"), "threads": 2, "number": 4}
+    changes: dict[str, Any] = {
+        "cpus": first + last + first,
+        "gpus": ("A", "B", "C"),
+        "threads": 2,
+        "number": 4,
+    }
     with local() as executor:
         handle = executor.submit(make_rank_group(tmp_path, "a", *[[("look", None)]] * 3, **changes))
         assert until_exit(executor, handle)[handle] == Exited(handle, 0)
-    found = [json.loads((tmp_path / "a" / name).read_text()) for name in ("seen.json", "seen-1.json", "seen-2.json")]
+    found = [
+        json.loads((tmp_path / "a" / name).read_text())
+        for name in ("seen.json", "seen-1.json", "seen-2.json")
+    ]
     assert int(found[0]["pid"]) == handle.pid
     return found
 
 
-def test_every_rank_knows_its_place_and_no_address_but_the_directory(seen: list[dict[str, str]]) -> None:
+def test_every_rank_knows_its_place_and_no_address_but_the_directory(
+    seen: list[dict[str, str]],
+) -> None:
     assert [one["RANK"] for one in seen] == [one["LOCAL_RANK"] for one in seen] == ["0", "1", "2"]
     assert {one["WORLD_SIZE"] for one in seen} == {"3"}
-    assert not {"MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE"} & {name for one in seen for name in one}
+    assert not {"MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE"} & {
+        name for one in seen for name in one
+    }
 
 
-def test_every_rank_has_a_session_cpus_gpus_and_a_token_of_its_own(seen: list[dict[str, str]], tmp_path: Path) -> None:
+def test_every_rank_has_a_session_cpus_gpus_and_a_token_of_its_own(
+    seen: list[dict[str, str]], tmp_path: Path
+) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     assert len({one["pid"] for one in seen}) == 3
     assert all(one["sid"] == one["pid"] for one in seen)
@@ -103,11 +118,20 @@ def test_every_rank_has_a_log_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "expected"), [(1, [(0, 1, 2, 3)]), (2, [(0, 1), (2, 3)]), (4, [(0,), (1,), (2,), (3,)])]
+    ("ranks", "expected"),
+    [(1, [(0, 1, 2, 3)]), (2, [(0, 1), (2, 3)]), (4, [(0,), (1,), (2,), (3,)])],
 )
-def test_ranks_share_out_cpus_and_gpus_in_runs(ranks: int, expected: list[tuple[int, ...]], tmp_path: Path) -> None:
+def test_ranks_share_out_cpus_and_gpus_in_runs(
+    ranks: int, expected: list[tuple[int, ...]], tmp_path: Path
+) -> None:
     launch = Launch(
-        job_id="a", number=0, job_dir=tmp_path, cpus=(0, 1, 2, 3), gpus=("a",) * ranks, threads=1, ranks=ranks
+        job_id="a",
+        number=0,
+        job_dir=tmp_path,
+        cpus=(0, 1, 2, 3),
+        gpus=("a",) * ranks,
+        threads=1,
+        ranks=ranks,
     )
     assert [launch.cpus_of(rank) for rank in range(ranks)] == expected
     assert [launch.gpus_of(rank) for rank in range(ranks)] == [("a",)] * ranks
@@ -152,7 +176,9 @@ def test_what_a_rank_has_left_behind_when_another_cannot_be_started_is_swept(
 
 @pytest.mark.parametrize("how", ["exits", "is killed"])
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_when_a_rank_ends_nothing_of_the_others_is_left(tmp_path: Path, how: str, rank: int) -> None:
+def test_when_a_rank_ends_nothing_of_the_others_is_left(
+    tmp_path: Path, how: str, rank: int
+) -> None:
     orders = [family(number) for number in range(3)]
     last: Order = ("exit", 3) if how == "exits" else ("die", int(signal.SIGKILL))
     orders[rank] = family(rank, [*(("await", f"daemon-{other}") for other in range(3)), last])
@@ -171,9 +197,13 @@ def await_zombie(pid: int) -> None:
 @pytest.mark.parametrize(
     "cause", [("exit", 1), ("exit", 10), ("die", int(signal.SIGKILL)), ("die", int(signal.SIGSEGV))]
 )
-def test_of_ranks_that_ended_together_the_cause_is_told_from_its_consequences(tmp_path: Path, cause: Order) -> None:
+def test_of_ranks_that_ended_together_the_cause_is_told_from_its_consequences(
+    tmp_path: Path, cause: Order
+) -> None:
     with local() as executor:
-        handle = executor.submit(make_rank_group(tmp_path, "a", [("exit", LOST)], [("exit", LOST)], [cause]))
+        handle = executor.submit(
+            make_rank_group(tmp_path, "a", [("exit", LOST)], [("exit", LOST)], [cause])
+        )
         for worker in executor._groups[handle].running:
             await_zombie(worker.pid)
         code = cause[1] if cause[0] == "exit" else -cause[1]
@@ -186,9 +216,13 @@ def test_ranks_that_all_lost_each_other_say_so(tmp_path: Path) -> None:
         assert until_exit(executor, handle)[handle] == Exited(handle, LOST, rank=0)
 
 
-def test_a_rank_that_dies_slowly_is_the_cause_although_another_has_lost_it_before(tmp_path: Path) -> None:
+def test_a_rank_that_dies_slowly_is_the_cause_although_another_has_lost_it_before(
+    tmp_path: Path,
+) -> None:
     with local() as executor:
-        handle = executor.submit(make_rank_group(tmp_path, "a", [("exit", LOST)], [("await", "go"), ("die", 9)]))
+        handle = executor.submit(
+            make_rank_group(tmp_path, "a", [("exit", LOST)], [("await", "go"), ("die", 9)])
+        )
         await_zombie(executor._groups[handle].running[0].pid)
         assert not [event for event in executor.poll(0.0) if isinstance(event, Exited)]
         (tmp_path / "a/go").touch()
@@ -198,7 +232,9 @@ def test_a_rank_that_dies_slowly_is_the_cause_although_another_has_lost_it_befor
 def test_a_rank_that_has_left_on_request_does_not_end_one_that_still_saves(tmp_path: Path) -> None:
     saves: list[Order] = [("note", "saving"), ("await", "go"), ("note", "saved"), ("exit", 11)]
     with local() as executor:
-        handle = executor.submit(make_rank_group(tmp_path, "a", saves, [("await", "saving"), ("exit", 11)]))
+        handle = executor.submit(
+            make_rank_group(tmp_path, "a", saves, [("await", "saving"), ("exit", 11)])
+        )
         gone = executor._groups[handle].running[1].pid
         await_zombie(gone)
         assert not [event for event in executor.poll(0.0) if isinstance(event, Exited)]
@@ -208,10 +244,14 @@ def test_a_rank_that_has_left_on_request_does_not_end_one_that_still_saves(tmp_p
         assert (tmp_path / "a/saved").exists()
 
 
-def test_without_pidfds_ends_of_ranks_are_found_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pidfds_ends_of_ranks_are_found_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(os, "pidfd_open")
     with local() as executor:
-        handle = executor.submit(make_rank_group(tmp_path, "a", IGNORES_STOP, [("exit", 3)], IGNORES_STOP))
+        handle = executor.submit(
+            make_rank_group(tmp_path, "a", IGNORES_STOP, [("exit", 3)], IGNORES_STOP)
+        )
         assert until_exit(executor, handle)[handle] == Exited(handle, 3, rank=1)
 
 
@@ -225,12 +265,17 @@ def test_where_exit_codes_cannot_be_had_rank_0_has_the_word(tmp_path: Path) -> N
 
 def test_an_attempt_that_fails_leaves_other_attempts_alone(tmp_path: Path) -> None:
     with local() as executor:
-        one = executor.submit(make_rank_group(tmp_path, "one", IGNORES_STOP, [("await", "go"), ("exit", 1)]))
+        one = executor.submit(
+            make_rank_group(tmp_path, "one", IGNORES_STOP, [("await", "go"), ("exit", 1)])
+        )
         other = executor.submit(make_rank_group(tmp_path, "one0", IGNORES_STOP, IGNORES_STOP))
         until_heard(executor, other)
         (tmp_path / "one/go").touch()
         until_exit(executor, one)
-        assert [process.has_ended(worker.pid) for worker in executor._groups[other].running] == [False, False]
+        assert [process.has_ended(worker.pid) for worker in executor._groups[other].running] == [
+            False,
+            False,
+        ]
 
 
 def test_an_out_of_memory_kill_of_a_rank_explains_the_attempt_and_no_other(
@@ -241,11 +286,16 @@ def test_an_out_of_memory_kill_of_a_rank_explains_the_attempt_and_no_other(
     monkeypatch.setattr(local_module, "SAMPLE_EVERY_S", 1e9)
     with local() as executor:
         handle = executor.submit(
-            make_rank_group(tmp_path, "a", IGNORES_STOP, [("await", "go"), ("die", 9)], IGNORES_STOP)
+            make_rank_group(
+                tmp_path, "a", IGNORES_STOP, [("await", "go"), ("die", 9)], IGNORES_STOP
+            )
         )
         other = executor.submit(make_launch(tmp_path, "other", IGNORES_STOP))
         executor.poll(0.0)
-        kills["count"] = 7  # of the other's family, say: for two ranks that we kill ourselves it is no explanation
+        kills["count"] = (
+            # of the other's family, say: for two ranks that we kill ourselves it is no explanation
+            7
+        )
         (tmp_path / "a/go").touch()
         assert until_exit(executor, handle)[handle] == Exited(handle, -signal.SIGKILL, True, rank=1)
         executor.cancel(other, kill=True)
@@ -259,7 +309,9 @@ def test_memory_is_that_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with local() as executor:
         handle = executor.submit(make_rank_group(tmp_path, "a", first, large))
         until_heard(executor, handle)
-        samples = events_until(executor, lambda events: any(isinstance(event, Sampled) for event in events))
+        samples = events_until(
+            executor, lambda events: any(isinstance(event, Sampled) for event in events)
+        )
     sizes = [event.rss_mib for event in samples if isinstance(event, Sampled)]
     assert 200 < sizes[-1] < 300
 

@@ -1,4 +1,5 @@
-"""What ranks tell each other where others can write too: nothing is read that was not signed by one of them."""
+"""What ranks tell each other where others can write too: nothing is read that was not signed by one
+of them."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def code(tmp_path: Path) -> tuple[bytes, Path]:
 
 
 def signed_by(secret: str, rank: int, calls: int = 1, tells: Any = None) -> list[bytes]:
-    """The messages of a rank's first ``calls`` exchanges, in each of which it tells ``[rank, call]``, or ``tells``."""
+    """The messages of a rank's first ``calls`` exchanges, in each of which it tells ``[rank,
+    call]``, or ``tells``."""
     seal, told = MessageSigner(secret, rank), []
 
     def exchanged(message: bytes) -> list[bytes]:
@@ -62,7 +64,9 @@ def read(*others: bytes) -> list[Any]:
 def test_objects_come_in_order_of_rank_call_after_call() -> None:
     seal, others = MessageSigner(SECRET, 0), [signed_by(SECRET, rank, calls=2) for rank in (1, 2)]
     for call in range(2):
-        told = seal.all_gather_object("own", lambda own, call=call: [own, *(other[call] for other in others)])  # type: ignore[misc]
+        told = seal.all_gather_object(
+            "own", lambda own, call=call: [own, *(other[call] for other in others)]
+        )  # type: ignore[misc]
         assert told == ["own", [1, call], [2, call]]
 
 
@@ -84,7 +88,9 @@ def forged(code: bytes) -> dict[str, bytes]:
 @pytest.mark.parametrize("forgery", forged(b""))
 def test_what_no_rank_has_signed_is_not_read(forgery: str, code: tuple[bytes, Path]) -> None:
     content, file = code
-    with pytest.raises(RankLostError, match=rf"a message of rank 1 that {REFUSED}.* was not loaded"):
+    with pytest.raises(
+        RankLostError, match=rf"a message of rank 1 that {REFUSED}.* was not loaded"
+    ):
         read(forged(content)[forgery])
     assert not file.exists()
 
@@ -102,14 +108,19 @@ def test_nothing_is_read_before_all_is_verified(code: tuple[bytes, Path]) -> Non
 # -- whole workers
 
 
-def test_ranks_of_one_attempt_are_given_a_secret_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_one_attempt_are_given_a_secret_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(RANKS_SECRET_VARIABLE, SECRET)
     secrets = []
     with local() as executor:
         for job_id in ("a", "b"):
             launch = make_rank_group(tmp_path, job_id, [("look", None)], [("look", None)])
             until_exit(executor, executor.submit(launch))
-            ranks = [json.loads((launch.job_dir / name).read_text()) for name in ("seen.json", "seen-1.json")]
+            ranks = [
+                json.loads((launch.job_dir / name).read_text())
+                for name in ("seen.json", "seen-1.json")
+            ]
             secrets.append({rank[RANKS_SECRET_VARIABLE] for rank in ranks})
     (first,), (second,) = secrets
     assert len({SECRET, first, second}) == 3
@@ -117,7 +128,8 @@ def test_ranks_of_one_attempt_are_given_a_secret_of_their_own(tmp_path: Path, mo
 
 
 def free_port() -> int:
-    """A port below those that the kernel gives to connections, so that none takes it before the ranks do."""
+    """A port below those that the kernel gives to connections, so that none takes it before the
+    ranks do."""
     for port in random.sample(range(20_000, 30_000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -126,13 +138,19 @@ def free_port() -> int:
 
 
 @pytest.mark.slow
-def test_a_stranger_who_comes_to_the_meeting_place_first_is_refused(tmp_path: Path, code: tuple[bytes, Path]) -> None:
+def test_a_stranger_who_comes_to_the_meeting_place_first_is_refused(
+    tmp_path: Path, code: tuple[bytes, Path]
+) -> None:
     content, file = code
     port = free_port()
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     alone = {"WORLD_SIZE": "2"}
-    with helpers.Attempt(helpers.job(tmp_path / "job"), ranks=1, environments=[alone], **place) as attempt:
-        store = dist.TCPStore("127.0.0.1", port, 2, is_master=False, timeout=timedelta(seconds=helpers.TIMEOUT_S))  # type: ignore[attr-defined]
+    with helpers.Attempt(
+        helpers.job(tmp_path / "job"), ranks=1, environments=[alone], **place
+    ) as attempt:
+        store = dist.TCPStore(
+            "127.0.0.1", port, 2, is_master=False, timeout=timedelta(seconds=helpers.TIMEOUT_S)
+        )  # type: ignore[attr-defined]
         store.set("0/1", content)  # in the place of rank 1, which is not there yet
         assert attempt.codes() == [ExitCode.RANK_LOST], attempt.log
         (record,) = attempt.records
@@ -141,7 +159,9 @@ def test_a_stranger_who_comes_to_the_meeting_place_first_is_refused(tmp_path: Pa
 
 
 @pytest.mark.parametrize("backend", ["auto", pytest.param("gloo", marks=pytest.mark.slow)])
-def test_ranks_with_different_secrets_do_not_believe_each_other(tmp_path: Path, backend: str) -> None:
+def test_ranks_with_different_secrets_do_not_believe_each_other(
+    tmp_path: Path, backend: str
+) -> None:
     """Over torch's store, and over gloo."""
     secrets = [{}, {RANKS_SECRET_VARIABLE: OTHER_SECRET}]
     with helpers.Attempt(helpers.job(tmp_path, backend=backend), environments=secrets) as attempt:
@@ -150,7 +170,9 @@ def test_ranks_with_different_secrets_do_not_believe_each_other(tmp_path: Path, 
     assert any(REFUSED in message for message in messages), messages
 
 
-@pytest.mark.parametrize(("secret", "found"), [(None, "is unset"), ("guess me", "has 8 characters")])
+@pytest.mark.parametrize(
+    ("secret", "found"), [(None, "is unset"), ("guess me", "has 8 characters")]
+)
 def test_without_a_secret_ranks_do_not_meet(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, secret: str | None, found: str
 ) -> None:

@@ -29,7 +29,9 @@ OWNER = 12345
 @pytest.fixture
 def of_root() -> Iterator[int]:
     """A process that the user must not be able to have killed."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
+    ) as process:
         yield process.pid
         assert process.poll() is None
         process.kill()
@@ -37,7 +39,8 @@ def of_root() -> Iterator[int]:
 
 @pytest.fixture
 def run_dir(of_root: int) -> Iterator[Path]:
-    """An idle run of a user: a job that waits, one that has failed, and one that is said to run in ``of_root``."""
+    """An idle run of a user: a job that waits, one that has failed, and one that is said to run in
+    ``of_root``."""
     with tempfile.TemporaryDirectory() as folder:  # unlike pytest's, within reach of others
         yield of_user(Path(folder) / "run", of_root)
 
@@ -58,7 +61,9 @@ def states(run_dir: Path) -> dict[str, str]:
     return {row["job_id"]: row["state"] for row in control.status(run_dir).rows}
 
 
-def test_root_pauses_and_retries_jobs_of_an_idle_run_as_the_user_to_whom_it_belongs(run_dir: Path) -> None:
+def test_root_pauses_and_retries_jobs_of_an_idle_run_as_the_user_to_whom_it_belongs(
+    run_dir: Path,
+) -> None:
     assert give("pause", run_dir, "waits", "runs", cwd=run_dir.parent).returncode == 0
     assert states(run_dir) == {"waits": "PAUSED", "failed": "FAILED", "runs": "PAUSED"}
     assert give("retry", run_dir, cwd=run_dir.parent).returncode == 0
@@ -93,7 +98,9 @@ def test_root_does_nothing_itself_where_it_cannot_act_as_the_owner(run_dir: Path
     another = threading.Thread(target=over.wait)
     another.start()
     try:
-        with pytest.raises(RunDirError, match=r"process with threads cannot\. Run the command as that user"):
+        with pytest.raises(
+            RunDirError, match=r"process with threads cannot\. Run the command as that user"
+        ):
             control.ask(run_dir, ["waits"], "pause")
     finally:
         over.set()

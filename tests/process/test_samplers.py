@@ -1,4 +1,5 @@
-"""Samplers: the same points for the same asks and tells, also after pickling. pyribs starts a process when imported."""
+"""Samplers: the same points for the same asks and tells, also after pickling. pyribs starts a
+process when imported."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.errors import UsageError
-from orchestrator.jobfile.search_spec import ARCHIVE_SAMPLERS, WITHOUT_CHOICES, ArchiveAxis, Dimension, SearchSpec
+from orchestrator.jobfile.search_spec import (
+    ARCHIVE_SAMPLERS,
+    WITHOUT_CHOICES,
+    ArchiveAxis,
+    Dimension,
+    SearchSpec,
+)
 from orchestrator.search import shown_trials
 from orchestrator.search.history import Trial
 from orchestrator.search.samplers import Sampler, TrialOutcome, make
@@ -29,7 +36,10 @@ NUMBERS = (
     Dimension(key="c", low=2, high=9, integer=True),
 )
 CHOICE = Dimension(key="d", choices=([32, 32], [64, 64]))
-AXES = (ArchiveAxis(name="a", low=0, high=1, cells=8), ArchiveAxis(name="c", low=0, high=10, cells=8))
+AXES = (
+    ArchiveAxis(name="a", low=0, high=1, cells=8),
+    ArchiveAxis(name="c", low=0, high=10, cells=8),
+)
 LATE = ("sobol", "nsga2", "map-elites", "cma-me", "tpe")
 SLOW_TO_IMPORT = [pytest.param(name, marks=pytest.mark.slow) for name in LATE]
 EVERY = ["random", "cmaes", *SLOW_TO_IMPORT]
@@ -58,7 +68,9 @@ def outcome_of(spec: SearchSpec, number: int, point: Mapping[str, Any]) -> Trial
     if number % 7 in (0, 3):
         return TrialOutcome(values=None)
     values = (value(point), float(point["c"]))[: len(spec.objectives)]
-    return TrialOutcome(values=values, measures=(point["a"], point["c"]) if spec.measures else None, env_steps=100)
+    return TrialOutcome(
+        values=values, measures=(point["a"], point["c"]) if spec.measures else None, env_steps=100
+    )
 
 
 def asked(
@@ -89,13 +101,17 @@ def test_sampler_goes_on_as_if_it_had_not_been_pickled(name: str) -> None:
     assert all(list(point) == keys for point in points)
     assert len({json.dumps(point) for point in points}) > 40
     for point in points:
-        Space(spec.space).encode(point)  # raises ValueError for a value that is none of its dimension
+        Space(spec.space).encode(
+            point
+        )  # raises ValueError for a value that is none of its dimension
     json.dumps(points, allow_nan=False)
 
 
 def test_pickled_distribution_draws_the_same_places_to_the_last_bit() -> None:
     """Points of few digits would hide what is lost."""
-    from orchestrator.search.cmaes_sampler import AsynchronousCma  # takes longer to import than all else here
+    from orchestrator.search.cmaes_sampler import (
+        AsynchronousCma,
+    )  # takes longer to import than all else here
 
     space = Space(tuple(Dimension(key=f"d{number}") for number in range(20)))
     whole, pickled = AsynchronousCma(space, 3, {}), AsynchronousCma(space, 3, {})
@@ -123,7 +139,11 @@ def test_later_points_are_better_than_random_ones(name: str, direction: str) -> 
     for number in range(120):
         point = sampler.ask(number)
         values.append(value(point))
-        sampler.tell(number, point, TrialOutcome(values=(sign * values[-1],), measures=(point["a"], point["c"])))
+        sampler.tell(
+            number,
+            point,
+            TrialOutcome(values=(sign * values[-1],), measures=(point["a"], point["c"])),
+        )
     by_chance = [value(make(spec_of("random")).ask(number)) for number in range(120)]
     assert sum(values[-40:]) / 40 > sum(by_chance) / 120 + 0.05
 
@@ -149,11 +169,15 @@ def test_cmaes_starts_around_another_place_when_it_has_converged() -> None:
         point = sampler.ask(number)
         places.append(point["a"])
         sampler.tell(number, point, TrialOutcome(values=(-((point["a"] - 0.3) ** 2),)))
-    converged = next(number for number, place in enumerate(places) if place == pytest.approx(0.3, abs=1e-5))
+    converged = next(
+        number for number, place in enumerate(places) if place == pytest.approx(0.3, abs=1e-5)
+    )
     assert any(abs(place - 0.3) > 0.1 for place in places[converged + 20 :])
 
 
-def test_users_sampler_is_made_with_space_seed_and_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_sampler_is_made_with_space_seed_and_directions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "users_samplers_1.py").write_text(
         "class Grid:\n"
@@ -182,7 +206,9 @@ def test_users_sampler_is_made_with_space_seed_and_directions(tmp_path: Path, mo
 def test_encode_is_the_inverse_of_decode(unit: list[float]) -> None:
     space = Space((*NUMBERS, CHOICE))
     point = space.decode(unit)
-    assert space.encode(space.decode(space.encode(point))) == pytest.approx(space.encode(point), abs=2e-6)
+    assert space.encode(space.decode(space.encode(point))) == pytest.approx(
+        space.encode(point), abs=2e-6
+    )
     assert space.encode(point)[:2] == pytest.approx(unit[:2], abs=2e-6)
     assert space.distance(point, point) == 0
 
@@ -191,7 +217,12 @@ def test_a_space_has_ends_whole_numbers_and_few_digits() -> None:
     space = Space((*NUMBERS, CHOICE))
     assert space.decode([0, 0, 0, 0]) == {"a": 0.0, "b": 1e-4, "c": 2, "d": [32, 32]}
     assert space.decode([1, 1, 1, 1]) == {"a": 1.0, "b": 1e-1, "c": 9, "d": [64, 64]}
-    assert space.decode([1 / 3, 1 / 3, 1 / 3, 1 / 3]) == {"a": 0.333333, "b": 0.001, "c": 4, "d": [32, 32]}
+    assert space.decode([1 / 3, 1 / 3, 1 / 3, 1 / 3]) == {
+        "a": 0.333333,
+        "b": 0.001,
+        "c": 4,
+        "d": [32, 32],
+    }
     counts = [space.decode([0, 0, step / 1600, 0])["c"] for step in range(1600)]
     assert all(abs(counts.count(number) - 200) <= 1 for number in range(2, 10))
 
@@ -200,7 +231,9 @@ def test_distance_is_that_of_the_unit_cube_and_choices_are_1_apart() -> None:
     space = Space((*NUMBERS, CHOICE))
     one = {"a": 0.0, "b": 1e-4, "c": 2, "d": [32, 32]}
     assert space.distance(one, {**one, "b": 1e-1}) == pytest.approx(1)
-    assert space.distance(one, {**one, "a": 0.6, "d": [64, 64]}) == pytest.approx(math.hypot(0.6, 1))
+    assert space.distance(one, {**one, "a": 0.6, "d": [64, 64]}) == pytest.approx(
+        math.hypot(0.6, 1)
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""``selftest`` finds what falls short. In place of the command it starts one that copies a finished run directory."""
+"""``selftest`` finds what falls short. In place of the command it starts one that copies a finished
+run directory."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ if not is_first:
 """
 
 
-def finished(run_dir: Path, *, weights: str = "ab" * 32, state: str = "SUCCEEDED", attempt_ends: bool = True) -> Path:
+def finished(
+    run_dir: Path, *, weights: str = "ab" * 32, state: str = "SUCCEEDED", attempt_ends: bool = True
+) -> Path:
     """A run directory with one job."""
     paths, job = RunPaths(run_dir), make_job("a-s0")
     paths.job("a-s0").root.mkdir(parents=True)
@@ -57,7 +60,9 @@ def finished(run_dir: Path, *, weights: str = "ab" * 32, state: str = "SUCCEEDED
     if attempt_ends:
         record = ExitRecord(code=0, message="", env_steps=1000, weights_sha256=weights)
         outcome = AttemptOutcome(cause=None)
-        ledger.end_attempt("a-s0", 0, ended_at=1.0, wall_s=1.0, returncode=0, outcome=outcome, record=record)
+        ledger.end_attempt(
+            "a-s0", 0, ended_at=1.0, wall_s=1.0, returncode=0, outcome=outcome, record=record
+        )
     states = {
         "SUCCEEDED": Succeeded(),
         "FAILED": Failed(cause=Cause.ERROR, message="the knee fell off"),
@@ -71,20 +76,32 @@ def finished(run_dir: Path, *, weights: str = "ab" * 32, state: str = "SUCCEEDED
 
 
 def play(
-    tmp_path: Path, deed: str = "", fault: Fault = NOTHING, only_round: int | None = 1, **disturbed: Any
+    tmp_path: Path,
+    deed: str = "",
+    fault: Fault = NOTHING,
+    only_round: int | None = 1,
+    **disturbed: Any,
 ) -> tuple[SelftestResult, list[str]]:
-    """A self-test of one round, in which the experiment ends as ``disturbed`` and ``deed`` is done. With its output."""
+    """A self-test of one round, in which the experiment ends as ``disturbed`` and ``deed`` is done.
+    With its output."""
     lines: list[str] = []
     run_dirs = finished(tmp_path / "undisturbed"), finished(tmp_path / "disturbed", **disturbed)
     command = [sys.executable, "-I", "-S", "-c", STAND_IN, *map(str, run_dirs), deed]
     options = SelftestOptions(
-        minutes=0.0, seed=1, only_round=only_round, folder=tmp_path / "here", faults=[fault], command=command
+        minutes=0.0,
+        seed=1,
+        only_round=only_round,
+        folder=tmp_path / "here",
+        faults=[fault],
+        command=command,
     )
     return campaign.selftest(options, lines.append), lines
 
 
 def shortfalls(result: SelftestResult) -> str:
-    return " ".join(text for row in result.rows for texts in row.shortfalls.values() for text in texts)
+    return " ".join(
+        text for row in result.rows for texts in row.shortfalls.values() for text in texts
+    )
 
 
 def test_without_a_shortfall_nothing_is_left(tmp_path: Path) -> None:
@@ -141,9 +158,13 @@ def test_every_wrong_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ]
 
 
-def test_a_process_that_is_left_is_found_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_left_is_found_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(command_run, "LEFT_WITHIN_S", 0.1)
-    deed = f"subprocess.Popen([sys.executable, '-I', '-S', '-c', {SLEEP!r}], start_new_session=True)"
+    deed = (
+        f"subprocess.Popen([sys.executable, '-I', '-S', '-c', {SLEEP!r}], start_new_session=True)"
+    )
     result, _ = play(tmp_path, deed)
     assert result.exit_code == 1
     (pid,) = map(int, re.findall(r"A process was left: .* \(pid (\d+)\)", shortfalls(result)))
@@ -160,7 +181,9 @@ def test_a_process_that_cannot_be_killed_is_named_and_not_waited_for(
     assert "A process cannot be killed: " in shortfalls(result)
 
 
-def test_a_command_that_does_not_end_is_found_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_does_not_end_is_found_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pids: list[int] = []
 
     def end_the_time(run: command_run.CommandRun, _: object) -> bool:
@@ -197,7 +220,9 @@ def test_a_seed_gives_the_same_faults_at_the_same_moments(tmp_path: Path) -> Non
 
     once = len(FAULTS)
     assert drawn(5, 2 * once) == drawn(5, 2 * once) != drawn(6, 2 * once)
-    assert sorted(drawn(5, once)) == sorted(fault.name for fault in FAULTS), "each kind once before any comes again"
+    assert sorted(drawn(5, once)) == sorted(fault.name for fault in FAULTS), (
+        "each kind once before any comes again"
+    )
     moments = {str(campaign.planned(5, number, FAULTS)[1]) for number in range(1, 40)}
     assert len(moments) > 20
 
@@ -234,7 +259,9 @@ def test_an_unexpected_error_leaves_neither_processes_nor_a_folder(tmp_path: Pat
     assert not list((tmp_path / "here").iterdir())
 
 
-def test_what_a_killed_selftest_left_is_removed_by_the_next_and_what_fell_short_is_kept(tmp_path: Path) -> None:
+def test_what_a_killed_selftest_left_is_removed_by_the_next_and_what_fell_short_is_kept(
+    tmp_path: Path,
+) -> None:
     here = tmp_path / "here"
     killed, other = here / "selftest-killed", here / "selftest-other"
     for folder in (killed / "round-3", other / "round-4"):
@@ -254,7 +281,9 @@ def test_what_a_killed_selftest_left_is_removed_by_the_next_and_what_fell_short_
     assert [path.name for path in other.iterdir()] == ["round-2"]
 
 
-def test_a_time_that_the_undisturbed_training_uses_up_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_time_that_the_undisturbed_training_uses_up_is_refused_and_nothing_is_left(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(UsageError, match="too short here: the undisturbed training alone took"):
         play(tmp_path, only_round=None)
     assert not list((tmp_path / "here").iterdir())
@@ -270,14 +299,18 @@ def test_important_faults_come_first_whatever_the_seed() -> None:
     important = {fault.name for fault in FAULTS if fault.is_important}
     assert {"SIGKILL: supervisor", "SIGKILL: worker", "full disk"} <= important
     for seed in range(5):
-        drawn = [campaign.planned(seed, number, FAULTS)[0].name for number in range(1, len(important) + 1)]
+        drawn = [
+            campaign.planned(seed, number, FAULTS)[0].name
+            for number in range(1, len(important) + 1)
+        ]
         assert set(drawn) == important
 
 
 def test_faults_for_which_there_was_no_time_are_named_at_the_start_and_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock is put forward: the undisturbed training takes 40 s of a minute, and so would every round."""
+    """The clock is put forward: the undisturbed training takes 40 s of a minute, and so would every
+    round."""
     forward, real = [0.0], time.monotonic
 
     def take_40_s(*_: object) -> bool:
@@ -294,12 +327,29 @@ def test_faults_for_which_there_was_no_time_are_named_at_the_start_and_at_the_en
     ]
     lines: list[str] = []
     run_dir = finished(tmp_path / "undisturbed")
-    command = [sys.executable, "-I", "-S", "-c", STAND_IN, str(run_dir), str(run_dir), "import time; time.sleep(5)"]
-    options = SelftestOptions(minutes=1.0, seed=1, folder=tmp_path / "here", faults=faults, command=command)
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        STAND_IN,
+        str(run_dir),
+        str(run_dir),
+        "import time; time.sleep(5)",
+    ]
+    options = SelftestOptions(
+        minutes=1.0, seed=1, folder=tmp_path / "here", faults=faults, command=command
+    )
     result = campaign.selftest(options, lines.append)
     assert "3 kinds of faults, one in each round, the important ones first" in lines[1]
     assert "1 of 3 kinds of faults fit into 1 min (first)" in lines[3]
-    assert (result.exit_code, result.rounds, sorted(result.not_reached)) == (0, 1, ["late", "later"])
+    assert (result.exit_code, result.rounds, sorted(result.not_reached)) == (
+        0,
+        1,
+        ["late", "later"],
+    )
     assert sorted(json.loads(result.to_json())["not_reached"]) == ["late", "later"]
     shown = "\n".join(selftest_view._closing(result))
-    assert re.search(r"Not tested, as the time was over \(--minutes \d+ is enough for each once\): late", shown)
+    assert re.search(
+        r"Not tested, as the time was over \(--minutes \d+ is enough for each once\): late", shown
+    )

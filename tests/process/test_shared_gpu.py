@@ -47,23 +47,32 @@ def test_two_jobs_share_a_gpu_and_one_that_needs_all_of_it_has_it_alone(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     command = (sys.executable, "-I", "-S", "-c", WORKER)
     monkeypatch.setattr(
-        "orchestrator.executors.local_backend.LocalExecutor", lambda: LocalExecutor(worker_command=command)
+        "orchestrator.executors.local_backend.LocalExecutor",
+        lambda: LocalExecutor(worker_command=command),
     )
     monkeypatch.setattr(
-        "orchestrator.experiment.preflight.examine", lambda jobs, **_: {job.job_id: JobVerdict() for job in jobs}
+        "orchestrator.experiment.preflight.examine",
+        lambda jobs, **_: {job.job_id: JobVerdict() for job in jobs},
     )
     jobs = commands.write_experiment(tmp_path, job("one", 0.5), job("all", 1), job("two", 0.5))
     done = commands.succeed("run", jobs, "--run-dir", "run", "--max-parallel", "3", cwd=tmp_path)
     seen = {
-        name: json.loads((tmp_path / f"run/jobs/{name}-s0/seen.json").read_text()) for name in ("one", "two", "all")
+        name: json.loads((tmp_path / f"run/jobs/{name}-s0/seen.json").read_text())
+        for name in ("one", "two", "all")
     }
-    assert [seen[name][0] for name in seen] == [["GPU-aaaa", "0.5"], ["GPU-aaaa", "0.5"], ["GPU-aaaa", None]]
+    assert [seen[name][0] for name in seen] == [
+        ["GPU-aaaa", "0.5"],
+        ["GPU-aaaa", "0.5"],
+        ["GPU-aaaa", None],
+    ]
     assert seen["all"][1] == []
     shown = done.stdout + done.stderr
     assert shown.count("with GPU GPU-aaaa (share 0.5)") == 2
     assert shown.count("with GPU GPU-aaaa") == 3
 
     one = {"name": "wide", "env": "CartPole-v1", "resources": {"gpus": 2}}
-    refused = commands.invoke("run", commands.write_experiment(tmp_path / "more", one), cwd=tmp_path)
+    refused = commands.invoke(
+        "run", commands.write_experiment(tmp_path / "more", one), cwd=tmp_path
+    )
     assert refused.returncode == 2
     assert "asks for 2 GPUs; this machine has 1" in refused.stderr

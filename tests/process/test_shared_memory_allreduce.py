@@ -1,4 +1,5 @@
-"""Ranks that exchange over shared memory: sums, large and small things, and those who end or never come."""
+"""Ranks that exchange over shared memory: sums, large and small things, and those who end or never
+come."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ from command_helpers import wait_until
 
 from orchestrator.worker.distributed import shared_memory_allreduce
 from orchestrator.worker.distributed.process_group import ProcessGroup
-from orchestrator.worker.distributed.shared_memory_allreduce import RankUnreachableError, SharedMemoryAllreduce
+from orchestrator.worker.distributed.shared_memory_allreduce import (
+    RankUnreachableError,
+    SharedMemoryAllreduce,
+)
 from orchestrator.worker.runtime.failures import RankLostError
 
 SLOT_BYTES = 256
@@ -48,7 +52,9 @@ LENGTHS = (0, 1, 31, 32, 33, 500)
 
 
 def of_rank(rank: int, length: int, dtype: type) -> np.ndarray:
-    return (np.random.default_rng([rank, length]).normal(size=length) * 10.0 ** (8 * rank)).astype(dtype)
+    return (np.random.default_rng([rank, length]).normal(size=length) * 10.0 ** (8 * rank)).astype(
+        dtype
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -124,7 +130,9 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_who_waits_for_a_rank_that_has_ended_is_told_at_once(stranger: subprocess.Popen[bytes]) -> None:
+def test_who_waits_for_a_rank_that_has_ended_is_told_at_once(
+    stranger: subprocess.Popen[bytes],
+) -> None:
     ends = [os.pidfd_open(os.getpid()), os.pidfd_open(stranger.pid)]
     first, _ = boards(2, pidfds=ends)
     with ThreadPoolExecutor(1) as pool:
@@ -141,7 +149,11 @@ def test_what_a_rank_has_said_before_it_ended_is_heard(stranger: subprocess.Pope
         wait_until(lambda: first._counters[first._written[1]] > 0, "its part to be written")
         stranger.kill()
         stranger.wait()
-        assert first.all_gather_array(np.array([1.0])).tolist() == said.result(PATIENCE_S).tolist() == [[1.0], [2.0]]
+        assert (
+            first.all_gather_array(np.array([1.0])).tolist()
+            == said.result(PATIENCE_S).tolist()
+            == [[1.0], [2.0]]
+        )
 
 
 def test_who_waits_in_vain_gives_up() -> None:
@@ -163,7 +175,9 @@ def lost(group: ProcessGroup) -> tuple[bool, str]:
 def test_processes_share_memory_and_tell_each_other_from_the_dead(tmp_path: Path) -> None:
     (shares, told), (also, _) = helpers.together(2, tmp_path / "ranks", lost)
     assert shares is also is True
-    assert told.startswith("rank 0 of 2 has lost the others: one of them has ended, or has not answered for 30 s")
+    assert told.startswith(
+        "rank 0 of 2 has lost the others: one of them has ended, or has not answered for 30 s"
+    )
     assert "rank 1 has ended" in told
 
 
@@ -194,7 +208,9 @@ def test_ranks_of_different_machines_do_not_share(monkeypatch: pytest.MonkeyPatc
     assert shared(3) == [None] * 3
 
 
-def test_where_processors_show_stores_in_another_order_nobody_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_processors_show_stores_in_another_order_nobody_shares(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(shared_memory_allreduce.platform, "machine", lambda: "aarch64")
     assert shared(2) == [None] * 2
 
@@ -217,5 +233,7 @@ def test_memory_of_a_stranger_is_not_taken_for_ours(tmp_path: Path) -> None:
     path.write_bytes(bytes(shared_memory_allreduce.size_bytes(1, SLOT_BYTES)))
     with path.open("r+b") as file:
         given = {"file": file.fileno(), "slot_bytes": SLOT_BYTES}
-        assert shared_memory_allreduce._opened([os.getpid()], expected=bytes(16), **given) is not None
+        assert (
+            shared_memory_allreduce._opened([os.getpid()], expected=bytes(16), **given) is not None
+        )
         assert shared_memory_allreduce._opened([os.getpid()], expected=b"x" * 16, **given) is None

@@ -1,4 +1,5 @@
-"""Pilots with puppets, in a Slurm whose commands are fake: handing back, loss, cancellation, queue and end."""
+"""Pilots with puppets, in a Slurm whose commands are fake: handing back, loss, cancellation, queue
+and end."""
 
 from __future__ import annotations
 
@@ -20,7 +21,12 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Exited, Handle
 from orchestrator.executors.slurm import accounting, batch_queue, pilot_registry
 from orchestrator.executors.slurm.mailbox import Inbox, Outbox
-from orchestrator.executors.slurm.pilot_messages import EndPilotOrder, PilotBeat, PilotBye, PilotHello
+from orchestrator.executors.slurm.pilot_messages import (
+    EndPilotOrder,
+    PilotBeat,
+    PilotBye,
+    PilotHello,
+)
 from orchestrator.executors.slurm.pilot_registry import PilotRegistry
 from orchestrator.executors.slurm.session_file import Session, write_session
 from orchestrator.executors.slurm.slurm_commands import SlurmCommand
@@ -56,7 +62,9 @@ def scene_of(scenes: list[Scene], root: Path, session: str = "first", **settings
     return scene
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGUSR1, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGUSR1, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_a_pilot_that_slurm_ends_hands_back_what_has_saved_a_checkpoint(
     number: int, scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -85,9 +93,15 @@ def test_what_succeeds_while_its_pilot_leaves_has_succeeded(
     assert until_exit(scene.executor, handle)[handle] == Exited(handle, 0)
 
 
-@pytest.mark.parametrize(("orders", "returncode"), [(OBEDIENT, ExitCode.INTERRUPTED), (ASLEEP, None)])
+@pytest.mark.parametrize(
+    ("orders", "returncode"), [(OBEDIENT, ExitCode.INTERRUPTED), (ASLEEP, None)]
+)
 def test_a_worker_that_slurm_signals_before_its_pilot_costs_its_job_nothing(
-    orders: list[Order], returncode: int | None, scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
+    orders: list[Order],
+    returncode: int | None,
+    scenes: list[Scene],
+    tmp_path: Path,
+    fake_slurm: FakeSlurm,
 ) -> None:
     scene = scene_of(scenes, tmp_path)
     handle = scene.start("a", [("look", None), *orders])
@@ -163,7 +177,12 @@ def test_a_cancelled_pilot_is_not_replaced_and_the_others_go_on(
 
     until(is_told)
     asked = len(fake_slurm.calls("squeue"))
-    until(lambda: [scene.need_room(), scene.executor.poll(0.0), len(fake_slurm.calls("squeue"))][-1] > asked + 2)
+    until(
+        lambda: (
+            [scene.need_room(), scene.executor.poll(0.0), len(fake_slurm.calls("squeue"))][-1]
+            > asked + 2
+        )
+    )
     assert len(fake_slurm.calls("sbatch")) == 1
     scene.executor.cancel(other, kill=True)
     assert until_exit(scene.executor, other)[other].returncode == -signal.SIGKILL
@@ -178,7 +197,12 @@ def test_a_pilot_that_ends_may_be_requeued_and_is_not_replaced_at_once(
     until(lambda: "RUNNING" not in fake_slurm.states().values())
     fake_slurm.put("100_0/state", "COMPLETING")
     asked = len(fake_slurm.calls("squeue"))
-    until(lambda: [scene.need_room(), scene.executor.poll(0.0), len(fake_slurm.calls("squeue"))][-1] > asked + 2)
+    until(
+        lambda: (
+            [scene.need_room(), scene.executor.poll(0.0), len(fake_slurm.calls("squeue"))][-1]
+            > asked + 2
+        )
+    )
     assert len(fake_slurm.calls("sbatch")) == 1
     monkeypatch.setattr(batch_queue, "COMPLETING_S", 0.1)
     joined(scene.pilots)
@@ -272,7 +296,9 @@ def test_a_queue_that_does_not_start_is_told_with_slurms_reason(
 
 
 @pytest.mark.slow
-def test_while_the_controller_is_down_jobs_go_on(scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm) -> None:
+def test_while_the_controller_is_down_jobs_go_on(
+    scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
     scene = scene_of(scenes, tmp_path, array=2)
     one, other = scene.start("one", node="node-0"), scene.start("other", UNTIL_GO, node="node-1")
     until_heard(scene.executor, one, other)
@@ -281,7 +307,9 @@ def test_while_the_controller_is_down_jobs_go_on(scenes: list[Scene], tmp_path: 
 
     def is_told() -> bool:
         scene.need_room()
-        return (bool(scene.executor.poll(0.0)) and False) or "squeue does not answer" in scene.texts("waiting")
+        return (
+            bool(scene.executor.poll(0.0)) and False
+        ) or "squeue does not answer" in scene.texts("waiting")
 
     until(is_told)
     (tmp_path / "other" / "go").touch()
@@ -301,10 +329,18 @@ def test_sbatch_that_refuses_ends_the_run_with_its_words(
 
 
 def test_variables_do_not_change_what_slurm_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SBATCH_JOB_NAME", "SQUEUE_PARTITION", "SCANCEL_NAME", "SLURM_CLUSTERS", "SLURM_CONF"):
+    for name in (
+        "SBATCH_JOB_NAME",
+        "SQUEUE_PARTITION",
+        "SCANCEL_NAME",
+        "SLURM_CLUSTERS",
+        "SLURM_CONF",
+    ):
         monkeypatch.setenv(name, "there")
     names = {line.partition("=")[0] for line in SlurmCommand("env").wait().output.splitlines()}
-    assert {name for name in names if name.startswith(("SBATCH", "SQUEUE", "SCANCEL", "SLURM_C"))} == {"SLURM_CONF"}
+    assert {
+        name for name in names if name.startswith(("SBATCH", "SQUEUE", "SCANCEL", "SLURM_C"))
+    } == {"SLURM_CONF"}
 
 
 def test_a_run_waits_for_its_file_system_and_for_processes(
@@ -314,11 +350,23 @@ def test_a_run_waits_for_its_file_system_and_for_processes(
     scene = Scene(tmp_path, SlurmSettings())
     scenes.append(scene)
     (tmp_path / "run" / "slurm").rename(tmp_path / "away")
-    until(lambda: [scene.need_room(), scene.executor.poll(0.0), "cannot be written" in scene.texts("waiting")][-1])
+    until(
+        lambda: [
+            scene.need_room(),
+            scene.executor.poll(0.0),
+            "cannot be written" in scene.texts("waiting"),
+        ][-1]
+    )
     (tmp_path / "away").rename(tmp_path / "run" / "slurm")
     with monkeypatch.context() as patch:
         patch.setenv("PATH", str(tmp_path))
-        until(lambda: [scene.need_room(), scene.executor.poll(0.0), "cannot be started" in scene.texts("waiting")][-1])
+        until(
+            lambda: [
+                scene.need_room(),
+                scene.executor.poll(0.0),
+                "cannot be started" in scene.texts("waiting"),
+            ][-1]
+        )
     joined(scene.pilots)
 
 
@@ -390,7 +438,11 @@ def test_idle_pilots_are_ended_while_nothing_waits_and_submitted_again_for_furth
     scene = scene_of(scenes, tmp_path, array=2)
     handle = scene.start("busy")
     until_heard(scene.executor, handle)
-    until(lambda: [scene.executor.poll(0.1), list(fake_slurm.states().values()).count("RUNNING")][-1] == 1)
+    until(
+        lambda: (
+            [scene.executor.poll(0.1), list(fake_slurm.states().values()).count("RUNNING")][-1] == 1
+        )
+    )
     joined(scene.pilots)
     assert len(fake_slurm.pids()) == 2
 
@@ -403,7 +455,9 @@ def test_the_end_leaves_nothing_queued_and_nothing_running(
     until_heard(scene.executor, handle)
     fake_slurm.put("linger", "2")
     scene.executor.close()
-    assert set(fake_slurm.states().values()) == {"COMPLETED"}, "they end by themselves, with exit code 0"
+    assert set(fake_slurm.states().values()) == {"COMPLETED"}, (
+        "they end by themselves, with exit code 0"
+    )
     assert not list((tmp_path / "run" / "slurm").glob("first*"))
 
 
@@ -428,7 +482,9 @@ def test_slurm_is_asked_at_most_once_in_ten_seconds(
     monkeypatch.setattr(batch_queue, "ASK_AT_EASE_S", 60.0)
     began = time.monotonic()
     scene = scene_of(scenes, tmp_path, array=2)
-    handles = [scene.start(f"j{number}", [("exit", 0)], node=f"node-{number % 2}") for number in range(20)]
+    handles = [
+        scene.start(f"j{number}", [("exit", 0)], node=f"node-{number % 2}") for number in range(20)
+    ]
     until_exit(scene.executor, *handles)
     assert len(fake_slurm.calls("sbatch")) == 1
     assert len(fake_slurm.calls("squeue")) <= 1 + (time.monotonic() - began) // 10
@@ -445,7 +501,10 @@ def test_each_job_sees_a_gpu_of_those_that_slurm_gave_its_pilot(
     program.chmod(0o755)
     scene = scene_of(scenes, tmp_path, array=2, gpus=2, cpus_per_task=2)
     assert [len(node.gpus) for node in scene.pilots.slots.nodes] == [2, 2]
-    handles = [scene.start(name, [("look", None), *OBEDIENT], node="node-1", gpus=1) for name in ("one", "other")]
+    handles = [
+        scene.start(name, [("look", None), *OBEDIENT], node="node-1", gpus=1)
+        for name in ("one", "other")
+    ]
     until_heard(scene.executor, *handles)
     seen = [json.loads((tmp_path / name / "seen.json").read_text()) for name in ("one", "other")]
     assert sorted(variables["CUDA_VISIBLE_DEVICES"] for variables in seen) == ["2", "3"]
@@ -488,7 +547,9 @@ def quiet_pilots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PilotRegist
 
 def hello_of(code: str | None = None) -> PilotHello:
     versions = dict(installed_versions()) | ({} if code is None else {CODE: code})
-    return PilotHello(node="n", cores=1, gpus=0, memory_mib=1000, cpu_model="a CPU", versions=versions)
+    return PilotHello(
+        node="n", cores=1, gpus=0, memory_mib=1000, cpu_model="a CPU", versions=versions
+    )
 
 
 def test_a_silent_pilot_is_not_cancelled_while_a_later_one_has_its_task(
@@ -540,7 +601,9 @@ def test_what_is_handed_back_to_another_supervisor_is_not_recorded_by_the_one_be
     outbox.send(PilotBeat(), ours)
     assert quiet_pilots.update() == [ours]
     write_session(tmp_path / "slurm", Session(session="second"))
-    outbox.send(Exited(handles[1], int(ExitCode.INTERRUPTED), lost="another supervisor has taken over"))
+    outbox.send(
+        Exited(handles[1], int(ExitCode.INTERRUPTED), lost="another supervisor has taken over")
+    )
     with pytest.raises(ClusterLostError, match="another supervisor"):
         quiet_pilots.update()
 
@@ -573,6 +636,8 @@ def test_the_end_waits_for_slurms_accounting_no_longer_than_its_patience(
         return make(*command, patience_s=patience_s)
 
     monkeypatch.setattr(accounting, "SlurmCommand", noted)
-    assert [row.task for row in accounting.collect({"7_0"}, {})] == ([] if "sleep" in sacct else ["7_0"])
+    assert [row.task for row in accounting.collect({"7_0"}, {})] == (
+        [] if "sleep" in sacct else ["7_0"]
+    )
     assert len(given) == 1
     assert given[0] <= 2.0

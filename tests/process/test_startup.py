@@ -1,4 +1,5 @@
-"""A worker that starts faster trains the same bits, in little memory, and without torch's compiler."""
+"""A worker that starts faster trains the same bits, in little memory, and without torch's
+compiler."""
 
 from __future__ import annotations
 
@@ -23,28 +24,43 @@ startup.without_garbage_collection = startup.without_unused_packages = contextli
 sb3_internals.keep_compiler_out = lambda: None
 worker.main(sys.argv[1:])
 """
-AS_WE_START = "import sys; from orchestrator.worker import __main__ as worker; worker.main(sys.argv[1:])"
+AS_WE_START = (
+    "import sys; from orchestrator.worker import __main__ as worker; worker.main(sys.argv[1:])"
+)
 
 
 def trained(directory: Path, program: str) -> JobPaths:
     """A job of a built-in task with normalisation, trained by ``program``."""
     (directory / "robot").mkdir(parents=True)
-    (directory / "robot/balancer.xml").write_bytes((helpers.REPOSITORY / "mjcf/balancer.xml").read_bytes())
-    spec = helpers.spec(task="balance", xml="robot/balancer.xml", normalize=True, learner="sb3", eval_episodes=1)
+    (directory / "robot/balancer.xml").write_bytes(
+        (helpers.REPOSITORY / "mjcf/balancer.xml").read_bytes()
+    )
+    spec = helpers.spec(
+        task="balance", xml="robot/balancer.xml", normalize=True, learner="sb3", eval_episodes=1
+    )
     paths = helpers.job(directory, spec)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(helpers.REPOSITORY)}
     command = [sys.executable, "-c", program, str(paths.root), "0"]
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return paths
 
 
 @pytest.mark.slow
-def test_a_worker_trains_the_same_bits_as_the_libraries_alone_in_less_memory(tmp_path: Path) -> None:
-    plain, lean = trained(tmp_path / "plain", AS_THE_LIBRARIES_ARE), trained(tmp_path / "lean", AS_WE_START)
+def test_a_worker_trains_the_same_bits_as_the_libraries_alone_in_less_memory(
+    tmp_path: Path,
+) -> None:
+    plain, lean = (
+        trained(tmp_path / "plain", AS_THE_LIBRARIES_ARE),
+        trained(tmp_path / "lean", AS_WE_START),
+    )
     assert helpers.same_bits(helpers.parameters(lean.model), helpers.parameters(plain.model))
     assert helpers.normalization(lean.vecnormalize) == helpers.normalization(plain.vecnormalize)
-    (of_plain, of_lean) = (float(helpers.rows(paths.timings_csv)[-1]["rss_mib"]) for paths in (plain, lean))
+    (of_plain, of_lean) = (
+        float(helpers.rows(paths.timings_csv)[-1]["rss_mib"]) for paths in (plain, lean)
+    )
     assert of_lean < min(of_plain, MOST_RESIDENT_MIB)
 
 

@@ -52,7 +52,9 @@ def test_a_stop_for_an_earlier_supervisor_does_not_stop_the_next_one(root: Path)
         assert not apply_late_requests(Ledger.open(paths.ledger), key(paths))
 
 
-@pytest.mark.parametrize("content", [b"", b'{"pid": 4194999, "pid_start": 1.0, "host": "HOST", "since": "x"}'])
+@pytest.mark.parametrize(
+    "content", [b"", b'{"pid": 4194999, "pid_start": 1.0, "host": "HOST", "since": "x"}']
+)
 def test_a_stop_waits_until_the_lock_names_who_holds_it_now(root: Path, content: bytes) -> None:
     with run_directory.claim(root) as paths:
         written = paths.lock.read_bytes()
@@ -77,7 +79,10 @@ def test_a_second_stop_says_that_it_kills(root: Path) -> None:
 def test_a_stop_now_says_that_it_kills_and_asks_twice(root: Path) -> None:
     with run_directory.claim(root) as paths:
         assert "kill" in control.stop(root, [], now=True)
-        assert [request.verb for request in Ledger.open(paths.ledger).take_requests()] == ["stop", "stop"]
+        assert [request.verb for request in Ledger.open(paths.ledger).take_requests()] == [
+            "stop",
+            "stop",
+        ]
 
 
 def test_wait_returns_when_the_supervisor_has_ended(root: Path) -> None:
@@ -121,7 +126,9 @@ def test_a_stop_is_heard_while_the_robots_are_examined(
     assert "has ended" in control.wait_for_end(run_dir)
 
 
-def test_a_stop_that_comes_too_late_for_the_examination_reaches_the_supervisor(tmp_path: Path) -> None:
+def test_a_stop_that_comes_too_late_for_the_examination_reaches_the_supervisor(
+    tmp_path: Path,
+) -> None:
     root = tmp_path / "run"
     with run_directory.claim(root) as paths:
         paths.staging.mkdir()

@@ -1,4 +1,5 @@
-"""A suspended worker that continues when its job has a later attempt: it ends, and touches nothing any more."""
+"""A suspended worker that continues when its job has a later attempt: it ends, and touches nothing
+any more."""
 
 from __future__ import annotations
 
@@ -61,7 +62,9 @@ def until_stopped(pid: int) -> None:
 
 
 def without_log(paths: JobPaths) -> dict[str, bytes]:
-    return {name: content for name, content in tree(paths.root).items() if not name.endswith(".log")}
+    return {
+        name: content for name, content in tree(paths.root).items() if not name.endswith(".log")
+    }
 
 
 @pytest.fixture(scope="module")

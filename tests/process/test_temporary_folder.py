@@ -33,7 +33,9 @@ def holder(temporary: Path) -> tuple[subprocess.Popen[str], Path]:
     return process, Path(process.stdout.readline().strip())
 
 
-def test_the_folder_of_a_killed_process_is_removed_at_the_next_start_and_no_other(tmp_path: Path) -> None:
+def test_the_folder_of_a_killed_process_is_removed_at_the_next_start_and_no_other(
+    tmp_path: Path,
+) -> None:
     foreign = tmp_path / "preflight-of-another-program"
     foreign.mkdir()
     killed, left = holder(tmp_path)
@@ -78,7 +80,12 @@ if child:
 """
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": "."}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout.splitlines() == [
         *(f"{way} True True" for way in ("exit", "collected", "block")),
@@ -102,5 +109,7 @@ with TemporaryFolder() as folder:
 """
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": "."}
     command = [sys.executable, "-c", program]
-    subprocess.run(command, cwd=REPOSITORY, env=environment, preexec_fn=bow_to_permissions, check=True)
+    subprocess.run(
+        command, cwd=REPOSITORY, env=environment, preexec_fn=bow_to_permissions, check=True
+    )
     assert list(tmp_path.iterdir()) == []

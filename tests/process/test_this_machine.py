@@ -25,7 +25,8 @@ from orchestrator.machine.topology import detect
 
 def test_a_process_that_hogs_a_cpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_load, "STARVED", 0.0)  # other tests may crowd this machine
-    hog = f"{sys.executable} -c 'while True: pass' > /dev/null 2>&1 & echo $!"  # no child of this process
+    # no child of this process
+    hog = f"{sys.executable} -c 'while True: pass' > /dev/null 2>&1 & echo $!"
     pid = int(subprocess.run(["sh", "-c", hog], check=True, capture_output=True, text=True).stdout)
     try:
         found = {process.pid: process for process in LoadSampler().measure().processes}
@@ -60,10 +61,21 @@ def test_warnings_and_notes_say_what_to_do_and_json_holds_all() -> None:
     assert all(set(row) == {"level", "title", "detail", "cure"} for row in rows)
     assert all(row["cure"] for row in rows if row["level"] == "warning")
     titles = {row["title"] for row in rows}
-    assert {"Will be used", "Cores", "CPU quota", "Memory", "GPUs", "Rendering", "Worker threads", "Versions"} <= titles
+    assert {
+        "Will be used",
+        "Cores",
+        "CPU quota",
+        "Memory",
+        "GPUs",
+        "Rendering",
+        "Worker threads",
+        "Versions",
+    } <= titles
     (counted,) = [row for row in rows if row["title"] == "Worker threads"]
     assert counted["detail"].startswith("with threads = 1 a worker has 2 threads")
-    assert not {"torch", "stable_baselines3", "gymnasium", "mujoco", "numpy"} & set(done.stderr.split())
+    assert not {"torch", "stable_baselines3", "gymnasium", "mujoco", "numpy"} & set(
+        done.stderr.split()
+    )
 
 
 NVIDIA_SMI = """#!/bin/sh
@@ -83,7 +95,11 @@ class TestGpus:
     def test_every_gpu_is_handed_out_by_uuid(self, tmp_path: Path) -> None:
         found = detect_gpus(self.fake(tmp_path, NVIDIA_SMI))
         assert [gpu.index for gpu in found] == ["GPU-aaaa-1", "GPU-bbbb-2", "GPU-cccc-3"]
-        assert (found[0].name, found[0].memory_mib, found[0].free_mib) == ("NVIDIA H200", 143771, 143000)
+        assert (found[0].name, found[0].memory_mib, found[0].free_mib) == (
+            "NVIDIA H200",
+            143771,
+            143000,
+        )
         assert (found[2].memory_mib, found[2].free_mib) == (None, None)
 
     @pytest.mark.parametrize(
@@ -99,13 +115,17 @@ class TestGpus:
             ("NoDevFiles", []),
         ],
     )
-    def test_outer_cuda_visible_devices_is_honoured(self, tmp_path: Path, visible: str, expected: list[str]) -> None:
+    def test_outer_cuda_visible_devices_is_honoured(
+        self, tmp_path: Path, visible: str, expected: list[str]
+    ) -> None:
         environment = {**self.fake(tmp_path, NVIDIA_SMI), "CUDA_VISIBLE_DEVICES": visible}
         assert [gpu.index for gpu in detect_gpus(environment)] == expected
 
     def test_no_driver_no_gpus(self, tmp_path: Path) -> None:
         assert detect_gpus({"PATH": str(tmp_path)}) == ()
-        assert detect_gpus(self.fake(tmp_path, "#!/bin/sh\necho 'has failed because'\nexit 9\n")) == ()
+        assert (
+            detect_gpus(self.fake(tmp_path, "#!/bin/sh\necho 'has failed because'\nexit 9\n")) == ()
+        )
 
     def test_a_hanging_driver_is_not_waited_for(self, tmp_path: Path) -> None:
         environment = self.fake(tmp_path, "#!/bin/sh\nexec /bin/sleep 60\n")

@@ -1,4 +1,5 @@
-"""The process that tells trackers, beside a supervisor: whatever happens to it or to its log, the run goes on."""
+"""The process that tells trackers, beside a supervisor: whatever happens to it or to its log, the
+run goes on."""
 
 from __future__ import annotations
 
@@ -49,16 +50,22 @@ if "begins" in sys.argv:
     print("{HAS_BEGUN}", flush=True)
 time.sleep(600)
 """
-"""A module that gets no CPU time, unless it is to do everything at once. Arguments: ``mlflow`` cannot be sent to;
-``begins``: it has got some.
+"""A module that gets no CPU time, unless it is to do everything at once. Arguments: ``mlflow``
+cannot be sent to; ``begins``: it has got some.
 """
 
 
-def tracked(folder: Path, *trackers: str, arguments: Sequence[str] = ENDS) -> tuple[TrackProcess, RecordingReporter]:
+def tracked(
+    folder: Path, *trackers: str, arguments: Sequence[str] = ENDS
+) -> tuple[TrackProcess, RecordingReporter]:
     """With another process in place of the real one; all cores are taken."""
     paths, reporter = RunPaths(folder), RecordingReporter()
-    experiment: Any = SimpleNamespace(name="robots", trackers={name: {} for name in trackers or ("tensorboard",)})
-    made = TrackProcess(experiment=experiment, paths=paths, reporter=reporter, has_free_cores=lambda: False)
+    experiment: Any = SimpleNamespace(
+        name="robots", trackers={name: {} for name in trackers or ("tensorboard",)}
+    )
+    made = TrackProcess(
+        experiment=experiment, paths=paths, reporter=reporter, has_free_cores=lambda: False
+    )
     made._process = SideProcess(arguments=arguments, run_dir=folder, log=paths.track_log)
     return made, reporter
 
@@ -114,7 +121,12 @@ def test_a_process_that_gets_no_cpu_time_is_replaced_once_cores_are_free_for_som
         assert GIVE_WAY in arguments_of(process)
         if begins:
             wait_until(lambda: HAS_BEGUN in process.paths.track_log.read_text(), "it has begun")
-        for free, later_s in ((True, STEADY_S / 2), (False, STEADY_S), (True, STEADY_S / 2), (True, 0.0)):
+        for free, later_s in (
+            (True, STEADY_S / 2),
+            (False, STEADY_S),
+            (True, STEADY_S / 2),
+            (True, 0.0),
+        ):
             process.has_free_cores = lambda free=free: free
             process.look_after()
             now += later_s
@@ -174,7 +186,11 @@ def test_each_tracker_that_has_everything_is_named_and_a_server_that_is_away_is_
             patch.setattr(tracker, name, 0.0)
         assert tracker._loop([away, sound], jobs, finish)
     assert asked == ["mlflow", "wandb", "wandb", "mlflow", "wandb", "mlflow", "mlflow"]
-    assert capsys.readouterr().out.splitlines() == [HAS_BEGUN, f"{COMPLETE}wandb", f"{COMPLETE}mlflow"]
+    assert capsys.readouterr().out.splitlines() == [
+        HAS_BEGUN,
+        f"{COMPLETE}wandb",
+        f"{COMPLETE}mlflow",
+    ]
 
 
 def test_a_log_that_cannot_be_read_does_not_concern_the_supervisor(
@@ -211,7 +227,9 @@ def test_a_process_that_ends_is_started_again_after_longer_and_longer_pauses(
     process, reporter = tracked(tmp_path)
     started_at = []
     for now in range(0, 200, 5):
-        monkeypatch.setattr(track_process, "time", SimpleNamespace(monotonic=lambda now=now: float(now)))
+        monkeypatch.setattr(
+            track_process, "time", SimpleNamespace(monotonic=lambda now=now: float(now))
+        )
         starts = process._process.starts
         process.look_after()
         if process._process.starts > starts:
@@ -226,7 +244,10 @@ def test_output_without_an_end_of_line_is_read_in_pieces_and_once(tmp_path: Path
     process, reporter = tracked(tmp_path)
     process._start_at = math.inf
     process.paths.track_log.parent.mkdir()
-    content = b"x" * (3 * MOST_BYTES + 5) + b"\nwarning: the server is away\nwarning: the server is away\n"
+    content = (
+        b"x" * (3 * MOST_BYTES + 5)
+        + b"\nwarning: the server is away\nwarning: the server is away\n"
+    )
     process.paths.track_log.write_bytes(content)
     positions = []
     for _ in range(5):
@@ -262,7 +283,10 @@ def test_a_searcher_that_had_worked_for_long_is_started_again_without_end(
     slots: Any = SimpleNamespace(lanes=1)
     paths, reporter = RunPaths(tmp_path), RecordingReporter()
     searcher = SearchProcess(paths=paths, holder="me", slots=slots, reporter=reporter)
-    searcher._process, searcher._is_needed = SideProcess(arguments=SILENT, run_dir=tmp_path, log=paths.search_log), True
+    searcher._process, searcher._is_needed = (
+        SideProcess(arguments=SILENT, run_dir=tmp_path, log=paths.search_log),
+        True,
+    )
     searcher.look_after()
     starts = 1
     while searcher.may_add_jobs and starts <= search_process.MOST_STARTS:
@@ -287,7 +311,9 @@ def test_requests_are_refused_while_the_end_of_a_run_waits_for_trackers(tmp_path
         Ledger.create(paths.ledger).close()
         paths.staging.mkdir(exist_ok=True)
         assert "asked" in control.set_max_parallel(tmp_path, 2)
-        videos.make_missing(paths, [], {}, SlotPool(make_machine(1)), RecordingReporter(), lambda: False)
+        videos.make_missing(
+            paths, [], {}, SlotPool(make_machine(1)), RecordingReporter(), lambda: False
+        )
         tracked(tmp_path)[0].finish(is_stopped)
     assert answers
     assert "tells trackers now" in answers[0]

@@ -48,14 +48,22 @@ def images(paths: RunPaths, tag: str) -> list[bytes]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     read = EventAccumulator(str(paths.tensorboard / JOB), size_guidance={"images": 0}).Reload()
-    return [event.encoded_image_string for event in read.Images(tag)] if tag in read.Tags()["images"] else []
+    return (
+        [event.encoded_image_string for event in read.Images(tag)]
+        if tag in read.Tags()["images"]
+        else []
+    )
 
 
 def test_tensorboard_shows_the_video_as_a_moving_picture(paths: RunPaths) -> None:
     publish(paths, "tensorboard")
     [content] = images(paths, "video")
     picture = Image.open(io.BytesIO(content))
-    assert (picture.format, picture.size, getattr(picture, "n_frames", 1)) == ("GIF", SIZE, PICTURES)
+    assert (picture.format, picture.size, getattr(picture, "n_frames", 1)) == (
+        "GIF",
+        SIZE,
+        PICTURES,
+    )
 
 
 def test_tensorboard_shows_the_preview_of_a_job_without_video(paths: RunPaths) -> None:
@@ -77,8 +85,12 @@ def test_mlflow_gives_video_and_preview_back(paths: RunPaths, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_trackio_gives_video_and_preview_back(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", str(paths.root / "trackio"))  # unless this process has imported it already
+def test_trackio_gives_video_and_preview_back(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "TRACKIO_DIR", str(paths.root / "trackio")
+    )  # unless this process has imported it already
     publish(paths, "trackio", project="pictures")
     from trackio.sqlite_storage import SQLiteStorage
     from trackio.utils import MEDIA_DIR
@@ -97,12 +109,20 @@ def test_wandb_reads_its_log_back_with_points_video_and_preview(paths: RunPaths)
 
     [log] = paths.root.glob("wandb/offline-run-*/*.wandb")
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(log)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=paths.root).stdout
+    printed = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=paths.root
+    ).stdout
     records = [json.loads(line) for line in printed.splitlines()]
     kinds = [record["type"] for record in records]
     assert kinds == [record.WhichOneof("record_type") for record in wandb_tracker.records(log)]
     history = [record["history"]["item"] for record in records if record["type"] == "history"]
-    assert [item["_step"] for item in history] == list(wandb_tracker.logged_steps(log)) == [100, 200, 201]
+    assert (
+        [item["_step"] for item in history]
+        == list(wandb_tracker.logged_steps(log))
+        == [100, 200, 201]
+    )
     assert [item.get("rollout/ep_rew_mean") for item in history] == [None, 400, None]
     for name, path in (("video", paths.job(JOB).video), ("preview", paths.job(JOB).preview)):
-        assert (log.parent / "files" / history[-1][f"{name}.path"]).read_bytes() == path.read_bytes()
+        assert (
+            log.parent / "files" / history[-1][f"{name}.path"]
+        ).read_bytes() == path.read_bytes()

@@ -12,7 +12,17 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from tracker_helpers import JOB, Rows, end, make_publisher, needs, send, tracked_run, turn, write_progress
+from tracker_helpers import (
+    JOB,
+    Rows,
+    end,
+    make_publisher,
+    needs,
+    send,
+    tracked_run,
+    turn,
+    write_progress,
+)
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.track.tracker_protocol import Position
@@ -29,7 +39,9 @@ def paths(tmp_path: Path) -> RunPaths:
 
 
 @pytest.fixture(params=["wandb", "mlflow", "trackio"])
-def backend(request: pytest.FixtureRequest, paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> str:
+def backend(
+    request: pytest.FixtureRequest, paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> str:
     needs(request.param)
     monkeypatch.setenv("TRACKIO_DIR", str(paths.root / "trackio"))
     return str(request.param)
@@ -50,12 +62,18 @@ def test_others_have_no_point_twice_after_a_kill(paths: RunPaths, backend: str) 
     end(paths, rows)
     send(paths, rows, backend, is_last=True, **options)
     note = json.loads(where.read_bytes())
-    where.write_text(json.dumps({**note, "env_steps": 400, "final": ""}))  # killed before it noted the results
+    where.write_text(
+        json.dumps({**note, "env_steps": 400, "final": ""})
+    )  # killed before it noted the results
     send(paths, rows, backend, is_last=True, **options)
     paths.job(JOB).preview.write_bytes(STILL.getvalue())
     notes, write = [], Position.write
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Position, "write", lambda note, path: (notes.append(path.read_bytes()), write(note, path)))
+        patch.setattr(
+            Position,
+            "write",
+            lambda note, path: (notes.append(path.read_bytes()), write(note, path)),
+        )
         send(paths, rows, backend, is_last=True, **options)
     where.write_bytes(notes[-1])  # killed before it noted the preview
     for _ in range(2):
@@ -66,7 +84,11 @@ def test_others_have_no_point_twice_after_a_kill(paths: RunPaths, backend: str) 
         logs = sorted(paths.root.glob("wandb/offline-run-*/*.wandb"))
         steps = [step for log in logs for step in wandb_tracker.logged_steps(log)]
         assert steps == [100, 200, 300, 400, 401, 402]
-        kinds = [record.WhichOneof("record_type") for log in logs for record in wandb_tracker.records(log)]
+        kinds = [
+            record.WhichOneof("record_type")
+            for log in logs
+            for record in wandb_tracker.records(log)
+        ]
         assert {"run", "summary", "exit"} <= set(kinds)
         assert any(POINT.encode() in log.read_bytes() for log in logs)
         assert "environment" not in kinds, "the program, its arguments, the machine and its user"
@@ -74,7 +96,9 @@ def test_others_have_no_point_twice_after_a_kill(paths: RunPaths, backend: str) 
         assert not list(paths.root.glob("wandb/*/files/requirements.txt"))
         assert len(list(paths.root.glob("wandb/offline-run-*/files/media/images/*.png"))) == 1
         configured = [
-            record.run for record in wandb_tracker.records(logs[0]) if record.WhichOneof("record_type") == "run"
+            record.run
+            for record in wandb_tracker.records(logs[0])
+            if record.WhichOneof("record_type") == "run"
         ]
         assert not configured[0].host
         assert "hyperparameters.learning_rate" in {item.key for item in configured[0].config.update}
@@ -99,23 +123,40 @@ def test_others_have_no_point_twice_after_a_kill(paths: RunPaths, backend: str) 
     assert run.info.status == "FINISHED"
     assert run.data.params["hyperparameters.learning_rate"] == "0.001"
     assert named(run.data.params, "randomize.geom._.friction ") == ["['uniform(0.4, 1.2)', 0.1]"]
-    assert named(run.data.params, "randomize.geom.foot_.friction ") == ["scale(1, 2)"] * 2, "two patterns"
+    assert named(run.data.params, "randomize.geom.foot_.friction ") == ["scale(1, 2)"] * 2, (
+        "two patterns"
+    )
     assert named(run.data.params, "randomize.geom.a_/b.friction ") == ["scale(1, 2)"]
-    assert [metric.value for metric in client.get_metric_history(run.info.run_id, "eval/deterministic/mean")] == [7.0]
+    assert [
+        metric.value
+        for metric in client.get_metric_history(run.info.run_id, "eval/deterministic/mean")
+    ] == [7.0]
     assert named(run.data.metrics, "eval/grid/geom._.friction 0.4 body.trunk.mass _0.7 ") == [5.0]
     assert named(run.data.metrics, "summary/model.geom._.density ") == [450]
     assert named(run.data.tags, "summary.model.body.__thigh.pos ") == ["*0.7"]
     assert run.data.tags["summary.state"] == "SUCCEEDED"
-    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["eval.json", "preview.png"]
+    assert [file.path for file in client.list_artifacts(run.info.run_id)] == [
+        "eval.json",
+        "preview.png",
+    ]
 
 
 def named(values: Mapping[str, Any], beginning: str) -> list[Any]:
     """Those of ``values`` whose name is ``beginning`` and a hash."""
-    return [value for name, value in values.items() if re.fullmatch("[0-9a-f]{8}", name.removeprefix(beginning))]
+    return [
+        value
+        for name, value in values.items()
+        if re.fullmatch("[0-9a-f]{8}", name.removeprefix(beginning))
+    ]
 
 
-def test_a_job_without_points_is_there_and_comes_back_when_it_is_deleted(paths: RunPaths, backend: str) -> None:
-    rows, options = Rows("FAILED"), {"wandb": {"mode": "offline"}, "trackio": {"project": "ended"}}.get(backend, {})
+def test_a_job_without_points_is_there_and_comes_back_when_it_is_deleted(
+    paths: RunPaths, backend: str
+) -> None:
+    rows, options = (
+        Rows("FAILED"),
+        {"wandb": {"mode": "offline"}, "trackio": {"project": "ended"}}.get(backend, {}),
+    )
     rows.row["env_steps"] = 0
     write_progress(paths, [])
     assert send(paths, rows, backend, is_last=True, **options)
@@ -130,7 +171,9 @@ def test_a_job_without_points_is_there_and_comes_back_when_it_is_deleted(paths: 
         from trackio.sqlite_storage import SQLiteStorage
 
         for _ in range(2):
-            assert [row["summary/state"] for row in SQLiteStorage.get_logs("ended", JOB)] == ["FAILED"]
+            assert [row["summary/state"] for row in SQLiteStorage.get_logs("ended", JOB)] == [
+                "FAILED"
+            ]
             SQLiteStorage.delete_run("ended", JOB)
             assert send(paths, rows, backend, is_last=True, **options)
     else:
@@ -149,7 +192,9 @@ def _mlflow_runs_come_back(paths: RunPaths, rows: Rows) -> None:
     [another] = client.search_runs(folder)
     assert another.data.tags["summary.state"] == "FAILED"
     [where] = (paths.job(JOB).root / "track").glob("mlflow-*.json")
-    where.write_text(where.read_text().replace(another.info.run_id, "0" * 32))  # of a database that is gone
+    where.write_text(
+        where.read_text().replace(another.info.run_id, "0" * 32)
+    )  # of a database that is gone
     for _ in range(2):
         assert send(paths, rows, "mlflow", is_last=True)
     assert len(client.search_runs(folder)) == 2

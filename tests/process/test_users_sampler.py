@@ -1,4 +1,5 @@
-"""A searcher with a sampler of the user's own: whatever it does, the searcher ends, and its last line says why."""
+"""A searcher with a sampler of the user's own: whatever it does, the searcher ends, and its last
+line says why."""
 
 from __future__ import annotations
 
@@ -50,20 +51,38 @@ class Own:
 def own_search(folder: Path, deed: str, code: str) -> RunPaths:
     (folder / "own.py").write_text(OWN.format(deed=deed, code=code))
     trials = [Told(values=[1.0]), Told(values=[2.0])]
-    return search_run(folder / "run", trials, is_over=False, sampler="own:Own", scheduler={"kind": "none"})
+    return search_run(
+        folder / "run", trials, is_over=False, sampler="own:Own", scheduler={"kind": "none"}
+    )
 
 
 @pytest.mark.parametrize(
     ("sampler", "code", "message"),
     [
-        ("gone:Own", "", "cannot be imported: ModuleNotFoundError: No module named 'gone'; its module"),
+        (
+            "gone:Own",
+            "",
+            "cannot be imported: ModuleNotFoundError: No module named 'gone'; its module",
+        ),
         *(
             pytest.param(*rest, marks=pytest.mark.slow)
             for rest in (
                 ("own:Gone", "", "AttributeError: module 'own' has no attribute 'Gone'"),
-                ("own:Own", "raise ValueError('two\\nlines')", "cannot be made: ValueError: two lines"),
-                ("own:Own", "os.kill(os.getpid(), 11)", "cannot be made: its process ended with signal 11"),
-                ("own:Own", "watchdog.LIMIT_S = 600; time.sleep(600)", 'the sampler "own:Own" was not made within 2 s'),
+                (
+                    "own:Own",
+                    "raise ValueError('two\\nlines')",
+                    "cannot be made: ValueError: two lines",
+                ),
+                (
+                    "own:Own",
+                    "os.kill(os.getpid(), 11)",
+                    "cannot be made: its process ended with signal 11",
+                ),
+                (
+                    "own:Own",
+                    "watchdog.LIMIT_S = 600; time.sleep(600)",
+                    'the sampler "own:Own" was not made within 2 s',
+                ),
             )
         ),
     ],
@@ -92,7 +111,10 @@ def test_a_sampler_whose_process_is_killed_is_made_once_more(kills: int, tmp_pat
     if kills == 1:
         assert problem is None
     else:
-        assert "cannot be made: its process ended with signal 9 (Killed), which the kernel sends" in str(problem)
+        assert (
+            "cannot be made: its process ended with signal 9 (Killed), which the kernel sends"
+            in str(problem)
+        )
 
 
 @pytest.mark.slow
@@ -103,7 +125,11 @@ def test_check_and_run_refuse_a_sampler_that_cannot_be_made(tmp_path: Path) -> N
     table = f'[search]\nsampler = "own:Own"\ntrials = 2\nobjective = "ep_rew_mean"\n{space}\n'
     jobs.write_text(jobs.read_text() + table)
     (tmp_path / "own.py").write_text(OWN.format(deed="constructor", code="raise ValueError(1)"))
-    for given, code in ((["check", jobs], 1), (["run", jobs, "--dry-run"], 2), (["run", jobs, "--run-dir", "run"], 2)):
+    for given, code in (
+        (["check", jobs], 1),
+        (["run", jobs, "--dry-run"], 2),
+        (["run", jobs, "--run-dir", "run"], 2),
+    ):
         done = commands.invoke(*given, cwd=tmp_path)
         assert done.returncode == code, done.stdout
         shown = " ".join((done.stdout + done.stderr).split())
@@ -116,7 +142,14 @@ def test_check_and_run_refuse_a_sampler_that_cannot_be_made(tmp_path: Path) -> N
 
 @contextlib.contextmanager
 def searcher(paths: RunPaths) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "orchestrator.search.searcher", str(paths.root), "1:1.0:none", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "orchestrator.search.searcher",
+        str(paths.root),
+        "1:1.0:none",
+        "2",
+    ]
     env = commands.environment()
     with (
         paths.search_log.open("ab") as log,
@@ -133,14 +166,30 @@ def searcher(paths: RunPaths) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.parametrize(
     ("deed", "code", "message"),
     [
-        ("ask", "time.sleep(600)", 'the sampler "own:Own" has not returned within 1 s from its method ask'),
-        ("ask", "print(1, end=''); raise ValueError('two\\nlines')", "its method ask: ValueError: two lines"),
+        (
+            "ask",
+            "time.sleep(600)",
+            'the sampler "own:Own" has not returned within 1 s from its method ask',
+        ),
+        (
+            "ask",
+            "print(1, end=''); raise ValueError('two\\nlines')",
+            "its method ask: ValueError: two lines",
+        ),
         *(
             pytest.param(*rest, marks=pytest.mark.slow)
             for rest in (
                 ("constructor", "exit(0)", 'the sampler "own:Own" cannot be made: SystemExit: 0'),
-                ("constructor", "time.sleep(600)", "has not returned within 1 s from its constructor"),
-                ("tell", "threading.Event().wait()", "has not returned within 1 s from its method tell"),
+                (
+                    "constructor",
+                    "time.sleep(600)",
+                    "has not returned within 1 s from its constructor",
+                ),
+                (
+                    "tell",
+                    "threading.Event().wait()",
+                    "has not returned within 1 s from its method tell",
+                ),
                 ("tell", "input()", "has failed in its method tell: EOFError"),
             )
         ),
@@ -157,8 +206,14 @@ def test_a_sampler_that_hangs_or_fails_is_named_in_the_last_line(
     assert message in last
 
 
-def test_a_searcher_without_progress_ends_also_where_its_sampler_is_not_the_cause(tmp_path: Path) -> None:
-    paths = own_search(tmp_path, "constructor", "sys.modules['__main__'].Searcher._turn = lambda _: time.sleep(600)")
+def test_a_searcher_without_progress_ends_also_where_its_sampler_is_not_the_cause(
+    tmp_path: Path,
+) -> None:
+    paths = own_search(
+        tmp_path,
+        "constructor",
+        "sys.modules['__main__'].Searcher._turn = lambda _: time.sleep(600)",
+    )
     with searcher(paths) as process:
         assert process.wait(commands.PATIENCE_S) == 1, "it is started again"
     log = paths.search_log.read_text()
@@ -175,8 +230,12 @@ def test_compiled_code_that_lets_no_thread_run_is_ended_by_the_kernel(tmp_path: 
 
 
 @pytest.mark.slow
-def test_children_and_threads_of_a_sampler_do_not_search_nor_keep_the_searcher_from_ending(tmp_path: Path) -> None:
-    code = "print('asked', end=''); os.fork(); threading.Thread(target=time.sleep, args=[600]).start()"
+def test_children_and_threads_of_a_sampler_do_not_search_nor_keep_the_searcher_from_ending(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "print('asked', end=''); os.fork(); threading.Thread(target=time.sleep, args=[600]).start()"
+    )
     paths = own_search(tmp_path, "ask", code)
     with searcher(paths) as process:
         assert process.wait(commands.PATIENCE_S) == ENDED
@@ -188,21 +247,29 @@ def test_children_and_threads_of_a_sampler_do_not_search_nor_keep_the_searcher_f
 
 def test_what_a_sampler_has_started_ends_with_the_supervisor(tmp_path: Path) -> None:
     code = "import subprocess; open('pid', 'w').write(str(subprocess.Popen(['sleep', '600']).pid)); time.sleep(600)"
-    paths = own_search(tmp_path, "ask", f"watchdog.LIMIT_S = 600; {code.replace('pid', str(tmp_path / 'pid'), 1)}")
+    paths = own_search(
+        tmp_path, "ask", f"watchdog.LIMIT_S = 600; {code.replace('pid', str(tmp_path / 'pid'), 1)}"
+    )
     with searcher(paths) as process:
-        wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "", "a child")
+        wait_until(
+            lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "", "a child"
+        )
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(commands.PATIENCE_S) == -signal.SIGKILL
     child = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
-    wait_until(lambda: not child.exists() or child.read_text().split()[2] == "Z", "the end of the child")
+    wait_until(
+        lambda: not child.exists() or child.read_text().split()[2] == "Z", "the end of the child"
+    )
 
 
 @contextlib.contextmanager
 def looked_after(paths: RunPaths) -> Iterator[SearchProcess]:
     """A searcher as a supervisor has it beside itself."""
     slots: Any = SimpleNamespace(lanes=2)
-    process = SearchProcess(paths=paths, holder="1:1.0:none", slots=slots, reporter=RecordingReporter())
+    process = SearchProcess(
+        paths=paths, holder="1:1.0:none", slots=slots, reporter=RecordingReporter()
+    )
     with process.declared(resume.declared_search(paths), {}):
         yield process
 
@@ -218,7 +285,8 @@ def wait_for(process: SearchProcess, condition: Callable[[], object], what: str)
 
 
 def waiting_search(folder: Path) -> RunPaths:
-    """Its sampler computes in every call of `ask` until there is a file ``go``; its pid is in the file ``pid``."""
+    """Its sampler computes in every call of `ask` until there is a file ``go``; its pid is in the
+    file ``pid``."""
     pid, go = str(folder / "pid"), str(folder / "go")
     code = f"""
 watchdog.LIMIT_S = 600

@@ -36,10 +36,14 @@ time.sleep(600)
 @pytest.fixture(autouse=True)
 def searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "searcher_alone.py").write_text(SEARCHER)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    )
 
 
-def test_a_searcher_whose_pipe_stays_open_ends_with_the_process_that_has_started_it(tmp_path: Path) -> None:
+def test_a_searcher_whose_pipe_stays_open_ends_with_the_process_that_has_started_it(
+    tmp_path: Path,
+) -> None:
     is_watched = tmp_path / "is-watched"
     command = [sys.executable, "-c", SUPERVISOR, str(is_watched)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as supervisor:
@@ -54,10 +58,14 @@ def test_a_searcher_whose_pipe_stays_open_ends_with_the_process_that_has_started
         await_gone([pid])
 
 
-def test_a_process_that_the_program_forks_does_not_hold_the_pipe_of_the_searcher(tmp_path: Path) -> None:
+def test_a_process_that_the_program_forks_does_not_hold_the_pipe_of_the_searcher(
+    tmp_path: Path,
+) -> None:
     is_watched = tmp_path / "is-watched"
     process = SideProcess(
-        arguments=("searcher_alone", str(is_watched)), run_dir=tmp_path, log=tmp_path / "search" / "search.log"
+        arguments=("searcher_alone", str(is_watched)),
+        run_dir=tmp_path,
+        log=tmp_path / "search" / "search.log",
     )
     for _ in range(2):  # it may be started again
         process.start()

@@ -1,4 +1,5 @@
-"""Workers that are forked: the same as those that are exec'ed, whatever becomes of the process that forks them."""
+"""Workers that are forked: the same as those that are exec'ed, whatever becomes of the process that
+forks them."""
 
 from __future__ import annotations
 
@@ -60,18 +61,32 @@ def ended(executor: LocalExecutor, handle: Handle) -> int | None:
 def children() -> set[int]:
     """Our own, zombies among them."""
     tasks = os.listdir("/proc/self/task")
-    return {int(pid) for task in tasks for pid in Path(f"/proc/self/task/{task}/children").read_text().split()}
+    return {
+        int(pid)
+        for task in tasks
+        for pid in Path(f"/proc/self/task/{task}/children").read_text().split()
+    }
 
 
-def test_a_forked_worker_has_all_that_one_that_is_execed_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_worker_has_all_that_one_that_is_execed_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cpu, seen = max(os.sched_getaffinity(0)), {}
     nice = min(os.getpriority(os.PRIO_PROCESS, 0) + 3, 19)
     with forking() as executor:
-        assert ended(executor, executor.submit(make_launch(tmp_path, "starts the template", LOOK, fork=True))) == 7
+        assert (
+            ended(
+                executor,
+                executor.submit(make_launch(tmp_path, "starts the template", LOOK, fork=True)),
+            )
+            == 7
+        )
         monkeypatch.setenv("SET_LATER", "\udcff")
         monkeypatch.chdir(tmp_path)
         for job_id in ("forked", "exec"):
-            launch = make_launch(tmp_path, job_id, LOOK, cpus=(cpu,), nice=nice, fork=job_id == "forked")
+            launch = make_launch(
+                tmp_path, job_id, LOOK, cpus=(cpu,), nice=nice, fork=job_id == "forked"
+            )
             handle = executor.submit(launch)
             assert ended(executor, handle) == 7
             seen[job_id] = json.loads((tmp_path / job_id / "seen.json").read_text())
@@ -81,14 +96,20 @@ def test_a_forked_worker_has_all_that_one_that_is_execed_has(tmp_path: Path, mon
             assert len(seen[job_id]["fds"].split()) == 5
             assert log(tmp_path, job_id) == "x" * 999 + "\n"
     differ = {"pid", "sid", "argv", "fds", TOKEN_VARIABLE, CHANNEL_VARIABLE, START_VARIABLE}
-    forked, by_exec = ({name: value for name, value in one.items() if name not in differ} for one in seen.values())
+    forked, by_exec = (
+        {name: value for name, value in one.items() if name not in differ} for one in seen.values()
+    )
     assert forked == by_exec
     assert (forked["cpus"], forked["nice"], forked["SET_LATER"]) == (str(cpu), str(nice), "\udcff")
 
 
-def test_a_forked_worker_is_known_by_its_own_token_and_is_a_child_of_the_supervisor(tmp_path: Path) -> None:
+def test_a_forked_worker_is_known_by_its_own_token_and_is_a_child_of_the_supervisor(
+    tmp_path: Path,
+) -> None:
     with forking() as executor:
-        handle = executor.submit(make_launch(tmp_path, "a", [("fork", "child"), *ASLEEP], fork=True))
+        handle = executor.submit(
+            make_launch(tmp_path, "a", [("fork", "child"), *ASLEEP], fork=True)
+        )
         until_heard(executor, handle)
         assert handle.pid in children()
         for pid in (handle.pid, *map(int, await_files(tmp_path / "a/child"))):
@@ -98,7 +119,8 @@ def test_a_forked_worker_is_known_by_its_own_token_and_is_a_child_of_the_supervi
 
 
 @pytest.mark.parametrize(
-    "how", ["is killed", *(pytest.param(how, marks=pytest.mark.slow) for how in ("exits", "is closed"))]
+    "how",
+    ["is killed", *(pytest.param(how, marks=pytest.mark.slow) for how in ("exits", "is closed"))],
 )
 def test_descendants_of_a_forked_worker_end_with_it(tmp_path: Path, how: str) -> None:
     before = children()
@@ -124,7 +146,10 @@ def test_workers_outlive_their_template_and_another_one_forks_the_next(tmp_path:
         until_heard(executor, handle)
         os.kill(template_pid(executor), signal.SIGKILL)
         for job_id in "bc":
-            assert ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True))) == 7
+            assert (
+                ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True)))
+                == 7
+            )
         (tmp_path / "a/go").touch()
         assert ended(executor, handle) == 5
         assert [is_forked(tmp_path, job_id) for job_id in "abc"] == [True, False, True]
@@ -149,11 +174,16 @@ def test_a_kill_at_the_instant_of_the_fork_leaves_one_worker_and_no_other(
     assert children() == before
 
 
-def test_a_worker_that_is_killed_before_it_is_ready_is_reaped_and_its_template_forks_on(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_before_it_is_ready_is_reaped_and_its_template_forks_on(
+    tmp_path: Path,
+) -> None:
     before = children()
     with forking(AFTER_SETSID.format(SIGKILL_ITSELF)) as executor:
         for job_id in "abcd":
-            assert ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True))) == 7
+            assert (
+                ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True)))
+                == 7
+            )
             assert "the process that was forked has ended" in log(tmp_path, job_id)
             assert executor._reaper is not None
             assert children() - before == {executor._reaper._popen.pid, template_pid(executor)}
@@ -180,9 +210,16 @@ def test_a_template_that_hangs_is_replaced_and_forgotten_after_three_times(
     before = children()
     with forking(prepare) as executor:
         for job_id in "abcdefg" if forked else "abcd":
-            assert ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True))) == 7
+            assert (
+                ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True)))
+                == 7
+            )
             assert is_forked(tmp_path, job_id) == (job_id in forked)
-            assert job_id in forked or "hangs" in log(tmp_path, job_id) or "hung 3 times" in log(tmp_path, job_id)
+            assert (
+                job_id in forked
+                or "hangs" in log(tmp_path, job_id)
+                or "hung 3 times" in log(tmp_path, job_id)
+            )
         assert executor._template._popen is None
     assert children() == before
 
@@ -204,10 +241,14 @@ def test_an_out_of_memory_kill_of_the_template_explains_no_end_of_a_worker(
         assert executor._is_oom_kill()
 
 
-def test_launches_wait_for_imports_of_the_template_while_the_executor_answers(tmp_path: Path) -> None:
+def test_launches_wait_for_imports_of_the_template_while_the_executor_answers(
+    tmp_path: Path,
+) -> None:
     """An exec'ed worker would make the same imports beside the template, and be ready no sooner."""
     go = tmp_path / "go"
-    with local(template_command=puppet_template(f"while not os.path.exists({str(go)!r}): pass")) as executor:
+    with local(
+        template_command=puppet_template(f"while not os.path.exists({str(go)!r}): pass")
+    ) as executor:
         assert not executor.prepare_to_fork()
         first = template_pid(executor)
         assert executor.poll(0.0) == []
@@ -228,7 +269,9 @@ def test_another_program_in_place_of_the_worker_is_never_forked() -> None:
             assert bool(executor.never_forks) != forks
 
 
-def test_launches_do_not_wait_for_a_template_that_cannot_import_or_takes_too_long(tmp_path: Path) -> None:
+def test_launches_do_not_wait_for_a_template_that_cannot_import_or_takes_too_long(
+    tmp_path: Path,
+) -> None:
     with local(template_command=puppet_template("import no_such_module")) as executor:
         until = time.monotonic() + DEADLINE_S
         while not executor.prepare_to_fork():
@@ -246,7 +289,9 @@ def test_launches_do_not_wait_for_a_template_that_cannot_import_or_takes_too_lon
 def test_while_a_template_imports_for_long_workers_are_execed(tmp_path: Path) -> None:
     with forking(f"while not os.path.exists({str(tmp_path / 'go')!r}): pass") as executor:
         with mock.patch.object(worker_template, "IMPORT_PATIENCE_S", 0.0):
-            assert ended(executor, executor.submit(make_launch(tmp_path, "a", LOOK, fork=True))) == 7
+            assert (
+                ended(executor, executor.submit(make_launch(tmp_path, "a", LOOK, fork=True))) == 7
+            )
         (tmp_path / "go").touch()
         executor._template._wait_until = time.monotonic() + DEADLINE_S
         assert ended(executor, executor.submit(make_launch(tmp_path, "b", LOOK, fork=True))) == 7
@@ -257,21 +302,37 @@ def test_while_a_template_imports_for_long_workers_are_execed(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("prepare", "reason"),
     [
-        ("import threading, time; threading.Thread(target=time.sleep, args=[600], daemon=True).start()", "2 threads"),
+        (
+            "import threading, time; threading.Thread(target=time.sleep, args=[600], daemon=True).start()",
+            "2 threads",
+        ),
         pytest.param("import no_such_module", "named 'no_such_module'", marks=pytest.mark.slow),
     ],
 )
-def test_what_cannot_be_forked_safely_is_execed_and_the_log_says_why(tmp_path: Path, prepare: str, reason: str) -> None:
+def test_what_cannot_be_forked_safely_is_execed_and_the_log_says_why(
+    tmp_path: Path, prepare: str, reason: str
+) -> None:
     with forking(prepare) as executor:
         for job_id in ("a", "b"):
-            assert ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True))) == 7
+            assert (
+                ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True)))
+                == 7
+            )
             assert reason in log(tmp_path, job_id)
         assert executor._template._popen is None, "it is not tried again"
 
 
-def test_a_launch_that_is_execed_for_its_own_sake_says_why_and_starts_no_template(tmp_path: Path) -> None:
+def test_a_launch_that_is_execed_for_its_own_sake_says_why_and_starts_no_template(
+    tmp_path: Path,
+) -> None:
     with local(template_command=puppet_template()) as executor:
-        assert ended(executor, executor.submit(make_launch(tmp_path, "a", LOOK, why_exec="the job uses a GPU"))) == 7
+        assert (
+            ended(
+                executor,
+                executor.submit(make_launch(tmp_path, "a", LOOK, why_exec="the job uses a GPU")),
+            )
+            == 7
+        )
         assert ended(executor, executor.submit(make_launch(tmp_path, "b", LOOK))) == 7
         assert executor._template._popen is None
     assert "the job uses a GPU" in log(tmp_path, "a")
@@ -283,7 +344,9 @@ def test_a_template_is_no_process_of_any_attempt(tmp_path: Path) -> None:
     """A sweep after an attempt must not find it, and its token has room for that of any worker."""
     with forking() as executor:
         for job_id in ("t" * 200, "template"):
-            handle = executor.submit(make_launch(tmp_path, job_id, [("daemon", "daemon"), ("exit", 0)], fork=True))
+            handle = executor.submit(
+                make_launch(tmp_path, job_id, [("daemon", "daemon"), ("exit", 0)], fork=True)
+            )
             assert ended(executor, handle) == 0
             await_gone(map(int, await_files(tmp_path / job_id / "daemon")))
             assert is_forked(tmp_path, job_id)

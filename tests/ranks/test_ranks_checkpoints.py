@@ -1,4 +1,5 @@
-"""Checkpoints of several ranks: each goes on with what was its own, also where each has its files on another node."""
+"""Checkpoints of several ranks: each goes on with what was its own, also where each has its files
+on another node."""
 
 from __future__ import annotations
 
@@ -84,17 +85,24 @@ def test_every_rank_resumes_with_its_own_replay_buffer(tmp_path: Path) -> None:
         assert state is not None
         return state["ranks"][rank.rank]["envs"], held(buffer)
 
-    assert helpers.in_threads(2, resumed) == [("of rank 0", [4, 5, 2, 3]), ("of rank 1", [1004, 1005, 1002, 1003])]
+    assert helpers.in_threads(2, resumed) == [
+        ("of rank 0", [4, 5, 2, 3]),
+        ("of rank 1", [1004, 1005, 1002, 1003]),
+    ]
 
 
 def test_ranks_remove_the_rows_that_no_checkpoint_needs_and_at_the_end_all(tmp_path: Path) -> None:
     def trained(rank: Any) -> CheckpointStore:
-        minutes = itertools.count(step=checkpoint.TRANSFER_S)  # one between any two looks at the clock
+        minutes = itertools.count(
+            step=checkpoint.TRANSFER_S
+        )  # one between any two looks at the clock
         return row_after_row(tmp_path, rank, range(40), now=lambda: next(minutes))[0]
 
     stores = helpers.in_threads(2, trained)
     for name in ("replay", "replay-of-rank-1"):
-        assert 3 <= len(list((tmp_path / name).iterdir())) <= 4, "of the last four rows, at one of two checkpoints"
+        assert 3 <= len(list((tmp_path / name).iterdir())) <= 4, (
+            "of the last four rows, at one of two checkpoints"
+        )
     stores[0].drop_replay()
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000000000080.pt"]
 
@@ -114,18 +122,28 @@ def test_when_the_replay_buffer_of_one_rank_is_damaged_all_go_back_to_the_checkp
 
     assert helpers.in_threads(2, resumed) == [(8, [0, 1, 2, 3]), (8, [1000, 1001, 1002, 1003])]
     output = capsys.readouterr().out
-    assert f"checkpoint-000000000012.pt is damaged (rank 1: its replay buffer is damaged: {newest.name}" in output
+    assert (
+        f"checkpoint-000000000012.pt is damaged (rank 1: its replay buffer is damaged: {newest.name}"
+        in output
+    )
 
 
 def test_where_no_checkpoint_is_left_no_rank_keeps_rows(tmp_path: Path) -> None:
     helpers.in_threads(2, lambda rank: row_after_row(tmp_path, rank, range(6)))
     for path in tmp_path.glob("*.pt"):
         path.unlink()
-    assert helpers.in_threads(2, lambda rank: row_after_row(tmp_path, rank, range(0))[0].newest(rank)) == [None, None]
-    assert [list((tmp_path / name).iterdir()) for name in ("replay", "replay-of-rank-1")] == [[], []]
+    assert helpers.in_threads(
+        2, lambda rank: row_after_row(tmp_path, rank, range(0))[0].newest(rank)
+    ) == [None, None]
+    assert [list((tmp_path / name).iterdir()) for name in ("replay", "replay-of-rank-1")] == [
+        [],
+        [],
+    ]
 
 
-def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_both_numbers(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_both_numbers(
+    tmp_path: Path,
+) -> None:
     def save(rank: Any) -> None:
         CheckpointStore(tmp_path, "of three").save(48, state_of(rank), rank)
 
@@ -139,7 +157,8 @@ def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_both_numbers(tm
 
 
 class Nodes:
-    """Two ranks, each on a node of its own, whose files are copied to one run directory. The clock is simulated."""
+    """Two ranks, each on a node of its own, whose files are copied to one run directory. The clock
+    is simulated."""
 
     def __init__(self, root: Path, dice: random.Random) -> None:
         self.received = JobPaths(root / "received")
@@ -167,8 +186,12 @@ class Nodes:
         assert states[0] is None or states[0]["env_steps"] == states[1]["env_steps"]
         self.rows = 0 if states[0] is None else states[0]["rows"]
         self._saved = [(-math.inf, self.rows)]
-        self._senders = [Sender.of_copy(directory, ranks=[rank]) for rank, directory in enumerate(directories)]
-        self._receivers = [Receiver(self.received.root, name=f"-{rank}", durable=False) for rank in range(2)]
+        self._senders = [
+            Sender.of_copy(directory, ranks=[rank]) for rank, directory in enumerate(directories)
+        ]
+        self._receivers = [
+            Receiver(self.received.root, name=f"-{rank}", durable=False) for rank in range(2)
+        ]
         self._received_at = [self.time_s] * 2
 
     def train(self) -> None:
@@ -185,11 +208,15 @@ class Nodes:
 
     @property
     def certain_rows(self) -> int:
-        """Rows of the newest checkpoint that is old enough to have been received with all of its files."""
-        return max(rows for when, rows in self._saved if when <= self.time_s - checkpoint.TRANSFER_S)
+        """Rows of the newest checkpoint that is old enough to have been received with all of its
+        files."""
+        return max(
+            rows for when, rows in self._saved if when <= self.time_s - checkpoint.TRANSFER_S
+        )
 
     def wait(self, seconds: float) -> None:
-        """Receive some of the files, at least those that will be older than :data:`TRANSFER_S` after ``seconds``."""
+        """Receive some of the files, at least those that will be older than :data:`TRANSFER_S`
+        after ``seconds``."""
         ranks = [0, 1]
         self._dice.shuffle(ranks)
         for rank in ranks:
@@ -211,7 +238,9 @@ class Nodes:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whenever_all_nodes_are_lost_all_ranks_resume_from_the_received_files(tmp_path: Path, seed: int) -> None:
+def test_whenever_all_nodes_are_lost_all_ranks_resume_from_the_received_files(
+    tmp_path: Path, seed: int
+) -> None:
     dice = random.Random(seed)
     nodes = Nodes(tmp_path, dice)
     for _ in range(12):
@@ -250,7 +279,8 @@ LOOK_EVERY_S = 0.02
 
 
 class SeparateNodes:
-    """An attempt of two ranks that share no files; what they write is copied to the run directory."""
+    """An attempt of two ranks that share no files; what they write is copied to the run
+    directory."""
 
     def __init__(self, received: JobPaths, root: Path, number: int) -> None:
         directories = [root / f"rank-{rank}" for rank in range(2)]
@@ -258,8 +288,12 @@ class SeparateNodes:
             copy = Receiver(directory, durable=False)
             for chunk in outgoing_chunks(received.root, ranks=[rank]):
                 copy.apply(chunk)
-        self._senders = [Sender.of_copy(directory, ranks=[rank]) for rank, directory in enumerate(directories)]
-        self._receivers = [Receiver(received.root, name=f"-{rank}", durable=False) for rank in range(2)]
+        self._senders = [
+            Sender.of_copy(directory, ranks=[rank]) for rank, directory in enumerate(directories)
+        ]
+        self._receivers = [
+            Receiver(received.root, name=f"-{rank}", durable=False) for rank in range(2)
+        ]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -287,7 +321,9 @@ class SeparateNodes:
             synchronise(sender, receiver)
 
 
-def test_ranks_on_nodes_that_share_no_files_remove_old_rows_and_lose_nothing(tmp_path: Path) -> None:
+def test_ranks_on_nodes_that_share_no_files_remove_old_rows_and_lose_nothing(
+    tmp_path: Path,
+) -> None:
     hyperparameters = {**worker.SMALL["sac"], "buffer_size": 600, "gradient_steps": 2}
     spec = helpers.spec("sac", total_timesteps=4096, hyperparameters=hyperparameters)
     (undisturbed, _) = helpers.run(worker.job(tmp_path / "undisturbed", spec))
@@ -295,7 +331,8 @@ def test_ranks_on_nodes_that_share_no_files_remove_old_rows_and_lose_nothing(tmp
 
     def first_rows_removed() -> bool:
         return all(
-            received.replay(rank).exists() and not list(received.replay(rank).glob("rows-000000000000-*"))
+            received.replay(rank).exists()
+            and not list(received.replay(rank).glob("rows-000000000000-*"))
             for rank in range(2)
         )
 
@@ -308,17 +345,25 @@ def test_ranks_on_nodes_that_share_no_files_remove_old_rows_and_lose_nothing(tmp
         assert record.weights_sha256 == undisturbed.weights_sha256
         assert record.resumed_from is not None
     assert not received.replay(0).exists()
-    assert [path.name for path in received.checkpoints.glob("*.pt")] == ["checkpoint-000000004096.pt"]
+    assert [path.name for path in received.checkpoints.glob("*.pt")] == [
+        "checkpoint-000000004096.pt"
+    ]
 
 
 def test_what_one_rank_is_asked_for_or_its_clock_says_all_ranks_do(tmp_path: Path) -> None:
-    """The last two checkpoints are kept: of the first iteration and the end, or of all iterations."""
+    """The last two checkpoints are kept: of the first iteration and the end, or of all
+    iterations."""
     weights: set[str | None] = set()
-    for name, interval_s, saved in (("asked by a signal", 1e9, [256, 2048]), ("by time", 1e-9, [1792, 2048])):
+    for name, interval_s, saved in (
+        ("asked by a signal", 1e9, [256, 2048]),
+        ("by time", 1e-9, [1792, 2048]),
+    ):
         paths = helpers.job(tmp_path / name, checkpoint_every=None, checkpoint_every_s=interval_s)
         paths.attempt(0).root.mkdir(parents=True)
         cpus = tuple(os.sched_getaffinity(0)) * 2
-        launch = Launch(job_id="job", number=0, job_dir=paths.root, cpus=cpus, gpus=(), threads=1, ranks=2)
+        launch = Launch(
+            job_id="job", number=0, job_dir=paths.root, cpus=cpus, gpus=(), threads=1, ranks=2
+        )
         executor = LocalExecutor()
         try:
             handle = executor.submit(launch)
@@ -327,7 +372,12 @@ def test_what_one_rank_is_asked_for_or_its_clock_says_all_ranks_do(tmp_path: Pat
             assert until_exit(executor, handle)[handle].returncode == 0
         finally:
             executor.close()
-        assert sorted(int(path.stem.partition("-")[2]) for path in paths.checkpoints.glob("*.pt")) == saved
-        records = [ExitRecord.from_json(paths.attempt(0).exit_of(rank).read_text()) for rank in range(2)]
+        assert (
+            sorted(int(path.stem.partition("-")[2]) for path in paths.checkpoints.glob("*.pt"))
+            == saved
+        )
+        records = [
+            ExitRecord.from_json(paths.attempt(0).exit_of(rank).read_text()) for rank in range(2)
+        ]
         weights |= {record.weights_sha256 for record in records}
     assert len(weights) == 1, "checkpoints at any time change no bit"

@@ -1,4 +1,5 @@
-"""Ranks that are killed, stopped or asked to leave: nothing survives, nothing is lost, and not one bit differs."""
+"""Ranks that are killed, stopped or asked to leave: nothing survives, nothing is lost, and not one
+bit differs."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ JOBS: dict[str, WorkerSpec] = {
     "sac": SAC,
     "tqc": helpers.spec("tqc", total_timesteps=2048),
     "ppo sb3": dataclasses.replace(PPO, learner="sb3", total_timesteps=4096),
-    "ppo randomised": dataclasses.replace(PPO, randomize=RANDOMIZE, asymmetric=True, total_timesteps=4096),
+    "ppo randomised": dataclasses.replace(
+        PPO, randomize=RANDOMIZE, asymmetric=True, total_timesteps=4096
+    ),
     "sac randomised": helpers.spec(
         "sac",
         task="forward",
@@ -68,22 +71,33 @@ JOBS: dict[str, WorkerSpec] = {
 }
 TIMES = {"time/fps", "time/time_elapsed"}
 
-needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="`run` gives each rank a core")
+needs_two_cores = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="`run` gives each rank a core"
+)
 
 
 START_S = 2.0
 """About what ranks need before they train, on a slow machine."""
 DISTURBED = 0.8
-"""The part of the training in which ranks are killed: some must be left, however slow the process that kills."""
+"""The part of the training in which ranks are killed: some must be left, however slow the process
+that kills."""
 
 
 def what_was_learnt(paths: JobPaths, number: int) -> list[Any]:
     """Everything that a training leaves, except for times. :param number: of its last attempt."""
     record = ExitRecord.from_json(paths.attempt(number).exit.read_text())
     assert record.weights_sha256 is not None
-    logged = [{key: value for key, value in row.items() if key not in TIMES} for row in worker.rows(paths.progress_csv)]
+    logged = [
+        {key: value for key, value in row.items() if key not in TIMES}
+        for row in worker.rows(paths.progress_csv)
+    ]
     steps = [(row["iteration"], row["env_steps"]) for row in worker.rows(paths.timings_csv)]
-    return [record.weights_sha256, logged, steps, paths.eval.read_bytes() if paths.eval.exists() else None]
+    return [
+        record.weights_sha256,
+        logged,
+        steps,
+        paths.eval.read_bytes() if paths.eval.exists() else None,
+    ]
 
 
 @contextlib.contextmanager
@@ -99,7 +113,15 @@ def launch(paths: JobPaths, number: int) -> Launch:
     """Of two ranks, each of which may use every CPU."""
     paths.attempt(number).root.mkdir(parents=True)
     cpus = tuple(os.sched_getaffinity(0)) * 2
-    return Launch(job_id=paths.root.name, number=number, job_dir=paths.root, cpus=cpus, gpus=(), threads=1, ranks=2)
+    return Launch(
+        job_id=paths.root.name,
+        number=number,
+        job_dir=paths.root,
+        cpus=cpus,
+        gpus=(),
+        threads=1,
+        ranks=2,
+    )
 
 
 def train(root: Path, spec: WorkerSpec) -> list[Any]:
@@ -130,17 +152,22 @@ def trained_part(paths: JobPaths, total_timesteps: int) -> float:
 
 
 def train_killing(paths: JobPaths, total_timesteps: int, kills: int) -> int:
-    """Launch attempts until one succeeds; in the first ``kills`` a random rank is killed at a random instant.
+    """Launch attempts until one succeeds; in the first ``kills`` a random rank is killed at a
+    random instant.
 
-    Every third is killed during its start. The instants of the others are drawn in trained steps, so that they come
-    before the end however fast this machine is. Returns the number of the last attempt.
+    Every third is killed during its start. The instants of the others are drawn in trained steps,
+    so that they come before the end however fast this machine is. Returns the number of the last
+    attempt.
     """
     dice = random.Random(os.urandom(8))
     with local_executor() as executor:
         for number in itertools.count():
             handle = executor.submit(launch(paths, number))
             ranks = executor._groups[handle].running
-            pids, token = [rank.pid for rank in ranks], f"ORCHESTRATOR_TOKEN={executor._token}".encode()
+            pids, token = (
+                [rank.pid for rank in ranks],
+                f"ORCHESTRATOR_TOKEN={executor._token}".encode(),
+            )
             victim = dice.randrange(len(pids))
             if number < kills:
                 part = DISTURBED * dice.uniform(number, number + 1) / kills
@@ -148,18 +175,25 @@ def train_killing(paths: JobPaths, total_timesteps: int, kills: int) -> int:
                     time.sleep(dice.uniform(0.0, START_S))
                 else:
                     wait_until(
-                        lambda part=part: part <= trained_part(paths, total_timesteps) > 0, f"{part:.0%} trained"
+                        lambda part=part: part <= trained_part(paths, total_timesteps) > 0,
+                        f"{part:.0%} trained",
                     )
                     time.sleep(dice.uniform(0.0, 0.02))  # not always just after a checkpoint
-                commands.kill(pids[victim])  # not waited for yet, so that no other process can have its pid
+                commands.kill(
+                    pids[victim]
+                )  # not waited for yet, so that no other process can have its pid
             end = until_exit(executor, handle)[handle]
             assert not any(map(is_there, pids))
             assert not carriers(token)
             if end.returncode == ExitCode.SUCCEEDED:
                 assert number > 0, "the first attempt is killed at its first checkpoints"
                 return number
-            # A killed process gives back its memory last: the other may have noticed, and ended, before that.
-            assert (end.returncode, end.rank) in [(-signal.SIGKILL, victim), (ExitCode.RANK_LOST, 1 - victim)]
+            # A killed process gives back its memory last: the other may have noticed, and ended,
+            # before that.
+            assert (end.returncode, end.rank) in [
+                (-signal.SIGKILL, victim),
+                (ExitCode.RANK_LOST, 1 - victim),
+            ]
     raise AssertionError("unreachable")
 
 
@@ -184,7 +218,9 @@ def test_with_any_rank_killed_at_random_instants_not_a_bit_is_lost(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", ["ppo sb3", "ppo randomised", "sac randomised", "sac parameter-server", "tqc"])
+@pytest.mark.parametrize(
+    "name", ["ppo sb3", "ppo randomised", "sac randomised", "sac parameter-server", "tqc"]
+)
 def test_with_ranks_of_each_learner_and_mode_killed_not_a_bit_is_lost(
     name: str, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
@@ -250,9 +286,15 @@ def test_a_hung_rank_is_given_up_and_who_asks_to_leave_can_resume_bit_identicall
         assert run.end() == 130
         assert not carriers(token)
 
-    records = [ExitRecord.from_json(paths.attempt(1).exit_of(rank).read_text()) for rank in range(2)]
+    records = [
+        ExitRecord.from_json(paths.attempt(1).exit_of(rank).read_text()) for rank in range(2)
+    ]
     assert [record.code for record in records] == [ExitCode.INTERRUPTED] * 2
-    assert records[0].env_steps == records[1].env_steps == int(max(paths.checkpoints.glob("*.pt")).stem[-12:])
+    assert (
+        records[0].env_steps
+        == records[1].env_steps
+        == int(max(paths.checkpoints.glob("*.pt")).stem[-12:])
+    )
     assert records[0].env_steps < spec.total_timesteps
 
     done = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
@@ -282,12 +324,21 @@ def make(xml=None, seed=0):
 
 @needs_two_cores
 @pytest.mark.parametrize("learner", ["fast", "sb3"])
-def test_ranks_that_drift_apart_end_the_job_at_once_with_the_reason(learner: str, tmp_path: Path) -> None:
-    job = {"name": "drifting", "entry_point": "drifting:make", "learner": learner, "retry": {"max_retries": 3}}
+def test_ranks_that_drift_apart_end_the_job_at_once_with_the_reason(
+    learner: str, tmp_path: Path
+) -> None:
+    job = {
+        "name": "drifting",
+        "entry_point": "drifting:make",
+        "learner": learner,
+        "retry": {"max_retries": 3},
+    }
     jobs = write_experiment(tmp_path, job | {"resources": {"ranks": 2}})
     (tmp_path / "drifting.py").write_text(DRIFTING)
     done = give("run", jobs, "--run-dir", "run", cwd=tmp_path, **{COMPARE_VARIABLE: "1"})
     assert done.returncode == 1, done.stderr
     (row,) = commands.summary(tmp_path / "run").values()
     assert (row["state"], row["attempts"], row["cause"]) == ("FAILED", 1, "error")
-    assert "of rank 1 differ from those of rank 0: the ranks are no longer in sync" in row["message"]
+    assert (
+        "of rank 1 differ from those of rank 0: the ranks are no longer in sync" in row["message"]
+    )

@@ -1,4 +1,5 @@
-"""Ranks that meet each other: several jobs on one machine, under ``torchrun``, and on machines of their own."""
+"""Ranks that meet each other: several jobs on one machine, under ``torchrun``, and on machines of
+their own."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def hashes(records: list[ExitRecord]) -> set[str | None]:
 
 @pytest.fixture(scope="module")
 def at_once(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str | None]]:
-    """Two jobs on this machine at the same time: what each has come to, the same on both of its ranks."""
+    """Two jobs on this machine at the same time: what each has come to, the same on both of its
+    ranks."""
     root = tmp_path_factory.mktemp("at-once")
     attempts = {name: helpers.Attempt(worker.job(root / name, spec)) for name, spec in JOBS.items()}
     with attempts["fast"], attempts["sb3"]:
@@ -47,12 +49,26 @@ def test_two_jobs_at_once_do_not_disturb_each_other(at_once: dict[str, set[str |
     assert at_once["fast"] != at_once["sb3"]
 
 
-def test_torchrun_starts_the_same_workers(at_once: dict[str, set[str | None]], tmp_path: Path) -> None:
+def test_torchrun_starts_the_same_workers(
+    at_once: dict[str, set[str | None]], tmp_path: Path
+) -> None:
     paths = worker.job(tmp_path / "job", JOBS["fast"])
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
     done = subprocess.run(
         [*command, "-m", "orchestrator.worker", str(paths.root), "0"],
-        env={**os.environ, **helpers.SECRET, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(worker.REPOSITORY)},
+        env={
+            **os.environ,
+            **helpers.SECRET,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(worker.REPOSITORY),
+        },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -80,7 +96,9 @@ def over_the_cable(hosts: Network, paths: JobPaths, **environment: str) -> helpe
     return helpers.Attempt(
         paths,
         commands=[["ip", "netns", "exec", name] for name in hosts.names],
-        environments=[{"LOCAL_RANK": "0", "GLOO_SOCKET_IFNAME": device} for device in hosts.devices],
+        environments=[
+            {"LOCAL_RANK": "0", "GLOO_SOCKET_IFNAME": device} for device in hosts.devices
+        ],
         MASTER_ADDR=hosts.addresses[0],
         MASTER_PORT="29417",
         **environment,
@@ -99,7 +117,9 @@ def test_ranks_on_two_machines_come_to_the_same_bits(
 
 
 def test_when_the_cable_is_cut_both_ends_give_up(hosts: Network, tmp_path: Path) -> None:
-    paths = helpers.job(tmp_path, total_timesteps=10**7, hyperparameters={"n_steps": 32, "batch_size": 64})
+    paths = helpers.job(
+        tmp_path, total_timesteps=10**7, hyperparameters={"n_steps": 32, "batch_size": 64}
+    )
     with over_the_cable(hosts, paths, **{COLLECTIVE_TIMEOUT_VARIABLE: "5"}) as attempt:
         wait_until(lambda: list(paths.checkpoints.glob("*.pt")), "a checkpoint")
         hosts.stall(0, up=False)

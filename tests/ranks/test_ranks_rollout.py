@@ -18,7 +18,16 @@ from orchestrator.worker.training import batched_rollout
 N_ENVS, N_STEPS = 3, 40
 ROWS_AT_ONCE = 32
 """Of 120: the last ones are fewer."""
-ARRAYS = ("observations", "actions", "rewards", "episode_starts", "values", "log_probs", "advantages", "returns")
+ARRAYS = (
+    "observations",
+    "actions",
+    "rewards",
+    "episode_starts",
+    "values",
+    "log_probs",
+    "advantages",
+    "returns",
+)
 
 
 class Parts(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -56,12 +65,18 @@ CASES = {
 
 def collected(case: str, *, stock: bool) -> tuple[PPO, dict[str, Any]]:
     policy, make = CASES[case]
-    model = PPO(policy, DummyVecEnv([make] * N_ENVS), n_steps=N_STEPS, batch_size=N_ENVS * N_STEPS, seed=1)
+    model = PPO(
+        policy, DummyVecEnv([make] * N_ENVS), n_steps=N_STEPS, batch_size=N_ENVS * N_STEPS, seed=1
+    )
     _, callback = model._setup_learn(1000, None)
     arguments = model.env, callback, model.rollout_buffer, N_STEPS
     torch.manual_seed(2)
     for _ in range(2):  # the second begins in the midst of episodes
-        done = model.collect_rollouts(*arguments) if stock else batched_rollout.collect(model, *arguments, ROWS_AT_ONCE)
+        done = (
+            model.collect_rollouts(*arguments)
+            if stock
+            else batched_rollout.collect(model, *arguments, ROWS_AT_ONCE)
+        )
         assert done
     return model, {name: getattr(model.rollout_buffer, name) for name in ARRAYS}
 
@@ -73,9 +88,13 @@ def test_a_rollout_is_the_same_to_rounding(case: str) -> None:
     for name in ARRAYS:
         if isinstance(expected[name], dict):
             for part in expected[name]:
-                np.testing.assert_allclose(actual[name][part], expected[name][part], rtol=1e-5, atol=1e-5)
+                np.testing.assert_allclose(
+                    actual[name][part], expected[name][part], rtol=1e-5, atol=1e-5
+                )
         else:
-            np.testing.assert_allclose(actual[name], expected[name], rtol=1e-4, atol=1e-4, err_msg=name)
+            np.testing.assert_allclose(
+                actual[name], expected[name], rtol=1e-4, atol=1e-4, err_msg=name
+            )
     assert ours.num_timesteps == stock.num_timesteps
     assert ours.rollout_buffer.full
     assert np.array_equal(ours._last_episode_starts, stock._last_episode_starts)
@@ -89,7 +108,9 @@ def test_a_callback_can_end_it() -> None:
     policy, make = CASES["continuous actions"]
     model = PPO(policy, DummyVecEnv([make] * N_ENVS), n_steps=N_STEPS, batch_size=N_ENVS * N_STEPS)
     _, callback = model._setup_learn(1000, Third())
-    assert not batched_rollout.collect(model, model.env, callback, model.rollout_buffer, N_STEPS, ROWS_AT_ONCE)
+    assert not batched_rollout.collect(
+        model, model.env, callback, model.rollout_buffer, N_STEPS, ROWS_AT_ONCE
+    )
     assert model.num_timesteps == 3 * N_ENVS
 
 
@@ -102,6 +123,8 @@ def test_an_action_that_is_no_number_is_noticed_before_physics_sees_it() -> None
     torch.distributions.Distribution.set_default_validate_args(False)
     try:
         with pytest.raises(ValueError, match="an action of the policy is not finite"):
-            batched_rollout.collect(model, model.env, callback, model.rollout_buffer, N_STEPS, ROWS_AT_ONCE)
+            batched_rollout.collect(
+                model, model.env, callback, model.rollout_buffer, N_STEPS, ROWS_AT_ONCE
+            )
     finally:
         torch.distributions.Distribution.set_default_validate_args(True)

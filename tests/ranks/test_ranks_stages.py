@@ -25,7 +25,9 @@ def job(directory: Path, given: WorkerSpec) -> JobPaths:
 
 
 @pytest.mark.parametrize("algo", ["ppo", "sac"])
-def test_all_ranks_begin_a_stage_at_the_same_env_steps_also_when_they_resume(tmp_path: Path, algo: str) -> None:
+def test_all_ranks_begin_a_stage_at_the_same_env_steps_also_when_they_resume(
+    tmp_path: Path, algo: str
+) -> None:
     given = helpers.spec(
         algo,
         task="stand",

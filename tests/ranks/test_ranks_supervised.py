@@ -1,4 +1,5 @@
-"""Jobs of several ranks under a supervisor: what they are given, what is said of their ends, what a next one finds."""
+"""Jobs of several ranks under a supervisor: what they are given, what is said of their ends, what a
+next one finds."""
 
 from __future__ import annotations
 
@@ -57,13 +58,16 @@ def worker(does: str) -> tuple[str, ...]:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs one job of three ranks, which are ``does``, to its end. Returns its row and what was told."""
+    """Runs one job of three ranks, which are ``does``, to its end. Returns its row and what was
+    told."""
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)  # whatever this machine has
 
     def go(does: str, *, max_retries: int = 0) -> tuple[dict[str, Any], RecordingReporter]:
         executor = LocalExecutor(worker_command=worker(does))
         job = make_job("a", ranks=3, max_retries=max_retries)
-        experiment = Experiment(tmp_path, [job], cpus=4, executor=executor, exit_record_expected=True)
+        experiment = Experiment(
+            tmp_path, [job], cpus=4, executor=executor, exit_record_expected=True
+        )
         experiment.run()
         (row,) = json.loads((tmp_path / "summary.json").read_text())
         return row, experiment.reporter
@@ -92,13 +96,17 @@ def test_memory_that_all_ranks_may_claim_admits_or_delays(tmp_path: Path) -> Non
     assert experiment.fake.time_s == pytest.approx(2.0), "the second waits for the first"
 
 
-def test_more_ranks_than_a_machine_has_cores_for_are_given_up_not_waited_for(tmp_path: Path) -> None:
+def test_more_ranks_than_a_machine_has_cores_for_are_given_up_not_waited_for(
+    tmp_path: Path,
+) -> None:
     experiment = Experiment(tmp_path, [make_job("a", ranks=3, cores=2), make_job("b")], cpus=4)
     assert experiment.run() == {"a": "FAILED", "b": "SUCCEEDED"}
     assert "asks for 6 cores, 0 GPUs" in experiment.reporter.messages()
 
 
-def test_a_job_whose_ranks_ask_for_more_than_the_machine_has_is_refused_before_anything_runs() -> None:
+def test_a_job_whose_ranks_ask_for_more_than_the_machine_has_is_refused_before_anything_runs() -> (
+    None
+):
     here = LocalBackend(BackendSettings(machine=make_machine(4, gpus=1)))
     assert not here.problems(make_job("a", ranks=4, memory_mib=1 << 18))
     problems = here.problems(make_job("a", ranks=3, cores=2, gpus=1, memory_mib=1 << 19))
@@ -111,11 +119,16 @@ def test_a_job_whose_ranks_ask_for_more_than_the_machine_has_is_refused_before_a
             "jobs[0].resources.memory",
             "asks for 524288 MiB for each of 3 ranks; this machine has 1048576 MiB (see `doctor`)",
         ),
-        ("jobs[0].resources.gpus", "asks for 1 GPU for each of 3 ranks; this machine has 1 (see `doctor`)"),
+        (
+            "jobs[0].resources.gpus",
+            "asks for 1 GPU for each of 3 ranks; this machine has 1 (see `doctor`)",
+        ),
     ]
 
 
-def test_what_an_attempt_of_the_same_number_left_is_taken_away_first(tmp_path: Path, run: Any) -> None:
+def test_what_an_attempt_of_the_same_number_left_is_taken_away_first(
+    tmp_path: Path, run: Any
+) -> None:
     attempt = AttemptPaths(tmp_path / "jobs/a/attempts/0")
     attempt.root.mkdir(parents=True)
     for path in (attempt.rendezvous, *map(attempt.exit_of, range(3))):
@@ -135,7 +148,11 @@ def test_ranks_that_are_done_are_a_job_that_is_done(run: Any) -> None:
 
 def test_the_error_of_a_rank_is_the_jobs_and_names_it(run: Any) -> None:
     row, reporter = run('leave(1, "ValueError: odd") if rank == 2 else time.sleep(600)')
-    assert (row["state"], row["cause"], row["message"]) == ("FAILED", "error", "rank 2: ValueError: odd")
+    assert (row["state"], row["cause"], row["message"]) == (
+        "FAILED",
+        "error",
+        "rank 2: ValueError: odd",
+    )
     assert "a failed: rank 2: ValueError: odd" in reporter.messages()
 
 
@@ -206,14 +223,23 @@ def test_of_an_attempt_that_nobody_saw_end_the_rank_that_failed_has_the_word(
 
 def test_of_one_rank_its_own_word_counts_and_it_is_not_named(tmp_path: Path) -> None:
     AttemptPaths(tmp_path).exit.write_text(ExitRecord(code=1, message="").to_json())
-    assert recovery.decisive_record(AttemptPaths(tmp_path), 1) == (None, ExitRecord(code=1, message=""))
+    assert recovery.decisive_record(AttemptPaths(tmp_path), 1) == (
+        None,
+        ExitRecord(code=1, message=""),
+    )
 
 
 def settled(experiment: Experiment, job: Job) -> Any:
     """The state that a next supervisor gives a job that it finds RUNNING."""
     verdicts, position = {job.job_id: JobVerdict(problem=None)}, {job.job_id: 0}
     (row,) = reconcile.reconcile(
-        [job], verdicts, position, "refuse", experiment.paths, experiment.ledger, RecordingReporter()
+        [job],
+        verdicts,
+        position,
+        "refuse",
+        experiment.paths,
+        experiment.ledger,
+        RecordingReporter(),
     )
     return row.state
 
@@ -246,9 +272,19 @@ Experiment(Path(sys.argv[3]), [make_job("a", ranks=3)], cpus=4, executor=executo
 
 
 def test_a_supervisor_that_is_killed_leaves_no_rank_and_a_job_to_be_resumed(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SUPERVISOR, str(REPOSITORY), str(REPOSITORY / "tests/helpers"), str(tmp_path)]
+    command = [
+        sys.executable,
+        "-c",
+        SUPERVISOR,
+        str(REPOSITORY),
+        str(REPOSITORY / "tests/helpers"),
+        str(tmp_path),
+    ]
     with subprocess.Popen(command) as supervisor:
-        ranks = [int(text) for text in await_files(*(tmp_path / f"jobs/a/pid-{rank}" for rank in range(3)))]
+        ranks = [
+            int(text)
+            for text in await_files(*(tmp_path / f"jobs/a/pid-{rank}" for rank in range(3)))
+        ]
         os.kill(supervisor.pid, signal.SIGKILL)
         supervisor.wait()
     await_gone(ranks)
@@ -263,7 +299,12 @@ def test_ranks_decide_the_result_and_how_they_work_together_does_where_there_are
     def fingerprint(**changes: Any) -> str:
         return make_spec("a", **changes).fingerprint()
 
-    several = [{"ranks": 2}, {"ranks": 4}, {"ranks": 2, "mode": "parameter-server"}, {"ranks": 2, "backend": "gloo"}]
+    several = [
+        {"ranks": 2},
+        {"ranks": 4},
+        {"ranks": 2, "mode": "parameter-server"},
+        {"ranks": 2, "backend": "gloo"},
+    ]
     assert len({fingerprint(**changes) for changes in [{}, *several]}) == 5
     assert fingerprint() == fingerprint(mode="parameter-server") == fingerprint(backend="gloo")
 
@@ -284,9 +325,15 @@ def test_the_log_of_any_rank_can_be_had(tmp_path: Path) -> None:
             attempt.log_of(rank).write_text(f"I am rank {rank}\n")
 
     def text(job: str, rank: int) -> str:
-        return "".join(worker_logs.log(tmp_path, job, follow=False, lines=0, attempt=None, rank=rank))
+        return "".join(
+            worker_logs.log(tmp_path, job, follow=False, lines=0, attempt=None, rank=rank)
+        )
 
-    assert [text("a", 0), text("a", 1), text("b", 0)] == ["I am rank 0\n", "I am rank 1\n", "I am rank 0\n"]
+    assert [text("a", 0), text("a", 1), text("b", 0)] == [
+        "I am rank 0\n",
+        "I am rank 1\n",
+        "I am rank 0\n",
+    ]
     with pytest.raises(UsageError, match="a has 2 ranks, numbered from 0; there is no rank 2"):
         text("a", 2)
     with pytest.raises(UsageError, match="b has 1 rank, numbered from 0; there is no rank 1"):
@@ -324,6 +371,8 @@ def test_status_has_a_column_for_ranks_where_a_job_has_several(tmp_path: Path) -
 def test_while_a_job_runs_the_cpus_of_each_rank_are_shown(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a", ranks=2, cores=2)], cpus=4)
     shown: list[str] = []
-    experiment.reporter.each_turn = lambda view: shown.append(rendered(screen.rendered(screen.of_view(view), 200, 40)))
+    experiment.reporter.each_turn = lambda view: shown.append(
+        rendered(screen.rendered(screen.of_view(view), 200, 40))
+    )
     experiment.run()
     assert "0,1 | 2,3" in shown[0]

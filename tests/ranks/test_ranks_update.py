@@ -1,4 +1,5 @@
-"""One update over several ranks is that of one process over all their data: to rounding, whoever takes the step."""
+"""One update over several ranks is that of one process over all their data: to rounding, whoever
+takes the step."""
 
 from __future__ import annotations
 
@@ -44,7 +45,13 @@ PPO_CASES: dict[str, dict[str, Any]] = {
     "one sample a rank in the last minibatch": {"batch_size": 124},
     "ended by target_kl": {"target_kl": 0.001, "learning_rate": 1e-2},
 }
-SAC = {"buffer_size": 400, "batch_size": 32, "learning_starts": 10**6, "train_freq": ROWS, "learning_rate": 1e-3}
+SAC = {
+    "buffer_size": 400,
+    "batch_size": 32,
+    "learning_starts": 10**6,
+    "train_freq": ROWS,
+    "learning_rate": 1e-3,
+}
 SAC_CASES: dict[str, dict[str, Any]] = {
     "one step": {"gradient_steps": 1},
     "two steps, target network after the first": {"gradient_steps": 2, "target_update_interval": 2},
@@ -56,17 +63,27 @@ Case = tuple[str, str]
 CASES: dict[Case, WorkerSpec] = {
     **{
         (learner, name): helpers.spec(
-            learner=learner, normalize=False, hyperparameters=PPO | changes, policy_kwargs={"net_arch": [16, 16]}
+            learner=learner,
+            normalize=False,
+            hyperparameters=PPO | changes,
+            policy_kwargs={"net_arch": [16, 16]},
         )
         for learner in ("fast", "sb3")
         for name, changes in PPO_CASES.items()
     },
     ("sb3", "discrete actions"): helpers.spec(
-        learner="sb3", normalize=False, env="CartPole-v1", hyperparameters=PPO, policy_kwargs={"net_arch": [16]}
+        learner="sb3",
+        normalize=False,
+        env="CartPole-v1",
+        hyperparameters=PPO,
+        policy_kwargs={"net_arch": [16]},
     ),
     **{
         ("sac", name): helpers.spec(
-            "sac", normalize=False, hyperparameters=SAC | changes, policy_kwargs={"net_arch": [16, 16]}
+            "sac",
+            normalize=False,
+            hyperparameters=SAC | changes,
+            policy_kwargs={"net_arch": [16, 16]},
         )
         for name, changes in SAC_CASES.items()
     },
@@ -80,7 +97,9 @@ def build(spec: WorkerSpec, ranks: Ranks = ALONE) -> Any:
     ours = own_share(spec.n_envs, ranks)
     venv = env_factory.make(spec, Path(), n_envs=len(ours), seed=spec.seed, first_env=ours.start)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "You have specified a mini-batch size")  # a ragged last one is meant
+        warnings.filterwarnings(
+            "ignore", "You have specified a mini-batch size"
+        )  # a ragged last one is meant
         model = learners.build(dataclasses.replace(spec, ranks=ranks.size), venv, ranks).model
     model.set_logger(Logger(None, []))
     return model
@@ -94,7 +113,11 @@ def collected(model: Any) -> Data:
     """One rollout of all environments."""
     _, callback = model._setup_learn(10**6, None)
     algorithms.collect(model, model.env, callback)
-    arrays = {name: value for name, value in vars(buffer_of(model)).items() if isinstance(value, np.ndarray)}
+    arrays = {
+        name: value
+        for name, value in vars(buffer_of(model)).items()
+        if isinstance(value, np.ndarray)
+    }
     return {name: array.copy() for name, array in arrays.items()}
 
 
@@ -112,11 +135,14 @@ def give(model: Any, data: Data, envs: range) -> None:
 
 
 def dealt(spec: WorkerSpec, size: int, rank: int) -> dict[str, list[np.ndarray]]:
-    """What a rank is to draw during its update: permutations of its samples; or rows and environments, and noise."""
+    """What a rank is to draw during its update: permutations of its samples; or rows and
+    environments, and noise."""
     dice = np.random.default_rng([size, rank])
     n_envs, hyper = spec.n_envs // size, spec.hyperparameters
     if spec.algo == "ppo":
-        return {"permutation": [dice.permutation(N_STEPS * n_envs) for _ in range(hyper["n_epochs"])]}
+        return {
+            "permutation": [dice.permutation(N_STEPS * n_envs) for _ in range(hyper["n_epochs"])]
+        }
     rows, steps = hyper["batch_size"] // size, hyper["gradient_steps"]
     picks = [(dice.integers(0, ROWS, rows), dice.integers(0, n_envs, rows)) for _ in range(steps)]
     return {
@@ -132,23 +158,36 @@ def united(spec: WorkerSpec, size: int) -> dict[str, list[np.ndarray]]:
     if spec.algo == "ppo":
         ours = spec.hyperparameters["batch_size"] // size
         everywhere = [
-            [first * N_STEPS + order for order in hand["permutation"]]  # counted environment by environment
+            [
+                first * N_STEPS + order for order in hand["permutation"]
+            ]  # counted environment by environment
             for first, hand in zip(firsts, hands, strict=True)
         ]
         orders = []
         for epoch in zip(*everywhere, strict=True):
             begins = range(0, len(epoch[0]), ours)
-            orders.append(np.concatenate([order[begin : begin + ours] for begin in begins for order in epoch]))
+            orders.append(
+                np.concatenate([order[begin : begin + ours] for begin in begins for order in epoch])
+            )
         return {"permutation": orders}
     drawn = list(zip(*(hand["randint"] for hand in hands), strict=True))
-    drawn[1::2] = [tuple(envs + first for envs, first in zip(each, firsts, strict=True)) for each in drawn[1::2]]
+    drawn[1::2] = [
+        tuple(envs + first for envs, first in zip(each, firsts, strict=True))
+        for each in drawn[1::2]
+    ]
     noise = zip(*(hand["noise"] for hand in hands), strict=True)
-    return {"randint": [np.concatenate(each) for each in drawn], "noise": [np.concatenate(each) for each in noise]}
+    return {
+        "randint": [np.concatenate(each) for each in drawn],
+        "noise": [np.concatenate(each) for each in noise],
+    }
 
 
 def updated(model: Any, hand: Mapping[str, list[np.ndarray]], spec: WorkerSpec) -> dict[str, Any]:
     """What an update with that hand makes of ``model``."""
-    piles = {name: map(torch.from_numpy, arrays) if name == "noise" else arrays for name, arrays in hand.items()}
+    piles = {
+        name: map(torch.from_numpy, arrays) if name == "noise" else arrays
+        for name, arrays in hand.items()
+    }
     with (
         mock.patch("numpy.random.permutation", side_effect=piles.get("permutation")),
         mock.patch("numpy.random.randint", side_effect=piles.get("randint")),
@@ -157,7 +196,9 @@ def updated(model: Any, hand: Mapping[str, list[np.ndarray]], spec: WorkerSpec) 
         if spec.algo == "ppo":
             model.train()
         else:
-            model.train(gradient_steps=spec.hyperparameters["gradient_steps"], batch_size=model.batch_size)
+            model.train(
+                gradient_steps=spec.hyperparameters["gradient_steps"], batch_size=model.batch_size
+            )
     return {
         "parameters": parameters(model),
         "moments": flat(
@@ -178,7 +219,9 @@ def updated(model: Any, hand: Mapping[str, list[np.ndarray]], spec: WorkerSpec) 
 
 def parameters(model: Any) -> np.ndarray:
     temperature = algorithms.temperature(model)
-    return flat([*model.policy.state_dict().values(), *([] if temperature is None else [temperature])])
+    return flat(
+        [*model.policy.state_dict().values(), *([] if temperature is None else [temperature])]
+    )
 
 
 def flat(tensors: Any) -> np.ndarray:
@@ -189,7 +232,9 @@ def flat(tensors: Any) -> np.ndarray:
 # -- the two sides
 
 
-def on_ranks(ranks: Ranks, cases: Mapping[Case, tuple[Any, Data]]) -> dict[tuple[Case, Mode], dict[str, Any]]:
+def on_ranks(
+    ranks: Ranks, cases: Mapping[Case, tuple[Any, Data]]
+) -> dict[tuple[Case, Mode], dict[str, Any]]:
     """Every case's update in both modes. :param cases: policy and data."""
     results = {}
     for case, (policy, data) in cases.items():
@@ -205,7 +250,9 @@ def on_ranks(ranks: Ranks, cases: Mapping[Case, tuple[Any, Data]]) -> dict[tuple
 class Sides:
     """Cases, done by one process and by so many ranks."""
 
-    def __init__(self, size: int, backend: Backend, directory: Path, chosen: Collection[Case] = CASES) -> None:
+    def __init__(
+        self, size: int, backend: Backend, directory: Path, chosen: Collection[Case] = CASES
+    ) -> None:
         self.size = size
         self.before: dict[Case, np.ndarray] = {}
         self.alone: dict[Case, dict[str, Any]] = {}
@@ -258,7 +305,8 @@ def test_all_ranks_come_to_the_same_bits(sides: Sides, case: Case, mode: Mode) -
 
 @pytest.mark.slow
 def test_four_ranks_over_shared_memory_update_as_one_process(tmp_path: Path) -> None:
-    """A few cases; ``test_shared_memory_allreduce.py`` shows that its sums are right to the bit for any ranks."""
+    """A few cases; ``test_shared_memory_allreduce.py`` shows that its sums are right to the bit for
+    any ranks."""
     sides = Sides(4, "auto", tmp_path / "together", FEW)
     for case, mode in itertools.product(FEW, MODES):
         test_an_update_of_all_ranks_is_that_of_one_process_over_all_their_data(sides, case, mode)
@@ -271,8 +319,12 @@ def test_what_is_logged_is_of_all_ranks(sides: Sides, case: Case, mode: Mode) ->
     alone, logs = sides.alone[case]["logs"], [rank[case, mode]["logs"] for rank in sides.ranks]
     assert logs[0].keys() == alone.keys()
     for name, value in alone.items():
-        if case[0] == "sac":  # each rank knows its own losses only; their mean is that of the whole minibatch
-            assert np.mean([of_rank[name] for of_rank in logs]) == pytest.approx(value, rel=1e-4), name
+        if (
+            case[0] == "sac"
+        ):  # each rank knows its own losses only; their mean is that of the whole minibatch
+            assert np.mean([of_rank[name] for of_rank in logs]) == pytest.approx(value, rel=1e-4), (
+                name
+            )
         else:
             assert {of_rank[name] for of_rank in logs} == {logs[0][name]}, name
             assert logs[0][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
@@ -287,7 +339,10 @@ def test_clipping_takes_part(sides: Sides, learner: str) -> None:
 def test_target_kl_ends_the_update_of_all_in_its_middle(sides: Sides, learner: str) -> None:
     case = (learner, "ended by target_kl")
     most = PPO["n_epochs"] * np.ceil(N_ENVS * N_STEPS / PPO["batch_size"])
-    for result in (sides.alone[case], *(rank[case, mode] for rank in sides.ranks[:1] for mode in MODES)):
+    for result in (
+        sides.alone[case],
+        *(rank[case, mode] for rank in sides.ranks[:1] for mode in MODES),
+    ):
         assert 0 < result["steps"][0] < most
 
 
@@ -297,7 +352,8 @@ def test_a_rank_by_itself_would_come_to_something_else(sides: Sides, case: Case)
     alone = dataclasses.replace(
         spec,
         n_envs=N_ENVS // sides.size,
-        hyperparameters=spec.hyperparameters | {"batch_size": spec.hyperparameters["batch_size"] // sides.size},
+        hyperparameters=spec.hyperparameters
+        | {"batch_size": spec.hyperparameters["batch_size"] // sides.size},
     )
     model = build(alone)
     built = build(spec)
@@ -305,4 +361,7 @@ def test_a_rank_by_itself_would_come_to_something_else(sides: Sides, case: Case)
     model.policy.load_state_dict(built.policy.state_dict())
     give(model, data, range(alone.n_envs))
     lonely = updated(model, dealt(spec, sides.size, 0), alone)
-    assert distance(lonely["parameters"], sides.alone[case]["parameters"], sides.before[case]) > 100 * ROUNDING
+    assert (
+        distance(lonely["parameters"], sides.alone[case]["parameters"], sides.before[case])
+        > 100 * ROUNDING
+    )

@@ -1,4 +1,5 @@
-"""Workers that are ranks of one attempt: what they have in common stays so, and what is each one's own does too."""
+"""Workers that are ranks of one attempt: what they have in common stays so, and what is each one's
+own does too."""
 
 from __future__ import annotations
 
@@ -41,7 +42,11 @@ HOPPER = worker.REPOSITORY / "mjcf/hopper.xml"
 # -- fifty updates of three ranks, undisturbed and resumed
 
 SIZE, UPDATES = 3, 50
-WAYS = [f"{learner} {mode}" for learner in ("fast", "sb3", "sac") for mode in ("allreduce", "parameter-server")]
+WAYS = [
+    f"{learner} {mode}"
+    for learner in ("fast", "sb3", "sac")
+    for mode in ("allreduce", "parameter-server")
+]
 RESUMED = ("fast parameter-server", "sb3 allreduce", "sac allreduce")
 TINY_PPO = {"n_steps": 8, "batch_size": 48, "n_epochs": 1}
 TINY_SAC = {"buffer_size": 600, "batch_size": 12, "learning_starts": 60, "train_freq": 4}
@@ -78,25 +83,39 @@ def all_ways(group: ProcessGroup, root: Path) -> dict[str, dict[str, Any]]:
         with pytest.raises(ReachedRung):
             train(group, replace(training(way), pause_at=half * 3 // 2), root / f"{way} resumed")
         trained[f"{way} resumed"] = train(group, training(way), root / f"{way} resumed")
-    trained["another seed"] = train(group, training("fast allreduce", seed=4), root / "another seed")
+    trained["another seed"] = train(
+        group, training("fast allreduce", seed=4), root / "another seed"
+    )
     return trained
 
 
-def train(group: ProcessGroup, spec: WorkerSpec, directory: Path, leave_at: int | None = None) -> dict[str, Any]:
-    """As a worker does it. :param leave_at: env_steps after which the last rank is asked to leave."""
+def train(
+    group: ProcessGroup, spec: WorkerSpec, directory: Path, leave_at: int | None = None
+) -> dict[str, Any]:
+    """As a worker does it. :param leave_at: env_steps after which the last rank is asked to
+    leave."""
     ours = own_share(spec.n_envs, group)
     venv = env_factory.make(spec, directory, n_envs=len(ours), seed=spec.seed, first_env=ours.start)
     model: Any = learners.build(spec, env_factory.normalized(spec, venv), group).model
     asked = leave_at is not None and group.rank == SIZE - 1
-    trained = Training(spec, JobPaths(directory), model, AttemptFacts(started=0.0), ProgressReporter(None), group)
+    trained = Training(
+        spec, JobPaths(directory), model, AttemptFacts(started=0.0), ProgressReporter(None), group
+    )
     losses: dict[str, float] = {}
 
     def leave() -> bool:
         return asked and model.num_timesteps >= leave_at
 
-    with mock.patch.object(algorithms, "dump_logs", side_effect=lambda *_: losses.update(model.logger.name_to_value)):
+    with mock.patch.object(
+        algorithms, "dump_logs", side_effect=lambda *_: losses.update(model.logger.name_to_value)
+    ):
         trained.train(leave)
-    return {"common": common(model), "own": own(model), "updates": model._n_updates, "losses": losses}
+    return {
+        "common": common(model),
+        "own": own(model),
+        "updates": model._n_updates,
+        "losses": losses,
+    }
 
 
 def common(model: Any) -> dict[str, Any]:
@@ -106,7 +125,10 @@ def common(model: Any) -> dict[str, Any]:
         "parameters": as_bytes(model.policy.state_dict().values()),
         "temperature": as_bytes([] if temperature is None else [temperature]),
         "optimizers": as_bytes(
-            value for one in optimizers for state in one.state_dict()["state"].values() for value in state.values()
+            value
+            for one in optimizers
+            for state in one.state_dict()["state"].values()
+            for value in state.values()
         ),
         "statistics": [
             (np.array(each.mean).tobytes(), np.array(each.var).tobytes(), each.count)
@@ -118,7 +140,9 @@ def common(model: Any) -> dict[str, Any]:
 
 
 def own(model: Any) -> dict[str, bytes]:
-    buffer = model.replay_buffer if isinstance(model, algorithms.OffPolicy) else model.rollout_buffer
+    buffer = (
+        model.replay_buffer if isinstance(model, algorithms.OffPolicy) else model.rollout_buffer
+    )
     return {
         "observations": buffer.observations.tobytes(),
         "actions": buffer.actions.tobytes(),
@@ -142,7 +166,9 @@ every_way = pytest.mark.parametrize("way", WAYS)
 
 
 @every_way
-def test_after_fifty_updates_all_ranks_have_the_same_bits(trained: list[dict[str, Any]], way: str) -> None:
+def test_after_fifty_updates_all_ranks_have_the_same_bits(
+    trained: list[dict[str, Any]], way: str
+) -> None:
     first, *others = (rank[way]["common"] for rank in trained)
     assert trained[0][way]["updates"] >= UPDATES
     assert first["episodes"], "some have ended"
@@ -186,15 +212,22 @@ def test_another_seed_gives_another_policy(trained: list[dict[str, Any]]) -> Non
     ids=["gymnasium", "built-in task"],
 )
 @pytest.mark.parametrize("size", [2, 4])
-def test_the_environments_of_all_ranks_are_those_that_one_process_has(size: int, changes: dict[str, Any]) -> None:
+def test_the_environments_of_all_ranks_are_those_that_one_process_has(
+    size: int, changes: dict[str, Any]
+) -> None:
     spec = helpers.spec(ranks=1, normalize=False, hyperparameters=worker.SMALL_PPO, **changes)
 
     def shown(first: int, count: int) -> np.ndarray:
         """→ ``(steps, count, …)``, over the ends of episodes."""
         venv = env_factory.make(spec, Path(), n_envs=count, seed=spec.seed, first_env=first)
         learners.build(spec, venv)  # seeds them once more, as every algorithm does
-        actions = np.random.default_rng(0).uniform(-1, 1, (250, spec.n_envs, *venv.action_space.shape))
-        seen = [venv.reset(), *(venv.step(each[first : first + count])[0] for each in actions.astype(np.float32))]
+        actions = np.random.default_rng(0).uniform(
+            -1, 1, (250, spec.n_envs, *venv.action_space.shape)
+        )
+        seen = [
+            venv.reset(),
+            *(venv.step(each[first : first + count])[0] for each in actions.astype(np.float32)),
+        ]
         return np.stack(seen)
 
     parts = [own_share(spec.n_envs, SimpleNamespace(rank=rank, size=size)) for rank in range(size)]  # type: ignore[arg-type]
@@ -207,7 +240,8 @@ def test_the_environments_of_all_ranks_are_those_that_one_process_has(size: int,
 
 
 def rounds_of_data() -> list[list[np.ndarray]]:
-    """By round and rank: far from zero, of growing numbers; some ranks have nothing new in some rounds."""
+    """By round and rank: far from zero, of growing numbers; some ranks have nothing new in some
+    rounds."""
     dice = np.random.default_rng(5)
     counts = [(5, 3, 8), (0, 40, 1), (0, 0, 0), (200, 0, 0), (1, 1, 1), (3000, 2500, 2000)]
     return [[dice.normal(50.0, 0.5, (count, 4)) for count in of_round] for of_round in counts]
@@ -217,7 +251,9 @@ def test_merged_statistics_are_those_of_one_who_saw_everything() -> None:
     rounds = rounds_of_data()
 
     def merged(rank: Any) -> list[RunningMeanStd]:
-        normalization: Any = SimpleNamespace(obs_rms=RunningMeanStd(shape=(4,)), ret_rms=RunningMeanStd(shape=()))
+        normalization: Any = SimpleNamespace(
+            obs_rms=RunningMeanStd(shape=(4,)), ret_rms=RunningMeanStd(shape=())
+        )
         shared = SharedStatistics(normalization)
         for of_round in rounds:
             ours = of_round[rank.rank]
@@ -259,7 +295,9 @@ def test_statistics_of_every_part_of_an_observation_are_merged() -> None:
 
 def test_episodes_of_all_ranks_are_known_to_all_in_order_of_rank() -> None:
     def moments_over_ranks(rank: Any) -> Any:
-        model = SimpleNamespace(ep_info_buffer=deque([{"r": -1}], maxlen=4), ep_success_buffer=deque(), _episode_num=1)
+        model = SimpleNamespace(
+            ep_info_buffer=deque([{"r": -1}], maxlen=4), ep_success_buffer=deque(), _episode_num=1
+        )
         episodes = SharedEpisodes(model)
         for number in range(2):
             episodes.begin()
@@ -267,7 +305,11 @@ def test_episodes_of_all_ranks_are_known_to_all_in_order_of_rank() -> None:
             model.ep_info_buffer.extend(ended)
             model._episode_num += len(ended)
             merge_over_ranks(rank, [episodes])
-        return [episode["r"] for episode in model.ep_info_buffer], model._episode_num, model.ep_info_buffer.maxlen
+        return (
+            [episode["r"] for episode in model.ep_info_buffer],
+            model._episode_num,
+            model.ep_info_buffer.maxlen,
+        )
 
     assert helpers.in_threads(3, moments_over_ranks) == [([21, 110, 120, 121], 7, 4)] * 3
 
@@ -280,10 +322,15 @@ def test_losses_that_each_rank_knows_of_its_own_part_are_logged_as_means() -> No
         merge_over_ranks(rank, [SharedLosses(SimpleNamespace(logger=logger))])
         return dict(logger.name_to_value)
 
-    assert helpers.in_threads(3, shared) == [{"train/actor_loss": 10.0, "train/learning_rate": 0.1}] * 3
+    assert (
+        helpers.in_threads(3, shared)
+        == [{"train/actor_loss": 10.0, "train/learning_rate": 0.1}] * 3
+    )
 
 
-def test_what_sac_logs_in_an_iteration_is_of_all_ranks(trained: list[dict[str, dict[str, Any]]]) -> None:
+def test_what_sac_logs_in_an_iteration_is_of_all_ranks(
+    trained: list[dict[str, dict[str, Any]]],
+) -> None:
     first, *others = (rank["sac allreduce"]["losses"] for rank in trained)
     assert {"train/actor_loss", "train/critic_loss", "train/ent_coef_loss"} <= first.keys()
     assert others == [first] * (SIZE - 1)
@@ -292,11 +339,16 @@ def test_what_sac_logs_in_an_iteration_is_of_all_ranks(trained: list[dict[str, d
 # -- what is refused
 
 
-def test_ranks_that_nobody_has_started_as_such_are_told_how(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ranks_that_nobody_has_started_as_such_are_told_how(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
     cpu = torch.device("cpu")
-    with pytest.raises(ranks.RanksError, match=r"WORLD_SIZE is unset: start it with `run`, or .* --nproc-per-node 2"):
+    with pytest.raises(
+        ranks.RanksError,
+        match=r"WORLD_SIZE is unset: start it with `run`, or .* --nproc-per-node 2",
+    ):
         process_group.join(2, "auto", cpu, tmp_path / "rendezvous")
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "0")
@@ -311,7 +363,9 @@ def test_ranks_that_nobody_has_started_as_such_are_told_how(monkeypatch: pytest.
         process_group.join(2, "auto", cpu, tmp_path / "rendezvous")
 
 
-def test_the_environment_overrides_the_time_that_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_overrides_the_time_that_ranks_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv(process_group.COLLECTIVE_TIMEOUT_VARIABLE, raising=False)
     assert process_group.timeout_s(7.0) == 7.0
     monkeypatch.setenv(process_group.COLLECTIVE_TIMEOUT_VARIABLE, "60")
@@ -319,10 +373,13 @@ def test_the_environment_overrides_the_time_that_ranks_wait(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "0", "nan", "inf"])
-def test_a_patience_that_is_no_number_of_seconds_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_patience_that_is_no_number_of_seconds_is_refused(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(process_group.COLLECTIVE_TIMEOUT_VARIABLE, text)
     with pytest.raises(
-        ranks.RanksError, match=f"{process_group.COLLECTIVE_TIMEOUT_VARIABLE} is '{text}': expected a number of seconds"
+        ranks.RanksError,
+        match=f"{process_group.COLLECTIVE_TIMEOUT_VARIABLE} is '{text}': expected a number of seconds",
     ):
         process_group.timeout_s()
 

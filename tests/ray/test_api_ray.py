@@ -44,7 +44,11 @@ def test_run_and_train_can_use_a_cluster_in_turn_and_restore_the_environment(
     assert result["ok"] == [True] * 3
     assert result["environment"]
     assert all(Path(model).is_file() for model in result["models"])
-    nodes = [row["node"] for name in ("far", "trained") for row in commands.summary(tmp_path / name).values()]
+    nodes = [
+        row["node"]
+        for name in ("far", "trained")
+        for row in commands.summary(tmp_path / name).values()
+    ]
     assert len(nodes) == 2
     assert all(nodes)
     assert {row["weights_sha256"] for row in commands.summary(tmp_path / "far").values()} == {
@@ -56,9 +60,18 @@ def test_run_and_train_can_use_a_cluster_in_turn_and_restore_the_environment(
     ("options", "message"),
     [
         ({"executor": "slurmm"}, "executor slurmm: unknown; valid: local, ray"),
-        ({"executor": "ray", "storage": "cloud"}, "storage cloud: unknown; valid: auto, shared, stream, or a URI"),
-        ({"executor": "ray", "ray_address": "127.0.0.1:1"}, "ray_address=127.0.0.1:1: no Ray cluster at"),
-        ({"executor": "ray", "ray_address": "nowhere"}, "'nowhere' is not an address: expected HOST:PORT"),
+        (
+            {"executor": "ray", "storage": "cloud"},
+            "storage cloud: unknown; valid: auto, shared, stream, or a URI",
+        ),
+        (
+            {"executor": "ray", "ray_address": "127.0.0.1:1"},
+            "ray_address=127.0.0.1:1: no Ray cluster at",
+        ),
+        (
+            {"executor": "ray", "ray_address": "nowhere"},
+            "'nowhere' is not an address: expected HOST:PORT",
+        ),
     ],
 )
 def test_errors_are_those_of_the_command_in_the_words_of_python(

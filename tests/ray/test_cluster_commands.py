@@ -55,7 +55,9 @@ def both() -> Iterator[tuple[Machine, Machine, str]]:
         output = head.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2])
         assert f"the head of a cluster runs at {address}" in output
         node.take_token_of(head)
-        assert node.done("join", address).startswith(f"joined the cluster at {address} as 127.0.0.1: ")
+        assert node.done("join", address).startswith(
+            f"joined the cluster at {address} as 127.0.0.1: "
+        )
         yield head, node, address
 
 
@@ -90,7 +92,9 @@ def test_others_cannot_enter_rays_directory(both: tuple[Machine, Machine, str]) 
         assert list(ours.glob("ray-*/session_*/sockets"))
 
 
-def test_on_loopback_nothing_listens_on_other_interfaces(both: tuple[Machine, Machine, str]) -> None:
+def test_on_loopback_nothing_listens_on_other_interfaces(
+    both: tuple[Machine, Machine, str],
+) -> None:
     loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
     for machine in both[:2]:
         addresses = listening(machine)
@@ -114,9 +118,13 @@ def test_status_shows_the_nodes_and_their_versions(both: tuple[Machine, Machine,
 
 def test_a_second_node_is_refused_naming_the_first(both: tuple[Machine, Machine, str]) -> None:
     head, node, address = both
-    assert f"this machine runs the head at {address} already (127.0.0.1, since " in head.refused("up")
+    assert f"this machine runs the head at {address} already (127.0.0.1, since " in head.refused(
+        "up"
+    )
     assert f"this machine runs the head at {address} already" in head.refused("join", address)
-    assert f"this machine runs a node of the cluster at {address} already" in node.refused("join", address)
+    assert f"this machine runs a node of the cluster at {address} already" in node.refused(
+        "join", address
+    )
 
 
 def test_only_callers_with_the_token_are_answered(both: tuple[Machine, Machine, str]) -> None:
@@ -124,25 +132,37 @@ def test_only_callers_with_the_token_are_answered(both: tuple[Machine, Machine, 
     host, _, port = address.partition(":")
     assert grpc_probe.call(host, int(port), ANY_METHOD) == grpc_probe.UNAUTHENTICATED
     for token, status in ((OTHER_TOKEN, grpc_probe.UNAUTHENTICATED), (head.token.read_text(), "0")):
-        assert grpc_probe.call(host, int(port), ANY_METHOD, ("authorization", f"Bearer {token}")) == status
+        assert (
+            grpc_probe.call(host, int(port), ANY_METHOD, ("authorization", f"Bearer {token}"))
+            == status
+        )
 
 
 def test_joining_requires_the_token(both: tuple[Machine, Machine, str]) -> None:
     head, _, address = both
     with helpers.machines(()) as (other,):
         assert f"{other.token}: there is no token. Copy the file" in other.refused("join", address)
-        assert f"{address}: this cluster requires a token" in other.refused("join", address, "--insecure")
+        assert f"{address}: this cluster requires a token" in other.refused(
+            "join", address, "--insecure"
+        )
         other.take_token_of(head)
         other.token.write_text(OTHER_TOKEN)
-        assert f"{address}: this cluster has another token than {other.token}" in other.refused("join", address)
-        assert "the environment's RAY_AUTH_TOKEN;" in other.refused("join", address, RAY_AUTH_TOKEN=OTHER_TOKEN)
+        assert f"{address}: this cluster has another token than {other.token}" in other.refused(
+            "join", address
+        )
+        assert "the environment's RAY_AUTH_TOKEN;" in other.refused(
+            "join", address, RAY_AUTH_TOKEN=OTHER_TOKEN
+        )
         assert "does not accept the token" in other.refused("status", "--address", address)
         assert other.record is None
 
 
 def run_refused(machine: Machine, address: str, **added: str) -> str:
     """The error message of a run that cannot use the cluster at ``address``."""
-    jobs, over = str(REPOSITORY / "jobs/smoke.toml"), ("--executor", "ray", "--ray-address", address)
+    jobs, over = (
+        str(REPOSITORY / "jobs/smoke.toml"),
+        ("--executor", "ray", "--ray-address", address),
+    )
     done = machine.run([sys.executable, "-m", "orchestrator", "run", jobs, *over], **added)
     assert (done.returncode, done.stdout) == (2, ""), done.stdout + done.stderr
     assert done.stderr.startswith("error: ")
@@ -156,18 +176,32 @@ def test_a_run_is_refused_like_a_join(both: tuple[Machine, Machine, str]) -> Non
         assert f"{address}: this cluster requires a token" in run_refused(other, address)
         other.take_token_of(head)
         other.token.write_text(OTHER_TOKEN)
-        assert f"{address}: this cluster has another token than {other.token}" in run_refused(other, address)
+        assert f"{address}: this cluster has another token than {other.token}" in run_refused(
+            other, address
+        )
         silent = f"127.0.0.1:{nothing.getsockname()[1]}"
-        assert f"{silent}: what listens there is not a working head of a cluster" in run_refused(other, silent)
+        assert f"{silent}: what listens there is not a working head of a cluster" in run_refused(
+            other, silent
+        )
 
 
-@pytest.mark.parametrize("before", ["import ray", "import ray; ray.init(address='local', num_cpus=1)"])
-def test_a_program_that_has_used_ray_otherwise_is_refused(both: tuple[Machine, Machine, str], before: str) -> None:
+@pytest.mark.parametrize(
+    "before", ["import ray", "import ray; ray.init(address='local', num_cpus=1)"]
+)
+def test_a_program_that_has_used_ray_otherwise_is_refused(
+    both: tuple[Machine, Machine, str], before: str
+) -> None:
     head, _, address = both
     program = f"{before}\nimport orchestrator\n"
     program += f"orchestrator.run({str(REPOSITORY / 'jobs/smoke.toml')!r}, executor='ray', ray_address={address!r})"
-    done = head.run([sys.executable, "-c", program], RAY_AUTH_MODE="disabled", RAY_TMPDIR=str(head.temporary))
-    expected = "connection to Ray of its own" if "init" in before else "has imported Ray before, with other settings"
+    done = head.run(
+        [sys.executable, "-c", program], RAY_AUTH_MODE="disabled", RAY_TMPDIR=str(head.temporary)
+    )
+    expected = (
+        "connection to Ray of its own"
+        if "init" in before
+        else "has imported Ray before, with other settings"
+    )
     assert expected in done.stderr.splitlines()[-1]
 
 
@@ -175,7 +209,9 @@ def test_a_node_that_ends_immediately_shows_its_logs() -> None:
     with helpers.machines(()) as (machine,):
         done = machine.run([sys.executable, "-c", SHORT_LIVED, str(free_port())])
         first, *lines = done.stdout.splitlines()
-        assert first == "Ray ended immediately after its start. The last lines of its logs:", done.stdout + done.stderr
+        assert first == "Ray ended immediately after its start. The last lines of its logs:", (
+            done.stdout + done.stderr
+        )
         assert any(line.startswith("  raylet.") for line in lines)
         assert machine.record is None
         assert not list(machine.temporary.glob("orchestrator-*/ray-*"))
@@ -186,7 +222,11 @@ def test_a_token_that_others_can_read_is_refused(both: tuple[Machine, Machine, s
     with helpers.machines(()) as (other,):
         other.take_token_of(head)
         other.token.chmod(0o644)
-        for arguments in (["join", address], ["up", "--address", "127.0.0.1"], ["status", "--address", address]):
+        for arguments in (
+            ["join", address],
+            ["up", "--address", "127.0.0.1"],
+            ["status", "--address", address],
+        ):
             message = other.refused(*arguments)
             assert f"{other.token}: others can read this token (mode 0644)" in message
             assert f"chmod 600 {other.token}" in message
@@ -197,9 +237,15 @@ def test_user_errors_have_one_message(both: tuple[Machine, Machine, str]) -> Non
     _, _, address = both
     taken = address.partition(":")[2]
     with helpers.machines(()) as (other,):
-        assert "is not an address of this machine" in other.refused("up", "--address", "203.0.113.7")
-        assert "another program listens there" in other.refused("up", "--address", "127.0.0.1", "--port", taken)
-        assert "no head of a cluster answers (Connection refused)" in other.refused("join", "127.0.0.1:1")
+        assert "is not an address of this machine" in other.refused(
+            "up", "--address", "203.0.113.7"
+        )
+        assert "another program listens there" in other.refused(
+            "up", "--address", "127.0.0.1", "--port", taken
+        )
+        assert "no head of a cluster answers (Connection refused)" in other.refused(
+            "join", "127.0.0.1:1"
+        )
         assert "expected HOST:PORT" in other.refused("join", "127.0.0.1:many")
         assert "no such host" in other.refused("join", "nobody.invalid:6379")
         assert "this machine is not a node of a cluster" in other.refused("status")
@@ -209,10 +255,13 @@ def test_user_errors_have_one_message(both: tuple[Machine, Machine, str]) -> Non
 
 @pytest.fixture(scope="module")
 def without_token() -> Iterator[tuple[Machine, Machine, str]]:
-    """A head without authentication, a machine that is no node yet and has a token, and the address of the head."""
+    """A head without authentication, a machine that is no node yet and has a token, and the address
+    of the head."""
     with helpers.machines((), ()) as (head, node):
         address = f"127.0.0.1:{free_port()}"
-        output = head.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2], "--insecure")
+        output = head.done(
+            "up", "--address", "127.0.0.1", "--port", address.partition(":")[2], "--insecure"
+        )
         assert "WARNING: no authentication" in output
         assert not head.token.exists()
         node.token.parent.mkdir(parents=True)
@@ -222,10 +271,14 @@ def without_token() -> Iterator[tuple[Machine, Machine, str]]:
 
 
 @pytest.mark.slow
-def test_a_cluster_without_token_needs_the_option_insecure(without_token: tuple[Machine, Machine, str]) -> None:
+def test_a_cluster_without_token_needs_the_option_insecure(
+    without_token: tuple[Machine, Machine, str],
+) -> None:
     """``test_cluster_document.py`` joins with it."""
     _, node, address = without_token
-    assert grpc_probe.call("127.0.0.1", int(address.partition(":")[2]), ANY_METHOD) == "0", "it answers everyone"
+    assert grpc_probe.call("127.0.0.1", int(address.partition(":")[2]), ANY_METHOD) == "0", (
+        "it answers everyone"
+    )
     for message in (node.refused("join", address), run_refused(node, address)):
         assert f"{address}: this cluster has no authentication" in message
 
@@ -236,7 +289,9 @@ def test_status_after_a_killed_raylet_names_it_at_once_and_says_what_to_do() -> 
         machine.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2])
         assert machine.record is not None
         facts = json.loads(machine.record.read_text())
-        (raylet,) = [process["pid"] for process in facts["processes"] if process["name"] == "raylet"]
+        (raylet,) = [
+            process["pid"] for process in facts["processes"] if process["name"] == "raylet"
+        ]
         os.kill(raylet, signal.SIGKILL)
         wait_until(lambda: raylet not in helpers.processes_with(facts["mark"]), "its end")
         for message in (machine.refused("status"), machine.refused("status", "--address", address)):
@@ -249,7 +304,9 @@ def test_status_after_a_killed_raylet_names_it_at_once_and_says_what_to_do() -> 
 
 
 @pytest.mark.slow
-def test_down_ends_what_is_left_of_a_broken_node(without_token: tuple[Machine, Machine, str]) -> None:
+def test_down_ends_what_is_left_of_a_broken_node(
+    without_token: tuple[Machine, Machine, str],
+) -> None:
     head, _, _ = without_token
     assert head.record is not None
     facts = json.loads(head.record.read_text())

@@ -1,4 +1,5 @@
-"""Every command of ``docs/cluster.md``, in order, on simulated machines with the names and addresses used there."""
+"""Every command of ``docs/cluster.md``, in order, on simulated machines with the names and
+addresses used there."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ exec cp "$(cat "@hosts@/$host")/${1#*:}" "$2"
 
 def commands() -> list[tuple[str, str]]:
     """Machine and command of each line of the document's code blocks."""
-    blocks = re.findall(r"^```console\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```console\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     lines = [line for block in blocks for line in block.splitlines()]
     pairs = [line.partition("$ ")[::2] for line in lines]
     assert all(machine in MACHINES and command for machine, command in pairs), lines
@@ -29,7 +32,8 @@ def commands() -> list[tuple[str, str]]:
 
 
 def shortest(jobs: Path) -> str:
-    """The job file with one iteration a job, and no evaluation or picture: the trainings are run as they are in CI."""
+    """The job file with one iteration a job, and no evaluation or picture: the trainings are run as
+    they are in CI."""
     text = jobs.read_text()
     for key, value in (("total_timesteps", "1_024"), ("eval_episodes", "0")):
         text, count = re.subn(rf"^{key} = .*$", f"{key} = {value}", text, flags=re.MULTILINE)
@@ -45,7 +49,9 @@ def test_from_nothing_to_a_running_cluster_takes_five_commands() -> None:
 
 
 def test_every_code_block_of_the_document_is_a_console_block() -> None:
-    fences = re.findall(r"^[ \t]*(?:```|~~~).*$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
+    fences = re.findall(
+        r"^[ \t]*(?:```|~~~).*$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert fences == ["```console", "```"] * (len(fences) // 2)
 
 
@@ -67,7 +73,9 @@ def test_every_command_of_the_document_works(tmp_path: Path) -> None:
                 (hosts / MACHINES[name]).write_text(str(machine.home))
                 (machine.home / "mjcf").symlink_to(REPOSITORY / "mjcf")
                 (machine.home / "jobs").mkdir()
-                (machine.home / "jobs/smoke.toml").write_text(shortest(REPOSITORY / "jobs/smoke.toml"))
+                (machine.home / "jobs/smoke.toml").write_text(
+                    shortest(REPOSITORY / "jobs/smoke.toml")
+                )
             for name, command in commands():
                 path = f"{programs}:{machines[name].environment()['PATH']}"
                 done = machines[name].run(["sh", "-c", command], PATH=path)

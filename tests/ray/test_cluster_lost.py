@@ -19,11 +19,17 @@ def test_a_head_that_dies_ends_the_driver_with_a_message_and_another_cluster_res
 ) -> None:
     jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1]})
     run_dir = tmp_path / "stream"
-    with ray_helpers.cluster() as own, Run(jobs, *options(own, "stream"), cwd=tmp_path, typed=impatient) as run:
+    with (
+        ray_helpers.cluster() as own,
+        Run(jobs, *options(own, "stream"), cwd=tmp_path, typed=impatient) as run,
+    ):
         launched = [run.until("launched") for _ in range(2)]
         assert len({event["node"] for event in launched}) == 2
         names = [event["job_id"] for event in launched]
-        wait_until(lambda: all(checkpoints(run_dir, name) for name in names), "a checkpoint of each to be received")
+        wait_until(
+            lambda: all(checkpoints(run_dir, name) for name in names),
+            "a checkpoint of each to be received",
+        )
         own.kill_head()
         assert run.end() == 1
         assert "the head of the Ray cluster has not answered" in run.stderr

@@ -63,8 +63,8 @@ for line in sys.stdin:
         assert ray.get([actor.answer.remote() for actor in actors]) == first
     print(json.dumps(nodes()), file=answers, flush=True)
 """
-"""A driver with an actor on every node. For each line of its input it prints the ids of the cluster's nodes; for the
-line ``actors`` all of these answer before."""
+"""A driver with an actor on every node. For each line of its input it prints the ids of the
+cluster's nodes; for the line ``actors`` all of these answer before."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,16 @@ class Site:
 def site() -> Iterator[Site]:
     with network(*ADDRESSES, "10.0.0.66") as made:
         names = ("head", "node1", "node2", "attacker")
-        with helpers.machines(*(made.within(number, name) for number, name in enumerate(names))) as machines:
+        with helpers.machines(
+            *(made.within(number, name) for number, name in enumerate(names))
+        ) as machines:
             head, *nodes, attacker = machines
             assert f"the head of a cluster runs at {HEAD}" in head.done("up")
             for node, address in zip(nodes, ADDRESSES[1:], strict=True):
                 node.take_token_of(head)
-                assert node.done("join", HEAD).startswith(f"joined the cluster at {HEAD} as {address}: ")
+                assert node.done("join", HEAD).startswith(
+                    f"joined the cluster at {HEAD} as {address}: "
+                )
             yield Site(made, head, (nodes[0], nodes[1]), attacker)
 
 
@@ -148,14 +152,17 @@ def test_jobs_on_three_machines_have_the_same_weights_as_on_one(site: Site) -> N
     assert hashes(site.head.home / "far") == near
 
 
-def test_an_attacker_finds_no_port_that_runs_code(site: Site, driver: subprocess.Popen[str]) -> None:
+def test_an_attacker_finds_no_port_that_runs_code(
+    site: Site, driver: subprocess.Popen[str]
+) -> None:
     before = ids(driver)
     done = site.attacker.run([sys.executable, grpc_probe.__file__, *ADDRESSES])
     assert done.returncode == 0, done.stderr
     scan = json.loads(done.stdout)
     for address in ADDRESSES:
         ports = scan[address]
-        # Raylet, its object manager, its agent and an actor's process; on the head Ray's control service too.
+        # Raylet, its object manager, its agent and an actor's process; on the head Ray's control
+        # service too.
         assert len(ports) >= 4 + (address == ADDRESSES[0])
         for port, answers in ports.items():
             where = f"{address}:{port}"
@@ -168,10 +175,14 @@ def test_an_attacker_finds_no_port_that_runs_code(site: Site, driver: subprocess
     assert ids(driver, "actors") == before, "all actors still answer"
 
 
-def too_wide_for_a_node(site: Site, folder: str, job: Mapping[str, object], **changes: object) -> Path:
+def too_wide_for_a_node(
+    site: Site, folder: str, job: Mapping[str, object], **changes: object
+) -> Path:
     """A job file of ``job`` with two ranks, each of which takes a whole node."""
     resources = {"ranks": 2, "cores": topology.detect().capacity, "threads": 1, "memory": "1 GiB"}
-    return write_experiment(site.head.home / folder, {**job, "name": folder, "resources": resources, **changes})
+    return write_experiment(
+        site.head.home / folder, {**job, "name": folder, "resources": resources, **changes}
+    )
 
 
 def until_ranks_exchange(job: str) -> list[int]:
@@ -182,7 +193,11 @@ def until_ranks_exchange(job: str) -> list[int]:
 
     def found() -> list[int]:
         try:
-            return [pid for pid in helpers.processes_with(f"/{job}-s0/0") if "gloo_tcp_loop" in threads(pid)]
+            return [
+                pid
+                for pid in helpers.processes_with(f"/{job}-s0/0")
+                if "gloo_tcp_loop" in threads(pid)
+            ]
         except OSError:  # a process or thread has ended
             return []
 
@@ -195,13 +210,21 @@ def test_ranks_on_two_machines_have_the_same_weights_as_on_one(site: Site) -> No
     jobs = too_wide_for_a_node(site, "wide", job)
     with site.head.running(jobs, *OVER, "--run-dir", "wide/far") as process:
         for pid in until_ranks_exchange("wide"):
-            assert "memfd:ranks" not in Path(f"/proc/{pid}/maps").read_text(), "they share no memory"
+            assert "memfd:ranks" not in Path(f"/proc/{pid}/maps").read_text(), (
+                "they share no memory"
+            )
         out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, out
-    launched = next(event for event in map(json.loads, out.splitlines()) if event["event"] == "launched")
+    launched = next(
+        event for event in map(json.loads, out.splitlines()) if event["event"] == "launched"
+    )
     assert launched["node"].count(", ") == 1
-    alone = too_wide_for_a_node(site, "near", job, name="wide", resources={"ranks": 2, "cores": 1, "threads": 1})
-    done = site.head.run([sys.executable, "-m", "orchestrator", "run", str(alone), "--run-dir", "wide/near"])
+    alone = too_wide_for_a_node(
+        site, "near", job, name="wide", resources={"ranks": 2, "cores": 1, "threads": 1}
+    )
+    done = site.head.run(
+        [sys.executable, "-m", "orchestrator", "run", str(alone), "--run-dir", "wide/near"]
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     near = hashes(site.head.home / "wide/near")
     assert None not in near.values()
@@ -212,7 +235,9 @@ def test_ranks_on_two_machines_have_the_same_weights_as_on_one(site: Site) -> No
     assert paths.model.exists()
 
 
-def test_an_attacker_runs_no_code_in_ranks(site: Site, driver: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_an_attacker_runs_no_code_in_ranks(
+    site: Site, driver: subprocess.Popen[str], tmp_path: Path
+) -> None:
     before, code = ids(driver), tmp_path / "code has run"
     jobs = too_wide_for_a_node(site, "visited", LONG)
     with site.head.running(jobs, *OVER, "--run-dir", "visited/run") as process:
@@ -227,7 +252,9 @@ def test_an_attacker_runs_no_code_in_ranks(site: Site, driver: subprocess.Popen[
         scan = json.loads(done.stdout)
         assert set(scan["known"]) >= {"0/0", "0/1"}, "messages of the ranks"
         assert int(meeting[1]) in scan["ports"][meeting[0]], "torch's store"
-        assert [bool(scan["ports"][address]) for address in ADDRESSES].count(True) == 2, "of the nodes with a rank"
+        assert [bool(scan["ports"][address]) for address in ADDRESSES].count(True) == 2, (
+            "of the nodes with a rank"
+        )
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, out
@@ -252,12 +279,31 @@ def test_status_shows_the_jobs_of_every_node_and_a_network_that_stalls_for_20_s_
         nodes = json.loads(site.head.done("status", "--json"))["nodes"]
         jobs = [job for node in nodes for job in node["jobs"]]
         assert {node["cores_used"] for node in nodes} <= {0.0, 1.0}
-        return len(jobs) == 3 and all(node["jobs"] for node in nodes) and all(job["env_steps_per_s"] for job in jobs)
+        return (
+            len(jobs) == 3
+            and all(node["jobs"] for node in nodes)
+            and all(job["env_steps_per_s"] for job in jobs)
+        )
 
-    over = ("--executor", "ray", "--ray-address", "auto", "--storage", "stream", "--run-dir", run_dir)
+    over = (
+        "--executor",
+        "ray",
+        "--ray-address",
+        "auto",
+        "--storage",
+        "stream",
+        "--run-dir",
+        run_dir,
+    )
     with site.nodes[0].running(jobs, *over) as process:
-        wait_until(lambda: steps().keys() == {"head", "node1", "node2"}, "progress on every node", PATIENCE_S)
-        wait_until(lambda: min(steps().values()) > SHOWN_STEPS, "enough progress for a speed", PATIENCE_S)
+        wait_until(
+            lambda: steps().keys() == {"head", "node1", "node2"},
+            "progress on every node",
+            PATIENCE_S,
+        )
+        wait_until(
+            lambda: min(steps().values()) > SHOWN_STEPS, "enough progress for a speed", PATIENCE_S
+        )
         wait_until(all_jobs_are_shown, "jobs and their speed on all three nodes", PATIENCE_S)
         assert "3 jobs of this program" in site.head.done("status")
         with site.network.stalled(NODE2):
@@ -269,8 +315,12 @@ def test_status_shows_the_jobs_of_every_node_and_a_network_that_stalls_for_20_s_
         out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, out
     events = [json.loads(line)["event"] for line in out.splitlines()]
-    events = [event for event in events if event != "examining"]  # said where the examination takes long
-    assert events == ["launched"] * 3 + ["stopping"] + ["paused"] * 3 + ["ended"], "no loss, no warning"
+    events = [
+        event for event in events if event != "examining"
+    ]  # said where the examination takes long
+    assert events == ["launched"] * 3 + ["stopping"] + ["paused"] * 3 + ["ended"], (
+        "no loss, no warning"
+    )
     assert [row["attempts"] for row in summary(run_dir).values()] == [1, 1, 1]
     assert hashes(run_dir).keys() == summary(run_dir).keys(), "each has its exit record"
 
@@ -278,7 +328,8 @@ def test_status_shows_the_jobs_of_every_node_and_a_network_that_stalls_for_20_s_
 def test_a_node_that_is_cut_off_ends_its_jobs_before_they_continue_elsewhere(
     site: Site, driver: subprocess.Popen[str]
 ) -> None:
-    """All nodes see the same files, which two workers of one job would both write. Removes node2 from the cluster.
+    """All nodes see the same files, which two workers of one job would both write. Removes node2
+    from the cluster.
 
     ``test_ray_faults.py`` shows that such jobs resume from their last checkpoints.
     """
@@ -288,7 +339,9 @@ def test_a_node_that_is_cut_off_ends_its_jobs_before_they_continue_elsewhere(
     with site.head.running(jobs, *over, typed=("-c", STUBBED)) as process:
         assert process.stdout is not None
         events = (json.loads(line) for line in process.stdout)
-        launched = (event for event in events if event["event"] == "launched")  # a slow node may be told of between
+        launched = (
+            event for event in events if event["event"] == "launched"
+        )  # a slow node may be told of between
         first = {event["node"]: event for event in itertools.islice(launched, 3)}
         cut_off = first["node2"]
         started = process_start(cut_off["pid"])

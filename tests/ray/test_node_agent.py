@@ -49,9 +49,13 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DriverDirectory:
     return DriverDirectory.create(tmp_path / "run")
 
 
-def start_agent(run_dir: DriverDirectory, head: socket.socket, session: str = "s1", node: str = "node") -> NodeAgent:
+def start_agent(
+    run_dir: DriverDirectory, head: socket.socket, session: str = "s1", node: str = "node"
+) -> NodeAgent:
     host, port = head.getsockname()
-    return NodeAgent(session, node, len(os.sched_getaffinity(0)), run_dir, Transport(None), f"{host}:{port}")
+    return NodeAgent(
+        session, node, len(os.sched_getaffinity(0)), run_dir, Transport(None), f"{host}:{port}"
+    )
 
 
 def acquire(agent: NodeAgent, key: str, pid: int, cores: int = 1) -> CpuGrant | None:
@@ -91,16 +95,22 @@ def test_an_agent_that_replaces_one_that_died_knows_which_cpus_are_held(
     first._slots.close()  # as the kernel does when its process ends
 
     second = start_agent(run_dir, head)
-    assert [(running["key"], running["cpus"]) for running in second.attempts()] == [("a/0", granted.holder.cpus)]
+    assert [(running["key"], running["cpus"]) for running in second.attempts()] == [
+        ("a/0", granted.holder.cpus)
+    ]
     assert acquire(second, "b/0", os.getpid()) is None
     (granted.folder / "holder").unlink()
-    granted.folder.rmdir()  # the attempt has ended, its process runs another; the notified agent is dead
+    # the attempt has ended, its process runs another; the notified agent is dead
+    granted.folder.rmdir()
     assert acquire(second, "b/0", os.getpid()) is not None
     second.close()
 
 
 def test_a_node_cut_off_for_too_long_kills_its_attempts_and_starts_none(
-    run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    run_dir: DriverDirectory,
+    head: socket.socket,
+    task: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(node_agent, "FENCE_AFTER_S", 0.5)
     monkeypatch.setattr("orchestrator.executors.ray.head_liveness.PROBE_EVERY_S", 0.1)
@@ -115,7 +125,10 @@ def test_a_node_cut_off_for_too_long_kills_its_attempts_and_starts_none(
 
 
 def test_a_node_that_was_declared_dead_kills_its_attempts_although_it_reaches_the_head(
-    run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    run_dir: DriverDirectory,
+    head: socket.socket,
+    task: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     declared_dead: list[str] = []
     monkeypatch.setattr(internals, "is_declared_dead", declared_dead.__contains__)
@@ -183,10 +196,14 @@ def test_attempts_of_another_run_directory_are_neither_killed_nor_removed(
     second.close()
     held.close()
     first.close()
-    wait_until(lambda: not list((tmp_path / "tmp").glob("*/ray/*")), "both sessions' folders to be removed")
+    wait_until(
+        lambda: not list((tmp_path / "tmp").glob("*/ray/*")), "both sessions' folders to be removed"
+    )
 
 
-def test_a_folder_without_a_valid_holder_file_is_ignored(run_dir: DriverDirectory, tmp_path: Path) -> None:
+def test_a_folder_without_a_valid_holder_file_is_ignored(
+    run_dir: DriverDirectory, tmp_path: Path
+) -> None:
     scratch = ScratchDirectory.create("s1", "node")
     (scratch.root / "x").mkdir()
     (scratch.root / "y").mkdir()

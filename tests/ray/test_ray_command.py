@@ -63,7 +63,9 @@ def test_without_an_address_ray_is_started_here_and_ends_with_the_command(
         cluster_token.TOKEN_FILE_VARIABLE,
     ):
         monkeypatch.delenv(name, raising=False)
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:  # short, as sockets want it
+    with tempfile.TemporaryDirectory(
+        prefix="ray", dir="/tmp"
+    ) as folder:  # short, as sockets want it
         its_own = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "TMPDIR": folder}
         command = ("run", jobs, "--run-dir", "run", "--executor", "ray", "--json")
         done = give(*command, cwd=tmp_path, patience_s=RAY_PATIENCE_S, **its_own)
@@ -71,8 +73,16 @@ def test_without_an_address_ray_is_started_here_and_ends_with_the_command(
         token = cluster_token.token_file({"XDG_CONFIG_HOME": its_own["XDG_CONFIG_HOME"]})
         assert stat.S_IMODE(token.stat().st_mode) == 0o600
         (recorded,) = json.loads((tmp_path / "run/provenance.json").read_text())
-        assert (recorded["executor"], recorded["ray_address"], recorded["storage"]) == ("ray", "local", "auto")
-        assert {json.loads(line)["event"] for line in done.stdout.splitlines()} >= {"launched", "succeeded", "ended"}
+        assert (recorded["executor"], recorded["ray_address"], recorded["storage"]) == (
+            "ray",
+            "local",
+            "auto",
+        )
+        assert {json.loads(line)["event"] for line in done.stdout.splitlines()} >= {
+            "launched",
+            "succeeded",
+            "ended",
+        }
         wait_until(lambda: not commands.mentioning(Path(folder)), "the end of Ray's processes")
 
 
@@ -111,7 +121,9 @@ def test_files_are_synchronised_during_the_training_for_the_other_commands(
 # -- versions
 
 
-def test_a_node_with_other_code_or_versions_is_refused_with_the_list(tmp_path: Path, ray_cluster: Cluster) -> None:
+def test_a_node_with_other_code_or_versions_is_refused_with_the_list(
+    tmp_path: Path, ray_cluster: Cluster
+) -> None:
     jobs = write_experiment(tmp_path, SHORT)
     its_own = tmp_path / "its own"
     package = Path(orchestrator.__file__).parent
@@ -120,12 +132,16 @@ def test_a_node_with_other_code_or_versions_is_refused_with_the_list(tmp_path: P
         file.write("# one line more\n")
     other_numpy = its_own / "numpy-1.0.0.dist-info"
     other_numpy.mkdir()
-    (other_numpy / "METADATA").write_text("HeadVersions-Version: 2.1\nName: numpy\nVersion: 1.0.0\n")
+    (other_numpy / "METADATA").write_text(
+        "HeadVersions-Version: 2.1\nName: numpy\nVersion: 1.0.0\n"
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(its_own), prepend=os.pathsep)
         node = ray_cluster.add()
     try:
-        done = give("run", jobs, *options(ray_cluster, "stream"), cwd=tmp_path, patience_s=RAY_PATIENCE_S)
+        done = give(
+            "run", jobs, *options(ray_cluster, "stream"), cwd=tmp_path, patience_s=RAY_PATIENCE_S
+        )
     finally:
         ray_cluster.kill(node)
     assert done.returncode == 2, done.stderr

@@ -1,4 +1,5 @@
-"""Attempts on a real Ray cluster of several nodes: placement, failures, and that nothing is left behind."""
+"""Attempts on a real Ray cluster of several nodes: placement, failures, and that nothing is left
+behind."""
 
 from __future__ import annotations
 
@@ -54,13 +55,18 @@ def executor(ray_nodes: CompatibleNodes) -> Iterator[RayExecutor]:
 
 
 def on_node(root: Path, node: str, job_id: str, orders: list[Order]) -> Launch:
-    return dataclasses.replace(make_launch(root, job_id, orders), cpus=(), rank_slots=(RankSlot(node=node),))
+    return dataclasses.replace(
+        make_launch(root, job_id, orders), cpus=(), rank_slots=(RankSlot(node=node),)
+    )
 
 
 def placed(executor: RayExecutor, launch: Launch) -> Placed:
-    """Submit, and wait until the attempt runs; on a single node, also until it has reported progress."""
+    """Submit, and wait until the attempt runs; on a single node, also until it has reported
+    progress."""
     handle = executor.submit(launch)
-    awaited = {Placed, Progressed} if len(launch.rank_slots) == 1 else {Placed}  # one rank's progress is dropped
+    awaited = (
+        {Placed, Progressed} if len(launch.rank_slots) == 1 else {Placed}
+    )  # one rank's progress is dropped
 
     def has_begun(events: list[Event]) -> bool:
         return {type(event) for event in events if event.handle == handle} >= awaited
@@ -83,7 +89,10 @@ def titles() -> list[str]:
 def test_attempts_on_a_node_have_different_cpus(tmp_path: Path, executor: RayExecutor) -> None:
     node = executor.nodes.registry.driver_node
     at_once = min(len(os.sched_getaffinity(0)), 4)
-    taken = [placed(executor, on_node(tmp_path, node, f"j{number}", IGNORES_STOP)).cpus for number in range(at_once)]
+    taken = [
+        placed(executor, on_node(tmp_path, node, f"j{number}", IGNORES_STOP)).cpus
+        for number in range(at_once)
+    ]
     assert [len(cpus) for cpus in taken] == [1] * at_once
     assert len({*taken}) == at_once
     assert {cpu for (cpu,) in taken} <= os.sched_getaffinity(0)
@@ -94,13 +103,18 @@ def test_a_worker_has_its_thread_budget_and_niceness_and_no_gpu_unless_requested
     tmp_path: Path, executor: RayExecutor, nice: int
 ) -> None:
     launch = on_node(
-        tmp_path, executor.nodes.registry.driver_node, "a", [("look", None), ("say", READY), ("sleep", None)]
+        tmp_path,
+        executor.nodes.registry.driver_node,
+        "a",
+        [("look", None), ("say", READY), ("sleep", None)],
     )
     event = placed(executor, dataclasses.replace(launch, nice=nice))
     seen = json.loads((launch.job_dir / "seen.json").read_text())
     assert (seen["CUDA_VISIBLE_DEVICES"], seen["OMP_NUM_THREADS"]) == ("", "1")
     assert (seen["cpus"], seen["pid"]) == (str(event.cpus[0]), str(event.pid))
-    assert psutil.Process(event.pid).nice() == max(nice, os.nice(0)), "not that of Ray's own processes"
+    assert psutil.Process(event.pid).nice() == max(nice, os.nice(0)), (
+        "not that of Ray's own processes"
+    )
 
 
 def test_attempts_on_a_node_have_different_gpus_or_shares_of_one(
@@ -186,11 +200,16 @@ def test_a_killed_node_agent_is_replaced_by_one_that_knows_which_cpus_are_held(
     assert [end.returncode for end in ends.values()] == [0, 0]
 
 
-def test_a_task_whose_process_is_killed_is_lost_and_leaves_nothing(tmp_path: Path, executor: RayExecutor) -> None:
+def test_a_task_whose_process_is_killed_is_lost_and_leaves_nothing(
+    tmp_path: Path, executor: RayExecutor
+) -> None:
     launch = on_node(tmp_path, executor.nodes.registry.driver_node, "a", family(0))
     event = placed(executor, launch)
     assert event.pid is not None
-    pids = [event.pid, *map(int, await_files(launch.job_dir / "child-0", launch.job_dir / "daemon-0"))]
+    pids = [
+        event.pid,
+        *map(int, await_files(launch.job_dir / "child-0", launch.job_dir / "daemon-0")),
+    ]
     os.kill(task_of(event.pid), signal.SIGKILL)
     end = until_exit(executor, event.handle)[event.handle]
     assert (end.returncode, end.oom_killed) == (None, False)
@@ -216,7 +235,9 @@ def test_a_suspended_node_is_lost_although_its_connections_persist(
                 process.resume()
         assert (end.returncode, end.lost) == (None, f"its node {ray_cluster.name(late)} was lost")
         assert event.pid is not None
-        await_gone([event.pid])  # its agent learns that the node was declared dead; Ray there continues
+        await_gone(
+            [event.pid]
+        )  # its agent learns that the node was declared dead; Ray there continues
 
 
 def test_an_end_by_rays_memory_monitor_is_not_a_crash(
@@ -233,9 +254,13 @@ def test_an_end_by_rays_memory_monitor_is_not_a_crash(
     until_unused(executor.nodes, late.node_id)
 
 
-def test_an_attempt_that_was_never_placed_leaves_at_once(tmp_path: Path, executor: RayExecutor) -> None:
+def test_an_attempt_that_was_never_placed_leaves_at_once(
+    tmp_path: Path, executor: RayExecutor
+) -> None:
     node = executor.nodes.registry.driver_node
-    running = [executor.submit(on_node(tmp_path, node, f"j{number}", IGNORES_STOP)) for number in range(4)]
+    running = [
+        executor.submit(on_node(tmp_path, node, f"j{number}", IGNORES_STOP)) for number in range(4)
+    ]
     until_heard(executor, *running)
     waiting = executor.submit(on_node(tmp_path, node, "waiting", IGNORES_STOP))
     executor.cancel(waiting, kill=False)
@@ -246,7 +271,11 @@ def test_an_attempt_that_was_never_placed_leaves_at_once(tmp_path: Path, executo
 
 
 def over_two_nodes(
-    root: Path, nodes: CompatibleNodes, job_id: str, *orders: list[Order], node_ids: Sequence[str] = ()
+    root: Path,
+    nodes: CompatibleNodes,
+    job_id: str,
+    *orders: list[Order],
+    node_ids: Sequence[str] = (),
 ) -> Launch:
     """Two ranks, each so large that no node has room for both.
 
@@ -254,17 +283,24 @@ def over_two_nodes(
     """
     node_ids = node_ids or [node.node_id for node in nodes.all[:2]]
     rank_slots = tuple(RankSlot(node=node, cores=3) for node in node_ids)
-    return dataclasses.replace(make_rank_group(root, job_id, *orders), cpus=(), rank_slots=rank_slots)
+    return dataclasses.replace(
+        make_rank_group(root, job_id, *orders), cpus=(), rank_slots=rank_slots
+    )
 
 
-def test_ranks_on_several_nodes_know_each_other_and_the_rendezvous(tmp_path: Path, executor: RayExecutor) -> None:
+def test_ranks_on_several_nodes_know_each_other_and_the_rendezvous(
+    tmp_path: Path, executor: RayExecutor
+) -> None:
     look: list[Order] = [("look", None), ("say", READY), ("sleep", None)]
     launch = over_two_nodes(tmp_path, executor.nodes, "a", look, look)
     event = placed(executor, launch)
     names = {node.name for node in executor.nodes.all}
     assert len(set(event.node.split(", ")) & names) == 2
     assert len(event.cpus) == 6
-    seen = [json.loads(text) for text in await_files(launch.job_dir / "seen.json", launch.job_dir / "seen-1.json")]
+    seen = [
+        json.loads(text)
+        for text in await_files(launch.job_dir / "seen.json", launch.job_dir / "seen-1.json")
+    ]
     assert [(rank["RANK"], rank["WORLD_SIZE"], rank["LOCAL_RANK"]) for rank in seen] == [
         ("0", "2", "0"),
         ("1", "2", "0"),
@@ -282,7 +318,11 @@ def test_a_rank_that_fails_ends_those_on_other_nodes_and_is_named(
     tmp_path: Path, executor: RayExecutor, fails: int
 ) -> None:
     orders: list[list[Order]] = [[*family(rank)[:3], ("sleep", None)] for rank in range(2)]
-    orders[fails] = [("await", f"child-{1 - fails}"), ("await", f"daemon-{1 - fails}"), ("exit", 10)]
+    orders[fails] = [
+        ("await", f"child-{1 - fails}"),
+        ("await", f"daemon-{1 - fails}"),
+        ("exit", 10),
+    ]
     launch = over_two_nodes(tmp_path, executor.nodes, f"a{fails}", *orders)
     handle = executor.submit(launch)
     assert until_exit(executor, handle)[handle] == Exited(handle, 10, rank=fails)
@@ -302,7 +342,10 @@ def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_
     single = on_node(tmp_path, late.node_id, "b", family(0))
     events = [placed(executor, launch) for launch in (ranks, single)]
     names = [f"{name}-{rank}" for name in ("a/child", "a/daemon") for rank in range(2)]
-    pids = [int(pid) for pid in await_files(*(tmp_path / name for name in (*names, "b/child-0", "b/daemon-0")))]
+    pids = [
+        int(pid)
+        for pid in await_files(*(tmp_path / name for name in (*names, "b/child-0", "b/daemon-0")))
+    ]
     ray_cluster.kill(late)
     for end in until_exit(executor, *(event.handle for event in events)).values():
         assert end.returncode is None
@@ -312,8 +355,12 @@ def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_
     assert executor.nodes.slots.lanes == cores - 4
 
 
-def test_ranks_on_several_nodes_leave_together_when_asked(tmp_path: Path, executor: RayExecutor) -> None:
-    polite: list[list[Order]] = [[("when asked", 11), ("note", f"listens-{rank}"), ("sleep", None)] for rank in (0, 1)]
+def test_ranks_on_several_nodes_leave_together_when_asked(
+    tmp_path: Path, executor: RayExecutor
+) -> None:
+    polite: list[list[Order]] = [
+        [("when asked", 11), ("note", f"listens-{rank}"), ("sleep", None)] for rank in (0, 1)
+    ]
     launch = over_two_nodes(tmp_path, executor.nodes, "a", *polite)
     handle = placed(executor, launch).handle
     await_files(*(launch.job_dir / f"listens-{rank}" for rank in (0, 1)))
@@ -322,12 +369,17 @@ def test_ranks_on_several_nodes_leave_together_when_asked(tmp_path: Path, execut
 
 
 def test_ranks_that_wait_for_room_can_be_cancelled(tmp_path: Path, executor: RayExecutor) -> None:
-    launches = [over_two_nodes(tmp_path, executor.nodes, f"j{number}", IGNORES_STOP, IGNORES_STOP) for number in (0, 1)]
+    launches = [
+        over_two_nodes(tmp_path, executor.nodes, f"j{number}", IGNORES_STOP, IGNORES_STOP)
+        for number in (0, 1)
+    ]
     placed(executor, launches[0])  # a node holds one such rank, not two
     waiting = executor.submit(launches[1])
     executor.cancel(waiting, kill=False)
     assert until_exit(executor, waiting)[waiting] == Exited(waiting, 11, rank=0)
-    third = executor.submit(on_node(tmp_path, executor.nodes.registry.driver_node, "third", [("exit", 0)]))
+    third = executor.submit(
+        on_node(tmp_path, executor.nodes.registry.driver_node, "third", [("exit", 0)])
+    )
     assert until_exit(executor, third)[third].returncode == 0
 
 
@@ -338,20 +390,28 @@ def test_ranks_that_wait_for_room_can_be_cancelled(tmp_path: Path, executor: Ray
     ("error", "expected", "is_suspected"),
     [
         ("OutOfMemoryError('too much')", {"returncode": -9, "oom_killed": True}, False),
-        ("WorkerCrashedError()", {"returncode": None, "lost": "its Ray process on n1 was killed"}, True),
+        (
+            "WorkerCrashedError()",
+            {"returncode": None, "lost": "its Ray process on n1 was killed"},
+            True,
+        ),
         ("NodeDiedError('gone')", {"returncode": None, "lost": "its node n1 was lost"}, True),
         ("TaskCancelledError()", {"returncode": -9}, False),
     ],
 )
 @pytest.mark.usefixtures("ray_cluster")
-def test_the_causes_of_a_dead_task_are_distinguished(error: str, expected: dict[str, Any], is_suspected: bool) -> None:
+def test_the_causes_of_a_dead_task_are_distinguished(
+    error: str, expected: dict[str, Any], is_suspected: bool
+) -> None:
     import ray.exceptions
 
     handle = Handle("a", 0)
     suspected: list[str] = []
     nodes: Any = SimpleNamespace(suspect=suspected.append)
     node: Any = SimpleNamespace(node_id="x", name="n1")
-    task = RayTask(handle=handle, assignment=Any, node=node, nodes=nodes, stream=None, receiver=None)  # type: ignore[arg-type]
+    task = RayTask(
+        handle=handle, assignment=Any, node=node, nodes=nodes, stream=None, receiver=None
+    )  # type: ignore[arg-type]
     died = task._died(eval(error, vars(ray.exceptions)))
     assert died == Exited(handle, **expected)
     assert bool(suspected) == is_suspected
@@ -368,7 +428,9 @@ def test_a_node_with_a_full_disk_is_excluded(
     (launch.job_dir / "spec.json").write_text("{}")
     try:
         handle = executor.submit(launch)
-        assert until_exit(executor, handle)[handle].lost == f"no space left on the disk of {node.name}"
+        assert (
+            until_exit(executor, handle)[handle].lost == f"no space left on the disk of {node.name}"
+        )
         assert ray_nodes.get(node.node_id) is None
         assert node.node_id not in [room.node for room in ray_nodes.slots.nodes]
     finally:

@@ -1,4 +1,5 @@
-"""Whole runs on a real Ray cluster when something dies or fills up: nothing is lost, and no process is orphaned."""
+"""Whole runs on a real Ray cluster when something dies or fills up: nothing is lost, and no process
+is orphaned."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 # -- the user, or the driver
 
 
-def test_after_a_stop_and_after_the_death_of_the_driver_the_run_resumes(tmp_path: Path, ray_cluster: Cluster) -> None:
+def test_after_a_stop_and_after_the_death_of_the_driver_the_run_resumes(
+    tmp_path: Path, ray_cluster: Cluster
+) -> None:
     """A stop lets every node checkpoint. No training outlives a driver that is killed."""
     names = ["long-s0", "long-s1"]
     jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1]})
@@ -62,11 +65,16 @@ def test_after_a_stop_and_after_the_death_of_the_driver_the_run_resumes(tmp_path
         pids = [run.until("launched")["pid"] for _ in names]
         for name in names:
             until_resumed(run_dir, name, 1, stopped[name])
-        wait_until(lambda: max(checkpoints(run_dir, "long-s0")) > stopped["long-s0"], "a checkpoint to be received")
+        wait_until(
+            lambda: max(checkpoints(run_dir, "long-s0")) > stopped["long-s0"],
+            "a checkpoint to be received",
+        )
         tokens = [token_of(pid) for pid in pids]
         assert {pid for token in tokens for pid in carriers(token)} >= {*pids}
         run.signal(signal.SIGKILL)
-        wait_until(lambda: not any(map(carriers, tokens)), "no process of any attempt", GONE_WITHIN_S)
+        wait_until(
+            lambda: not any(map(carriers, tokens)), "no process of any attempt", GONE_WITHIN_S
+        )
     saved, before = max(checkpoints(run_dir, "long-s0")), summary(run_dir)["long-s0"]["env_steps"]
 
     with Run(jobs, *options(ray_cluster, "run", "stream"), cwd=tmp_path) as again:
@@ -82,13 +90,18 @@ def test_after_a_stop_and_after_the_death_of_the_driver_the_run_resumes(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kill", [Cluster.kill, Cluster.kill_raylet], ids=["the machine", "its raylet alone"])
+@pytest.mark.parametrize(
+    "kill", [Cluster.kill, Cluster.kill_raylet], ids=["the machine", "its raylet alone"]
+)
 def test_a_job_whose_node_dies_resumes_elsewhere_from_the_received_checkpoint(
     tmp_path: Path, ray_cluster: Cluster, undisturbed: dict[str, str], kill: Any
 ) -> None:
     jobs = write_experiment(tmp_path, ENDING)
     run_dir = tmp_path / "stream"
-    with ray_cluster.further(num_cpus=8) as most_cores, Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run:
+    with (
+        ray_cluster.further(num_cpus=8) as most_cores,
+        Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run,
+    ):
         first = run.until("launched")
         assert first["node"] == ray_cluster.name(most_cores)
         wait_until(lambda: checkpoints(run_dir, "ending-s0"), "a checkpoint to be received")
@@ -102,7 +115,9 @@ def test_a_job_whose_node_dies_resumes_elsewhere_from_the_received_checkpoint(
     assert row["weights_sha256"] == undisturbed["ending-s0"]
 
 
-def test_a_node_that_joins_while_a_job_waits_for_room_gets_it(tmp_path: Path, ray_cluster: Cluster) -> None:
+def test_a_node_that_joins_while_a_job_waits_for_room_gets_it(
+    tmp_path: Path, ray_cluster: Cluster
+) -> None:
     whole_node = {"cores": 4, "threads": 1, "memory": "1 GiB"}
     jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1, 2], "resources": whole_node})
     with Run(jobs, *options(ray_cluster, "shared"), cwd=tmp_path, typed=stubbed) as run:
@@ -114,7 +129,9 @@ def test_a_node_that_joins_while_a_job_waits_for_room_gets_it(tmp_path: Path, ra
             assert run.end() == 130
 
 
-def test_different_nodes_get_the_jobs_that_they_have_room_for(tmp_path: Path, ray_cluster: Cluster) -> None:
+def test_different_nodes_get_the_jobs_that_they_have_room_for(
+    tmp_path: Path, ray_cluster: Cluster
+) -> None:
     """The other nodes have 4 cores and 8 GiB each."""
     amounts = {
         "small": {"cores": 1, "memory": "512 MiB"},
@@ -143,7 +160,9 @@ def test_different_nodes_get_the_jobs_that_they_have_room_for(tmp_path: Path, ra
     assert nodes["small"] == [ray_cluster.name(lean)] * 2, "it has the most cores"
     assert nodes["hungry"] == [ray_cluster.name(thin)] * 2, "no other has so much memory"
     assert not {ray_cluster.name(lean), ray_cluster.name(thin)} & {*nodes["wide"]}
-    hungry = [event["event"] for event in run.events if event.get("job_id", "").startswith("hungry")]
+    hungry = [
+        event["event"] for event in run.events if event.get("job_id", "").startswith("hungry")
+    ]
     assert hungry == ["launched", "succeeded"] * 2, "one after the other, on its one core"
 
 
@@ -162,8 +181,12 @@ def test_a_job_that_fills_the_disk_of_its_node_resumes_elsewhere(
     assert nodes[0] == name
     assert len(nodes) == 2
     assert nodes[1] != name
-    messages = [event["message"] for event in run.events if event["event"] in ("warning", "retrying")]
+    messages = [
+        event["message"] for event in run.events if event["event"] in ("warning", "retrying")
+    ]
     assert f"{name} is no longer used: its disk is full" in messages
     assert any(f"no space left on the disk of {name}" in message for message in messages)
-    assert last_attempt(tmp_path / "stream", "large-s0")["resumed_from"] == 128, "its checkpoint had been received"
+    assert last_attempt(tmp_path / "stream", "large-s0")["resumed_from"] == 128, (
+        "its checkpoint had been received"
+    )
     assert weights(tmp_path / "stream")["large-s0"] == undisturbed["large-s0"]

@@ -1,4 +1,5 @@
-"""Ray's private names, one test each: after an upgrade of Ray, what fails here is to be adapted in ``internals.py``."""
+"""Ray's private names, one test each: after an upgrade of Ray, what fails here is to be adapted in
+``internals.py``."""
 
 from __future__ import annotations
 
@@ -53,14 +54,20 @@ def test_rays_command_line_runs(tmp_path: Path) -> None:
     program = "from orchestrator.executors.ray.internals import ray_command; ray_command()"
     shown = finish([sys.executable, "-c", program, "start", "--help"], cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
-    for option in ("--node-ip-address", "--temp-dir", "--include-log-monitor", "--object-store-memory"):
+    for option in (
+        "--node-ip-address",
+        "--temp-dir",
+        "--include-log-monitor",
+        "--object-store-memory",
+    ):
         assert option in shown.stdout
 
 
 @pytest.mark.usefixtures("connection")
 def test_a_task_that_waits_in_a_thread_keeps_its_cpus(tmp_path: Path) -> None:
-    """Two tasks that need the same three CPUs wait for one that needs none, as do two of the fourth CPU, which give it
-    up while they wait: when both of these have begun, the second of the others would have begun, too."""
+    """Two tasks that need the same three CPUs wait for one that needs none, as do two of the fourth
+    CPU, which give it up while they wait: when both of these have begun, the second of the others
+    would have begun, too."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

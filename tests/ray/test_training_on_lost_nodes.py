@@ -1,4 +1,5 @@
-"""A real worker trains on a node that is lost; it resumes elsewhere from the synchronised files, bit-identically."""
+"""A real worker trains on a node that is lost; it resumes elsewhere from the synchronised files,
+bit-identically."""
 
 from __future__ import annotations
 
@@ -39,8 +40,18 @@ def make(xml=None, seed=0, of=""):
 STOP_AFTER = 700
 """In env_steps of an attempt."""
 SPECS: dict[str, dict[str, Any]] = {
-    "ppo": {"env_kwargs": {"of": "CartPole-v1"}, "total_timesteps": 2048, "checkpoint_every": 256, "normalize": True},
-    "sac": {"algo": "sac", "env_kwargs": {"of": "Pendulum-v1"}, "total_timesteps": 2048, "checkpoint_every": 512},
+    "ppo": {
+        "env_kwargs": {"of": "CartPole-v1"},
+        "total_timesteps": 2048,
+        "checkpoint_every": 256,
+        "normalize": True,
+    },
+    "sac": {
+        "algo": "sac",
+        "env_kwargs": {"of": "Pendulum-v1"},
+        "total_timesteps": 2048,
+        "checkpoint_every": 512,
+    },
 }
 
 
@@ -62,7 +73,8 @@ class RemoteTraining:
         self._sender, self._receiver = Sender.of_copy(root), Receiver(driver.root)
 
     def run_until_lost(self) -> None:
-        """Train until the worker stops itself and a new checkpoint has been received; then kill it."""
+        """Train until the worker stops itself and a new checkpoint has been received; then kill
+        it."""
         before = newest(self.driver)
         with worker.Worker(self.paths, self._number, STOP_AFTER=str(STOP_AFTER)) as process:
 
@@ -95,7 +107,9 @@ class RemoteTraining:
 
 
 def newest(paths: JobPaths) -> int:
-    return max((int(path.stem.rpartition("-")[2]) for path in paths.checkpoints.glob("*.pt")), default=0)
+    return max(
+        (int(path.stem.rpartition("-")[2]) for path in paths.checkpoints.glob("*.pt")), default=0
+    )
 
 
 @pytest.mark.parametrize("changes", SPECS.values(), ids=SPECS.keys())
@@ -119,9 +133,15 @@ def test_a_training_whose_node_is_lost_resumes_on_another_node_bit_identically(
     assert third.run() == ExitCode.SUCCEEDED, driver.attempt(2).worker_log.read_text()
     assert third.record.weights_sha256 == undisturbed.weights_sha256
     assert third.record.resumed_from == then_reached
-    assert worker.same_bits(worker.parameters(driver.model), worker.parameters(tmp_path / "undisturbed/model.zip"))
+    assert worker.same_bits(
+        worker.parameters(driver.model), worker.parameters(tmp_path / "undisturbed/model.zip")
+    )
     iterations = [row["iteration"] for row in worker.rows(driver.timings_csv)]
-    assert iterations == [row["iteration"] for row in worker.rows(tmp_path / "undisturbed/timings.csv")]
+    assert iterations == [
+        row["iteration"] for row in worker.rows(tmp_path / "undisturbed/timings.csv")
+    ]
     on_node, at_driver = tree(third.paths.root), tree(driver.root)
     assert at_driver.items() >= on_node.items()
-    assert {name for name in at_driver if name not in on_node} == {f"attempts/{number}/worker.log" for number in (0, 1)}
+    assert {name for name in at_driver if name not in on_node} == {
+        f"attempts/{number}/worker.log" for number in (0, 1)
+    }

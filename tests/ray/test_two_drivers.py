@@ -42,7 +42,13 @@ finally:
 def arguments(folder: Path, address: str, jobs: int) -> list[str]:
     """Of ``run``, for an experiment of ``jobs`` long jobs in ``folder``."""
     job_file = write_experiment(folder, {**LONG, "name": folder.name, "seeds": list(range(jobs))})
-    return [*map(str, (job_file, "--run-dir", folder / "run")), "--executor", "ray", "--ray-address", address]
+    return [
+        *map(str, (job_file, "--run-dir", folder / "run")),
+        "--executor",
+        "ray",
+        "--ray-address",
+        address,
+    ]
 
 
 def run_in_the_background(head: Machine, folder: Path, *words: str) -> psutil.Process:
@@ -59,7 +65,11 @@ def run_in_the_background(head: Machine, folder: Path, *words: str) -> psutil.Pr
             check=True,
         )
     wait_until((folder / "run/ledger.sqlite3").exists, "the run to begin")
-    (driver,) = [process for process in psutil.process_iter(["cmdline"]) if words[0] in (process.info["cmdline"] or ())]
+    (driver,) = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if words[0] in (process.info["cmdline"] or ())
+    ]
     return driver
 
 
@@ -69,7 +79,9 @@ def workers(folder: Path) -> dict[int, set[int]]:
     for process in psutil.process_iter():
         try:
             command = process.cmdline()
-            is_worker = STUB_WORKER in command and any(part.startswith(f"{folder}/") for part in command)
+            is_worker = STUB_WORKER in command and any(
+                part.startswith(f"{folder}/") for part in command
+            )
             if is_worker and os.getsid(process.pid) == process.pid:
                 found[process.pid] = os.sched_getaffinity(process.pid)
         except (psutil.Error, ProcessLookupError):  # it has just ended
@@ -81,12 +93,16 @@ def full_node(folder: Path, cores: int) -> bool:
     """Whether every core trains a job, each on a CPU of its own; no CPU ever has two."""
     cpus_by_worker = workers(folder)
     assert len(cpus_by_worker) <= cores
-    bound = [cpus for cpus in cpus_by_worker.values() if len(cpus) == 1]  # the others have just been started
+    bound = [
+        cpus for cpus in cpus_by_worker.values() if len(cpus) == 1
+    ]  # the others have just been started
     assert len(set().union(*bound)) == len(bound), f"a CPU has two jobs: {bound}"
     return len(bound) == cores
 
 
-def test_two_runs_never_train_two_jobs_on_one_cpu_and_end_with_a_message_when_the_cluster_does(tmp_path: Path) -> None:
+def test_two_runs_never_train_two_jobs_on_one_cpu_and_end_with_a_message_when_the_cluster_does(
+    tmp_path: Path,
+) -> None:
     """The second run has more jobs than there are CPUs, so that one waits for room all the time."""
     cpus, cores = os.sched_getaffinity(0), topology.detect().capacity
     first, second = tmp_path / "first", tmp_path / "second"
@@ -107,13 +123,18 @@ def test_two_runs_never_train_two_jobs_on_one_cpu_and_end_with_a_message_when_th
             assert not workers(tmp_path)
             driver = run_in_the_background(head, second, *arguments(second, address, cores + 1))
             another_experiment.close()
-            assert next(event for event in events if event["event"] == "launched")["job_id"] == "first-s0"
+            assert (
+                next(event for event in events if event["event"] == "launched")["job_id"]
+                == "first-s0"
+            )
             wait_until(lambda: full_node(tmp_path, cores), "a job on every core")
             run.send_signal(signal.SIGINT)
             assert {event["event"] for event in events} >= {"paused"}
             assert run.wait() == 130
         assert summary(first / "run")["first-s0"]["attempts"] == 1
-        wait_until(lambda: full_node(second, cores), "the CPU of the first run to be used by the second")
+        wait_until(
+            lambda: full_node(second, cores), "the CPU of the first run to be used by the second"
+        )
         head.done("down")
         driver.wait(helpers.PATIENCE_S)
         assert (second / "code").read_text() == "1"

@@ -33,11 +33,17 @@ def assert_alive(scene: Scene, handle: Handle) -> None:
 
 def assert_continues(scene: Scene, handle: Handle, node: str = "") -> None:
     """In a pilot of the node, or in any."""
-    until(lambda: scene.turn() is not None and len(scene.pilots.slots.nodes) == scene.pilots.queue.wanted)
+    until(
+        lambda: (
+            scene.turn() is not None and len(scene.pilots.slots.nodes) == scene.pilots.queue.wanted
+        )
+    )
     until_heard(scene.executor, scene.start(handle.job_id, node=node, number=handle.number + 1))
 
 
-def test_a_cancelled_pilot_hands_back_and_is_not_replaced(slurm_scene: Scene, slurm_cluster: SlurmCluster) -> None:
+def test_a_cancelled_pilot_hands_back_and_is_not_replaced(
+    slurm_scene: Scene, slurm_cluster: SlurmCluster
+) -> None:
     one, other = pair(slurm_scene)
     task = slurm_scene.task_of(one)
     slurm_cluster.run("scancel", task)
@@ -48,7 +54,9 @@ def test_a_cancelled_pilot_hands_back_and_is_not_replaced(slurm_scene: Scene, sl
     assert_alive(slurm_scene, other)
 
 
-def test_when_all_are_cancelled_the_run_ends(slurm_scene: Scene, slurm_cluster: SlurmCluster) -> None:
+def test_when_all_are_cancelled_the_run_ends(
+    slurm_scene: Scene, slurm_cluster: SlurmCluster
+) -> None:
     slurm_cluster.run("scancel", slurm_scene.pilots.present[0].task.partition("_")[0])
     with pytest.raises(ClusterLostError, match="scancel"):
         until(lambda: slurm_scene.turn() and False)
@@ -57,7 +65,9 @@ def test_when_all_are_cancelled_the_run_ends(slurm_scene: Scene, slurm_cluster: 
 def test_a_pilot_at_its_time_limit_hands_back_and_another_one_goes_on(
     slurm_scenes: list[Scene], tmp_path: Path
 ) -> None:
-    early = {"signal": "B:USR1@45"}  # sooner than the program asks for, as a limit is a minute at least
+    early = {
+        "signal": "B:USR1@45"
+    }  # sooner than the program asks for, as a limit is a minute at least
     scene = Scene(tmp_path, SlurmSettings(time_s=60, cpus_per_task=1, options=early))
     slurm_scenes.append(scene)
     joined(scene.pilots)
@@ -65,7 +75,9 @@ def test_a_pilot_at_its_time_limit_hands_back_and_another_one_goes_on(
     until_heard(scene.executor, handle)
     before = scene.task_of(handle)
     exited = until_exit(scene.executor, handle)[handle]
-    assert exited == Exited(handle, ExitCode.INTERRUPTED, lost="the time limit of its pilot is near")
+    assert exited == Exited(
+        handle, ExitCode.INTERRUPTED, lost="the time limit of its pilot is near"
+    )
     assert_continues(scene, handle)
     assert before not in {pilot.task for pilot in scene.pilots.present}
 
@@ -96,7 +108,10 @@ def test_jobs_on_a_lost_node_continue_and_a_pilot_without_its_slurmd_goes_on_unt
 def test_a_pilot_on_a_drained_node_goes_on_and_its_successor_waits(
     slurm_scene: Scene, slurm_cluster: SlurmCluster
 ) -> None:
-    one, other = slurm_scene.start("one", UNTIL_GO, node="node0"), slurm_scene.start("other", UNTIL_GO, node="node1")
+    one, other = (
+        slurm_scene.start("one", UNTIL_GO, node="node0"),
+        slurm_scene.start("other", UNTIL_GO, node="node1"),
+    )
     slurm_cluster.run("scontrol", "update", "NodeName=node1", "State=DRAIN", "Reason=tests")
     try:
         until(lambda: "drng" in slurm_cluster.node_states())
@@ -120,8 +135,15 @@ def test_a_preempted_pilot_hands_back_and_takes_jobs_again_when_slurm_starts_it_
     """It is requeued, as by `scontrol requeue`."""
     one, other = pair(slurm_scene)
     task, tasks = slurm_scene.task_of(one), slurm_cluster.queue().keys()
-    asked = ("--partition=urgent", "--nodelist=node0", f"--cpus-per-task={CPUS}", f"--mem={MEMORY_MIB}")
-    job = slurm_cluster.run("sbatch", "--parsable", *asked, "--output=/dev/null", "--wrap=sleep 600").stdout.strip()
+    asked = (
+        "--partition=urgent",
+        "--nodelist=node0",
+        f"--cpus-per-task={CPUS}",
+        f"--mem={MEMORY_MIB}",
+    )
+    job = slurm_cluster.run(
+        "sbatch", "--parsable", *asked, "--output=/dev/null", "--wrap=sleep 600"
+    ).stdout.strip()
     exited = until_exit(slurm_scene.executor, one)[one]
     assert (exited.returncode, bool(exited.lost)) == (ExitCode.INTERRUPTED, True)
     until(lambda: slurm_scene.turn() is not None and slurm_cluster.queue().get(task) == "PENDING")
@@ -137,7 +159,10 @@ def test_a_pilot_that_comes_back_after_it_was_given_up_ends_with_all_that_it_has
 ) -> None:
     """Nothing on its node runs for a while, also nothing of Slurm."""
     monkeypatch.setattr(pilot_registry, "GIVE_UP_AFTER_S", 8.0)
-    one, other = slurm_scene.start("one", ASLEEP, node="node0"), slurm_scene.start("other", node="node1")
+    one, other = (
+        slurm_scene.start("one", ASLEEP, node="node0"),
+        slurm_scene.start("other", node="node1"),
+    )
     until_heard(slurm_scene.executor, one, other)
     pids = slurm_cluster.pids(slurm_scene.task_of(one))
     signal_all(pids, signal.SIGSTOP)
@@ -153,12 +178,18 @@ def test_a_pilot_that_comes_back_after_it_was_given_up_ends_with_all_that_it_has
     assert_alive(slurm_scene, again)
 
 
-def test_a_queue_that_never_starts_is_told_with_slurms_reason(slurm_scenes: list[Scene], tmp_path: Path) -> None:
-    slurm_scenes.append(Scene(tmp_path, SlurmSettings(array=2, cpus_per_task=1, options={"begin": "now+1hour"})))
+def test_a_queue_that_never_starts_is_told_with_slurms_reason(
+    slurm_scenes: list[Scene], tmp_path: Path
+) -> None:
+    slurm_scenes.append(
+        Scene(tmp_path, SlurmSettings(array=2, cpus_per_task=1, options={"begin": "now+1hour"}))
+    )
     until(lambda: "2 pilots wait in Slurm's queue: BeginTime" in slurm_scenes[0].turn())
 
 
-def test_sbatch_that_refuses_ends_the_run_with_its_words(slurm_scenes: list[Scene], tmp_path: Path) -> None:
+def test_sbatch_that_refuses_ends_the_run_with_its_words(
+    slurm_scenes: list[Scene], tmp_path: Path
+) -> None:
     slurm_scenes.append(Scene(tmp_path, SlurmSettings(partition="nirvana")))
     with pytest.raises(ClusterLostError, match="partition"):
         until(lambda: slurm_scenes[0].turn() and False)

@@ -23,21 +23,36 @@ def test_after_a_kill_commands_name_the_batch_jobs_the_run_directory_takes_them_
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    jobs = write_experiment(tmp_path, {**LONG, "total_timesteps": 12_000, "seeds": [0, 1]}, defaults=f"{TINY}{SLURM}")
+    jobs = write_experiment(
+        tmp_path, {**LONG, "total_timesteps": 12_000, "seeds": [0, 1]}, defaults=f"{TINY}{SLURM}"
+    )
     with Run(jobs, "--run-dir", "run", "--executor", "slurm", cwd=tmp_path) as run:
         for _ in range(2):
             run.until("launched")
-        wait_until(lambda: len(list((tmp_path / "run/jobs").glob("*/checkpoints/*.pt"))) >= 2, "checkpoints")
+        wait_until(
+            lambda: len(list((tmp_path / "run/jobs").glob("*/checkpoints/*.pt"))) >= 2,
+            "checkpoints",
+        )
         run.signal(signal.SIGKILL)
     tasks = sorted(slurm_cluster.queue())
     left = f"atch jobs {', '.join(tasks)} may still train"
     transcript = [f"$ squeue: {slurm_cluster.queue()}"]
-    for command in (["status", "run"], ["list"], ["wait", "run"], ["clean", "run"], ["stop", "run", "long-s0"]):
+    for command in (
+        ["status", "run"],
+        ["list"],
+        ["wait", "run"],
+        ["clean", "run"],
+        ["stop", "run", "long-s0"],
+    ):
         done = invoke(*command, cwd=tmp_path)
-        transcript.append(f"$ {' '.join(command)}  (exit code {done.returncode})\n{done.stdout}{done.stderr}")
+        transcript.append(
+            f"$ {' '.join(command)}  (exit code {done.returncode})\n{done.stdout}{done.stderr}"
+        )
         assert left in done.stdout + done.stderr, transcript[-1]
     refused = invoke("run", "run", "--executor", "local", cwd=tmp_path)
-    transcript.append(f"$ run run --executor local  (exit code {refused.returncode})\n{refused.stderr}")
+    transcript.append(
+        f"$ run run --executor local  (exit code {refused.returncode})\n{refused.stderr}"
+    )
     assert refused.returncode == 2
     assert left in refused.stderr
     assert sorted(slurm_cluster.queue()) == tasks

@@ -1,4 +1,5 @@
-"""Pilots with puppets in a real Slurm, without its controller, and in a folder that is slow, full or used twice."""
+"""Pilots with puppets in a real Slurm, without its controller, and in a folder that is slow, full
+or used twice."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ PILOT = b"executors.slurm.pilot"
 def test_while_the_controller_is_down_for_half_a_minute_jobs_go_on_and_pilots_end(
     slurm_scene: Scene, slurm_cluster: SlurmCluster
 ) -> None:
-    one, other = slurm_scene.start("one", UNTIL_GO, node="node0"), slurm_scene.start("other", node="node1")
+    one, other = (
+        slurm_scene.start("one", UNTIL_GO, node="node0"),
+        slurm_scene.start("other", node="node1"),
+    )
     until_heard(slurm_scene.executor, one, other)
     pids = slurm_cluster.pids(slurm_scene.task_of(other), PILOT)
     slurm_cluster.end_controller()
@@ -94,11 +98,18 @@ def test_what_happens_while_the_file_system_is_full_is_told_when_there_is_room(
         fill(path)
     (small_disk / "one" / "go").touch()
     slurm_cluster.run("scancel", "--signal=USR1", "--batch", task)
-    until(lambda: scene.executor.poll(0.1) is not None and scene.pilots.present[0].heard < time.monotonic() - 4.0)
+    until(
+        lambda: (
+            scene.executor.poll(0.1) is not None
+            and scene.pilots.present[0].heard < time.monotonic() - 4.0
+        )
+    )
     (small_disk / "ballast").unlink()
     exits = until_exit(scene.executor, one, other)
     assert exits[one] == Exited(one, 0)
-    assert exits[other] == Exited(other, ExitCode.INTERRUPTED, lost="the time limit of its pilot is near")
+    assert exits[other] == Exited(
+        other, ExitCode.INTERRUPTED, lost="the time limit of its pilot is near"
+    )
     until(lambda: scene.turn() is not None and len(scene.pilots.slots.nodes) == 2)
 
 

@@ -1,4 +1,5 @@
-"""Every built-in task is learned by the job file that shows it, in under two minutes of one core."""
+"""Every built-in task is learned by the job file that shows it, in under two minutes of one
+core."""
 
 from __future__ import annotations
 
@@ -71,7 +72,9 @@ def untrained(trained: Path, directory: Path) -> Path:
     spec = WorkerSpec.from_json(JobPaths(trained).spec.read_text())
     hyperparameters = {**spec.hyperparameters, "learning_rate": 1e-12}
     steps = spec.n_envs * spec.hyperparameters["n_steps"]
-    worker.train_again(JobPaths(trained), directory, total_timesteps=steps, hyperparameters=hyperparameters)
+    worker.train_again(
+        JobPaths(trained), directory, total_timesteps=steps, hyperparameters=hyperparameters
+    )
     return directory
 
 
@@ -87,6 +90,7 @@ def mean_return(job: Path) -> float:
 
 
 def core_seconds(job: Path) -> float:
-    """Processor time of all iterations; where other work shares the machine, wall time would say nothing."""
+    """Processor time of all iterations; where other work shares the machine, wall time would say
+    nothing."""
     with (job / "timings.csv").open(newline="") as file:
         return sum(float(row["cpu_s"]) for row in csv.DictReader(file))

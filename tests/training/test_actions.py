@@ -22,11 +22,14 @@ ROBOT = """<mujoco><compiler autolimits="true" angle="radian"/><worldbody>{groun
 <freejoint/><geom size="0.1"/><body name="leg" pos="0.3 0 0"><joint name="hip" axis="0 1 0" range="-0.5 1.5"/>
 <geom size="0.1"/></body></body></worldbody><actuator>{actuator}</actuator>{keyframe}</mujoco>"""
 HOME = (
-    '<keyframe><key name="low" qpos="0 0 1 1 0 0 0 0.2"/><key name="{name}" qpos="0 0 1 1 0 0 0 1"{ctrl}/></keyframe>'
+    '<keyframe><key name="low" qpos="0 0 1 1 0 0 0 0.2"/><key '
+    'name="{name}" qpos="0 0 1 1 0 0 0 1"{ctrl}/></keyframe>'
 )
 
 
-def robot(actuator: str, keyframe: str = "", ground: str = "", height: float = 1.0) -> mujoco.MjModel:
+def robot(
+    actuator: str, keyframe: str = "", ground: str = "", height: float = 1.0
+) -> mujoco.MjModel:
     text = ROBOT.format(actuator=actuator, keyframe=keyframe, ground=ground, height=height)
     return mujoco.MjModel.from_xml_string(text)
 
@@ -52,23 +55,37 @@ def controls(model: mujoco.MjModel, action_scale: float | None = None) -> list[f
         ('<muscle joint="hip" ctrlrange="0 1"/>', home(), [0, 0, 0.5, 0.75, 1, 1]),
         ('<velocity joint="hip" kv="2" ctrlrange="-4 4"/>', home(), [-4, -4, 0, 2, 4, 4]),
         ('<position joint="hip" kp="9" ctrlrange="-1 2"/>', "", [-1, -1, 0.5, 1.25, 2, 2]),
-        ('<position joint="hip" kp="9" kv="1" ctrlrange="-1 2"/>', home(), [0.05, 0.05, 0.8, 1.175, 1.55, 1.55]),
+        (
+            '<position joint="hip" kp="9" kv="1" ctrlrange="-1 2"/>',
+            home(),
+            [0.05, 0.05, 0.8, 1.175, 1.55, 1.55],
+        ),
         ('<position joint="hip" kp="9" ctrlrange="-1 1"/>', home(), [0.3, 0.3, 0.8, 1, 1, 1]),
         ('<position joint="hip" kp="9"/>', home(), [0.3, 0.3, 0.8, 1.05, 1.3, 1.3]),
-        ('<position joint="hip" kp="9" inheritrange="1"/>', home(), [0.3, 0.3, 0.8, 1.05, 1.3, 1.3]),
+        (
+            '<position joint="hip" kp="9" inheritrange="1"/>',
+            home(),
+            [0.3, 0.3, 0.8, 1.05, 1.3, 1.3],
+        ),
         ('<position joint="hip" kp="9" gear="2" ctrlrange="-4 4"/>', home(""), [0, 0, 2, 3, 4, 4]),
     ],
 )
-def test_actions_reach_what_each_kind_of_actuator_takes(actuator: str, keyframe: str, expected: list[float]) -> None:
+def test_actions_reach_what_each_kind_of_actuator_takes(
+    actuator: str, keyframe: str, expected: list[float]
+) -> None:
     assert controls(robot(actuator, keyframe)) == pytest.approx(expected)
 
 
 def test_an_actuator_of_several_controls_leaves_each_control_its_place() -> None:
     servo = '<position joint="hip" kp="9" ctrlrange="-1 2"/>'
-    model = robot(f'<pid joint="hip" kp="3"/>{servo}', HOME.format(name="home", ctrl=' ctrl="0.4 0.8 0.8"'))
+    model = robot(
+        f'<pid joint="hip" kp="3"/>{servo}', HOME.format(name="home", ctrl=' ctrl="0.4 0.8 0.8"')
+    )
     assert (model.nactuator, model.nu) == (2, 3)
     actions = scaled(model, find_keyframe(model, None), None)
-    assert actions.ctrl(actions.taken(np.array([[1.0, 1.0, 1.0]])))[0] == pytest.approx([1.0, 1.0, 1.55])
+    assert actions.ctrl(actions.taken(np.array([[1.0, 1.0, 1.0]])))[0] == pytest.approx(
+        [1.0, 1.0, 1.55]
+    )
     simulation = Simulation(model, make_task("forward", model), n_envs=2, seed=0, robot="pid")
     simulation.reset()
     assert np.isfinite(simulation.step(np.ones((2, 3))).observations).all()
@@ -120,7 +137,12 @@ MOTOR = '<motor joint="hip"/>'
 
 @pytest.mark.parametrize(
     ("options", "name", "expected"),
-    [({}, "home", 1.0), ({}, "stand", 0.2), ({"keyframe": "stand"}, "stand", 1.0), ({"keyframe": "low"}, "home", 0.2)],
+    [
+        ({}, "home", 1.0),
+        ({}, "stand", 0.2),
+        ({"keyframe": "stand"}, "stand", 1.0),
+        ({"keyframe": "low"}, "home", 0.2),
+    ],
 )
 def test_episodes_start_from_home_or_the_first_keyframe_or_the_one_asked_for(
     options: dict[str, object], name: str, expected: float
@@ -130,7 +152,9 @@ def test_episodes_start_from_home_or_the_first_keyframe_or_the_one_asked_for(
 
 
 def test_an_unknown_keyframe_is_answered_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match='task "forward": keyframe = "hom": the robot has low, home'):
+    with pytest.raises(
+        ValueError, match='task "forward": keyframe = "hom": the robot has low, home'
+    ):
         make_task("forward", robot(MOTOR, home()), {"keyframe": "hom"})
     with pytest.raises(ValueError, match='keyframe = "home": the robot has none with a name'):
         make_task("forward", robot(MOTOR), {"keyframe": "home"})
@@ -174,13 +198,23 @@ def test_muscles_start_as_active_as_the_keyframe_says() -> None:
         ("", 1.0, 1.0),
         ('<geom type="plane" size="5 5 1" pos="0 0 0.4"/>', 1.0, 0.6),
         ('<geom type="plane" size="5 5 1" pos="0 0 -2"/>', -1.5, 0.5),
-        ('<geom type="plane" size="5 5 1"/><geom type="box" size="1 1 0.1" pos="0 0 0.2"/>', 1.0, 0.7),
-        ('<geom type="plane" size="5 5 1"/><geom type="box" size="1 1 0.1" pos="0 9 0.2"/>', 1.0, 1.0),
+        (
+            '<geom type="plane" size="5 5 1"/><geom type="box" size="1 1 0.1" pos="0 0 0.2"/>',
+            1.0,
+            0.7,
+        ),
+        (
+            '<geom type="plane" size="5 5 1"/><geom type="box" size="1 1 0.1" pos="0 9 0.2"/>',
+            1.0,
+            1.0,
+        ),
         ('<geom type="plane" size="5 5 1" pos="0 0 0.4" contype="0" conaffinity="0"/>', 1.0, 1.0),
         ('<body pos="0 0 0.3"><freejoint/><geom size="0.1"/></body>', 1.0, 1.0),
     ],
 )
-def test_height_is_over_the_ground_below_wherever_that_is(ground: str, height: float, expected: float) -> None:
+def test_height_is_over_the_ground_below_wherever_that_is(
+    ground: str, height: float, expected: float
+) -> None:
     model = robot(MOTOR, ground=ground, height=height)
     root = find_root(model, np.array(model.qpos0))
     assert model.body(root.body).name == "trunk"

@@ -1,4 +1,5 @@
-"""SAC, TD3, A2C and those of sb3-contrib: the stock packages' own numbers, and all that a training with PPO has."""
+"""SAC, TD3, A2C and those of sb3-contrib: the stock packages' own numbers, and all that a training
+with PPO has."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ ALL = (*ALGORITHMS, *CONTRIB)
 
 
 def stock(spec: WorkerSpec, directory: Path, **changes: Any) -> tuple[algorithms.Model, Path, Path]:
-    """What a user would have written by hand: the model after ``learn()``, ``model.zip`` and ``vecnormalize.pkl``."""
+    """What a user would have written by hand: the model after ``learn()``, ``model.zip`` and
+    ``vecnormalize.pkl``."""
     torch.set_num_threads(spec.threads)  # another number adds up in another order
     assert spec.env is not None
     env_id = spec.env
@@ -69,7 +71,10 @@ BY_HAND: dict[str, dict[str, Any]] = {**{algo: {} for algo in ALL}, "td3": {"act
 
 @pytest.fixture(
     scope="module",
-    params=[algo if algo in ("sac", "a2c") else pytest.param(algo, marks=pytest.mark.slow) for algo in ALL],
+    params=[
+        algo if algo in ("sac", "a2c") else pytest.param(algo, marks=pytest.mark.slow)
+        for algo in ALL
+    ],
 )
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
     """A training that is over."""
@@ -83,10 +88,15 @@ def spec_of(paths: JobPaths) -> WorkerSpec:
     return WorkerSpec.from_json(paths.spec.read_text())
 
 
-def test_weights_statistics_and_tables_are_those_of_stock_learn(trained: JobPaths, tmp_path: Path) -> None:
+def test_weights_statistics_and_tables_are_those_of_stock_learn(
+    trained: JobPaths, tmp_path: Path
+) -> None:
     spec, record = spec_of(trained), ExitRecord.from_json(trained.attempt(0).exit.read_text())
     assert record.learner == "sb3"
-    assert record.learner_reason == f"auto: algo is {spec.algo}, and the fast learner supports only ppo"
+    assert (
+        record.learner_reason
+        == f"auto: algo is {spec.algo}, and the fast learner supports only ppo"
+    )
     model, theirs, statistics = stock(spec, tmp_path, **BY_HAND[spec.algo])
     assert helpers.same_bits(helpers.parameters(trained.model), helpers.parameters(theirs))
     assert helpers.normalization(trained.vecnormalize) == helpers.normalization(statistics)
@@ -107,7 +117,13 @@ def test_conditions_of_a_curriculum_may_name_what_the_algorithm_logs(trained: Jo
     ("given", "by_hand"),
     [
         (
-            {"learning_rate": "linear(1e-3, 0)", "use_sde": True, "gradient_steps": -1, "ent_coef": 0.1, "n_steps": 3},
+            {
+                "learning_rate": "linear(1e-3, 0)",
+                "use_sde": True,
+                "gradient_steps": -1,
+                "ent_coef": 0.1,
+                "n_steps": 3,
+            },
             {"learning_rate": LinearSchedule(1e-3, 0.0, 1.0)},
         ),
         ({"train_freq": [1, "episode"]}, {"train_freq": (1, "episode")}),
@@ -118,7 +134,9 @@ def test_conditions_of_a_curriculum_may_name_what_the_algorithm_logs(trained: Jo
 def test_other_hyperparameters_of_sac_are_stable_baselines3s_own(
     tmp_path: Path, given: dict[str, Any], by_hand: dict[str, Any]
 ) -> None:
-    spec = helpers.algorithm("sac", n_envs=1, total_timesteps=700, hyperparameters={**helpers.SMALL["sac"], **given})
+    spec = helpers.algorithm(
+        "sac", n_envs=1, total_timesteps=700, hyperparameters={**helpers.SMALL["sac"], **given}
+    )
     paths = helpers.job(tmp_path / "job", spec)
     helpers.train_to_its_end(paths)
     _, theirs, _ = stock(spec, tmp_path, **by_hand)
@@ -141,14 +159,20 @@ def test_tables_have_a_row_for_each_iteration_of_many_small_rollouts(trained: Jo
         assert (seconds["gae_s"] > 0) == (spec.algo not in OFF_POLICY)
 
 
-def test_model_loads_with_its_own_class_alone_and_without_the_replay_buffer(trained: JobPaths) -> None:
+def test_model_loads_with_its_own_class_alone_and_without_the_replay_buffer(
+    trained: JobPaths,
+) -> None:
     with zipfile.ZipFile(trained.model) as archive:
         data = json.loads(archive.read("data"))
         assert sum(info.file_size for info in archive.infolist()) < 200_000
     assert "replay_buffer" not in data
-    pickled = [base64.b64decode(one[":serialized:"]) for one in data.values() if ":serialized:" in str(one)]
+    pickled = [
+        base64.b64decode(one[":serialized:"]) for one in data.values() if ":serialized:" in str(one)
+    ]
     assert pickled
-    assert not any(b"orchestrator" in content for content in pickled), "then it would be needed to load it"
+    assert not any(b"orchestrator" in content for content in pickled), (
+        "then it would be needed to load it"
+    )
     model = algorithms.class_of(spec_of(trained).algo).load(trained.model, device="cpu")
     assert model.num_timesteps >= 1300
     assert model.predict(np.zeros(3, np.float32))[0].shape == (1,)
@@ -176,11 +200,15 @@ def test_a_policy_without_noise_of_its_own_explores_nothing() -> None:
 def test_the_policy_that_is_played_is_the_one_that_was_trained(trained: JobPaths) -> None:
     spec = dataclasses.replace(spec_of(trained), n_envs=1)
     finished = seen(spec, trained, None)
-    assert finished == seen(spec, trained, trained_policy.read_checkpoint(trained, trained_policy.LATEST))
+    assert finished == seen(
+        spec, trained, trained_policy.read_checkpoint(trained, trained_policy.LATEST)
+    )
     assert len(set(finished)) > 5
 
 
-def seen(spec: WorkerSpec, paths: JobPaths, checkpoint: trained_policy.Checkpoint | None) -> list[bytes]:
+def seen(
+    spec: WorkerSpec, paths: JobPaths, checkpoint: trained_policy.Checkpoint | None
+) -> list[bytes]:
     """Observations of an episode played, which its actions made."""
     venv = env_factory.make(spec, paths.root, n_envs=1, seed=5)
     act = trained_policy.load_policy(spec, paths, venv, checkpoint, deterministic=True)
@@ -233,13 +261,19 @@ def make_env(xml, seed):
         ("a2c", "reward = float('nan')", "rewards are not finite: nan"),
     ],
 )
-def test_numbers_that_are_not_finite_end_as_diverged_at_once(tmp_path: Path, algo: str, bad: str, message: str) -> None:
+def test_numbers_that_are_not_finite_end_as_diverged_at_once(
+    tmp_path: Path, algo: str, bad: str, message: str
+) -> None:
     (tmp_path / "own_env.py").write_text(OWN_ENV.format(bad=bad))
-    spec = helpers.algorithm(algo, entry_point="own_env:make_env", search_path=str(tmp_path), normalize=True)
+    spec = helpers.algorithm(
+        algo, entry_point="own_env:make_env", search_path=str(tmp_path), normalize=True
+    )
     paths = helpers.job(tmp_path / "job", spec)
     record, log = helpers.train_here(paths)
     assert record.code == ExitCode.DIVERGED, log
-    assert record.message.startswith("iteration 2 (env_steps 6"), "found in the rollout that it was in"
+    assert record.message.startswith("iteration 2 (env_steps 6"), (
+        "found in the rollout that it was in"
+    )
     assert message in record.message
     assert "environment 1" in record.message or algo == "a2c", "a replay buffer has it as it came"
     state = CheckpointStore(paths.checkpoints, spec.fingerprint()).newest()
@@ -249,7 +283,10 @@ def test_numbers_that_are_not_finite_end_as_diverged_at_once(tmp_path: Path, alg
 
 def test_an_environment_that_does_not_suit_is_refused_before_launch() -> None:
     jobs = from_mapping(
-        {"name": "test", "jobs": [{"name": algo, "algo": algo, "env": "CartPole-v1"} for algo in ("ppo", *ALL)]},
+        {
+            "name": "test",
+            "jobs": [{"name": algo, "algo": algo, "env": "CartPole-v1"} for algo in ("ppo", *ALL)],
+        },
         source="robots.toml",
         base=Path(),
     ).jobs
@@ -257,12 +294,16 @@ def test_an_environment_that_does_not_suit_is_refused_before_launch() -> None:
     problems = {request.algo: check(request).problem for request in asked}
     assert problems["ppo"] is problems["a2c"] is problems["recurrent-ppo"] is None
     assert "sb3-contrib's CROSSQ needs a Box" in str(problems["crossq"])
-    assert "its action space is Discrete(2); Stable-Baselines3's SAC needs a Box" in str(problems["sac"])
+    assert "its action space is Discrete(2); Stable-Baselines3's SAC needs a Box" in str(
+        problems["sac"]
+    )
     assert "Stable-Baselines3's TD3 needs a Box" in str(problems["td3"])
 
 
 def model_of(spec: WorkerSpec) -> algorithms.Model:
-    return learners.build(spec, env_factory.make(spec, Path(), n_envs=spec.n_envs, seed=spec.seed)).model
+    return learners.build(
+        spec, env_factory.make(spec, Path(), n_envs=spec.n_envs, seed=spec.seed)
+    ).model
 
 
 def test_the_policy_is_to_blame_for_physics_that_its_nonsense_made_diverge() -> None:
@@ -289,8 +330,15 @@ def test_a_loss_that_is_not_finite_is_named() -> None:
 
 
 @pytest.mark.parametrize(("freq", "expected"), [(3, [0, 3, 6]), (-1, [0, 4]), (9, [0, 4])])
-def test_noise_of_state_dependent_exploration_is_drawn_at_every_rollout(freq: int, expected: list[int]) -> None:
-    hyperparameters = {**helpers.SMALL["sac"], "use_sde": True, "train_freq": 4, "sde_sample_freq": freq}
+def test_noise_of_state_dependent_exploration_is_drawn_at_every_rollout(
+    freq: int, expected: list[int]
+) -> None:
+    hyperparameters = {
+        **helpers.SMALL["sac"],
+        "use_sde": True,
+        "train_freq": 4,
+        "sde_sample_freq": freq,
+    }
     model = model_of(helpers.algorithm("sac", hyperparameters=hyperparameters))
     drawn: list[tuple[int, int]] = []
     for step in range(8):

@@ -88,7 +88,10 @@ def test_the_last_observations_are_what_the_episode_has_drawn() -> None:
     [
         ("ppo",),
         ("sac",),
-        *(pytest.param(which, marks=pytest.mark.slow) for which in (("ppo", "sb3"), ("a2c",), ("td3",))),
+        *(
+            pytest.param(which, marks=pytest.mark.slow)
+            for which in (("ppo", "sb3"), ("a2c",), ("td3",))
+        ),
         *(pytest.param((algo,), marks=pytest.mark.slow) for algo in CONTRIB),
     ],
     ids=["fast", "sac", "sb3", "a2c", "td3", *CONTRIB],
@@ -102,9 +105,12 @@ def test_the_actor_is_blind_to_them_after_training_and_the_critic_is_not(
     others = observations.copy()
     others[:, -3:] = np.random.default_rng(0).normal(size=(4, 3))
     assert np.array_equal(
-        model.predict(observations, deterministic=True)[0], model.predict(others, deterministic=True)[0]
+        model.predict(observations, deterministic=True)[0],
+        model.predict(others, deterministic=True)[0],
     )
-    values = [critic(model, torch.as_tensor(rows, dtype=torch.float32)) for rows in (observations, others)]
+    values = [
+        critic(model, torch.as_tensor(rows, dtype=torch.float32)) for rows in (observations, others)
+    ]
     assert not np.allclose(*values)
 
 
@@ -112,7 +118,9 @@ def critic(model: Any, observations: torch.Tensor) -> np.ndarray:
     with torch.no_grad():
         if hasattr(model.policy, "lstm_actor"):
             states = torch.zeros(1, len(observations), 8)
-            return model.policy.predict_values(observations, (states, states), torch.ones(len(observations))).numpy()
+            return model.policy.predict_values(
+                observations, (states, states), torch.ones(len(observations))
+            ).numpy()
         if hasattr(model.policy, "predict_values"):
             return model.policy.predict_values(observations).numpy()
         return model.critic(observations, torch.zeros(len(observations), 8))[0].numpy()
@@ -160,13 +168,17 @@ def test_a_resumed_training_has_the_same_weights(
     assert helpers.train_here(parts)[0].code == ExitCode.PAUSED
     parts.spec.write_text(spec.to_json())
     resumed, log = helpers.train_here(parts, 1)
-    assert (resumed.code, resumed.weights_sha256) == (ExitCode.SUCCEEDED, record.weights_sha256), log
+    assert (resumed.code, resumed.weights_sha256) == (ExitCode.SUCCEEDED, record.weights_sha256), (
+        log
+    )
 
 
 def test_an_actor_that_starts_from_another_policy_is_blind_too(tmp_path: Path) -> None:
     _, first = job(tmp_path / "first", asymmetric=False)
     helpers.train_to_its_end(first)
-    _, second = job(tmp_path / "second", evaluate={"body.trunk.mass": ["*0.8", "*1.2"]}, eval_episodes=1)
+    _, second = job(
+        tmp_path / "second", evaluate={"body.trunk.mass": ["*0.8", "*1.2"]}, eval_episodes=1
+    )
     record = helpers.train_to_its_end(second)
     assert record.weights_sha256
 
@@ -178,7 +190,11 @@ def initial(source: dict[str, Any], staged: Path, algo: str) -> ExaminationAnswe
     if "source" in source:
         source = {"source": {**source["source"], **own, **net}}
     request = ExaminationRequest(
-        xml=str(QUADRUPED), task="forward", randomize=RANDOMIZE, asymmetric=True, init={**own, **net, **source}
+        xml=str(QUADRUPED),
+        task="forward",
+        randomize=RANDOMIZE,
+        asymmetric=True,
+        init={**own, **net, **source},
     )
     return check(dataclasses.replace(request, stage_to=str(staged), simulate_s=0.01))
 
@@ -195,14 +211,20 @@ def test_a_job_starts_from_a_policy_whose_critic_saw_the_same(
     model = learners.build(spec, env_factory.normalized(spec, venv)).model
     kept = InitialPolicy.from_file(tmp_path / "staged.init", str(examined.init_sha256))
     assert "exact copy" in initial_policy.start(model, kept)
-    assert all(torch.equal(kept.policy[name], own) for name, own in model.policy.state_dict().items())
+    assert all(
+        torch.equal(kept.policy[name], own) for name, own in model.policy.state_dict().items()
+    )
 
 
 def test_a_source_that_is_still_to_be_trained_has_what_it_will_see(tmp_path: Path) -> None:
     plain = ExaminationRequest(xml=str(QUADRUPED), task="forward", randomize=RANDOMIZE)
 
     def examined(request: ExaminationRequest, algo: str) -> ExaminationAnswer:
-        return initial({"source": {"job": "first", "request": dataclasses.asdict(request)}}, tmp_path / "staged", algo)
+        return initial(
+            {"source": {"job": "first", "request": dataclasses.asdict(request)}},
+            tmp_path / "staged",
+            algo,
+        )
 
     assert "exact copy" in str(examined(dataclasses.replace(plain, asymmetric=True), "sac").init)
     assert f"new: {', '.join(DRAWN)};" in str(examined(plain, "ppo").init)

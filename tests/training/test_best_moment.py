@@ -1,4 +1,5 @@
-"""The pose that an evaluation keeps for a still: which moment it is, and that nothing else depends on it."""
+"""The pose that an evaluation keeps for a still: which moment it is, and that nothing else depends
+on it."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Counter:
 
 
 def chosen(*episodes: Sequence[float], counted: int | None = None) -> tuple[int, int]:
-    """Episode and control step of the best moment. :param counted: number of the first episodes that count."""
+    """Episode and control step of the best moment. :param counted: number of the first episodes
+    that count."""
     venv, moment = Counter(episodes), BestMoment()
     moment.begin(venv)
     for number, rewards in enumerate(episodes):
@@ -61,7 +63,10 @@ def chosen(*episodes: Sequence[float], counted: int | None = None) -> tuple[int,
 
 def bump(length: int, at: int) -> list[float]:
     """Rewards that are highest at one control step."""
-    return [float(STRIDE - abs(step - at)) if abs(step - at) < STRIDE else 0.0 for step in range(1, length + 1)]
+    return [
+        float(STRIDE - abs(step - at)) if abs(step - at) < STRIDE else 0.0
+        for step in range(1, length + 1)
+    ]
 
 
 def test_it_is_where_the_rewards_around_are_highest() -> None:
@@ -98,7 +103,9 @@ class Chain(gymnasium.Env[Any, Any]):
     def reset(self, **_: Any) -> Any:
         self.joints += 1
         body = '<body><geom size="0.1"/><joint axis="0 1 0"/></body>'
-        self.model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{body * self.joints}</worldbody></mujoco>")
+        self.model = mujoco.MjModel.from_xml_string(
+            f"<mujoco><worldbody>{body * self.joints}</worldbody></mujoco>"
+        )
         self.data = mujoco.MjData(self.model)
         return np.zeros(1, np.float32), {}
 
@@ -123,7 +130,9 @@ def of_hopper(folder: Path, **changes: Any) -> WorkerSpec:
 
 
 def test_it_changes_nothing_else_of_an_evaluation(tmp_path: Path) -> None:
-    plain, kept = (evaluated(of_hopper(tmp_path, preview=preview), tmp_path) for preview in (False, True))
+    plain, kept = (
+        evaluated(of_hopper(tmp_path, preview=preview), tmp_path) for preview in (False, True)
+    )
     assert plain.to_json() == kept.to_json()
     assert plain.moment is None
     assert kept.moment is not None
@@ -140,7 +149,9 @@ def test_it_does_not_decide_a_training_and_a_job_with_a_video_keeps_no_pose(tmp_
     assert evaluated(of_hopper(tmp_path, preview=True, video=True), tmp_path).moment is None
 
 
-def test_an_environment_of_gymnasium_is_kept_with_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_of_gymnasium_is_kept_with_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = helpers.spec(env="InvertedPendulum-v5", eval_episodes=1, preview=True)
     content = evaluated(spec, tmp_path).moment
     assert content is not None
@@ -167,8 +178,13 @@ def test_it_is_drawn_with_the_model_of_its_own_environment_and_episode() -> None
     assert arrays["state"].size == mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION)
 
 
-def test_without_mujoco_there_is_no_pose_and_no_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluated(helpers.spec(env="CartPole-v1", eval_episodes=1, preview=True), tmp_path).moment is None
+def test_without_mujoco_there_is_no_pose_and_no_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        evaluated(helpers.spec(env="CartPole-v1", eval_episodes=1, preview=True), tmp_path).moment
+        is None
+    )
     assert "preview" not in capsys.readouterr().out
 
 

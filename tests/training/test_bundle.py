@@ -1,4 +1,5 @@
-"""A bundle compiles to the same model as the original, from wherever it lies and with the original gone."""
+"""A bundle compiles to the same model as the original, from wherever it lies and with the original
+gone."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ from orchestrator.worker.robots.file_collector import BundleError
 
 
 @pytest.mark.parametrize("files", ROBOTS.values(), ids=ROBOTS.keys())
-def test_a_bundle_is_the_same_robot_with_the_original_gone(files: dict[str, str], tmp_path: Path) -> None:
+def test_a_bundle_is_the_same_robot_with_the_original_gone(
+    files: dict[str, str], tmp_path: Path
+) -> None:
     users = tmp_path / "users"
     lay_out(users, files)
     original = mujoco.MjModel.from_xml_path(str(users / "r/main.xml"))
@@ -39,11 +42,15 @@ def test_a_bundle_is_the_same_robot_with_the_original_gone(files: dict[str, str]
 
 
 @pytest.mark.parametrize("files", ROBOTS.values(), ids=ROBOTS.keys())
-def test_the_hash_does_not_depend_on_where_the_robot_lies(files: dict[str, str], tmp_path: Path) -> None:
+def test_the_hash_does_not_depend_on_where_the_robot_lies(
+    files: dict[str, str], tmp_path: Path
+) -> None:
     for place in ("here", "far/away"):
         lay_out(tmp_path / place, files)
     here, there = (collect(tmp_path / place / "r/main.xml") for place in ("here", "far/away"))
-    absolute_and_stripped = b"strippath" in here.contents[here.main] and b"far/a.obj" in here.contents[here.main]
+    absolute_and_stripped = (
+        b"strippath" in here.contents[here.main] and b"far/a.obj" in here.contents[here.main]
+    )
     assert absolute_and_stripped or here.hash == there.hash
     assert not any(str(tmp_path).encode() in content for content in here.contents.values())
 
@@ -53,7 +60,9 @@ def test_installed_and_own_robots_are_kept_byte_for_byte(xml: Path, tmp_path: Pa
     robot = collect(xml)
     assert robot.contents[robot.main] == xml.read_bytes()
     assert robot.moved == {}
-    original, copy = (mujoco.MjModel.from_xml_path(str(path)) for path in (xml, robot.write(tmp_path)))
+    original, copy = (
+        mujoco.MjModel.from_xml_path(str(path)) for path in (xml, robot.write(tmp_path))
+    )
     assert differences(original, copy) == []
 
 
@@ -83,8 +92,16 @@ def test_a_missing_file_is_told_with_every_folder_where_it_might_be(tmp_path: Pa
 @pytest.mark.parametrize(
     ("reference", "make", "message"),
     [
-        ('<include file="x.xml"/>', lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic"),
-        ('<model file="x.xml"/>', lambda path: path.symlink_to("nowhere"), "names 'x.xml': no such file in"),
+        (
+            '<include file="x.xml"/>',
+            lambda path: path.symlink_to(path),
+            "cannot be read: Too many levels of symbolic",
+        ),
+        (
+            '<model file="x.xml"/>',
+            lambda path: path.symlink_to("nowhere"),
+            "names 'x.xml': no such file in",
+        ),
         ('<mesh file="/no/x.stl"/>', lambda path: None, "names '/no/x.stl': no such file in"),
         ('<include file="/no/x.xml"/>', lambda path: None, "/no/x.xml: no such file"),
         ('<mesh file="x.xml"/>', os.mkfifo, "x.xml: is not a regular file"),
@@ -119,7 +136,9 @@ def test_files_that_are_too_large_together_are_refused_with_name_and_limit(tmp_p
     text = "".join(MESH.format(name) for name in names)
     lay_out(tmp_path, {"main.xml": f"<mujoco>{text}</mujoco>", **dict.fromkeys(names, "x" * 1000)})
     assert len(collect(tmp_path / "main.xml", 4000).contents) == 4
-    with pytest.raises(BundleError, match=r"b\.obj: has 1_000 bytes, .* may have 1_500 bytes together"):
+    with pytest.raises(
+        BundleError, match=r"b\.obj: has 1_000 bytes, .* may have 1_500 bytes together"
+    ):
         collect(tmp_path / "main.xml", 1500)
 
 
@@ -134,14 +153,20 @@ def test_a_file_that_grows_while_it_is_read_is_read_up_to_the_limit_only(
         file_collector.read_regular_file(tmp_path / "a.obj", "a.obj", 100)
 
 
-def test_two_files_that_would_share_a_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_files_that_would_share_a_place_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(file_collector, "ELSEWHERE", "d")
     text = '<mujoco><compiler meshdir="m"/><asset><mesh file="@/x/a.obj"/><mesh file="d/0/a.obj"/></asset></mujoco>'
     lay_out(tmp_path, {"r/main.xml": text, "x/a.obj": "mesh", "r/m/d/0/a.obj": "mesh"})
-    assert re.search(r"a\.obj: would have the path of .*a\.obj in a copy", problem_of(tmp_path / "r/main.xml"))
+    assert re.search(
+        r"a\.obj: would have the path of .*a\.obj in a copy", problem_of(tmp_path / "r/main.xml")
+    )
 
 
-@pytest.mark.parametrize("junk", [b"<a", b"<!--", b'<a b="', b"<?", b"<mujoco>", b"<a x='y'>", bytes(range(1, 256))])
+@pytest.mark.parametrize(
+    "junk", [b"<a", b"<!--", b'<a b="', b"<?", b"<mujoco>", b"<a x='y'>", bytes(range(1, 256))]
+)
 def test_megabytes_of_junk_end_soon(junk: bytes, tmp_path: Path) -> None:
     """Would take hours if anything were tried again from every byte."""
     size = 2_000_000 if junk.endswith(b">") else 10_000_000  # whole elements take longer
@@ -173,7 +198,9 @@ def test_a_file_that_mujoco_does_not_read_is_not_taken(text: str, tmp_path: Path
     mujoco.MjModel.from_xml_path(str(robot.write(tmp_path / "robot")))
 
 
-@pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/self/root/proc/self/environ", "link"])
+@pytest.mark.parametrize(
+    "path", ["/proc/self/environ", "/proc/self/root/proc/self/environ", "link"]
+)
 def test_a_file_of_the_kernel_is_never_taken(path: str, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/proc/self/status")
     (tmp_path / "main.xml").write_text(f'<mujoco><texture type="2d" file="{path}"/></mujoco>')
@@ -193,9 +220,14 @@ def test_a_file_of_the_kernel_is_never_taken(path: str, tmp_path: Path) -> None:
         ('<include file="part/inner.xml"/>', "file"),
     ],
 )
-def test_what_leads_out_of_the_robots_folder_is_noted(text: str, attribute: str, tmp_path: Path) -> None:
+def test_what_leads_out_of_the_robots_folder_is_noted(
+    text: str, attribute: str, tmp_path: Path
+) -> None:
     inner = '<mujoco><mesh file="../a.obj"/></mujoco>'
-    lay_out(tmp_path, {"r/main.xml": f"<mujoco>\n{text}</mujoco>", "a.obj": "mesh", "r/part/inner.xml": inner})
+    lay_out(
+        tmp_path,
+        {"r/main.xml": f"<mujoco>\n{text}</mujoco>", "a.obj": "mesh", "r/part/inner.xml": inner},
+    )
     (tmp_path / "part.xml").write_text("<mujoco/>")
     (tmp_path / "r/link.obj").symlink_to("../a.obj")
     outside = str(collect(tmp_path / "r/main.xml").outside)
@@ -213,9 +245,16 @@ def test_what_lies_below_the_robots_folder_is_not_outside(tmp_path: Path) -> Non
     assert collect(tmp_path / "link/main.xml").outside is None
 
 
-@pytest.mark.parametrize(("mode", "of_copy"), [(0o600, 0o600), (0o640, 0o640), (0o444, 0o644), (0o777, 0o644)])
-def test_a_copy_has_no_more_readers_than_the_original(mode: int, of_copy: int, tmp_path: Path) -> None:
-    lay_out(tmp_path, {"r/main.xml": f"<mujoco>{MESH.format('a.obj')}{SHAPE}</mujoco>", "r/a.obj": "mesh"})
+@pytest.mark.parametrize(
+    ("mode", "of_copy"), [(0o600, 0o600), (0o640, 0o640), (0o444, 0o644), (0o777, 0o644)]
+)
+def test_a_copy_has_no_more_readers_than_the_original(
+    mode: int, of_copy: int, tmp_path: Path
+) -> None:
+    lay_out(
+        tmp_path,
+        {"r/main.xml": f"<mujoco>{MESH.format('a.obj')}{SHAPE}</mujoco>", "r/a.obj": "mesh"},
+    )
     (tmp_path / "r/a.obj").chmod(mode)
     umask = os.umask(0o022)
     try:

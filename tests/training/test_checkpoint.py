@@ -1,5 +1,5 @@
-"""Checkpoints that cannot be loaded: damage gives way to the one before, anything else fails the attempt. Nothing is
-deleted.
+"""Checkpoints that cannot be loaded: damage gives way to the one before, anything else fails the
+attempt. Nothing is deleted.
 """
 
 from __future__ import annotations
@@ -61,12 +61,24 @@ def raiser(error: BaseException) -> Callable[..., None]:
 CAUSES: dict[str, Callable[[pytest.MonkeyPatch, types.ModuleType], None]] = {
     "a class that is gone": lambda patch, module: patch.delattr(module, "Stateful"),
     "a module that is gone": lambda patch, module: patch.delitem(sys.modules, module.__name__),
-    "an error of the user's class": lambda patch, _: patch.setattr(Stateful, "deed", raiser(ValueError("no knee"))),
-    "a class that ends a file early": lambda patch, _: patch.setattr(Stateful, "deed", raiser(EOFError("no knee"))),
-    "an unpickling error": lambda patch, _: patch.setattr(Stateful, "deed", raiser(pickle.UnpicklingError("no knee"))),
+    "an error of the user's class": lambda patch, _: patch.setattr(
+        Stateful, "deed", raiser(ValueError("no knee"))
+    ),
+    "a class that ends a file early": lambda patch, _: patch.setattr(
+        Stateful, "deed", raiser(EOFError("no knee"))
+    ),
+    "an unpickling error": lambda patch, _: patch.setattr(
+        Stateful, "deed", raiser(pickle.UnpicklingError("no knee"))
+    ),
     "memory": lambda patch, _: patch.setattr(torch, "load", raiser(MemoryError())),
     "memory of torch": lambda patch, _: patch.setattr(
-        torch, "load", raiser(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
+        torch,
+        "load",
+        raiser(
+            RuntimeError(
+                "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+            )
+        ),
     ),
     "the disk": lambda patch, _: patch.setattr(
         checkpoint, "open_regular", raiser(OSError(errno.EIO, "Input/output error"))
@@ -76,7 +88,9 @@ CAUSES: dict[str, Callable[[pytest.MonkeyPatch, types.ModuleType], None]] = {
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES.keys())
 def test_an_error_that_is_no_damage_fails_the_attempt_and_every_checkpoint_stays(
-    cause: Callable[[pytest.MonkeyPatch, types.ModuleType], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cause: Callable[[pytest.MonkeyPatch, types.ModuleType], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = module_with_class(monkeypatch)
     store = CheckpointStore(tmp_path, "f")
@@ -97,7 +111,9 @@ def test_an_error_that_is_no_damage_fails_the_attempt_and_every_checkpoint_stays
     assert found["env_steps"] == 256
 
 
-def test_whichever_bit_is_wrong_the_checkpoint_before_is_used_or_no_value_differs(tmp_path: Path) -> None:
+def test_whichever_bit_is_wrong_the_checkpoint_before_is_used_or_no_value_differs(
+    tmp_path: Path,
+) -> None:
     dice = random.Random(5)
     store = CheckpointStore(tmp_path, "f")
     store.save(128, {"at": 128, "weights": torch.arange(9.0)})
@@ -105,7 +121,10 @@ def test_whichever_bit_is_wrong_the_checkpoint_before_is_used_or_no_value_differ
     newest = tmp_path / "checkpoint-000000000256.pt"
     whole = newest.read_bytes()
     directory = 8 * whole.index(b"PK\1\2")
-    bits = [*dice.sample(range(8 * len(whole)), 100), *range(directory, directory + 8 * ENTRY_BYTES)]
+    bits = [
+        *dice.sample(range(8 * len(whole)), 100),
+        *range(directory, directory + 8 * ENTRY_BYTES),
+    ]
     for bit in bits:
         content = bytearray(whole)
         content[bit // 8] ^= 1 << bit % 8
@@ -116,7 +135,9 @@ def test_whichever_bit_is_wrong_the_checkpoint_before_is_used_or_no_value_differ
         assert torch.equal(state["weights"], torch.arange(9.0)), bit
 
 
-def test_damaged_checkpoints_are_kept_under_another_name_but_not_without_limit(tmp_path: Path) -> None:
+def test_damaged_checkpoints_are_kept_under_another_name_but_not_without_limit(
+    tmp_path: Path,
+) -> None:
     store = CheckpointStore(tmp_path, "f")
     for env_steps in range(128, 128 * 6, 128):
         store.save(env_steps, {})
@@ -128,7 +149,9 @@ def test_damaged_checkpoints_are_kept_under_another_name_but_not_without_limit(t
     assert len(store.damaged()) == len(list(tmp_path.iterdir())) == KEPT_DAMAGED
 
 
-def test_a_training_without_an_intact_checkpoint_starts_over_and_keeps_its_earlier_tables(tmp_path: Path) -> None:
+def test_a_training_without_an_intact_checkpoint_starts_over_and_keeps_its_earlier_tables(
+    tmp_path: Path,
+) -> None:
     paths = helpers.job(tmp_path, helpers.spec())
     assert helpers.train_here(paths)[0].code == ExitCode.SUCCEEDED
     tables = {name: table.read_bytes() for name, table in tables_of(paths).items()}
@@ -154,7 +177,11 @@ def test_an_ordinary_resume_sets_nothing_aside(tmp_path: Path) -> None:
     record, log = helpers.train_here(paths, 1)
     assert record.resumed_from == 512
     assert "damaged" not in log
-    assert not [path for path in tmp_path.rglob("*") if ".before-" in path.name or path.name.endswith(DAMAGED)]
+    assert not [
+        path
+        for path in tmp_path.rglob("*")
+        if ".before-" in path.name or path.name.endswith(DAMAGED)
+    ]
 
 
 def test_a_state_that_no_longer_fits_fails_the_attempt_with_the_checkpoint_named(
@@ -162,7 +189,9 @@ def test_a_state_that_no_longer_fits_fails_the_attempt_with_the_checkpoint_named
 ) -> None:
     paths = helpers.job(tmp_path, helpers.spec())
     helpers.train_here(paths)
-    (newest,) = (path for path in paths.checkpoints.iterdir() if path.name == "checkpoint-000000000512.pt")
+    (newest,) = (
+        path for path in paths.checkpoints.iterdir() if path.name == "checkpoint-000000000512.pt"
+    )
     state = checkpoint.load(newest.read_bytes())
     state["policy"]["new_layer"] = torch.zeros(3)
     content = io.BytesIO()

@@ -1,4 +1,5 @@
-"""``task = "auto"``: what is picked for which structure, and what the error says where nothing fits."""
+"""``task = "auto"``: what is picked for which structure, and what the error says where nothing
+fits."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def picked(**parts: str) -> tuple[str, str]:
     return choose(mujoco.MjModel.from_xml_string(text))
 
 
-@pytest.mark.parametrize("path", [*MJCF.glob("*.xml"), *MJCF.glob("zoo/*.xml")], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*MJCF.glob("*.xml"), *MJCF.glob("zoo/*.xml")], ids=lambda path: path.stem
+)
 def test_auto_picks_for_every_robot_of_ours_and_the_task_fits(path: Path) -> None:
     model = load_model(path)
     task, reason = choose(model)
@@ -63,18 +66,26 @@ def test_auto_picks_for_the_robots_of_gymnasium(robot: str, expected: str) -> No
 
 
 def test_the_reason_names_what_was_seen() -> None:
-    assert choose(load_model(MJCF / "quadruped.xml")) == ("forward", "free root 'trunk', moved by 8 actuators")
+    assert choose(load_model(MJCF / "quadruped.xml")) == (
+        "forward",
+        "free root 'trunk', moved by 8 actuators",
+    )
     assert choose(load_model(MJCF / "arm.xml")) == (
         "reach",
         "fixed base, chain of 5 driven joints ends in site 'tip'",
     )
-    assert choose(load_model(MJCF / "balancer.xml")) == ("balance", "upright pole 'pole' on a base moved by 1 actuator")
+    assert choose(load_model(MJCF / "balancer.xml")) == (
+        "balance",
+        "upright pole 'pole' on a base moved by 1 actuator",
+    )
 
 
 def test_a_pole_is_one_only_where_it_stands() -> None:
     assert picked(base=RAIL, actuator=ON_RAIL)[0] == "balance"
     assert picked(base=RAIL, actuator=ON_RAIL, offset="-0.5")[0] == "reach", "it hangs"
-    assert picked(base=RAIL, actuator=ON_RAIL, option='gravity="0 0 0"')[0] == "reach", "nothing pulls"
+    assert picked(base=RAIL, actuator=ON_RAIL, option='gravity="0 0 0"')[0] == "reach", (
+        "nothing pulls"
+    )
 
 
 def test_a_driven_rail_with_ends_is_a_machine_and_one_without_a_vehicle() -> None:
@@ -92,19 +103,27 @@ def test_a_ball_that_lies_about_is_not_the_robot() -> None:
 def test_what_fits_nothing_is_told_what_there_is_and_what_to_do() -> None:
     wheel = """<mujoco><worldbody><body><joint name="axle" axis="0 0 1"/><geom size="0.1"/></body></worldbody>
     <actuator><motor joint="axle"/></actuator></mujoco>"""
-    with pytest.raises(ValueError, match=r"no built-in task suits .*stays where it is.*task = \"my_tasks:MyTask\""):
+    with pytest.raises(
+        ValueError, match=r"no built-in task suits .*stays where it is.*task = \"my_tasks:MyTask\""
+    ):
         choose(mujoco.MjModel.from_xml_string(wheel))
     pushed = """<mujoco><worldbody><body><joint name="spin" type="ball"/><geom size="0.1"/><site name="tip"/></body>
     </worldbody><actuator><motor site="tip" gear="1 0 0 0 1 0"/></actuator></mujoco>"""
-    with pytest.raises(ValueError, match=r"\"reach\" needs a chain .*ball joint 'spin' and 1 actuator"):
+    with pytest.raises(
+        ValueError, match=r"\"reach\" needs a chain .*ball joint 'spin' and 1 actuator"
+    ):
         choose(mujoco.MjModel.from_xml_string(pushed))
     with pytest.raises(ValueError, match="without actuators; add an <actuator> section"):
         choose(mujoco.MjModel.from_xml_string("<mujoco><worldbody/></mujoco>"))
 
 
 def test_auto_goes_wherever_a_task_goes() -> None:
-    env = MujocoVecEnv(MJCF / "quadruped.xml", AUTO, n_envs=2, seed=0, task_options={"ctrl_cost_weight": 0.5})
+    env = MujocoVecEnv(
+        MJCF / "quadruped.xml", AUTO, n_envs=2, seed=0, task_options={"ctrl_cost_weight": 0.5}
+    )
     assert type(env.simulation.task) is find_task("forward")
     assert env.simulation.task.options.ctrl_cost_weight == 0.5
-    with pytest.raises(ValueError, match='unknown option "min_heigth" of task "forward"; did you mean "min_height"'):
+    with pytest.raises(
+        ValueError, match='unknown option "min_heigth" of task "forward"; did you mean "min_height"'
+    ):
         make_task(AUTO, load_model(MJCF / "quadruped.xml"), {"min_heigth": 0.5})

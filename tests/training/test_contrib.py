@@ -1,7 +1,7 @@
 """TQC, CrossQ and recurrent PPO of sb3-contrib: LSTM states last as episodes do.
 
-That nothing is lost when they are killed or pause is shown with the other algorithms, in ``e2e/test_resume.py`` and
-``test_stages.py``.
+That nothing is lost when they are killed or pause is shown with the other algorithms, in
+``e2e/test_resume.py`` and ``test_stages.py``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def make_env(xml, seed):
 
 
 def model_of(spec: WorkerSpec, directory: Path = Path()) -> Any:
-    return learners.build(spec, env_factory.make(spec, directory, n_envs=spec.n_envs, seed=spec.seed)).model
+    return learners.build(
+        spec, env_factory.make(spec, directory, n_envs=spec.n_envs, seed=spec.seed)
+    ).model
 
 
 slow = pytest.mark.slow
@@ -77,7 +79,9 @@ def test_lstm_states_are_those_in_the_middle_of_an_episode_and_are_all_restored(
     assert all(not state.any() for part in contrib.lstm_states(model) or () for state in part)
     model.learn(192)
     state = training_state.capture(model, LoopState())
-    assert [[part.shape for part in states] for states in state["lstm_states"]] == [[(1, 3, 8)] * 2] * 2
+    assert [[part.shape for part in states] for states in state["lstm_states"]] == [
+        [(1, 3, 8)] * 2
+    ] * 2
     assert all(part.any() for states in state["lstm_states"] for part in states)
     content = io.BytesIO()
     torch.save(state, content)
@@ -94,7 +98,9 @@ def test_running_statistics_of_crossq_are_in_its_checkpoints_and_in_the_hash() -
     state = training_state.capture(model, LoopState())
     names = [name for name in state["policy"] if name.endswith(("ra_mean", "ra_var", "steps"))]
     assert {name.split(".")[0] for name in names} == {"actor", "critic"}
-    assert all(not torch.equal(state["policy"][name], fresh.policy.state_dict()[name]) for name in names)
+    assert all(
+        not torch.equal(state["policy"][name], fresh.policy.state_dict()[name]) for name in names
+    )
     before = weights.sha256(model)
     model.policy.actor.latent_pi[0].ra_mean += 1e-3
     assert weights.sha256(model) != before
@@ -106,12 +112,17 @@ def test_running_statistics_of_crossq_are_in_its_checkpoints_and_in_the_hash() -
 def memory(directory: Path, **changes: Any) -> WorkerSpec:
     (directory / "memory.py").write_text(MEMORY)
     hyperparameters = {"n_steps": 48, "batch_size": 96, "n_epochs": 10, "learning_rate": 1e-2}
-    given = {"hyperparameters": hyperparameters, "entry_point": "memory:make_env", "search_path": str(directory)}
+    given = {
+        "hyperparameters": hyperparameters,
+        "entry_point": "memory:make_env",
+        "search_path": str(directory),
+    }
     return helpers.algorithm("recurrent-ppo", n_envs=4, **{**given, **changes})
 
 
 def test_a_recurrent_policy_remembers_its_own_episode_and_no_other(tmp_path: Path) -> None:
-    """Each environment's actions are those of an environment of its own, whenever the others' episodes end."""
+    """Each environment's actions are those of an environment of its own, whenever the others'
+    episodes end."""
     model = model_of(helpers.algorithm("recurrent-ppo", n_envs=2))
     rng = np.random.default_rng(0)
     observations = rng.normal(0, 1, (8, 2, 3)).astype(np.float32)
@@ -120,12 +131,16 @@ def test_a_recurrent_policy_remembers_its_own_episode_and_no_other(tmp_path: Pat
     for step, rows in enumerate(observations):
         actions = together.act(rows)
         for index in range(2):
-            np.testing.assert_allclose(actions[index], alone[index].act(rows[index : index + 1])[0], atol=1e-6)
+            np.testing.assert_allclose(
+                actions[index], alone[index].act(rows[index : index + 1])[0], atol=1e-6
+            )
         dones = np.array([step == 2, step == 4])
         together.see_ends(dones)
         for index in range(2):
             alone[index].see_ends(dones[index : index + 1])
-    assert not np.allclose(actions, ActingPolicy(model, 2, deterministic=True).act(observations[-1]))
+    assert not np.allclose(
+        actions, ActingPolicy(model, 2, deterministic=True).act(observations[-1])
+    )
     together.begin()
     anew = ActingPolicy(model, 2, deterministic=True)
     assert np.array_equal(together.act(observations[0]), anew.act(observations[0]))
@@ -141,8 +156,13 @@ def test_what_only_memory_can_learn_is_learnt_and_evaluated(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_evaluate_policy_has_the_returns_of_the_evaluation_with_a_recurrent_policy(tmp_path: Path) -> None:
-    paths = helpers.job(tmp_path / "job-s3", helpers.algorithm("recurrent-ppo", total_timesteps=512, eval_episodes=3))
+def test_evaluate_policy_has_the_returns_of_the_evaluation_with_a_recurrent_policy(
+    tmp_path: Path,
+) -> None:
+    paths = helpers.job(
+        tmp_path / "job-s3",
+        helpers.algorithm("recurrent-ppo", total_timesteps=512, eval_episodes=3),
+    )
     helpers.train_to_its_end(paths)
     told = json.loads(paths.eval.read_text())
     for checkpoint in (None, "latest"):
@@ -160,7 +180,10 @@ def test_a_model_zip_says_its_algorithm_and_is_copied_exactly(tmp_path: Path, al
     model, target = model_of(spec), model_of(helpers.algorithm(algo, seed=4))
     model.save(tmp_path / "model.zip")
     initial = init_source.read(tmp_path / "model.zip")
-    assert (initial.algo, initial.activation) == (algo, "tanh" if algo == "recurrent-ppo" else "relu")
+    assert (initial.algo, initial.activation) == (
+        algo,
+        "tanh" if algo == "recurrent-ppo" else "relu",
+    )
     assert initial.temperature is None or torch.equal(initial.temperature, model.log_ent_coef)
     assert "exact copy" in initial_policy.start(target, initial)
     assert helpers.same_bits(target.policy.state_dict(), model.policy.state_dict())
@@ -178,7 +201,9 @@ def test_the_package_is_loaded_for_its_own_algorithms_alone() -> None:
         "algorithms.class_of('tqc'); print('sb3_contrib' in sys.modules)"
     )
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=helpers.REPOSITORY, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=helpers.REPOSITORY, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["False", "True"]
 
 
@@ -190,7 +215,9 @@ def test_without_the_package_the_job_fails_with_what_to_install(
         algorithms.class_of("crossq")
     record, _ = helpers.train_here(helpers.job(tmp_path / "job", helpers.algorithm("tqc")))
     assert record.code == ExitCode.ERROR
-    assert record.message.startswith('algo = "tqc" needs the package sb3-contrib, which is not installed here: pip')
+    assert record.message.startswith(
+        'algo = "tqc" needs the package sb3-contrib, which is not installed here: pip'
+    )
     assert '".[contrib]"' in record.message
 
 

@@ -21,7 +21,9 @@ TOTAL_MIB = 16384
 def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What was set, by the name of torch's function."""
     calls: dict[str, Any] = {}
-    monkeypatch.setattr(torch, "set_deterministic_debug_mode", lambda mode: calls.update(deterministic=mode))
+    monkeypatch.setattr(
+        torch, "set_deterministic_debug_mode", lambda mode: calls.update(deterministic=mode)
+    )
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     monkeypatch.setitem(os.environ, "CUBLAS_WORKSPACE_CONFIG", ":16:8")
     answers = {
@@ -30,7 +32,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "get_device_name": lambda device: "NVIDIA T4",
         "memory_reserved": lambda device: 3000 << 20,
         "mem_get_info": lambda device: (8000 << 20, TOTAL_MIB << 20),
-        "set_per_process_memory_fraction": lambda fraction, device: calls.update(fraction=fraction, device=device),
+        "set_per_process_memory_fraction": lambda fraction, device: calls.update(
+            fraction=fraction, device=device
+        ),
     }
     for name, answer in answers.items():
         monkeypatch.setattr(torch.cuda, name, answer)
@@ -54,7 +58,10 @@ def test_a_share_limits_torchs_memory_and_the_failure_names_the_key(
     assert calls["fraction"] == pytest.approx(limit_mib / TOTAL_MIB)
     assert calls["device"] == torch.device("cuda", 0)
     assert f"resources.gpus = {share} allows {limit_mib:,} MiB of the GPU (NVIDIA T4)" in message
-    assert "This process held 3,000 MiB, and 8,000 MiB of the GPU are free. Raise resources.gpus" in message
+    assert (
+        "This process held 3,000 MiB, and 8,000 MiB of the GPU are free. Raise resources.gpus"
+        in message
+    )
 
 
 def test_a_whole_gpu_is_not_limited(monkeypatch: pytest.MonkeyPatch, calls: dict[str, Any]) -> None:

@@ -29,7 +29,9 @@ def drawn(text: str, moment: TrainingMoment = END, count: int = 2000) -> np.ndar
         ("uniform(-1e-1, 0)", -0.1, 0.0, -0.05),
     ],
 )
-def test_values_lie_within_the_bounds_around_the_mean(text: str, low: float, high: float, mean: float) -> None:
+def test_values_lie_within_the_bounds_around_the_mean(
+    text: str, low: float, high: float, mean: float
+) -> None:
     values = drawn(text)
     assert parse_distribution(text).extremes == pytest.approx((low, high))
     assert (low <= values.min(), values.max() <= high) == (True, True)
@@ -69,7 +71,10 @@ def test_numbers_have_a_value_for_each_stage() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1.2", "'1.2' is no distribution; expected a distribution: uniform(low, high), loguniform(low, high)"),
+        (
+            "1.2",
+            "'1.2' is no distribution; expected a distribution: uniform(low, high), loguniform(low, high)",
+        ),
         ("unifrom(1, 2)", "unknown distribution 'unifrom'; did you mean uniform? expected"),
         ("uniform(1)", "has 1; expected two numbers, uniform(low, high)"),
         ("choice(1)", "has 1; expected at least two values, choice(a, b, …)"),
@@ -78,7 +83,10 @@ def test_numbers_have_a_value_for_each_stage() -> None:
         ("uniform(linear(0, 3), 2)", "low is 3 and high is 2"),
         ("uniform(0, stages(1, -1, 2))", "low is 0 and high is -1"),
         ("uniform(0, stages(1))", "has 1; expected a number for each stage, at least two"),
-        ("uniform(0, linear(0, 1, 50000))", "the fraction of training after which the end is reached: above 0, at m"),
+        (
+            "uniform(0, linear(0, 1, 50000))",
+            "the fraction of training after which the end is reached: above 0, at m",
+        ),
         ("loguniform(linear(1, 5, 0.1), linear(2, 5))", "low is 5 and high is 2.3"),
         ("loguniform(0, 1)", "low is 0; a logarithm needs numbers above 0"),
         ("normal(1, -1)", "the standard deviation is -1; expected at least 0"),

@@ -1,4 +1,5 @@
-"""With ``on_divergence = "end-episode"``, physics that diverges ends one episode instead of the job."""
+"""With ``on_divergence = "end-episode"``, physics that diverges ends one episode instead of the
+job."""
 
 from __future__ import annotations
 
@@ -96,14 +97,22 @@ def test_the_diverged_environment_falls_and_the_others_keep_their_bits(component
 
 def test_fields_of_a_diverged_environment_are_finite_for_the_task() -> None:
     simulation = Simulation.from_xml(
-        MJCF.parent / "mjcf/quadruped.xml", "track", n_envs=2, seed=0, on_divergence="end-episode", measuring=True
+        MJCF.parent / "mjcf/quadruped.xml",
+        "track",
+        n_envs=2,
+        seed=0,
+        on_divergence="end-episode",
+        measuring=True,
     )
     simulation.reset()
     simulation.states.qvel[:] = np.inf
     result = simulation.step(np.zeros((2, simulation.model.nu)))
     assert result.done.all()
     assert np.isfinite(result.observations).all()
-    assert all(np.isfinite([episode.total_reward, *episode.measures.values()]).all() for episode in result.ended)
+    assert all(
+        np.isfinite([episode.total_reward, *episode.measures.values()]).all()
+        for episode in result.ended
+    )
 
 
 def test_an_action_that_is_not_finite_ends_the_job_all_the_same() -> None:
@@ -130,10 +139,14 @@ class Keeping(gymnasium.Env[Any, Any]):
     render_mode = None
 
     def __init__(self) -> None:
-        self.observation_space = gymnasium.spaces.Dict({"position": gymnasium.spaces.Box(-9, 9, (1,))})
+        self.observation_space = gymnasium.spaces.Dict(
+            {"position": gymnasium.spaces.Box(-9, 9, (1,))}
+        )
         self.action_space = gymnasium.spaces.Box(-1, 1, (1,))
         body = '<body><joint type="slide"/><geom size=".1"/></body>'
-        self.model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{body}</worldbody></mujoco>")
+        self.model = mujoco.MjModel.from_xml_string(
+            f"<mujoco><worldbody>{body}</worldbody></mujoco>"
+        )
         self.data = mujoco.MjData(self.model)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -168,7 +181,12 @@ def torn_task(folder: Path, share: float) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "torn_task.py").write_text(TASK.format(share=share))
     options = {"max_episode_steps": 5}
-    return {"task": "torn_task:Torn", "task_options": options, "search_path": str(folder), "normalize": True}
+    return {
+        "task": "torn_task:Torn",
+        "task_options": options,
+        "search_path": str(folder),
+        "normalize": True,
+    }
 
 
 def torn_env(folder: Path, share: float) -> dict[str, Any]:
@@ -201,14 +219,20 @@ def spec_of(learner: str, **changes: Any) -> WorkerSpec:
     return helpers.spec(xml="robot/hopper.xml", **{**values, **TRAININGS[learner], **changes})
 
 
-@pytest.mark.parametrize("learner", ["fast", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sb3", "sac"))])
+@pytest.mark.parametrize(
+    "learner", ["fast", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sb3", "sac"))]
+)
 def test_a_training_survives_few_divergences_and_killed_and_resumed_has_the_same_bits(
     learner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torn = torn_task(tmp_path, 0.006)
-    paths = prepared(tmp_path / "whole", spec_of(learner, **torn, on_divergence="end-episode", eval_episodes=2))
+    paths = prepared(
+        tmp_path / "whole", spec_of(learner, **torn, on_divergence="end-episode", eval_episodes=2)
+    )
     with monkeypatch.context() as patch:
-        patch.setattr(CheckpointStore, "drop_replay", lambda store: None)  # as where a job is killed before its end
+        patch.setattr(
+            CheckpointStore, "drop_replay", lambda store: None
+        )  # as where a job is killed before its end
         record, log = helpers.train_here(paths)
     assert record.code == ExitCode.SUCCEEDED, log
     assert record.divergences == sum(divergences(paths)) > 0
@@ -225,7 +249,9 @@ def test_a_training_survives_few_divergences_and_killed_and_resumed_has_the_same
 
 
 def test_a_gymnasium_environment_trains_on_after_divergence(tmp_path: Path) -> None:
-    given = helpers.spec(**torn_env(tmp_path, 0.003), on_divergence="end-episode", total_timesteps=1536)
+    given = helpers.spec(
+        **torn_env(tmp_path, 0.003), on_divergence="end-episode", total_timesteps=1536
+    )
     paths = helpers.job(tmp_path / "job", given)
     record = helpers.train_to_its_end(paths)
     assert record.divergences == sum(divergences(paths)) > 0
@@ -242,7 +268,9 @@ def test_too_many_divergences_end_the_job_and_say_how_many(tmp_path: Path) -> No
     assert not paths.model.exists()
 
 
-def test_by_default_the_first_divergence_ends_the_job_and_nothing_is_counted(tmp_path: Path) -> None:
+def test_by_default_the_first_divergence_ends_the_job_and_nothing_is_counted(
+    tmp_path: Path,
+) -> None:
     paths = prepared(tmp_path / "job", spec_of("fast", **torn_task(tmp_path, 0.2)))
     record, log = helpers.train_here(paths)
     assert record.code == ExitCode.DIVERGED, log

@@ -12,7 +12,12 @@ import mujoco
 import numpy as np
 import pytest
 import worker_helpers as helpers
-from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, NormalizeReward, RescaleAction
+from gymnasium.wrappers import (
+    FrameStackObservation,
+    NormalizeObservation,
+    NormalizeReward,
+    RescaleAction,
+)
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from orchestrator.worker.envs import env_factory, env_state
@@ -46,16 +51,29 @@ def trajectory(env: gymnasium.Env[Any, Any], chosen: list[Any]) -> list[bytes]:
     seen = []
     for action in chosen:
         observation, reward, terminated, truncated, _ = env.step(action)
-        seen.append(pickle.dumps((np.asarray(observation).tobytes(), float(reward), bool(terminated), bool(truncated))))
+        seen.append(
+            pickle.dumps(
+                (
+                    np.asarray(observation).tobytes(),
+                    float(reward),
+                    bool(terminated),
+                    bool(truncated),
+                )
+            )
+        )
         if terminated or truncated:
             seen.append(np.asarray(env.reset()[0]).tobytes())
     return seen
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_saved_in_the_middle_of_an_episode_goes_on_bit_identically(env_id: str, tmp_path: Path) -> None:
+def test_saved_in_the_middle_of_an_episode_goes_on_bit_identically(
+    env_id: str, tmp_path: Path
+) -> None:
     spec = helpers.spec(env=env_id)
-    original, fresh, third = (env_factory.make(spec, tmp_path, n_envs=1, seed=0).envs[0] for _ in range(3))
+    original, fresh, third = (
+        env_factory.make(spec, tmp_path, n_envs=1, seed=0).envs[0] for _ in range(3)
+    )
     original.reset(seed=11)
     chosen = actions(original, 300)
     trajectory(original, chosen[:45])
@@ -163,8 +181,14 @@ SHARED = np.zeros(4)
     [
         ({"file": iter([1])}, "Bare.file is a builtins.list_iterator"),
         ({"nested": {"deep": [object()]}}, "Bare.nested is a builtins.object"),
-        ({"whole": SHARED, "part": SHARED[1:]}, "Bare.part is an array that shares its memory with another array"),
-        ({"foreign": np.frombuffer(bytearray(8))}, "Bare.foreign is an array over memory that another object owns"),
+        (
+            {"whole": SHARED, "part": SHARED[1:]},
+            "Bare.part is an array that shares its memory with another array",
+        ),
+        (
+            {"foreign": np.frombuffer(bytearray(8))},
+            "Bare.foreign is an array over memory that another object owns",
+        ),
         ({"bound": Helper().method}, "Bare.bound is a builtins.method"),
         ({"bound": [].append}, "Bare.bound is a builtins.builtin_function_or_method"),
         ({"slotted": Slotted()}, "Bare.slotted is a .*Slotted"),
@@ -182,7 +206,9 @@ def test_a_view_into_an_array_of_another_layer_cannot_be_saved() -> None:
     inner = Bare(whole=np.zeros(4))
     outer = gymnasium.Wrapper(inner)
     outer.part = inner.whole[:2]  # type: ignore[attr-defined]
-    with pytest.raises(env_state.Unsaveable, match="is an array that shares its memory with another array"):
+    with pytest.raises(
+        env_state.Unsaveable, match="is an array that shares its memory with another array"
+    ):
         env_state.save([outer])
 
 
@@ -238,7 +264,10 @@ def test_unstable_physics_is_noticed_where_the_model_is_of_another_binding() -> 
 
 def test_the_divergence_check_has_its_first_name_in_checkpoints_which_older_ones_hold() -> None:
     env = DivergenceCheck(NewDataAtEveryReset(), "slider")
-    assert pickle.loads(env_state.save([env]))[0] == {"kind": "orchestrator.worker.envs.PhysicsWatch", "attributes": {}}
+    assert pickle.loads(env_state.save([env]))[0] == {
+        "kind": "orchestrator.worker.envs.PhysicsWatch",
+        "attributes": {},
+    }
 
 
 def test_of_a_dict_observation_the_parts_that_are_numbers_are_normalised() -> None:
@@ -247,9 +276,13 @@ def test_of_a_dict_observation_the_parts_that_are_numbers_are_normalised() -> No
         "camera": gymnasium.spaces.Box(0, 255, (36, 36, 3), np.uint8),
         "mode": gymnasium.spaces.Discrete(3),
     }
-    venv = DummyVecEnv([lambda: Bare(observation_space=gymnasium.spaces.Dict(parts), render_mode=None)])
+    venv = DummyVecEnv(
+        [lambda: Bare(observation_space=gymnasium.spaces.Dict(parts), render_mode=None)]
+    )
     normalized = env_factory.normalized(helpers.spec(normalize=True), venv)
     assert (normalized.norm_obs, normalized.norm_obs_keys) == (True, ["joints"])
     del parts["joints"]
-    venv = DummyVecEnv([lambda: Bare(observation_space=gymnasium.spaces.Dict(parts), render_mode=None)])
+    venv = DummyVecEnv(
+        [lambda: Bare(observation_space=gymnasium.spaces.Dict(parts), render_mode=None)]
+    )
     assert not env_factory.normalized(helpers.spec(normalize=True), venv).norm_obs

@@ -37,7 +37,9 @@ EVERYTHING = {
 }
 
 
-def simulation(randomize: dict[str, str], robot: Path = QUADRUPED, **changes: Any) -> RandomizedSimulation:
+def simulation(
+    randomize: dict[str, str], robot: Path = QUADRUPED, **changes: Any
+) -> RandomizedSimulation:
     settings: Any = {"n_envs": 3, "seed": 7} | changes
     options = {"max_episode_steps": 30, "reset_noise_scale": 0.0}
     return RandomizedSimulation(robot, "auto", options, randomize, **settings)
@@ -61,7 +63,9 @@ def test_every_episode_starts_on_another_part_of_the_terrain_and_above_it() -> N
         batch.reset()
         for env in range(3):
             data = batch.data(env)
-            assert data.contact.dist[: data.ncon].min(initial=0.0) > -1e-3, "nothing starts below the ground"
+            assert data.contact.dist[: data.ncon].min(initial=0.0) > -1e-3, (
+                "nothing starts below the ground"
+            )
             heights.append(ground_below(batch, env))
     assert len(set(np.round(heights, 6))) == len(heights)
     assert 0 <= min(heights) < 0.03 < 0.05 < max(heights) <= 0.08
@@ -85,7 +89,9 @@ def test_a_floor_of_a_fixed_body_lies_as_one_of_the_world_does(tmp_path: Path) -
         assert places[1] == pytest.approx(places[0])
         assert ground_below(body, env) == pytest.approx(ground_below(world, env))
         for batch in batches:
-            assert drawn_ground(batch, tmp_path / batch.robot, env) == pytest.approx(ground_below(batch, env))
+            assert drawn_ground(batch, tmp_path / batch.robot, env) == pytest.approx(
+                ground_below(batch, env)
+            )
 
 
 def drawn_ground(batch: RandomizedSimulation, robot: Path, env: int) -> float:
@@ -116,11 +122,16 @@ def test_a_still_shows_the_terrain_of_its_episode(tmp_path: Path) -> None:
     assert ground_in(model, data) == pytest.approx(ground_below(batch, 0))
     assert model.hfield_nrow[0] < batch.model.hfield_nrow[0], "no more than is seen"
     with np.load(paths.moment) as arrays:
-        np.savez(paths.moment.with_suffix(".npz"), **{name: arrays[name] for name in ("state", "marker", "model")})
+        np.savez(
+            paths.moment.with_suffix(".npz"),
+            **{name: arrays[name] for name in ("state", "marker", "model")},
+        )
     paths.moment.with_suffix(".npz").replace(paths.moment)
     earlier = stills.read(paths)
     assert earlier.pose.ground is None, "one that an earlier version has kept"
-    assert stills.robot_as_drawn(paths, earlier).nhfield == 0, "on the flat floor, as it is not known where it was"
+    assert stills.robot_as_drawn(paths, earlier).nhfield == 0, (
+        "on the flat floor, as it is not known where it was"
+    )
 
 
 def test_the_robot_stands_on_the_terrain() -> None:
@@ -144,7 +155,10 @@ def test_floor_keys_hold_for_the_terrain() -> None:
 
 
 def test_starts_are_drawn_within_their_bounds_and_the_limits_of_joints() -> None:
-    plain, batch = simulation({"geom.floor.friction": "uniform(0.4, 1.2)"}), simulation(STARTS, n_envs=64)
+    plain, batch = (
+        simulation({"geom.floor.friction": "uniform(0.4, 1.2)"}),
+        simulation(STARTS, n_envs=64),
+    )
     plain.reset()
     batch.reset()
     pose, qpos = plain.states.qpos[0], batch.states.qpos
@@ -193,11 +207,17 @@ def test_a_saved_state_continues_on_the_same_terrain() -> None:
     [
         ("arm", ROUGH, "randomize.terrain: needs"),
         ("arm", {"start.speed": "uniform(0, 1)"}, "randomize.start.speed: needs"),
-        ("hopper", {"start.turn": "uniform(0, 1)"}, "randomize.start.turn: the robot's base cannot turn freely"),
+        (
+            "hopper",
+            {"start.turn": "uniform(0, 1)"},
+            "randomize.start.turn: the robot's base cannot turn freely",
+        ),
         ("rover", {}, None),
     ],
 )
-def test_what_a_robot_cannot_do_is_refused(robot: str, randomize: dict[str, str], message: str | None) -> None:
+def test_what_a_robot_cannot_do_is_refused(
+    robot: str, randomize: dict[str, str], message: str | None
+) -> None:
     if message is None:
         simulation({**ROUGH, "start.joints": "uniform(0, 0.1)"}, MJCF / f"{robot}.xml").reset()
         return
@@ -210,7 +230,10 @@ def test_what_a_robot_cannot_do_is_refused(robot: str, randomize: dict[str, str]
     ("floor", "message"),
     [
         ("", "this robot has none"),
-        ('<geom type="plane" size="9 9 1"/><geom type="plane" size="1 1 1" pos="0 0 -1"/>', "this robot has 2"),
+        (
+            '<geom type="plane" size="9 9 1"/><geom type="plane" size="1 1 1" pos="0 0 -1"/>',
+            "this robot has 2",
+        ),
         ('<geom type="plane" size="9 9 1" euler="5 0 0"/>', "this robot has none"),
     ],
 )

@@ -1,4 +1,5 @@
-"""Evaluation after training: a function of job and policy, of whole episodes, with and without exploration."""
+"""Evaluation after training: a function of job and policy, of whole episodes, with and without
+exploration."""
 
 from __future__ import annotations
 
@@ -90,7 +91,12 @@ def cart(directory: Path, **changes: Any) -> WorkerSpec:
     """A job of the cart, whose files lie in ``directory``."""
     (directory / "robot").mkdir(parents=True, exist_ok=True)
     (directory / "robot/cart.xml").write_text(CART)
-    given: dict[str, Any] = {"task": "forward", "xml": "robot/cart.xml", "task_options": PLAIN, "eval_episodes": 3}
+    given: dict[str, Any] = {
+        "task": "forward",
+        "xml": "robot/cart.xml",
+        "task_options": PLAIN,
+        "eval_episodes": 3,
+    }
     return helpers.spec(**given | changes)
 
 
@@ -130,12 +136,16 @@ def disturb(model: PPO) -> None:
     ],
     ids=["1", "2", "3", "4", "10"],
 )
-def test_interquartile_mean_leaves_out_a_quarter_at_either_end(values: list[float], expected: float) -> None:
+def test_interquartile_mean_leaves_out_a_quarter_at_either_end(
+    values: list[float], expected: float
+) -> None:
     assert interquartile_mean(values) == expected
 
 
 @pytest.mark.parametrize(
-    "hyperparameters", [{}, {"use_sde": True}, {"use_sde": True, "sde_sample_freq": 4}], ids=["plain", "gSDE", "often"]
+    "hyperparameters",
+    [{}, {"use_sde": True}, {"use_sde": True, "sde_sample_freq": 4}],
+    ids=["plain", "gSDE", "often"],
 )
 def test_evaluation_is_the_same_whatever_happened_before_and_disturbs_nothing(
     tmp_path: Path, hyperparameters: Mapping[str, Any]
@@ -171,15 +181,21 @@ def test_exploration_makes_another_outcome_from_the_same_starts(tmp_path: Path) 
         model.policy.log_std.fill_(-30.0)
     calm = content(evaluate(spec, tmp_path, model))
     assert calm["deterministic"] == told["deterministic"], "exploration has no part in it"
-    assert [one for one, _ in both(calm, "returns")] == pytest.approx([other for _, other in both(calm, "returns")])
-    assert len({round(value, 6) for value in calm["deterministic"]["returns"]}) == 3, "the starts differ"
+    assert [one for one, _ in both(calm, "returns")] == pytest.approx(
+        [other for _, other in both(calm, "returns")]
+    )
+    assert len({round(value, 6) for value in calm["deterministic"]["returns"]}) == 3, (
+        "the starts differ"
+    )
 
 
 def both(told: Any, name: str) -> list[tuple[float, float]]:
     return list(zip(told["deterministic"][name], told["stochastic"][name], strict=True))
 
 
-@pytest.mark.parametrize(("freq", "expected"), [(-1, 1), (10, 3)], ids=["as often as rollouts", "every 10 steps"])
+@pytest.mark.parametrize(
+    ("freq", "expected"), [(-1, 1), (10, 3)], ids=["as often as rollouts", "every 10 steps"]
+)
 def test_noise_of_state_dependent_exploration_is_drawn_as_often_as_in_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, freq: int, expected: int
 ) -> None:
@@ -223,10 +239,14 @@ def test_distance_is_how_far_the_robot_got_along_x(tmp_path: Path) -> None:
         observations = replay.step(model.predict(observations, deterministic=True)[0]).observations
     moved = float(replay.states.qpos[0, 0]) - start
     assert abs(moved) > 0.01
-    assert told["deterministic"]["measures"]["distance_m"]["values"] == pytest.approx([moved], abs=1e-9)
+    assert told["deterministic"]["measures"]["distance_m"]["values"] == pytest.approx(
+        [moved], abs=1e-9
+    )
 
 
-def talker(directory: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[WorkerSpec, PPO]:
+def talker(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any
+) -> tuple[WorkerSpec, PPO]:
     (directory / "talker.py").write_text(TALKER)
     monkeypatch.syspath_prepend(directory)
     monkeypatch.delitem(sys.modules, "talker", raising=False)
@@ -235,12 +255,18 @@ def talker(directory: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> 
     return spec, PPO("MlpPolicy", made, device="cpu", seed=0)
 
 
-def test_measures_of_a_users_own_environment_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measures_of_a_users_own_environment_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec, model = talker(tmp_path, monkeypatch, eval_episodes=4)
     told = evaluate(spec, tmp_path, model)
     assert content(told)["deterministic"]["measures"] == {
         "error_m": {"mean": 1.0, "std": 0.5, "values": [0.5, None, 1.5, None]},
-        "fell": {"mean": pytest.approx(1 / 3), "std": pytest.approx(2**0.5 / 3), "values": [0.0, 1.0, 0.0, None]},
+        "fell": {
+            "mean": pytest.approx(1 / 3),
+            "std": pytest.approx(2**0.5 / 3),
+            "values": [0.0, 1.0, 0.0, None],
+        },
         "late_s": {"mean": 4.0, "std": 0.0, "values": [None, None, 4.0, None]},
     }
     assert str(told).endswith(" stochastic; error_m 1, fell 0.3333, late_s 4")
@@ -257,13 +283,17 @@ def test_an_environment_that_draws_from_global_generators_is_evaluated_reproduci
     assert returns[0] == returns[1], "its rewards do not depend on actions"
 
 
-def test_a_return_that_is_not_finite_ends_the_job_as_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_return_that_is_not_finite_ends_the_job_as_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec, model = talker(tmp_path, monkeypatch, eval_episodes=1, env_kwargs={"kind": "Endless"})
     with pytest.raises(Diverged, match="an episode of 5 steps in environment 0 has the return inf"):
         evaluate(spec, tmp_path, model)
 
 
-def test_an_episode_that_does_not_end_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_episode_that_does_not_end_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(evaluation, "LONGEST", 20)
     spec = helpers.spec(env="Pendulum-v1", env_kwargs={"max_episode_steps": 10**6}, eval_episodes=5)
     model = PPO("MlpPolicy", gymnasium.make("Pendulum-v1"), device="cpu")
@@ -283,16 +313,25 @@ def test_a_worker_evaluates_the_same_each_time_and_tells_it(tmp_path: Path) -> N
         assert record.eval_mean == told["deterministic"]["mean"], log
         line = next(line for line in log.splitlines() if "evaluated over" in line)
         distance = told["deterministic"]["measures"]["distance_m"]["mean"]
-        assert line.startswith(f"worker: evaluated over 3 episodes: return {record.eval_mean:,.1f} ± ")
-        assert line.endswith(f"{told['stochastic']['std']:,.1f} stochastic; distance_m {distance:,.4g}")
+        assert line.startswith(
+            f"worker: evaluated over 3 episodes: return {record.eval_mean:,.1f} ± "
+        )
+        assert line.endswith(
+            f"{told['stochastic']['std']:,.1f} stochastic; distance_m {distance:,.4g}"
+        )
         found.append(
-            (paths.eval.read_bytes(), {n: t.numpy().tobytes() for n, t in helpers.parameters(paths.model).items()})
+            (
+                paths.eval.read_bytes(),
+                {n: t.numpy().tobytes() for n, t in helpers.parameters(paths.model).items()},
+            )
         )
     assert found[0] == found[1]
 
 
 @pytest.mark.slow
-def test_killed_or_stopped_during_evaluation_and_resumed_it_evaluates_the_same(tmp_path: Path) -> None:
+def test_killed_or_stopped_during_evaluation_and_resumed_it_evaluates_the_same(
+    tmp_path: Path,
+) -> None:
     options = {**PLAIN, "max_episode_steps": 1000}
     changes = {"normalize": True, "eval_episodes": 8, "task_options": options}
     undisturbed = helpers.job(tmp_path / "undisturbed", cart(tmp_path / "undisturbed", **changes))
@@ -309,7 +348,10 @@ def test_killed_or_stopped_during_evaluation_and_resumed_it_evaluates_the_same(t
 
 
 def wait_for_evaluation(worker: helpers.Worker) -> None:
-    with contextlib.closing(worker.channel.dup()) as channel, channel.makefile("rb", buffering=0) as lines:
+    with (
+        contextlib.closing(worker.channel.dup()) as channel,
+        channel.makefile("rb", buffering=0) as lines,
+    ):
         assert any(Progress.from_line(line).phase == "evaluating" for line in lines), worker.log
 
 
@@ -334,11 +376,17 @@ print(json.dumps(returns))
 
 @pytest.mark.slow
 def test_evaluation_is_reproduced_by_stable_baselines3_alone(tmp_path: Path) -> None:
-    paths = helpers.job(tmp_path / "job", helpers.spec(env="Hopper-v5", normalize=True, eval_episodes=3))
+    paths = helpers.job(
+        tmp_path / "job", helpers.spec(env="Hopper-v5", normalize=True, eval_episodes=3)
+    )
     helpers.train_to_its_end(paths)
     files = map(str, (paths.model, paths.vecnormalize, paths.eval))
     answer = subprocess.run(
-        [sys.executable, "-c", BY_HAND, *files], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", BY_HAND, *files],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert answer.stdout, answer.stderr
     # Dealt out beforehand: one episode to the first environment, two to the second.

@@ -70,7 +70,9 @@ def test_a_simple_arm_is_sound() -> None:
          r"too stiff for the inertia .*'elbow'.*; use timestep ="),
     ],
 )  # fmt: skip
-def test_what_speaks_against_a_robot_is_told_with_its_element(model: dict[str, str], message: str) -> None:
+def test_what_speaks_against_a_robot_is_told_with_its_element(
+    model: dict[str, str], message: str
+) -> None:
     found = found_in(arm(**model)).warnings
     assert any(re.search(message, warning) for warning in found), found
 
@@ -96,7 +98,9 @@ def test_an_inertia_wider_than_the_robot_is_absurd() -> None:
     model = arm()
     model.body_inertia[model.body("lower").id] = 1e4
     (found,) = model_checks.masses(model)
-    assert found.startswith("implausible inertia (body 'lower': 1 kg with 1e+04 kg·m² is as wide as 100 m)")
+    assert found.startswith(
+        "implausible inertia (body 'lower': 1 kg with 1e+04 kg·m² is as wide as 100 m)"
+    )
 
 
 def test_masses_are_compared_within_a_robot_only() -> None:
@@ -104,17 +108,24 @@ def test_masses_are_compared_within_a_robot_only() -> None:
     assert list(model_checks.masses(arm(more=light))) == []
     model = arm()
     model.body_subtreemass[model.body("lower").id] = 1e-9
-    assert "masses differ by a factor of 1e+09 (body 'upper' 1 kg, the limb from body 'lower'" in "".join(
-        model_checks.masses(model)
+    assert (
+        "masses differ by a factor of 1e+09 (body 'upper' 1 kg, the limb from body 'lower'"
+        in "".join(model_checks.masses(model))
     )
 
 
 def test_a_robot_that_starts_in_the_ground_or_in_itself_is_told() -> None:
     sunk = '<worldbody><body name="ball" pos="0 2 0.01"><freejoint/><geom name="ball" size="0.1"/></body></worldbody>'
-    assert any("geom 'floor' and geom 'ball': 0.09 m deep" in found for found in found_in(arm(more=sunk)).warnings)
+    assert any(
+        "geom 'floor' and geom 'ball': 0.09 m deep" in found
+        for found in found_in(arm(more=sunk)).warnings
+    )
     twin = sunk.replace('"ball"', '"twin"').replace("0 2 0.01", "0 2 1")
     both = sunk.replace("0 2 0.01", "0 2 1.02") + twin
-    assert any("starts with its own parts inside each other" in found for found in found_in(arm(more=both)).warnings)
+    assert any(
+        "starts with its own parts inside each other" in found
+        for found in found_in(arm(more=both)).warnings
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,7 +154,8 @@ def test_divergence_under_random_actions_is_an_error_with_a_cure_where_there_is_
     stiff = arm(actuator=f'<position joint="elbow" kp="50" kv="30" {LIMITS}/>')
     (problem,) = found_in(stiff).problems
     assert re.search(
-        r"physics diverges .* \(after .* s, \w+ of joint '(elbow|shoulder)'\); with timestep = 0\.00", problem
+        r"physics diverges .* \(after .* s, \w+ of joint '(elbow|shoulder)'\); with timestep = 0\.00",
+        problem,
     )
     assert stiff.opt.timestep == 0.002
     (problem,) = found_in(arm(actuator=f'<motor joint="elbow" gear="1e11" {LIMITS}/>')).problems
@@ -196,10 +208,21 @@ def test_what_mujoco_counts_as_warnings_is_told() -> None:
 
 
 def test_the_figures_are_those_that_check_tells() -> None:
-    known = examine(arm(more='<keyframe><key name="home"/></keyframe>'), ModelFindings(), simulate_s=1.0)
+    known = examine(
+        arm(more='<keyframe><key name="home"/></keyframe>'), ModelFindings(), simulate_s=1.0
+    )
     assert set(known) == set(FIGURES)
-    assert (known["nq"], known["nu"], known["root"], known["actuators"]) == (2, 1, "fixed", {"motor": 1})
-    assert (known["keyframes"], known["timestep_s"], known["integrator"]) == (["home"], 0.002, "euler")
+    assert (known["nq"], known["nu"], known["root"], known["actuators"]) == (
+        2,
+        1,
+        "fixed",
+        {"motor": 1},
+    )
+    assert (known["keyframes"], known["timestep_s"], known["integrator"]) == (
+        ["home"],
+        0.002,
+        "euler",
+    )
     assert known["mass_kg"] == pytest.approx(2.0)
     assert known["steps_per_s"] > 0
 
@@ -232,7 +255,10 @@ def test_actuators_are_told_by_the_element_that_makes_them(actuator: str, kind: 
     ("joints", "root"),
     [
         ("<freejoint/>", "free"),
-        ('<joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 0 1"/><joint axis="0 1 0"/>', "planar"),
+        (
+            '<joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 0 1"/><joint axis="0 1 0"/>',
+            "planar",
+        ),
         ('<joint type="slide" axis="1 0 0"/>', "slide"),
         ('<joint type="ball"/>', "ball"),
         ("<joint/>", "fixed"),
@@ -241,4 +267,7 @@ def test_actuators_are_told_by_the_element_that_makes_them(actuator: str, kind: 
 )
 def test_the_root_is_told_by_its_joints(joints: str, root: str) -> None:
     body = f'<body>{joints}<geom size="0.1"/><body pos="0.5 0 0"><joint/><geom size="0.1"/></body></body>'
-    assert root_type(mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{body}</worldbody></mujoco>")) == root
+    assert (
+        root_type(mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{body}</worldbody></mujoco>"))
+        == root
+    )

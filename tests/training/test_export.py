@@ -1,4 +1,5 @@
-"""Exported policies act as those that they were exported from, in every format and for every kind of policy."""
+"""Exported policies act as those that they were exported from, in every format and for every kind
+of policy."""
 
 from __future__ import annotations
 
@@ -30,19 +31,29 @@ from orchestrator.worker.rendering import trained_policy
 from orchestrator.worker.tasks import units
 from orchestrator.worker.training import learners
 
-SQUASHED_SDE = {"hyperparameters": {"use_sde": True}, "policy_kwargs": {"net_arch": [8], "squash_output": True}}
+SQUASHED_SDE = {
+    "hyperparameters": {"use_sde": True},
+    "policy_kwargs": {"net_arch": [8], "squash_output": True},
+}
 MORE_ACTIVATIONS = ("relu", "elu", "leaky_relu", "silu")
 KINDS: dict[str, dict[str, Any]] = {
     "ppo": {"policy_kwargs": {"net_arch": {"pi": [8, 6], "vf": [4]}}},
     "ppo-sde": SQUASHED_SDE,
     "sac": {"algo": "sac", "policy_kwargs": {"net_arch": [8]}},
-    "sac-sde": {"algo": "sac", "policy_kwargs": {"net_arch": [8]}, "hyperparameters": {"use_sde": True}},
+    "sac-sde": {
+        "algo": "sac",
+        "policy_kwargs": {"net_arch": [8]},
+        "hyperparameters": {"use_sde": True},
+    },
     "tqc": {"algo": "tqc", "policy_kwargs": {"net_arch": [8]}},
     "crossq": {"algo": "crossq", "policy_kwargs": {"net_arch": [8, 6]}, "scale": 0.4},
     "td3": {"algo": "td3", "policy_kwargs": {"net_arch": [8]}},
     "clamped": {"task_options": {"action_scale": 3.0}, "policy_kwargs": {"net_arch": [8]}},
     "linear": {"algo": "a2c", "policy_kwargs": {"net_arch": []}, "normalize": False},
-    **{name: {"policy_kwargs": {"net_arch": [8], "activation_fn": name}} for name in ("gelu", *MORE_ACTIVATIONS)},
+    **{
+        name: {"policy_kwargs": {"net_arch": [8], "activation_fn": name}}
+        for name in ("gelu", *MORE_ACTIVATIONS)
+    },
 }
 ROWS = 64
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra export")
@@ -50,11 +61,17 @@ pytest.importorskip("onnx", reason="needs the extra export")
 
 
 def job(directory: Path, robot: str = "arm", scale: float = 0.2, **changes: Any) -> JobPaths:
-    """A job's directory with a policy that was never trained, and whose actions differ widely all the same.
+    """A job's directory with a policy that was never trained, and whose actions differ widely all
+    the same.
 
     :param scale: of its weights.
     """
-    values = {"task": "reach", "xml": f"robot/{robot}.xml", "normalize": True, "job_id": directory.name}
+    values = {
+        "task": "reach",
+        "xml": f"robot/{robot}.xml",
+        "normalize": True,
+        "job_id": directory.name,
+    }
     spec = helpers.spec(**{**values, "learner": "sb3", "hyperparameters": {}, **changes})
     paths = helpers.job(directory, spec)
     if spec.xml is not None:
@@ -74,24 +91,36 @@ def job(directory: Path, robot: str = "arm", scale: float = 0.2, **changes: Any)
     if spec.normalize:
         normalized: Any = env_factory.normalized(spec, venv)
         size = venv.observation_space.shape
-        normalized.obs_rms.mean, normalized.obs_rms.var = rng.normal(0, 3, size), rng.uniform(1e-6, 4, size)
+        normalized.obs_rms.mean, normalized.obs_rms.var = (
+            rng.normal(0, 3, size),
+            rng.uniform(1e-6, 4, size),
+        )
         normalized.save(str(paths.vecnormalize))
     return paths
 
 
 def export(paths: JobPaths, suffix: str, **options: Any) -> Path:
     to = paths.root / f"{paths.root.name}{suffix}"
-    job_export.export(argparse.Namespace(**{"job_dir": paths.root, "to": to, "checkpoint": None, **options}))
+    job_export.export(
+        argparse.Namespace(**{"job_dir": paths.root, "to": to, "checkpoint": None, **options})
+    )
     return to
 
 
-def observations_and_actions(paths: JobPaths) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[Any]]:
-    """Observations before normalisation, the policy's actions, and the controls that the task makes of them."""
+def observations_and_actions(
+    paths: JobPaths,
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[Any]]:
+    """Observations before normalisation, the policy's actions, and the controls that the task makes
+    of them."""
     spec = WorkerSpec.from_json(paths.spec.read_text())
     venv: Any = env_factory.make(spec, paths.root, n_envs=ROWS, seed=0)
     model = trained_policy.load_model(spec, paths, venv, None)
     normalized: Any = trained_policy.normalized(spec, paths, venv, None)
-    observations = np.random.default_rng(1).normal(0, 3, (ROWS, venv.observation_space.shape[0])).astype(np.float32)
+    observations = (
+        np.random.default_rng(1)
+        .normal(0, 3, (ROWS, venv.observation_space.shape[0]))
+        .astype(np.float32)
+    )
     seen = normalized.normalize_obs(observations) if spec.normalize else observations
     actions, _ = model.predict(seen, deterministic=True)
     actions = np.clip(actions, venv.action_space.low, venv.action_space.high)
@@ -103,9 +132,15 @@ def observations_and_actions(paths: JobPaths) -> tuple[NDArray[np.float32], NDAr
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in MORE_ACTIVATIONS else kind for kind in KINDS]
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow) if kind in MORE_ACTIVATIONS else kind
+        for kind in KINDS
+    ],
 )
-def test_every_kind_of_policy_gives_its_actions_and_controls_in_every_format(kind: str, tmp_path: Path) -> None:
+def test_every_kind_of_policy_gives_its_actions_and_controls_in_every_format(
+    kind: str, tmp_path: Path
+) -> None:
     paths = job(tmp_path / kind, **KINDS[kind])
     observations, actions, controls = observations_and_actions(paths)
     assert np.ptp(actions, axis=0).min() > 0.01, "actions must depend on observations"
@@ -118,12 +153,16 @@ def test_every_kind_of_policy_gives_its_actions_and_controls_in_every_format(kin
         np.testing.assert_allclose(outputs["action"], actions, rtol=0, atol=1e-6, err_msg=suffix)
         np.testing.assert_allclose(outputs["ctrl"], controls, rtol=0, atol=2e-6, err_msg=suffix)
         if suffix == ".pt" and kind != "crossq":  # whose normalisation goes into the weights
-            assert np.array_equal(outputs["action"], actions), "TorchScript has the policy's own operations"
+            assert np.array_equal(outputs["action"], actions), (
+                "TorchScript has the policy's own operations"
+            )
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 @pytest.mark.parametrize("kind", ["ppo", "sac-sde", pytest.param("gelu", marks=pytest.mark.slow)])
-def test_a_c_header_compiles_without_a_warning_and_gives_the_actions(kind: str, tmp_path: Path) -> None:
+def test_a_c_header_compiles_without_a_warning_and_gives_the_actions(
+    kind: str, tmp_path: Path
+) -> None:
     paths = job(tmp_path / kind, **KINDS[kind])
     observations, actions, controls = observations_and_actions(paths)
     outputs = compiled(export(paths, ".h"))(observations)
@@ -138,11 +177,16 @@ def test_every_kind_of_policy_gives_its_actions_in_c(kind: str, tmp_path: Path) 
     test_a_c_header_compiles_without_a_warning_and_gives_the_actions(kind, tmp_path)
 
 
-def test_observations_in_double_precision_are_normalised_before_they_are_rounded(tmp_path: Path) -> None:
-    """A constant observation has a tiny deviation, which single precision would not tell from its mean."""
+def test_observations_in_double_precision_are_normalised_before_they_are_rounded(
+    tmp_path: Path,
+) -> None:
+    """A constant observation has a tiny deviation, which single precision would not tell from its
+    mean."""
     paths = job(tmp_path / "arm-s0")
     rows, *_ = observations_and_actions(paths)
-    venv = env_factory.make(WorkerSpec.from_json(paths.spec.read_text()), paths.root, n_envs=1, seed=0)
+    venv = env_factory.make(
+        WorkerSpec.from_json(paths.spec.read_text()), paths.root, n_envs=1, seed=0
+    )
     normalized: Any = env_factory.normalized(WorkerSpec.from_json(paths.spec.read_text()), venv)
     normalized.obs_rms.mean[:], normalized.obs_rms.var[:] = 8.9, 0.0
     normalized.save(str(paths.vecnormalize))
@@ -186,17 +230,33 @@ def test_actions_of_gymnasiums_tasks_keep_their_bounds_and_are_the_controls(tmp_
 def test_names_units_and_period_are_in_every_format(tmp_path: Path) -> None:
     paths = job(tmp_path / "hopper-s0", "hopper", task="forward")
     npz = numpy_policy.load(export(paths, ".npz")).metadata
-    assert npz["observation_names"][:3] == ["root_z position", "root_pitch position", "hip position"]
+    assert npz["observation_names"][:3] == [
+        "root_z position",
+        "root_pitch position",
+        "hip position",
+    ]
     assert npz["observation_units"] == ["m", *["rad"] * 4, "m/s", "m/s", *["rad/s"] * 4]
-    assert (npz["action_names"], npz["ctrl_units"]) == (["hip", "knee", "ankle"], ["110 N m", "110 N m", "60 N m"])
-    assert (npz["job"], npz["robot_sha256"], npz["control_period_s"]) == ("hopper-s0", "c0ffee", 0.04)
+    assert (npz["action_names"], npz["ctrl_units"]) == (
+        ["hip", "knee", "ankle"],
+        ["110 N m", "110 N m", "60 N m"],
+    )
+    assert (npz["job"], npz["robot_sha256"], npz["control_period_s"]) == (
+        "hopper-s0",
+        "c0ffee",
+        0.04,
+    )
 
     session = onnxruntime.InferenceSession(export(paths, ".onnx"))
     onnx = session.get_modelmeta().custom_metadata_map
-    assert {name: onnx[name] if isinstance(npz[name], str) else json.loads(onnx[name]) for name in npz} == npz
+    assert {
+        name: onnx[name] if isinstance(npz[name], str) else json.loads(onnx[name]) for name in npz
+    } == npz
     [given], outputs = session.get_inputs(), session.get_outputs()
     assert (given.name, given.type, given.shape) == ("observation", "tensor(float)", ["batch", 11])
-    assert [(output.name, output.shape) for output in outputs] == [("action", ["batch", 3]), ("ctrl", ["batch", 3])]
+    assert [(output.name, output.shape) for output in outputs] == [
+        ("action", ["batch", 3]),
+        ("ctrl", ["batch", 3]),
+    ]
 
     extra = {"metadata.json": ""}
     with pytest.deprecated_call():
@@ -204,7 +264,12 @@ def test_names_units_and_period_are_in_every_format(tmp_path: Path) -> None:
     assert json.loads(extra["metadata.json"]) == npz
 
     header = export(paths, ".h").read_text()
-    for text in ("[1]: root_pitch position [rad]", "[0]: hip [110 N m]", "HOPPER_S0_CONTROL_PERIOD_S 0.04", '"ankle",'):
+    for text in (
+        "[1]: root_pitch position [rad]",
+        "[0]: hip [110 N m]",
+        "HOPPER_S0_CONTROL_PERIOD_S 0.04",
+        '"ankle",',
+    ):
         assert text in header
 
 
@@ -276,17 +341,29 @@ def test_a_pipe_is_no_exported_policy_and_is_not_waited_for(suffix: str, tmp_pat
 
 def test_what_cannot_be_exported_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cart = job(tmp_path / "cart-s0", task=None, xml=None, env="CartPole-v1", normalize=False)
-    with pytest.raises(ExportError, match=r"cart-s0 cannot be exported: its actions are Discrete\(2\); only policies"):
+    with pytest.raises(
+        ExportError,
+        match=r"cart-s0 cannot be exported: its actions are Discrete\(2\); only policies",
+    ):
         export(cart, ".npz")
-    recurrent = job(tmp_path / "recurrent-s0", algo="recurrent-ppo", policy_kwargs={"lstm_hidden_size": 8})
-    with pytest.raises(ExportError, match=r"recurrent-s0 cannot be exported: it is recurrent: .* orchestrator\.load"):
+    recurrent = job(
+        tmp_path / "recurrent-s0", algo="recurrent-ppo", policy_kwargs={"lstm_hidden_size": 8}
+    )
+    with pytest.raises(
+        ExportError,
+        match=r"recurrent-s0 cannot be exported: it is recurrent: .* orchestrator\.load",
+    ):
         export(recurrent, ".npz")
-    with pytest.raises(ExportError, match=r"policy.json: expected a name that ends in .onnx, .pt, .npz or .h"):
+    with pytest.raises(
+        ExportError, match=r"policy.json: expected a name that ends in .onnx, .pt, .npz or .h"
+    ):
         export(cart, ".npz", to=Path("policy.json"))
     arm = job(tmp_path / "arm-s0")
     for name in ("onnx", "onnxruntime"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ExportError, match=r"needs the package onnx, which is not installed .*\.\[export\]"):
+    with pytest.raises(
+        ExportError, match=r"needs the package onnx, which is not installed .*\.\[export\]"
+    ):
         export(arm, ".onnx")
     with pytest.raises(ExportError, match="onnxruntime, which is not installed"):
         onnx_file.OnnxPolicy(tmp_path / "policy.onnx")
@@ -298,7 +375,10 @@ def test_an_environment_that_maps_actions_itself_gives_no_controls(
     paths = job(tmp_path / "pendulum-s0", scale=1.0, task=None, xml=None, env="Pendulum-v1")
     for suffix in policy_files.FORMATS:
         path = export(paths, suffix)
-        assert "1 action, an action every 0.05 s; without ctrl (see docs/export.md)" in capsys.readouterr().out
+        assert (
+            "1 action, an action every 0.05 s; without ctrl (see docs/export.md)"
+            in capsys.readouterr().out
+        )
         if suffix != ".h":
             outputs = policy_files.read(path)(np.full((2, 3), 5.0))
             assert outputs.keys() == {"action"}
@@ -314,9 +394,15 @@ def test_a_file_that_does_not_fit_or_is_no_policy_is_told(tmp_path: Path) -> Non
         trained_policy.exported_policy(policy_files.read(export(hopper, ".npz")), venv)
     for suffix in policy_files.READABLE:
         shutil.copyfile(arm.model, other := tmp_path / f"other{suffix}")
-        with pytest.raises(ExportError, match=rf"other{suffix} cannot be read: .*expected a file that `export`"):
+        with pytest.raises(
+            ExportError, match=rf"other{suffix} cannot be read: .*expected a file that `export`"
+        ):
             policy_files.read(other)
-        with pytest.raises(ExportError, match=rf"missing{suffix} cannot be read: FileNotFoundError"):
+        with pytest.raises(
+            ExportError, match=rf"missing{suffix} cannot be read: FileNotFoundError"
+        ):
             policy_files.read(tmp_path / f"missing{suffix}")
-    with pytest.raises(ExportError, match=r"policy.h: expected a name that ends in .onnx, .pt or .npz"):
+    with pytest.raises(
+        ExportError, match=r"policy.h: expected a name that ends in .onnx, .pt or .npz"
+    ):
         policy_files.read(Path("policy.h"))

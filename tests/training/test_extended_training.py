@@ -1,4 +1,5 @@
-"""A training that is extended ends with the bits of one that had the larger number of env_steps from the start."""
+"""A training that is extended ends with the bits of one that had the larger number of env_steps
+from the start."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ slow = pytest.mark.slow
 
 
 def trained(directory: Path, spec: WorkerSpec, *earlier: int) -> tuple[JobPaths, ExitRecord, str]:
-    """The job after trainings for each of ``earlier`` env_steps, each extended to the next, and then for its own."""
+    """The job after trainings for each of ``earlier`` env_steps, each extended to the next, and
+    then for its own."""
     totals = (*earlier, spec.total_timesteps)
     for number, total in enumerate(totals):
         of_attempt = dataclasses.replace(spec, total_timesteps=total, extended_from=totals[:number])
@@ -41,22 +43,37 @@ def test_weights_statistics_and_evaluation_are_those_of_one_longer_training(
     algo: str, learner: str, earlier: list[int], total: int, tmp_path: Path
 ) -> None:
     """The earlier numbers are not multiples of an iteration's env_steps."""
-    given: dict[str, Any] = {"learner": learner, "normalize": True, "eval_episodes": 1, "keep_replay_buffer": True}
+    given: dict[str, Any] = {
+        "learner": learner,
+        "normalize": True,
+        "eval_episodes": 1,
+        "keep_replay_buffer": True,
+    }
     spec = helpers.algorithm(algo, total_timesteps=total, **given)
     at_once, whole, log = trained(tmp_path / "at once", spec)
     assert (whole.code, whole.learner) == (ExitCode.SUCCEEDED, learner), log
     extended, record, log = trained(tmp_path / "extended", spec, *earlier)
     before = ExitRecord.from_json(extended.attempt(len(earlier) - 1).exit.read_text())
-    assert (record.code, record.resumed_from, record.env_steps) == (0, before.env_steps, whole.env_steps), log
+    assert (record.code, record.resumed_from, record.env_steps) == (
+        0,
+        before.env_steps,
+        whole.env_steps,
+    ), log
     assert earlier[-1] <= before.env_steps < whole.env_steps
     assert record.weights_sha256 == whole.weights_sha256 != before.weights_sha256
     assert helpers.same_bits(helpers.parameters(extended.model), helpers.parameters(at_once.model))
-    assert helpers.normalization(extended.vecnormalize) == helpers.normalization(at_once.vecnormalize)
+    assert helpers.normalization(extended.vecnormalize) == helpers.normalization(
+        at_once.vecnormalize
+    )
     assert extended.eval.read_bytes() == at_once.eval.read_bytes()
     steps = [int(row["env_steps"]) for row in helpers.rows(extended.timings_csv)]
     assert steps == sorted(set(steps)), "the tables go on where they were"
-    assert [int(row["time/total_timesteps"]) for row in helpers.rows(extended.progress_csv)] == steps
-    assert [*map(int, (row["iteration"] for row in helpers.rows(extended.timings_csv)))] == [*range(1, len(steps) + 1)]
+    assert [
+        int(row["time/total_timesteps"]) for row in helpers.rows(extended.progress_csv)
+    ] == steps
+    assert [*map(int, (row["iteration"] for row in helpers.rows(extended.timings_csv)))] == [
+        *range(1, len(steps) + 1)
+    ]
 
 
 def test_sac_does_not_learn_on_without_its_replay_buffer(tmp_path: Path) -> None:
@@ -64,7 +81,9 @@ def test_sac_does_not_learn_on_without_its_replay_buffer(tmp_path: Path) -> None
     paths, record, log = trained(tmp_path, spec, 80)
     assert record.code == ExitCode.ERROR
     assert "no replay buffer" in record.message, log
-    assert [path.name for path in paths.checkpoints.glob("*.pt")] == ["checkpoint-000000000080.pt"], "it is kept"
+    assert [path.name for path in paths.checkpoints.glob("*.pt")] == [
+        "checkpoint-000000000080.pt"
+    ], "it is kept"
 
 
 @slow

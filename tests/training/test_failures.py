@@ -36,7 +36,9 @@ def test_a_message_without_end_is_cut_without_copies_of_it(kind: type[Exception]
     assert len(text) < LONGEST_TEXT
     assert len(trace) <= LONGEST_TEXT
     assert f"{kind.__name__}: " in trace
-    facts = AttemptFacts(started=0.0, unsaveable=message * 2, learner_reason="\n".join([message] * 9))
+    facts = AttemptFacts(
+        started=0.0, unsaveable=message * 2, learner_reason="\n".join([message] * 9)
+    )
     assert len(facts.record(code, message, message).to_json()) < LARGEST_BYTES / 10
 
 
@@ -54,7 +56,9 @@ def test_the_last_lines_of_a_traceback_are_kept() -> None:
     assert len(trace.splitlines()) == 40
 
 
-def test_the_place_is_the_last_line_of_the_users_own_code_also_behind_an_error_that_hides_it(tmp_path: Path) -> None:
+def test_the_place_is_the_last_line_of_the_users_own_code_also_behind_an_error_that_hides_it(
+    tmp_path: Path,
+) -> None:
     code = {
         "gait.py": "def fall():\n    return {}['knee']\n\ndef step():\n    fall()\n",
         "site-packages/wrapper.py": "def call(step):\n    try:\n        step()\n    except KeyError as error:\n"

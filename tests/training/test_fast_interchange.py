@@ -1,4 +1,5 @@
-"""The fast learner's files are Stable-Baselines3's, in both directions; its bits depend on seed and data alone."""
+"""The fast learner's files are Stable-Baselines3's, in both directions; its bits depend on seed and
+data alone."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ OPTIONS: dict[str, Any] = {
     "n_epochs": 3,
     "learning_rate": LinearSchedule(1e-3, 1e-4, 1.0),
     "clip_range_vf": 0.2,
-    "policy_kwargs": {"net_arch": {"pi": [16, 8], "vf": [8]}, "activation_fn": nn.ELU, "log_std_init": -0.5},
+    "policy_kwargs": {
+        "net_arch": {"pi": [16, 8], "vf": [8]},
+        "activation_fn": nn.ELU,
+        "log_std_init": -0.5,
+    },
 }
 KINDS = [(FastPPO, PPO), (PPO, FastPPO)]
 
@@ -57,7 +62,9 @@ def tensors(model: PPO) -> dict[str, bytes]:
 # -- files
 
 
-@pytest.mark.parametrize(("first", "second"), KINDS, ids=["fast, stock, fast", "stock, fast, stock"])
+@pytest.mark.parametrize(
+    ("first", "second"), KINDS, ids=["fast, stock, fast", "stock, fast, stock"]
+)
 def test_a_model_is_saved_loaded_and_trained_further_by_the_other_learner_and_back(
     first: type[PPO], second: type[PPO]
 ) -> None:
@@ -67,9 +74,14 @@ def test_a_model_is_saved_loaded_and_trained_further_by_the_other_learner_and_ba
         assert type(loaded) is kind
         assert tensors(loaded) == tensors(model)
         assert (loaded.num_timesteps, loaded._n_updates) == (model.num_timesteps, model._n_updates)
-        begun, seen = loaded.num_timesteps, np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+        begun, seen = (
+            loaded.num_timesteps,
+            np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32),
+        )
         np.testing.assert_allclose(
-            loaded.predict(seen, deterministic=True)[0], model.predict(seen, deterministic=True)[0], rtol=1e-6
+            loaded.predict(seen, deterministic=True)[0],
+            model.predict(seen, deterministic=True)[0],
+            rtol=1e-6,
         )
         loaded.learn(128, reset_num_timesteps=False)
         assert loaded.num_timesteps == begun + 128
@@ -79,7 +91,9 @@ def test_a_model_is_saved_loaded_and_trained_further_by_the_other_learner_and_ba
 
 
 @pytest.mark.parametrize(("first", "second"), KINDS, ids=["fast to stock", "stock to fast"])
-def test_after_loading_the_next_update_is_the_same_by_both(first: type[PPO], second: type[PPO]) -> None:
+def test_after_loading_the_next_update_is_the_same_by_both(
+    first: type[PPO], second: type[PPO]
+) -> None:
     model = fast.make(first, envs(), **OPTIONS).learn(128)
     other = second.load(saved(model), envs(), device="cpu")
     other.set_logger(model.logger)
@@ -114,7 +128,11 @@ def test_a_saved_model_names_nothing_of_this_package(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "model.zip") as archive:
         contents = [archive.read(name) for name in archive.namelist()]
         attributes = json.loads(archive.read("data"))
-    coded = [each[":serialized:"] for each in attributes.values() if isinstance(each, dict) and ":serialized:" in each]
+    coded = [
+        each[":serialized:"]
+        for each in attributes.values()
+        if isinstance(each, dict) and ":serialized:" in each
+    ]
     pickled = [base64.b64decode(each) for each in coded]
     assert len(pickled) > 5
     assert not any(b"orchestrator" in content for content in contents + pickled)
@@ -132,7 +150,9 @@ def test_parameters_are_got_and_set_and_honoured_at_the_next_rollout_and_update(
     fast.collect(model, fast.begin(model))
     torch.manual_seed(3)
     noise = torch.randn(32, 2, 2).numpy()
-    np.testing.assert_array_equal(model.rollout_buffer.actions, noise)  # means of zero, standard deviations of one
+    np.testing.assert_array_equal(
+        model.rollout_buffer.actions, noise
+    )  # means of zero, standard deviations of one
     np.testing.assert_array_equal(model.rollout_buffer.values, 0.0)
 
 
@@ -145,7 +165,9 @@ def test_an_optimiser_whose_state_was_replaced_goes_on_from_it() -> None:
         np.random.seed(1)
         each.train()
     assert tensors(model) == tensors(other)
-    other.policy.optimizer.load_state_dict(fast.make(PPO, envs(), **OPTIONS).policy.optimizer.state_dict())
+    other.policy.optimizer.load_state_dict(
+        fast.make(PPO, envs(), **OPTIONS).policy.optimizer.state_dict()
+    )
     np.random.seed(1)
     other.train()
     assert fast.steps_taken(other) == {12.0}, "the new optimiser had taken no step before"
@@ -177,7 +199,9 @@ def test_the_same_seed_gives_the_same_bits_and_another_one_others() -> None:
 
 
 @pytest.mark.parametrize("offset", [16, 32, 48])
-def test_where_arrays_lie_in_memory_makes_no_difference(offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_arrays_lie_in_memory_makes_no_difference(
+    offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = learnt(3)
     shifted = Shifted(offset)
     for module in (epochs, loss, network, policy, ppo, rollout, update):
@@ -187,7 +211,8 @@ def test_where_arrays_lie_in_memory_makes_no_difference(offset: int, monkeypatch
 
 
 class Shifted(types.SimpleNamespace):
-    """NumPy, but that new arrays begin ``offset`` bytes after a multiple of 64. (``malloc`` gives multiples of 16.)"""
+    """NumPy, but that new arrays begin ``offset`` bytes after a multiple of 64. (``malloc`` gives
+    multiples of 16.)"""
 
     def __init__(self, offset: int) -> None:
         super().__init__(**vars(np))

@@ -1,4 +1,5 @@
-"""The arithmetic written down is that of torch: forward, and gradients of PPO's loss, in float64 to its rounding."""
+"""The arithmetic written down is that of torch: forward, and gradients of PPO's loss, in float64 to
+its rounding."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ ARCHITECTURES = st.one_of(WIDTHS, st.fixed_dictionaries({"pi": WIDTHS, "vf": WID
 ACTIVATION_CLASSES = st.sampled_from(list(ACTIVATION_NAMES))
 
 
-def policy_of(net_arch: Any, activation: type[nn.Module], observation: int, actions: int, seed: int) -> Any:
+def policy_of(
+    net_arch: Any, activation: type[nn.Module], observation: int, actions: int, seed: int
+) -> Any:
     torch.manual_seed(seed)
     policy = ActorCriticPolicy(
         spaces.Box(-np.inf, np.inf, (observation,), np.float32),
@@ -65,7 +68,9 @@ def outputs(policy: Any, observations: torch.Tensor) -> tuple[torch.Tensor, torc
 
 def stock_loss(policy: Any, samples: Samples, order: Array, given: LossSettings) -> torch.Tensor:
     """Of one minibatch, as ``PPO.train`` has it."""
-    x, actions, old_log_probs, advantages, returns, old_values = (torch.from_numpy(each[order]) for each in samples)
+    x, actions, old_log_probs, advantages, returns, old_values = (
+        torch.from_numpy(each[order]) for each in samples
+    )
     means, values = outputs(policy, x[:, :-1])
     distribution = policy.action_dist.proba_distribution(means, policy.log_std)
     if given.normalize_advantage and len(advantages) > 1:
@@ -74,7 +79,9 @@ def stock_loss(policy: Any, samples: Samples, order: Array, given: LossSettings)
     clipped = torch.clamp(ratio, 1 - given.clip_range, 1 + given.clip_range)
     policy_loss = -torch.min(advantages * ratio, advantages * clipped).mean()
     if given.clip_range_vf is not None:
-        values = old_values + torch.clamp(values - old_values, -given.clip_range_vf, given.clip_range_vf)
+        values = old_values + torch.clamp(
+            values - old_values, -given.clip_range_vf, given.clip_range_vf
+        )
     value_loss = functional.mse_loss(returns, values)
     entropy_loss = -distribution.entropy().mean()
     return policy_loss + given.ent_coef * entropy_loss + given.vf_coef * value_loss
@@ -87,12 +94,19 @@ def random_samples(policy: Any, rows: int, rng: np.random.Generator, spread: flo
     with torch.no_grad():
         means, values = outputs(policy, torch.from_numpy(x[:, :-1]))
         distribution = policy.action_dist.proba_distribution(means, policy.log_std)
-        taken = means + distribution.distribution.stddev * torch.from_numpy(rng.normal(size=(rows, actions)))
+        taken = means + distribution.distribution.stddev * torch.from_numpy(
+            rng.normal(size=(rows, actions))
+        )
         log_probs = distribution.log_prob(taken)
     near = values.numpy() + spread * rng.normal(size=rows)
     advantages = rng.normal(size=rows)
     return Samples(
-        x, taken.numpy(), log_probs.numpy() + spread * rng.normal(size=rows), advantages, near + advantages, near
+        x,
+        taken.numpy(),
+        log_probs.numpy() + spread * rng.normal(size=rows),
+        advantages,
+        near + advantages,
+        near,
     )
 
 
@@ -103,7 +117,9 @@ def begun(samples: Samples, order: Array, given: LossSettings) -> Rows:
     return epoch.minibatches[0]
 
 
-def gradients(policy: Any, samples: Samples, order: Array, given: LossSettings) -> tuple[dict[str, Array], Minibatch]:
+def gradients(
+    policy: Any, samples: Samples, order: Array, given: LossSettings
+) -> tuple[dict[str, Array], Minibatch]:
     layout, vector = flat_of(policy)
     ours = np.full(layout.size, np.nan)
     minibatch = Minibatch(layout, vector, ours, len(order))
@@ -173,7 +189,10 @@ def test_gradients_are_those_of_autograd_in_float64(
         vf_coef=vf_coef,
         normalize_advantage=normalize_advantage,
     )
-    policy, rng = policy_of(net_arch, activation, observation, actions, seed), np.random.default_rng(seed)
+    policy, rng = (
+        policy_of(net_arch, activation, observation, actions, seed),
+        np.random.default_rng(seed),
+    )
     samples, order = random_samples(policy, rows, rng, spread), rng.permutation(rows)
     ours, _ = gradients(policy, samples, order, chosen)
     stock_loss(policy, samples, order, chosen).backward()
@@ -183,7 +202,9 @@ def test_gradients_are_those_of_autograd_in_float64(
         assert np.abs(ours[name] - theirs).max() <= 1e-10 * largest + 1e-14, name
 
 
-def test_gradients_are_those_of_autograd_where_samples_lie_within_above_and_below_the_clip() -> None:
+def test_gradients_are_those_of_autograd_where_samples_lie_within_above_and_below_the_clip() -> (
+    None
+):
     rng = np.random.default_rng(3)
     policy, chosen = policy_of([8, 8], nn.Tanh, 5, 3, 3), settings_of(200, clip_range_vf=0.2)
     samples, order = random_samples(policy, 200, rng, 0.3), np.arange(200)
@@ -197,15 +218,21 @@ def test_gradients_are_those_of_autograd_where_samples_lie_within_above_and_belo
     minibatch.passes.x[...] = samples.x
     minibatch.ratios(rows)
     ratios, better = np.exp(rows.log_ratios), rows.weights < 0
-    for side, sign in itertools.product((ratios > 1.2, ratios < 0.8, np.abs(ratios - 1) < 0.2), (better, ~better)):
+    for side, sign in itertools.product(
+        (ratios > 1.2, ratios < 0.8, np.abs(ratios - 1) < 0.2), (better, ~better)
+    ):
         assert np.count_nonzero(side & sign) > 5, "each of the six cases is there"
 
 
 @pytest.mark.parametrize("activation", list(ACTIVATION_NAMES), ids=list(ACTIVATION_NAMES.values()))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_an_activation_and_its_derivative_are_torchs_everywhere(activation: type[nn.Module], dtype: Any) -> None:
+def test_an_activation_and_its_derivative_are_torchs_everywhere(
+    activation: type[nn.Module], dtype: Any
+) -> None:
     forward, backward, one = ACTIVATIONS[ACTIVATION_NAMES[activation]]
-    before = np.concatenate([np.linspace(-200, 200, 4001), [0.0, -0.0, 1e-30, -1e-30, 1e-8, -1e-8]]).astype(dtype)
+    before = np.concatenate(
+        [np.linspace(-200, 200, 4001), [0.0, -0.0, 1e-30, -1e-30, 1e-8, -1e-8]]
+    ).astype(dtype)
     after, scratch, gradient = np.empty_like(before), np.empty_like(before), np.ones_like(before)
     forward(before, after)
     backward(after, scratch, gradient)
@@ -246,7 +273,9 @@ def test_actor_and_critic_are_torchs_in_float64(
 
 @given(net_arch=ARCHITECTURES, observation=st.integers(1, 7), actions=st.integers(1, 4))
 @settings(max_examples=40, deadline=None, derandomize=True)
-def test_every_place_in_the_flat_vector_belongs_to_one_parameter(net_arch: Any, observation: int, actions: int) -> None:
+def test_every_place_in_the_flat_vector_belongs_to_one_parameter(
+    net_arch: Any, observation: int, actions: int
+) -> None:
     layout = Layout(shape_of(policy_of(net_arch, nn.Tanh, observation, actions, 0)))
     vector = np.zeros(layout.size)
     for view in layout.named(vector).values():
@@ -256,7 +285,9 @@ def test_every_place_in_the_flat_vector_belongs_to_one_parameter(net_arch: Any, 
 
 def test_the_shape_of_a_policy_is_read_from_its_layers() -> None:
     policy = policy_of({"pi": [5, 4], "vf": [3]}, nn.ELU, 7, 2, 0)
-    assert shape_of(policy) == Shape(observation=7, actor=(5, 4), critic=(3,), actions=2, activation="elu")
+    assert shape_of(policy) == Shape(
+        observation=7, actor=(5, 4), critic=(3,), actions=2, activation="elu"
+    )
 
 
 # -- what is not written there is refused
@@ -282,15 +313,28 @@ class Buffer(RolloutBuffer):
     ("changes", "why"),
     [
         ({"policy": Subclass}, "the policy is a Subclass"),
-        ({"policy_kwargs": {"features_extractor_class": Extractor}}, "the actor has a feature extractor of its own"),
+        (
+            {"policy_kwargs": {"features_extractor_class": Extractor}},
+            "the actor has a feature extractor of its own",
+        ),
         ({"policy_kwargs": {"activation_fn": nn.GELU}}, "the activation is GELU"),
         ({"policy_kwargs": {"optimizer_class": torch.optim.SGD}}, "the optimiser is SGD"),
         ({"policy_kwargs": {"optimizer_class": torch.optim.AdamW}}, "the optimiser is AdamW"),
         ({"policy_kwargs": {"optimizer_class": Optimizer}}, "the optimiser is Optimizer"),
-        ({"policy_kwargs": {"optimizer_kwargs": {"amsgrad": True}}}, "Adam has options that are not supported"),
-        ({"policy_kwargs": {"optimizer_kwargs": {"maximize": True}}}, "Adam has options that are not supported"),
         (
-            {"policy_kwargs": {"optimizer_kwargs": {"decoupled_weight_decay": True, "weight_decay": 0.1}}},
+            {"policy_kwargs": {"optimizer_kwargs": {"amsgrad": True}}},
+            "Adam has options that are not supported",
+        ),
+        (
+            {"policy_kwargs": {"optimizer_kwargs": {"maximize": True}}},
+            "Adam has options that are not supported",
+        ),
+        (
+            {
+                "policy_kwargs": {
+                    "optimizer_kwargs": {"decoupled_weight_decay": True, "weight_decay": 0.1}
+                }
+            },
             "Adam has options that are not supported",
         ),
         ({"use_sde": True}, "actions are not drawn from a diagonal Gaussian"),
@@ -299,13 +343,20 @@ class Buffer(RolloutBuffer):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_policy_of_another_form_is_refused(changes: dict[str, Any], why: str) -> None:
-    arguments: dict[str, Any] = {"policy": "MlpPolicy", "n_steps": 8, "batch_size": 8, "device": "cpu"} | changes
+    arguments: dict[str, Any] = {
+        "policy": "MlpPolicy",
+        "n_steps": 8,
+        "batch_size": 8,
+        "device": "cpu",
+    } | changes
     PPO(env=fast.smooth_envs(1), **arguments)
     with pytest.raises(ValueError, match=f"the fast learner cannot train this: {why}"):
         FastPPO(env=fast.smooth_envs(1), **arguments)
 
 
-def space_env(observation: spaces.Space[Any], action: spaces.Space[Any]) -> Callable[[], gymnasium.Env[Any, Any]]:
+def space_env(
+    observation: spaces.Space[Any], action: spaces.Space[Any]
+) -> Callable[[], gymnasium.Env[Any, Any]]:
     env = fast.Smooth()
     env.observation_space, env.action_space = observation, action
     return lambda: env
@@ -321,12 +372,25 @@ NUMBERS, MOTORS = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,))
         (spaces.MultiDiscrete([3, 2]), MOTORS, "its observation space is a MultiDiscrete"),
         (spaces.Box(0, 255, (36, 36, 3), np.uint8), MOTORS, "its observations are images"),
         (NUMBERS, spaces.Discrete(2), "its action space is a Discrete"),
-        (NUMBERS, spaces.Box(-1, 1, (2, 2)), r"its action space is a Box of float32 with the shape \(2, 2\)"),
+        (
+            NUMBERS,
+            spaces.Box(-1, 1, (2, 2)),
+            r"its action space is a Box of float32 with the shape \(2, 2\)",
+        ),
         (NUMBERS, spaces.Box(-3, 3, (2,), np.int64), "its action space is a Box of int64"),
     ],
-    ids=["discrete", "multi-discrete", "images", "discrete actions", "actions in two dimensions", "whole numbers"],
+    ids=[
+        "discrete",
+        "multi-discrete",
+        "images",
+        "discrete actions",
+        "actions in two dimensions",
+        "whole numbers",
+    ],
 )
-def test_spaces_that_stable_baselines3_would_encode_are_refused(observation: Any, action: Any, why: str) -> None:
+def test_spaces_that_stable_baselines3_would_encode_are_refused(
+    observation: Any, action: Any, why: str
+) -> None:
     venv = fast.DummyVecEnv([space_env(observation, action)])
     PPO("MlpPolicy", venv, n_steps=8, batch_size=8, device="cpu")
     with pytest.raises(ValueError, match=f"the fast learner cannot train this: {why}"):
@@ -338,5 +402,7 @@ def test_a_policy_of_which_a_part_is_frozen_is_refused_at_the_next_rollout_or_up
     callback = fast.begin(model)
     model.policy.log_std.requires_grad_(False)
     for go_on in (lambda: fast.collect(model, callback), model.train):
-        with pytest.raises(ValueError, match="the fast learner cannot train this: log_std is frozen"):
+        with pytest.raises(
+            ValueError, match="the fast learner cannot train this: log_std is frozen"
+        ):
             go_on()

@@ -1,4 +1,5 @@
-"""From the same noise the fast learner collects the rollout that Stable-Baselines3 collects, to float32's rounding."""
+"""From the same noise the fast learner collects the rollout that Stable-Baselines3 collects, to
+float32's rounding."""
 
 from __future__ import annotations
 
@@ -14,7 +15,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, ConvertCallback, EvalCallback
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CheckpointCallback,
+    ConvertCallback,
+    EvalCallback,
+)
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 from torch import nn
@@ -29,7 +35,9 @@ LEFT_OVER = {"idx", "done", "terminal_obs", "terminal_value"}
 
 def pair(venvs: tuple[VecEnv, VecEnv], **options: Any) -> tuple[Any, Any]:
     """Fast and stock learner with the same weights."""
-    ours, stocks = (fast.make(kind, venv, **options) for kind, venv in zip((FastPPO, PPO), venvs, strict=True))
+    ours, stocks = (
+        fast.make(kind, venv, **options) for kind, venv in zip((FastPPO, PPO), venvs, strict=True)
+    )
     for model in (ours, stocks):
         fast.loud(model)
     return ours, stocks
@@ -40,7 +48,9 @@ def two(*, normalize: bool = False, n_envs: int = 1, **options: Any) -> tuple[Ve
     return tuple(VecNormalize(venv) for venv in venvs) if normalize else venvs  # type: ignore[return-value]
 
 
-def collect_both(ours: FastPPO, stocks: PPO, callbacks: tuple[Any, Any], seed: int) -> tuple[bool, bool]:
+def collect_both(
+    ours: FastPPO, stocks: PPO, callbacks: tuple[Any, Any], seed: int
+) -> tuple[bool, bool]:
     torch.manual_seed(seed)
     one = fast.collect(ours, callbacks[0])
     torch.manual_seed(seed)
@@ -53,16 +63,26 @@ def assert_same_rollout(ours: FastPPO, stocks: PPO) -> None:
     for name in ARRAYS:
         one, other = getattr(mine, name), getattr(theirs, name)
         assert one.shape == other.shape, name
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5 * max(1.0, np.abs(other).max()), err_msg=name)
+        np.testing.assert_allclose(
+            one, other, rtol=1e-5, atol=2e-5 * max(1.0, np.abs(other).max()), err_msg=name
+        )
     np.testing.assert_array_equal(mine.episode_starts, theirs.episode_starts)
-    assert (mine.pos, mine.full, mine.generator_ready) == (theirs.pos, theirs.full, theirs.generator_ready)
+    assert (mine.pos, mine.full, mine.generator_ready) == (
+        theirs.pos,
+        theirs.full,
+        theirs.generator_ready,
+    )
     np.testing.assert_allclose(ours._last_obs, stocks._last_obs, rtol=1e-5, atol=1e-5)
     assert ours._last_obs.dtype == stocks._last_obs.dtype
     np.testing.assert_array_equal(ours._last_episode_starts, stocks._last_episode_starts)
     assert ours.num_timesteps == stocks.num_timesteps
-    episodes = [[(each["l"], each["r"]) for each in model.ep_info_buffer] for model in (ours, stocks)]
+    episodes = [
+        [(each["l"], each["r"]) for each in model.ep_info_buffer] for model in (ours, stocks)
+    ]
     assert [length for length, _ in episodes[0]] == [length for length, _ in episodes[1]]
-    np.testing.assert_allclose([r for _, r in episodes[0]], [r for _, r in episodes[1]], rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(
+        [r for _, r in episodes[0]], [r for _, r in episodes[1]], rtol=1e-5, atol=1e-4
+    )
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
@@ -100,10 +120,19 @@ def test_a_rollout_is_stable_baselines3s_from_the_same_noise(
     gamma: float,
     gae_lambda: float,
 ) -> None:
-    kinds = {"observation": observation, "observation_type": observation_type, "action_type": action_type}
+    kinds = {
+        "observation": observation,
+        "observation_type": observation_type,
+        "action_type": action_type,
+    }
     venvs = two(normalize=normalize, n_envs=n_envs, life=life, limit=limit, bound=bound, **kinds)
     policy_kwargs = {"net_arch": net_arch, "activation_fn": activation}
-    options = {"n_steps": n_steps, "gamma": gamma, "gae_lambda": gae_lambda, "policy_kwargs": policy_kwargs}
+    options = {
+        "n_steps": n_steps,
+        "gamma": gamma,
+        "gae_lambda": gae_lambda,
+        "policy_kwargs": policy_kwargs,
+    }
     ours, stocks = pair(venvs, batch_size=n_steps * n_envs, **options)
     callbacks = fast.begin(ours), fast.begin(stocks)
     for seed in range(3):
@@ -151,7 +180,9 @@ class Reusing(VecEnvWrapper):
 
 
 def test_an_environment_may_use_the_array_of_an_episodes_last_observation_again() -> None:
-    ours, stocks = pair((Reusing(fast.smooth_envs(1, limit=4)), fast.smooth_envs(1, limit=4)), n_steps=16)
+    ours, stocks = pair(
+        (Reusing(fast.smooth_envs(1, limit=4)), fast.smooth_envs(1, limit=4)), n_steps=16
+    )
     assert collect_both(ours, stocks, (fast.begin(ours), fast.begin(stocks)), 0) == (True, True)
     assert_same_rollout(ours, stocks)
 
@@ -170,7 +201,9 @@ def test_advantages_and_returns_are_stable_baselines3s_to_the_bit(
 ) -> None:
     rng = np.random.default_rng(seed)
     box = gymnasium.spaces.Box(-1, 1, (1,))
-    ours, stocks = (RolloutBuffer(steps, box, box, "cpu", gae_lambda, gamma, n_envs) for _ in range(2))
+    ours, stocks = (
+        RolloutBuffer(steps, box, box, "cpu", gae_lambda, gamma, n_envs) for _ in range(2)
+    )
     for name in ("rewards", "values"):
         array = rng.normal(size=(steps, n_envs)).astype(np.float32)
         setattr(ours, name, array)
@@ -236,17 +269,31 @@ def test_callbacks_see_what_they_see_in_stable_baselines3(n_envs: int, normalize
         collect_both(ours, stocks, callbacks, seed)
     assert diaries[0].calls == diaries[1].calls
     assert [name for name, *_ in diaries[0].calls].count("step") == 28
-    for (call, *_), mine, theirs in zip(diaries[0].calls, diaries[0].seen, diaries[1].seen, strict=True):
+    for (call, *_), mine, theirs in zip(
+        diaries[0].calls, diaries[0].seen, diaries[1].seen, strict=True
+    ):
         assert theirs.keys() - LEFT_OVER <= mine.keys()
         if call != "step":
             continue
-        for name in ("obs_tensor", "actions", "clipped_actions", "values", "log_probs", "new_obs", "rewards", "dones"):
+        for name in (
+            "obs_tensor",
+            "actions",
+            "clipped_actions",
+            "values",
+            "log_probs",
+            "new_obs",
+            "rewards",
+            "dones",
+        ):
             assert type(mine[name]) is type(theirs[name]), name
             assert mine[name].shape == theirs[name].shape, name
             assert mine[name].dtype == theirs[name].dtype, name
             np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-5, atol=2e-5, err_msg=name)
         assert [info.keys() for info in mine["infos"]] == [info.keys() for info in theirs["infos"]]
-        assert (mine["n_steps"], mine["n_rollout_steps"]) == (theirs["n_steps"], theirs["n_rollout_steps"])
+        assert (mine["n_steps"], mine["n_rollout_steps"]) == (
+            theirs["n_steps"],
+            theirs["n_rollout_steps"],
+        )
         assert (mine["rollout_buffer"], mine["env"]) == (ours.rollout_buffer, ours.env)
 
 
@@ -266,7 +313,9 @@ def test_at_the_end_of_a_rollout_a_callback_finds_the_whole_of_it() -> None:
 
 
 @pytest.mark.parametrize("stop_at", [1, 5, 8, 11])
-def test_a_callback_that_says_no_ends_the_training_where_it_does_in_stable_baselines3(stop_at: int) -> None:
+def test_a_callback_that_says_no_ends_the_training_where_it_does_in_stable_baselines3(
+    stop_at: int,
+) -> None:
     ours, stocks = pair(two(n_envs=2, limit=3))
     diaries = Diary(stop_at), Diary(stop_at)
     for model, diary in zip((ours, stocks), diaries, strict=True):
@@ -274,7 +323,9 @@ def test_a_callback_that_says_no_ends_the_training_where_it_does_in_stable_basel
     assert diaries[0].calls == diaries[1].calls
     assert ours.num_timesteps == stocks.num_timesteps == 2 * stop_at
     assert ours._n_updates == stocks._n_updates
-    assert [len(model.ep_info_buffer) for model in (ours, stocks)] == [len(stocks.ep_info_buffer)] * 2
+    assert [len(model.ep_info_buffer) for model in (ours, stocks)] == [
+        len(stocks.ep_info_buffer)
+    ] * 2
 
 
 def test_without_a_callback_the_count_of_calls_is_kept_too() -> None:
@@ -296,17 +347,36 @@ def test_functions_lists_and_stable_baselines3s_own_callbacks_work(tmp_path: Pat
         training, evaluation = two(normalize=True, limit=10)
         model = fast.make(kind, training, n_steps=32, batch_size=32, verbose=0)
         own = EvalCallback(evaluation, None, None, 2, 40, str(folder), str(folder), verbose=0)
-        model.learn(128, callback=[own, CheckpointCallback(50, str(folder), verbose=0), ConvertCallback(function)])
+        model.learn(
+            128,
+            callback=[
+                own,
+                CheckpointCallback(50, str(folder), verbose=0),
+                ConvertCallback(function),
+            ],
+        )
     assert seen == [*range(32)] * 8
-    names = {kind: sorted(path.name for path in (tmp_path / kind).iterdir()) for kind in ("FastPPO", "PPO")}
+    names = {
+        kind: sorted(path.name for path in (tmp_path / kind).iterdir())
+        for kind in ("FastPPO", "PPO")
+    }
     assert names["FastPPO"] == names["PPO"]
-    assert {"best_model.zip", "evaluations.npz", "rl_model_50_steps.zip", "rl_model_100_steps.zip"} <= {*names["PPO"]}
-    best, last = (PPO.load(tmp_path / "FastPPO" / name) for name in ("best_model", "rl_model_100_steps"))
+    assert {
+        "best_model.zip",
+        "evaluations.npz",
+        "rl_model_50_steps.zip",
+        "rl_model_100_steps.zip",
+    } <= {*names["PPO"]}
+    best, last = (
+        PPO.load(tmp_path / "FastPPO" / name) for name in ("best_model", "rl_model_100_steps")
+    )
     assert best.num_timesteps in (40, 80, 120)
     assert last.num_timesteps == 100
 
 
-@pytest.mark.parametrize("options", [{}, {"clip_range_vf": 0.2, "target_kl": 10.0}], ids=["plain", "with more to log"])
+@pytest.mark.parametrize(
+    "options", [{}, {"clip_range_vf": 0.2, "target_kl": 10.0}], ids=["plain", "with more to log"]
+)
 def test_learn_logs_what_it_logs_in_stable_baselines3(options: dict[str, Any]) -> None:
     logs = []
     for model in pair(two(n_envs=2, limit=5), **options):
@@ -342,7 +412,10 @@ def test_success_rates_are_logged_where_an_environment_tells_of_success() -> Non
 
 
 def test_the_work_space_does_not_grow_with_every_number_of_episodes_cut_off() -> None:
-    (ours, _), rng = pair(two(n_envs=40, limit=9), n_steps=4, batch_size=160), np.random.default_rng(0)
+    (ours, _), rng = (
+        pair(two(n_envs=40, limit=9), n_steps=4, batch_size=160),
+        np.random.default_rng(0),
+    )
     callback, numbers = fast.begin(ours), set()
     for _ in range(20):
         for env in ours.env.envs:

@@ -1,12 +1,15 @@
-"""One ``train()`` of the fast learner and one of Stable-Baselines3, from the same rollout, give the same policy.
+"""One ``train()`` of the fast learner and one of Stable-Baselines3, from the same rollout, give the
+same policy.
 
-In float64 they agree to float64's rounding over all of PPO's options: the arithmetic is the same. In float32 each of
-the two rounds in its own way. Adam's moments agree to 1e-5 of their size always; the update of the parameters does too,
-but for a few in a thousand, in which Stable-Baselines3 in float32 is more than ten times as far from itself in
-float64. That is where updates are so small that parameters in float32 hardly resolve them, or gradients so small that
-Adam, dividing them by their size, enlarges their rounding.
+In float64 they agree to float64's rounding over all of PPO's options: the arithmetic is the same.
+In float32 each of the two rounds in its own way. Adam's moments agree to 1e-5 of their size always;
+the update of the parameters does too, but for a few in a thousand, in which Stable-Baselines3 in
+float32 is more than ten times as far from itself in float64. That is where updates are so small
+that parameters in float32 hardly resolve them, or gradients so small that Adam, dividing them by
+their size, enlarges their rounding.
 
-Left out: samples whose value misses its target by no more than rounding, and a ``target_kl`` near float32's resolution.
+Left out: samples whose value misses its target by no more than rounding, and a ``target_kl`` near
+float32's resolution.
 """
 
 from __future__ import annotations
@@ -50,7 +53,12 @@ POLICY_KWARGS = st.fixed_dictionaries(
     },
     optional={
         "optimizer_kwargs": st.fixed_dictionaries(
-            {}, optional={"eps": st.just(1e-4), "weight_decay": st.just(0.1), "betas": st.just((0.8, 0.95))}
+            {},
+            optional={
+                "eps": st.just(1e-4),
+                "weight_decay": st.just(0.1),
+                "betas": st.just((0.8, 0.95)),
+            },
         )
     },
 )
@@ -105,7 +113,9 @@ def built(kind: type[PPO], given: Mapping[str, Any]) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "You have specified a mini-batch size", UserWarning)
         venv = fast.smooth_envs(**given["shape"])
-        model = fast.make(kind, venv, policy_kwargs=dict(given["policy_kwargs"]), **given["options"])
+        model = fast.make(
+            kind, venv, policy_kwargs=dict(given["policy_kwargs"]), **given["options"]
+        )
     model._current_progress_remaining = given["remaining"]
     return model
 
@@ -124,11 +134,16 @@ def trained(model: PPO, seed: int) -> dict[str, np.ndarray]:
 
 def distance(one: np.ndarray, other: np.ndarray) -> float:
     """Of the size of ``other``."""
-    return float(np.linalg.norm(one - other) / max(np.linalg.norm(other), np.finfo(np.float64).tiny))
+    return float(
+        np.linalg.norm(one - other) / max(np.linalg.norm(other), np.finfo(np.float64).tiny)
+    )
 
 
-def continuations(begun: PPO, given: Mapping[str, Any], *, count: int, kinds: Sequence[type[PPO]]) -> Iterator[Any]:
-    """``count`` updates of ``begun``, and before each of them copies of it with the same rollout."""
+def continuations(
+    begun: PPO, given: Mapping[str, Any], *, count: int, kinds: Sequence[type[PPO]]
+) -> Iterator[Any]:
+    """``count`` updates of ``begun``, and before each of them copies of it with the same
+    rollout."""
     rng = np.random.default_rng(given["seed"])
     for number in range(count):
         fast.fill(begun, rng, spread=given["spread"], scale=given["scale"])
@@ -152,7 +167,9 @@ def assert_same_logs(ours: FastPPO, stocks: PPO, *, to: float) -> None:
         "train/explained_variance": abs(1.0 - theirs["train/explained_variance"]),
     }
     for name, value in theirs.items():
-        near = max(to, 1e-7) if name == "train/clip_fraction" else to * max(1.0, sizes.get(name, 0.0))
+        near = (
+            max(to, 1e-7) if name == "train/clip_fraction" else to * max(1.0, sizes.get(name, 0.0))
+        )
         assert mine[name] == pytest.approx(value, rel=to, abs=near, nan_ok=True), name
 
 
@@ -187,7 +204,9 @@ def test_in_float64_an_update_is_stable_baselines3s_to_float64s_rounding(**given
 @example(**usual())
 @example(**usual(batch_size=21))
 @example(**usual(target_kl=0.01, learning_rate=0.01))
-def test_in_float32_an_update_is_stable_baselines3s_wherever_that_is_itself_exact_to_rounding(**given: Any) -> None:
+def test_in_float32_an_update_is_stable_baselines3s_wherever_that_is_itself_exact_to_rounding(
+    **given: Any,
+) -> None:
     begun = built(PPO, given)
     for seed, ours, exact in continuations(begun, given, count=3, kinds=[FastPPO, PPO]):
         fast.to_doubles(exact)
@@ -205,13 +224,20 @@ def test_in_float32_an_update_is_stable_baselines3s_wherever_that_is_itself_exac
     ("shape", "net_arch", "activation_fn"),
     [
         ({"observation": (105,), "actions": 8, "n_envs": 1}, [64, 64], nn.Tanh),
-        ({"observation": (17,), "actions": 6, "n_envs": 2}, {"pi": [64, 64], "vf": [128, 64]}, nn.ReLU),
-        pytest.param({"observation": (11,), "actions": 3, "n_envs": 4}, [32], nn.ELU, marks=pytest.mark.slow),
+        (
+            {"observation": (17,), "actions": 6, "n_envs": 2},
+            {"pi": [64, 64], "vf": [128, 64]},
+            nn.ReLU,
+        ),
+        pytest.param(
+            {"observation": (11,), "actions": 3, "n_envs": 4}, [32], nn.ELU, marks=pytest.mark.slow
+        ),
     ],
     ids=["ant", "half-cheetah", "hopper"],
 )
 @pytest.mark.parametrize(
-    "steps", [pytest.param(1024, marks=pytest.mark.slow), pytest.param(256, marks=pytest.mark.small)]
+    "steps",
+    [pytest.param(1024, marks=pytest.mark.slow), pytest.param(256, marks=pytest.mark.small)],
 )
 def test_with_the_usual_hyperparameters_an_update_is_stable_baselines3s_without_exception(
     shape: dict[str, Any], net_arch: Any, activation_fn: type[nn.Module], steps: int
@@ -294,16 +320,26 @@ def test_a_gradient_that_is_not_finite_is_named_with_its_place_and_changes_nothi
     buffer = model.rollout_buffer
     buffer.advantages[...] = -1.0
     getattr(buffer, array)[5, 1] = value
-    before = fast.parameters(model), fast.moments(model, "exp_avg"), fast.moments(model, "exp_avg_sq")
+    before = (
+        fast.parameters(model),
+        fast.moments(model, "exp_avg"),
+        fast.moments(model, "exp_avg_sq"),
+    )
     updates = model._n_updates
     np.random.seed(11)
     spoilt = 1 * buffer.buffer_size + 5  # samples are counted environment by environment
     place = int(np.flatnonzero(np.random.permutation(64) == spoilt)[0])
     np.random.seed(11)
-    expected = f"the gradient of {tensor} is not finite in epoch 1, minibatch {place // 16 + 1} of 4"
+    expected = (
+        f"the gradient of {tensor} is not finite in epoch 1, minibatch {place // 16 + 1} of 4"
+    )
     with pytest.raises(NonFiniteGradient, match=f"^{expected}$"):
         model.train()
-    after = fast.parameters(model), fast.moments(model, "exp_avg"), fast.moments(model, "exp_avg_sq")
+    after = (
+        fast.parameters(model),
+        fast.moments(model, "exp_avg"),
+        fast.moments(model, "exp_avg_sq"),
+    )
     assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
     assert model._n_updates == updates
 

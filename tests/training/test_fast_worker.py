@@ -1,4 +1,5 @@
-"""Workers with the fast learner: where they have it, what becomes of numbers that are none, and of the same seed."""
+"""Workers with the fast learner: where they have it, what becomes of numbers that are none, and of
+the same seed."""
 
 from __future__ import annotations
 
@@ -101,7 +102,10 @@ def test_a_robot_trains_with_the_fast_learner(tmp_path: Path) -> None:
 
 CANNOT: dict[str, tuple[dict[str, Any], str]] = {
     "discrete actions": ({"env": "CartPole-v1"}, "its action space is a Discrete"),
-    "dictionary": ({"entry_point": "own:parts", "policy": "MultiInputPolicy"}, "policy is MultiInputPolicy"),
+    "dictionary": (
+        {"entry_point": "own:parts", "policy": "MultiInputPolicy"},
+        "policy is MultiInputPolicy",
+    ),
     "images": ({"entry_point": "own:pixels", "policy": "CnnPolicy"}, "policy is CnnPolicy"),
     "images, flattened": ({"entry_point": "own:pixels"}, "its observations are images"),
     "whole numbers": ({"entry_point": "own:whole"}, "its action space is a Box of int64"),
@@ -126,13 +130,17 @@ def test_where_it_cannot_stock_is_taken_and_asked_for_it_is_refused(
     learner = learners.build(helpers.spec(**changes), venv)
     assert (type(learner.model), learner.name) == (PPO, "sb3")
     assert learner.reason.startswith(f"auto: {why}")
-    with pytest.raises(ValueError, match=f'learner = "fast" is not possible: {why}.*; set learner = "auto"'):
+    with pytest.raises(
+        ValueError, match=f'learner = "fast" is not possible: {why}.*; set learner = "auto"'
+    ):
         learners.build(helpers.spec(**changes, learner="fast"), venv)
 
 
 def test_a_worker_tells_the_reason_for_stock_in_log_and_record(own: Path) -> None:
     changes, why = CANNOT["dictionary"]
-    record, log = helpers.train_here(helpers.job(own / "job", helpers.spec(**changes, search_path=str(own))))
+    record, log = helpers.train_here(
+        helpers.job(own / "job", helpers.spec(**changes, search_path=str(own)))
+    )
     assert (record.code, record.learner) == (ExitCode.SUCCEEDED, "sb3"), log
     assert record.learner_reason == f"auto: {why}, and the fast learner supports only MlpPolicy"
     assert f"learner sb3 ({record.learner_reason})" in log
@@ -160,11 +168,15 @@ def test_losses_and_gradients_that_are_no_numbers_end_as_diverged_with_the_last_
     kind: str, message: str, own: Path
 ) -> None:
     policy_kwargs = {"net_arch": []}  # a tanh would stop a huge observation
-    given = helpers.spec(entry_point=f"own:{kind}", search_path=str(own), learner="fast", policy_kwargs=policy_kwargs)
+    given = helpers.spec(
+        entry_point=f"own:{kind}", search_path=str(own), learner="fast", policy_kwargs=policy_kwargs
+    )
     paths = helpers.job(own / "job", given)
     record, log = helpers.train_here(paths)
     assert record.code == ExitCode.DIVERGED, log
-    assert re.fullmatch(rf"iteration 3 \(env_steps \d+\): {message}", record.message), record.message
+    assert re.fullmatch(rf"iteration 3 \(env_steps \d+\): {message}", record.message), (
+        record.message
+    )
     state = CheckpointStore(paths.checkpoints, given.fingerprint()).newest()
     assert state is not None
     assert state["counters"]["num_timesteps"] == 256
@@ -204,10 +216,18 @@ def test_beside_a_neighbour_that_takes_all_the_cpu_it_can_get_the_bits_are_the_s
 def test_the_simulation_uses_every_core_and_weights_and_evaluation_are_those_of_one(
     learner: str, tmp_path: Path, batches: list[Batch]
 ) -> None:
-    robot = {"task": "forward", "xml": str(MJCF / "quadruped.xml"), "n_envs": 4, "normalize": True, "eval_episodes": 2}
+    robot = {
+        "task": "forward",
+        "xml": str(MJCF / "quadruped.xml"),
+        "n_envs": 4,
+        "normalize": True,
+        "eval_episodes": 2,
+    }
     trained = []
     for cores in (1, 2):
-        given = helpers.spec(**robot, learner=learner, cores=cores, task_options={"max_episode_steps": 60})
+        given = helpers.spec(
+            **robot, learner=learner, cores=cores, task_options={"max_episode_steps": 60}
+        )
         paths = helpers.job(tmp_path / str(cores), given)
         record, log = helpers.train_here(paths)
         assert (record.code, record.learner) == (ExitCode.SUCCEEDED, learner), log

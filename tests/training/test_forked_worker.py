@@ -31,7 +31,9 @@ def executor() -> Iterator[LocalExecutor]:
 
 
 def job(root: Path, name: str, **changes: Any) -> JobPaths:
-    paths = helpers.job(root / name, helpers.spec(**{"task": "balance", "xml": "robot/balancer.xml"} | changes))
+    paths = helpers.job(
+        root / name, helpers.spec(**{"task": "balance", "xml": "robot/balancer.xml"} | changes)
+    )
     (paths.root / "robot").mkdir()
     (paths.root / "robot/balancer.xml").write_bytes((ROBOTS / "balancer.xml").read_bytes())
     return paths
@@ -40,7 +42,15 @@ def job(root: Path, name: str, **changes: Any) -> JobPaths:
 def submit(executor: LocalExecutor, paths: JobPaths, number: int = 0, **changes: Any) -> Handle:
     paths.attempt(number).root.mkdir(parents=True)
     cpus = (max(os.sched_getaffinity(0)),)
-    launch = Launch(job_id=paths.root.name, number=number, job_dir=paths.root, cpus=cpus, gpus=(), threads=1, **changes)
+    launch = Launch(
+        job_id=paths.root.name,
+        number=number,
+        job_dir=paths.root,
+        cpus=cpus,
+        gpus=(),
+        threads=1,
+        **changes,
+    )
     return executor.submit(launch)
 
 
@@ -61,7 +71,10 @@ def test_weights_evaluation_and_tables_are_those_of_a_worker_that_is_execed(
     tmp_path: Path, executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = {
-        how: [job(tmp_path, f"{learner}-{how}", learner=learner, normalize=True) for learner in ("fast", "sb3")]
+        how: [
+            job(tmp_path, f"{learner}-{how}", learner=learner, normalize=True)
+            for learner in ("fast", "sb3")
+        ]
         for how in ("exec", "fork")
     }
     monkeypatch.setattr(worker_template, "IMPORT_PATIENCE_S", 0.0)
@@ -73,8 +86,19 @@ def test_weights_evaluation_and_tables_are_those_of_a_worker_that_is_execed(
         assert "importing" in by_exec.attempt(0).worker_log.read_text()
         assert "not by fork" not in forked.attempt(0).worker_log.read_text()
         expected, record = record_of(by_exec), record_of(forked)
-        same = ("code", "message", "weights_sha256", "learner", "eval_mean", "ep_rew_mean", "env_steps", "cpus")
-        assert {name: getattr(record, name) for name in same} == {name: getattr(expected, name) for name in same}
+        same = (
+            "code",
+            "message",
+            "weights_sha256",
+            "learner",
+            "eval_mean",
+            "ep_rew_mean",
+            "env_steps",
+            "cpus",
+        )
+        assert {name: getattr(record, name) for name in same} == {
+            name: getattr(expected, name) for name in same
+        }
         assert record.weights_sha256
         for measured in ("import_s", "cpu_s"):  # clock and CPU time begin with the fork
             assert getattr(record, measured) < getattr(expected, measured)
@@ -82,8 +106,12 @@ def test_weights_evaluation_and_tables_are_those_of_a_worker_that_is_execed(
 
 
 @pytest.mark.slow
-def test_a_forked_worker_that_is_killed_resumes_to_the_same_weights(tmp_path: Path, executor: LocalExecutor) -> None:
-    undisturbed, killed = (job(tmp_path, name, total_timesteps=4096) for name in ("undisturbed", "killed"))
+def test_a_forked_worker_that_is_killed_resumes_to_the_same_weights(
+    tmp_path: Path, executor: LocalExecutor
+) -> None:
+    undisturbed, killed = (
+        job(tmp_path, name, total_timesteps=4096) for name in ("undisturbed", "killed")
+    )
     until_exit(executor, submit(executor, undisturbed, fork=True))
     first = submit(executor, killed, fork=True)
     assert first.pid is not None

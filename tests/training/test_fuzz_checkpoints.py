@@ -1,4 +1,5 @@
-"""Whatever a checkpoint file holds: the one before it is resumed from, or an error says what to do."""
+"""Whatever a checkpoint file holds: the one before it is resumed from, or an error says what to
+do."""
 
 from __future__ import annotations
 
@@ -33,14 +34,20 @@ def archive(members: list[tuple[str, bytes]]) -> bytes:
     return file.getvalue()
 
 
-NAMES = st.sampled_from(["archive/data.pkl", "archive/version", "archive/data/0", "archive/byteorder", "x", "../y"])
-PICKLES = st.sampled_from([b"\x80\x02}.", b"\x80\x02]q\x00.", b"N.", b"cos\nnothing\n.", b"."]) | st.binary(max_size=9)
+NAMES = st.sampled_from(
+    ["archive/data.pkl", "archive/version", "archive/data/0", "archive/byteorder", "x", "../y"]
+)
+PICKLES = st.sampled_from(
+    [b"\x80\x02}.", b"\x80\x02]q\x00.", b"N.", b"cos\nnothing\n.", b"."]
+) | st.binary(max_size=9)
 CONTENTS = st.one_of(
     st.binary(max_size=60),
     changed(VALID),
     changed(VALID),
     st.lists(st.tuples(NAMES, PICKLES | st.just(b"3\n")), max_size=4).map(archive),
-    st.sampled_from([content_of(state) for state in ([], {}, {"fingerprint": 3}, None, {"env_steps": "x"})]),
+    st.sampled_from(
+        [content_of(state) for state in ([], {}, {"fingerprint": 3}, None, {"env_steps": "x"})]
+    ),
 )
 
 
@@ -61,7 +68,9 @@ def resume_beside(directory: Path, make: Callable[[Path], object]) -> None:
 
 
 @few_or_many(40, 400)
-def test_any_content_of_a_checkpoint_is_set_aside_or_explained(tmp_path: Path, examples: int) -> None:
+def test_any_content_of_a_checkpoint_is_set_aside_or_explained(
+    tmp_path: Path, examples: int
+) -> None:
     @fuzz(examples)
     @given(content=CONTENTS)
     def check(content: bytes) -> None:

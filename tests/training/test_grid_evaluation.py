@@ -37,7 +37,11 @@ def on_grid(grid: dict[str, Any], at_each: int = 2, **changes: Any) -> Randomize
 
 
 def job(directory: Path, **changes: Any) -> WorkerSpec:
-    given: dict[str, Any] = {"task": "forward", "xml": "robot/quadruped.xml", "task_options": OPTIONS}
+    given: dict[str, Any] = {
+        "task": "forward",
+        "xml": "robot/quadruped.xml",
+        "task_options": OPTIONS,
+    }
     given |= {"randomize": RANDOMIZE, "evaluate": GRID, "eval_episodes": 3, "total_timesteps": 128}
     (directory / "robot").mkdir(parents=True)
     shutil.copy(QUADRUPED, directory / "robot")
@@ -51,7 +55,9 @@ def test_environments_have_the_values_of_their_points_and_the_same_streams_at_ea
     for env in range(12):
         model, point = batch.model_of(env), env // 2
         factor = (0.5, 1.0, 1.5)[point // 2]
-        assert model.body("trunk").mass[0] == pytest.approx(factor * batch.model.body("trunk").mass[0])
+        assert model.body("trunk").mass[0] == pytest.approx(
+            factor * batch.model.body("trunk").mass[0]
+        )
         assert model.geom("floor").friction == pytest.approx([(0.2, 1.0)[point % 2], *friction[1:]])
     gains = batch.drawn[:, [key.key for key in batch.keys].index("actuator.*.kp")]
     assert len(set(gains)) == 2
@@ -68,7 +74,9 @@ def test_disturbances_have_the_values_of_their_points() -> None:
     for _ in range(round(0.2 / pushed.control_period_s) + 1):
         pushed.step(np.zeros((8, pushed.model.nu)))
     moved = np.linalg.norm(pushed.states.qvel - pushed.states.qvel[0], axis=1) > 0.5
-    assert moved.tolist() == [point.at["push.speed"] == 2 and point.at["push.period"] == 0.2 for point in parsed.points]
+    assert moved.tolist() == [
+        point.at["push.speed"] == 2 and point.at["push.period"] == 0.2 for point in parsed.points
+    ]
     delayed.reset()
     for action in np.random.default_rng(1).uniform(-0.3, 0.3, (2, 1, delayed.model.nu)):
         delayed.step(np.repeat(action, 8, axis=0))
@@ -105,7 +113,9 @@ def test_eval_json_has_a_point_for_each_combination_whatever_the_size_of_a_batch
     monkeypatch.setattr(evaluation, "GRID_AT_ONCE", 3)
     again = helpers.job(tmp_path / "again", job(tmp_path / "again"))
     helpers.train_here(again)
-    for point, same in zip(content["grid"], json.loads(again.eval.read_text())["grid"], strict=True):
+    for point, same in zip(
+        content["grid"], json.loads(again.eval.read_text())["grid"], strict=True
+    ):
         assert (same["at"], same["drawn"]) == (point["at"], point["drawn"])
         assert sorted(same["returns"]) == pytest.approx(sorted(point["returns"]), rel=1e-3), (
             "the policy rounds by batch"
@@ -113,7 +123,9 @@ def test_eval_json_has_a_point_for_each_combination_whatever_the_size_of_a_batch
 
 
 def test_a_diverging_robot_of_the_grid_does_not_fail_the_job(tmp_path: Path) -> None:
-    spec = job(tmp_path / "job", randomize={}, evaluate={"actuator.*.kp": ["*1", "*1e12"]}, eval_episodes=1)
+    spec = job(
+        tmp_path / "job", randomize={}, evaluate={"actuator.*.kp": ["*1", "*1e12"]}, eval_episodes=1
+    )
     record, log = helpers.train_here(helpers.job(tmp_path / "job", spec))
     assert record.code == ExitCode.SUCCEEDED, log
 
@@ -122,8 +134,16 @@ def test_a_diverging_robot_of_the_grid_does_not_fail_the_job(tmp_path: Path) -> 
     ("grid", "randomize", "problem"),
     [
         (GRID, RANDOMIZE, None),
-        ({"body.trunk.weight": [1, 2]}, {}, "evaluate.body.trunk.weight: body has no attribute 'weight'"),
-        ({"body.trunk.mass": [-1, 2]}, {}, "evaluate.body.trunk.mass: may be -1, and mass is never below 0"),
+        (
+            {"body.trunk.weight": [1, 2]},
+            {},
+            "evaluate.body.trunk.weight: body has no attribute 'weight'",
+        ),
+        (
+            {"body.trunk.mass": [-1, 2]},
+            {},
+            "evaluate.body.trunk.mass: may be -1, and mass is never below 0",
+        ),
         ({"geom.trunk.size": ["*1", "*2"]}, {}, "evaluate.geom.trunk.size: "),
         ({"push.period": [1, 2]}, {}, "evaluate.push.period: there are no pushes"),
         (
@@ -136,13 +156,19 @@ def test_a_diverging_robot_of_the_grid_does_not_fail_the_job(tmp_path: Path) -> 
             {"geom.floor.friction": ["uniform(0.4, 1.2)", 0.005]},
             'friction sets or draws the same value of geom.floor.friction; vary evaluate."geom.floor.friction[0]"',
         ),
-        ({"geom.floor.friction[0]": [0.4, 0.8]}, {"geom.floor.friction": ["uniform(0.4, 1.2)", 0.005]}, None),
+        (
+            {"geom.floor.friction[0]": [0.4, 0.8]},
+            {"geom.floor.friction": ["uniform(0.4, 1.2)", 0.005]},
+            None,
+        ),
     ],
 )
 def test_the_examination_before_the_launch_finds_what_does_not_fit(
     grid: dict[str, Any], randomize: dict[str, Any], problem: str | None
 ) -> None:
-    request = ExaminationRequest(xml=str(QUADRUPED), task="auto", randomize=randomize, evaluate=grid, simulate_s=0.02)
+    request = ExaminationRequest(
+        xml=str(QUADRUPED), task="auto", randomize=randomize, evaluate=grid, simulate_s=0.02
+    )
     with RecentRobot() as recent:
         answer = check(request, recent)
     assert (answer.problem is None) == (problem is None), answer.problem

@@ -1,4 +1,5 @@
-"""Gymnasium's own environments over the batched simulation: the same numbers as gymnasium's, step for step."""
+"""Gymnasium's own environments over the batched simulation: the same numbers as gymnasium's, step
+for step."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from orchestrator.worker.tasks import gymnasium_tasks, make_task
 ROOT = Path(__file__).parents[2]
 NAMES = list(GYMNASIUM_TASKS)
 LONG_WALKS = ("gymnasium:HalfCheetah-v5", "gymnasium:Hopper-v5")
-"""One whose episodes end by the step limit alone, and one whose end by a fall: the default tier walks them far."""
+"""One whose episodes end by the step limit alone, and one whose end by a fall: the default tier
+walks them far."""
 TOLERANCE = 1e-9
 
 EVERY_OPTION_CHANGED: dict[str, dict[str, object]] = {
@@ -121,7 +123,9 @@ def run_side_by_side(
     :return: for every episode that ended, whether by truncation.
     """
     given = {} if xml is None else {"xml_file": str(xml)}
-    originals = [gymnasium.make(name.removeprefix("gymnasium:"), **given, **options) for _ in range(n_envs)]
+    originals = [
+        gymnasium.make(name.removeprefix("gymnasium:"), **given, **options) for _ in range(n_envs)
+    ]
     ours = Simulation.from_xml(
         xml or gymnasium_tasks.default_xml(name), name, n_envs=n_envs, seed=0, task_options=options
     )
@@ -130,7 +134,9 @@ def run_side_by_side(
     observations = ours.reset()
     assert observations.dtype == originals[0].observation_space.dtype
     for env, original in enumerate(originals):
-        assert observations[env] == pytest.approx(original.reset(seed=seeds[env])[0], abs=TOLERANCE, rel=0)
+        assert observations[env] == pytest.approx(
+            original.reset(seed=seeds[env])[0], abs=TOLERANCE, rel=0
+        )
     truncations = []
     for action in random_actions(originals[0].action_space, steps, n_envs):
         result = ours.step(action)
@@ -150,7 +156,8 @@ def run_side_by_side(
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in LONG_WALKS)) for name in NAMES]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in LONG_WALKS)) for name in NAMES],
 )
 def test_a_thousand_random_steps_give_gymnasiums_numbers_through_ends_and_resets(name: str) -> None:
     truncations = run_side_by_side(name, steps=1005)
@@ -165,16 +172,22 @@ def test_a_thousand_random_steps_give_gymnasiums_numbers_through_ends_and_resets
 def test_changed_options_mean_what_they_mean_to_gymnasium(name: str) -> None:
     options = EVERY_OPTION_CHANGED[name.removeprefix("gymnasium:")]
     kind = gymnasium_tasks.find(name).Options
-    assert options.keys() == {field.name for field in dataclasses.fields(kind)} - {"max_episode_steps"}
+    assert options.keys() == {field.name for field in dataclasses.fields(kind)} - {
+        "max_episode_steps"
+    }
     default = kind()
     assert all(getattr(default, option) != value for option, value in options.items())
     run_side_by_side(name, steps=150, max_episode_steps=60, **options)
 
 
-@pytest.mark.parametrize("name", ["gymnasium:Ant-v5", "gymnasium:Humanoid-v5", "gymnasium:Walker2d-v5"])
+@pytest.mark.parametrize(
+    "name", ["gymnasium:Ant-v5", "gymnasium:Humanoid-v5", "gymnasium:Walker2d-v5"]
+)
 def test_health_ends_episodes_at_the_same_step_with_other_ranges(name: str) -> None:
     narrow = {"Ant-v5": [0.55, 0.9], "Humanoid-v5": [1.25, 1.6], "Walker2d-v5": [1.1, 1.4]}
-    truncations = run_side_by_side(name, steps=150, healthy_z_range=narrow[name.removeprefix("gymnasium:")])
+    truncations = run_side_by_side(
+        name, steps=150, healthy_z_range=narrow[name.removeprefix("gymnasium:")]
+    )
     assert len(truncations) > 4
 
 
@@ -210,23 +223,32 @@ def test_keyframes_are_ignored_as_gymnasium_ignores_them(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("n_envs", [1, 8])
-def test_control_cost_is_rounded_as_gymnasium_rounds_it_whatever_the_actions_layout(n_envs: int, order: str) -> None:
+def test_control_cost_is_rounded_as_gymnasium_rounds_it_whatever_the_actions_layout(
+    n_envs: int, order: str
+) -> None:
     name = "gymnasium:Ant-v5"
     model = mujoco.MjModel.from_xml_path(str(gymnasium_tasks.default_xml(name)))
     task = make_task(name, model, {"contact_cost_weight": 0.0})
     original = gymnasium.make("Ant-v5").unwrapped
     actions = random_actions(original.action_space, 1, n_envs)[0]
-    fields = {"xpos": np.zeros((n_envs, model.nbody, 3)), "cfrc_ext": np.zeros((n_envs, model.nbody, 6))}
+    fields = {
+        "xpos": np.zeros((n_envs, model.nbody, 3)),
+        "cfrc_ext": np.zeros((n_envs, model.nbody, 6)),
+    }
     costs = task.costs(
         task.actions.taken(np.array(actions, order=order)),
-        dataclasses.replace(Simulation(model, task, n_envs=n_envs, seed=0, robot="ant").states, fields=fields),
+        dataclasses.replace(
+            Simulation(model, task, n_envs=n_envs, seed=0, robot="ant").states, fields=fields
+        ),
     )
     assert costs.tolist() == [float(original.control_cost(action)) for action in actions]
 
 
 @pytest.fixture(scope="module")
 def continued(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[Any], list[Any]]]:
-    cases = [(str(gymnasium_tasks.default_xml(name)), name, {"max_episode_steps": 40}) for name in NAMES]
+    cases = [
+        (str(gymnasium_tasks.default_xml(name)), name, {"max_episode_steps": 40}) for name in NAMES
+    ]
     pairs = simulation_helpers.continued(cases, tmp_path_factory.mktemp("continued"), 63, 57)
     return dict(zip(NAMES, pairs, strict=True))
 
@@ -245,7 +267,9 @@ def test_stable_baselines_sees_the_same_as_over_gymnasiums_environments(name: st
     limit, n_envs = 25, 2
     theirs = DummyVecEnv(
         [
-            lambda: Monitor(gymnasium.make(name.removeprefix("gymnasium:"), max_episode_steps=limit))
+            lambda: Monitor(
+                gymnasium.make(name.removeprefix("gymnasium:"), max_episode_steps=limit)
+            )
             for _ in range(n_envs)
         ]
     )
@@ -266,14 +290,19 @@ def test_stable_baselines_sees_the_same_as_over_gymnasiums_environments(name: st
             assert ("terminal_observation" in info) == ("terminal_observation" in expected) == done
             if done:
                 ends += 1
-                assert np.abs(info["terminal_observation"] - expected["terminal_observation"]).max() <= TOLERANCE
+                assert (
+                    np.abs(info["terminal_observation"] - expected["terminal_observation"]).max()
+                    <= TOLERANCE
+                )
                 assert info["TimeLimit.truncated"] == expected["TimeLimit.truncated"]
                 assert info["episode"]["l"] == expected["episode"]["l"]
                 assert info["episode"]["r"] == pytest.approx(expected["episode"]["r"], abs=1e-6)
     assert ends >= 4
 
 
-@pytest.mark.parametrize("name", ["gymnasium:Ant-v5", "gymnasium:Humanoid-v5", "gymnasium:Swimmer-v5"])
+@pytest.mark.parametrize(
+    "name", ["gymnasium:Ant-v5", "gymnasium:Humanoid-v5", "gymnasium:Swimmer-v5"]
+)
 def test_distance_is_the_way_along_x_that_is_paid_for(name: str) -> None:
     limit = 20
     original = gymnasium.make(name.removeprefix("gymnasium:"), max_episode_steps=limit)
@@ -299,22 +328,67 @@ def test_distance_is_the_way_along_x_that_is_paid_for(name: str) -> None:
     ("name", "robot", "options", "message"),
     [
         ("Ant-v5", "hopper", {}, r"joints begin with free; this robot has slide 'root_x'"),
-        ("Hopper-v5", "quadruped", {}, r"joints begin with slide, slide, hinge; this robot has free"),
-        ("Ant-v5", "quadruped", {"main_body": "torso"}, r'main_body = "torso".*; this robot has world, trunk, '),
-        ("Ant-v5", "quadruped", {"main_body": 99}, r"main_body = 99.*; this robot has bodies 0 to \d+"),
+        (
+            "Hopper-v5",
+            "quadruped",
+            {},
+            r"joints begin with slide, slide, hinge; this robot has free",
+        ),
+        (
+            "Ant-v5",
+            "quadruped",
+            {"main_body": "torso"},
+            r'main_body = "torso".*; this robot has world, trunk, ',
+        ),
+        (
+            "Ant-v5",
+            "quadruped",
+            {"main_body": 99},
+            r"main_body = 99.*; this robot has bodies 0 to \d+",
+        ),
         ("Ant-v5", "quadruped", {"main_body": -1}, r"main_body = -1"),
-        ("InvertedPendulum-v5", "hopper", {}, r"needs 2 slide or hinge joints, .*has 6 positions and 6 velocities"),
-        ("InvertedDoublePendulum-v5", "balancer", {}, r"needs 3 slide or hinge joints, cart and two poles"),
-        ("Ant-v5", "quadruped", {"healthy_z_rnge": [0, 1]}, r'did you mean "healthy_z_range"\? it has: contact_cost'),
+        (
+            "InvertedPendulum-v5",
+            "hopper",
+            {},
+            r"needs 2 slide or hinge joints, .*has 6 positions and 6 velocities",
+        ),
+        (
+            "InvertedDoublePendulum-v5",
+            "balancer",
+            {},
+            r"needs 3 slide or hinge joints, cart and two poles",
+        ),
+        (
+            "Ant-v5",
+            "quadruped",
+            {"healthy_z_rnge": [0, 1]},
+            r'did you mean "healthy_z_range"\? it has: contact_cost',
+        ),
         ("Ant-v5", "quadruped", {"keyframe": "home"}, r'unknown option "keyframe"'),
         ("Ant-v5", "quadruped", {"healthy_z_range": [1]}, r"\[1\]: expected a list of two numbers"),
-        ("Ant-v5", "quadruped", {"healthy_z_range": [0, math.nan]}, "expected a list of two numbers"),
+        (
+            "Ant-v5",
+            "quadruped",
+            {"healthy_z_range": [0, math.nan]},
+            "expected a list of two numbers",
+        ),
         ("Ant-v5", "quadruped", {"healthy_z_range": "high"}, "expected a list of two numbers"),
         ("Ant-v5", "quadruped", {"healthy_z_range": [2, 1]}, "expected the lower number first"),
         ("Ant-v5", "quadruped", {"main_body": 1.5}, "expected a whole number or text"),
         ("Ant-v5", "quadruped", {"frame_skip": 0}, "expected at least 1"),
-        ("Ant-v4", "quadruped", {}, r'unknown task "gymnasium:Ant-v4"; did you mean "gymnasium:Ant-v5"\?'),
-        ("Reacher-v5", "arm", {}, r"the gymnasium environments are: gymnasium:Ant-v5, gymnasium:HalfCheetah-v5"),
+        (
+            "Ant-v4",
+            "quadruped",
+            {},
+            r'unknown task "gymnasium:Ant-v4"; did you mean "gymnasium:Ant-v5"\?',
+        ),
+        (
+            "Reacher-v5",
+            "arm",
+            {},
+            r"the gymnasium environments are: gymnasium:Ant-v5, gymnasium:HalfCheetah-v5",
+        ),
     ],
 )
 def test_what_does_not_fit_is_answered_with_what_would(
@@ -329,7 +403,9 @@ def test_an_actuator_without_a_range_is_refused_since_actions_are_controls() -> 
     name = "gymnasium:InvertedPendulum-v5"
     spec = mujoco.MjSpec.from_file(str(gymnasium_tasks.default_xml(name)))
     spec.actuators[0].ctrllimited, spec.actuators[0].ctrlrange = False, [0.0, 0.0]
-    with pytest.raises(ValueError, match=r"needs a ctrlrange for every actuator.*; this robot has none for 'slide'"):
+    with pytest.raises(
+        ValueError, match=r"needs a ctrlrange for every actuator.*; this robot has none for 'slide'"
+    ):
         make_task(name, spec.compile())
 
 
@@ -338,7 +414,9 @@ def test_the_double_pendulum_needs_a_site_at_its_tip() -> None:
     spec = mujoco.MjSpec.from_file(str(gymnasium_tasks.default_xml(name)))
     for site in spec.sites:
         spec.delete(site)
-    with pytest.raises(ValueError, match="needs a site at the tip of the second pole; this robot has no site"):
+    with pytest.raises(
+        ValueError, match="needs a site at the tip of the second pole; this robot has no site"
+    ):
         make_task(name, spec.compile())
 
 

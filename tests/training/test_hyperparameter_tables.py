@@ -1,4 +1,5 @@
-"""The tables of hyperparameters in a job file have Stable-Baselines3's and sb3-contrib's own names and defaults."""
+"""The tables of hyperparameters in a job file have Stable-Baselines3's and sb3-contrib's own names
+and defaults."""
 
 from __future__ import annotations
 
@@ -23,17 +24,29 @@ NOT_IN_A_JOB_FILE = {
     "tensorboard_log",
     "_init_setup_model",
 }
-CLASSES_OF_BUFFERS = {f"{kind}_buffer_{what}" for kind in ("rollout", "replay") for what in ("class", "kwargs")} | {
-    "optimize_memory_usage"
-}
-OF_CODE = {"observation_space", "action_space", "lr_schedule", "use_sde", "optimizer_class", "optimizer_kwargs"} | {
+CLASSES_OF_BUFFERS = {
+    f"{kind}_buffer_{what}" for kind in ("rollout", "replay") for what in ("class", "kwargs")
+} | {"optimize_memory_usage"}
+OF_CODE = {
+    "observation_space",
+    "action_space",
+    "lr_schedule",
+    "use_sde",
+    "optimizer_class",
+    "optimizer_kwargs",
+} | {
     "features_extractor_class",
     "features_extractor_kwargs",
 }
 
 
 def test_algorithms_of_job_file_and_worker_are_the_same() -> None:
-    assert set(ALGORITHMS) == {*algorithms.CLASSES, *CONTRIB} == set(POLICY_KEYS) == set(get_args(Algorithm))
+    assert (
+        set(ALGORITHMS)
+        == {*algorithms.CLASSES, *CONTRIB}
+        == set(POLICY_KEYS)
+        == set(get_args(Algorithm))
+    )
     assert {"policy_kwargs", *ALGORITHMS} <= Settings.model_fields.keys()
 
 
@@ -49,7 +62,9 @@ def test_names_and_defaults_are_those_of_stable_baselines3(algo: str) -> None:
 @pytest.mark.parametrize("algo", CLASSES)
 def test_policy_kwargs_are_those_of_its_policies(algo: str) -> None:
     defaults = PolicyKwargs().model_dump()
-    for policy in ("MlpPolicy",) if algo == "crossq" else ("MlpPolicy", "CnnPolicy", "MultiInputPolicy"):
+    for policy in (
+        ("MlpPolicy",) if algo == "crossq" else ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
+    ):
         parameters = inspect.signature(algorithms.policy_class(algo, policy)).parameters
         assert POLICY_KEYS[algo] <= parameters.keys()
         missing = parameters.keys() - POLICY_KEYS[algo] - OF_CODE

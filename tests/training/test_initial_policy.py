@@ -1,4 +1,5 @@
-"""``init``: a new job starts from a trained policy, whose inputs and outputs are carried over by name."""
+"""``init``: a new job starts from a trained policy, whose inputs and outputs are carried over by
+name."""
 
 from __future__ import annotations
 
@@ -56,7 +57,13 @@ def spec_of(job_id: str, **changes: Any) -> WorkerSpec:
     if "env" not in changes:
         changes = {"task": "forward", "xml": "robot/body.xml", **changes}
     return helpers.spec(
-        **{"job_id": job_id, "policy_kwargs": NET, "normalize": True, "total_timesteps": 256, **changes}
+        **{
+            "job_id": job_id,
+            "policy_kwargs": NET,
+            "normalize": True,
+            "total_timesteps": 256,
+            **changes,
+        }
     )
 
 
@@ -77,17 +84,28 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ``model.zip`` with nothing beside it."""
     path = tmp_path_factory.mktemp("stock") / "model.zip"
-    PPO("MlpPolicy", "CartPole-v1", policy_kwargs={"net_arch": [8]}, n_steps=64, device="cpu").save(path)
+    PPO("MlpPolicy", "CartPole-v1", policy_kwargs={"net_arch": [8]}, n_steps=64, device="cpu").save(
+        path
+    )
     return path
 
 
 def answer(source: Path, robot: Path | None = None, **changes: Any) -> ExaminationAnswer:
-    """The examination of a job that starts from ``source``; the policy is written beside ``robot``."""
-    job = {"path": str(source), "algo": "ppo", "policy": "MlpPolicy", "policy_kwargs": NET, "normalize": True}
+    """The examination of a job that starts from ``source``; the policy is written beside
+    ``robot``."""
+    job = {
+        "path": str(source),
+        "algo": "ppo",
+        "policy": "MlpPolicy",
+        "policy_kwargs": NET,
+        "normalize": True,
+    }
     where: dict[str, Any] = {"env": changes.pop("env")} if "env" in changes else {"task": "forward"}
     xml = None if robot is None else str(robot)
     staged = None if robot is None else str(robot.parent / "staged")
-    return check(ExaminationRequest(xml=xml, stage_to=staged, simulate_s=0.01, init=job | changes, **where))
+    return check(
+        ExaminationRequest(xml=xml, stage_to=staged, simulate_s=0.01, init=job | changes, **where)
+    )
 
 
 def started(directory: Path, source: JobPaths, *joints: str, **changes: Any) -> tuple[Model, str]:
@@ -106,20 +124,46 @@ def started(directory: Path, source: JobPaths, *joints: str, **changes: Any) -> 
 
 
 def built_in() -> list[Any]:
-    robots = {"forward": "hopper", "stand": "quadruped", "track": "quadruped", "balance": "balancer", "reach": "arm"}
+    robots = {
+        "forward": "hopper",
+        "stand": "quadruped",
+        "track": "quadruped",
+        "balance": "balancer",
+        "reach": "arm",
+    }
     own = [pytest.param(task, MJCF / f"{robot}.xml", id=task) for task, robot in robots.items()]
-    names = ("Ant", "HalfCheetah", "Hopper", "Humanoid", "InvertedDoublePendulum", "InvertedPendulum", "Swimmer")
-    return own + [pytest.param(f"gymnasium:{name}-v5", None, id=name) for name in (*names, "Walker2d")]
+    names = (
+        "Ant",
+        "HalfCheetah",
+        "Hopper",
+        "Humanoid",
+        "InvertedDoublePendulum",
+        "InvertedPendulum",
+        "Swimmer",
+    )
+    return own + [
+        pytest.param(f"gymnasium:{name}-v5", None, id=name) for name in (*names, "Walker2d")
+    ]
 
 
 @pytest.mark.parametrize(("task", "xml"), built_in())
-def test_each_observation_has_the_name_of_the_joint_that_it_depends_on(task: str, xml: Path | None) -> None:
-    simulation = Simulation.from_xml(xml or gymnasium_tasks.default_xml(task), task, n_envs=1, seed=0)
+def test_each_observation_has_the_name_of_the_joint_that_it_depends_on(
+    task: str, xml: Path | None
+) -> None:
+    simulation = Simulation.from_xml(
+        xml or gymnasium_tasks.default_xml(task), task, n_envs=1, seed=0
+    )
     names, model = initial_policy.names_of(simulation), simulation.model
     assert names is not None
-    assert (len(names.observations), len(set(names.actions))) == (simulation.observation_size, model.nu)
+    assert (len(names.observations), len(set(names.actions))) == (
+        simulation.observation_size,
+        model.nu,
+    )
     qpos, qvel = simulation.task.pose[None], np.zeros((1, model.nv))
-    fields = {name: np.zeros((1, *np.shape(getattr(simulation.data(0), name)))) for name in simulation.task.fields}
+    fields = {
+        name: np.zeros((1, *np.shape(getattr(simulation.data(0), name))))
+        for name in simulation.task.fields
+    }
     goals = np.zeros((1, simulation.task.goal_size))
 
     def observed(position: int, velocity: int) -> np.ndarray:
@@ -140,14 +184,19 @@ def test_each_observation_has_the_name_of_the_joint_that_it_depends_on(task: str
         seen += len(own) >= 2
         others = {model.joint(number).name for number in range(model.njnt)} - {name}
         assert not [other for other in found - own if set(other.split(" ")) & others]
-    assert seen >= (model.jnt_type == 3).sum() - 1, "a root's hinge may be observed as the robot's spin"
+    assert seen >= (model.jnt_type == 3).sum() - 1, (
+        "a root's hinge may be observed as the robot's spin"
+    )
 
 
 def test_a_users_observations_have_no_names_of_a_built_in_task() -> None:
     model = load_model(MJCF / "hopper.xml")
     places = [str(number) for number in range(model.nq)]
     observes = {"observe": lambda self, states: states.qpos.copy(), "__module__": "users"}
-    for named, expected in (({}, None), ({"observation_names": lambda self: places}, tuple(places))):
+    for named, expected in (
+        ({}, None),
+        ({"observation_names": lambda self: places}, tuple(places)),
+    ):
         users = type("Users", (TASKS["forward"],), {**observes, **named})
         names = initial_policy.names_of(
             Simulation(model, users(model, users.Options()), n_envs=1, seed=0, robot="hopper")
@@ -164,7 +213,9 @@ def test_the_same_robot_starts_with_the_weights_and_statistics_of_the_source(
 ) -> None:
     model, copied = started(tmp_path, parent, "hip", "knee", learner=learner)
     assert "exact copy" in copied
-    assert weights.sha256(model, optimizers=False) == weights.sha256(loaded(parent), optimizers=False)
+    assert weights.sha256(model, optimizers=False) == weights.sha256(
+        loaded(parent), optimizers=False
+    )
     assert model.num_timesteps == 0
     assert not model.policy.optimizer.state, "the optimiser starts anew"
 
@@ -174,11 +225,15 @@ def loaded(paths: JobPaths) -> Model:
     from stable_baselines3.common.vec_env import VecNormalize
 
     spec = WorkerSpec.from_json(paths.spec.read_text())
-    venv = VecNormalize.load(str(paths.vecnormalize), env_factory.make(spec, paths.root, n_envs=2, seed=0))
+    venv = VecNormalize.load(
+        str(paths.vecnormalize), env_factory.make(spec, paths.root, n_envs=2, seed=0)
+    )
     return PPO.load(paths.model, venv, device="cpu")
 
 
-def test_a_body_with_one_joint_more_acts_as_before_on_what_it_had_before(parent: JobPaths, tmp_path: Path) -> None:
+def test_a_body_with_one_joint_more_acts_as_before_on_what_it_had_before(
+    parent: JobPaths, tmp_path: Path
+) -> None:
     model, copied = started(tmp_path, parent, "knee", "tail", "hip")
     assert "5 of 7 observations by name, new: tail position, tail velocity" in copied
     assert "2 of 3 actions by name, new: actuator of tail" in copied
@@ -187,8 +242,12 @@ def test_a_body_with_one_joint_more_acts_as_before_on_what_it_had_before(parent:
     rng, [hip, knee, x, to_hip, to_knee] = np.random.default_rng(0), [2, 0, 3, 6, 4]
     observation = rng.normal(size=(5, 7)).astype(np.float32)
     same = observation[:, [hip, knee, x, to_hip, to_knee]]
-    actions, _ = model.predict(model.get_vec_normalize_env().normalize_obs(observation), deterministic=True)
-    expected, _ = before.predict(before.get_vec_normalize_env().normalize_obs(same), deterministic=True)
+    actions, _ = model.predict(
+        model.get_vec_normalize_env().normalize_obs(observation), deterministic=True
+    )
+    expected, _ = before.predict(
+        before.get_vec_normalize_env().normalize_obs(same), deterministic=True
+    )
     np.testing.assert_allclose(actions[:, [2, 0]], expected, rtol=0, atol=1e-6)
     assert (actions[:, 1] == 0).all(), "the new joint's motor is at its mean"
     own, given = model.policy.state_dict(), before.policy.state_dict()
@@ -201,13 +260,17 @@ def test_a_body_with_one_joint_more_acts_as_before_on_what_it_had_before(parent:
     assert statistics.var[[1, 5]].tolist() == [1, 1]
 
 
-def test_a_job_that_is_not_finished_gives_its_newest_checkpoint(parent: JobPaths, tmp_path: Path) -> None:
+def test_a_job_that_is_not_finished_gives_its_newest_checkpoint(
+    parent: JobPaths, tmp_path: Path
+) -> None:
     unfinished = trained(tmp_path / "half-s3", "hip", "knee")
     unfinished.model.unlink()
     initial = init_source.read(unfinished.root)
     assert "checkpoint at 256 env_steps" in initial.label
     state = loaded(parent).policy.state_dict()
-    assert all(torch.equal(state[name], tensor) for name, tensor in initial.policy.items()), "trained in the same way"
+    assert all(torch.equal(state[name], tensor) for name, tensor in initial.policy.items()), (
+        "trained in the same way"
+    )
 
 
 def test_a_finished_job_that_is_trained_further_gives_its_newest_checkpoint(tmp_path: Path) -> None:
@@ -229,7 +292,9 @@ def test_a_deviation_that_all_actions_share_is_copied_whole() -> None:
     names = initial_policy.Names(sensors, ("hip",))
     kept = {"label": "", "algo": "ppo", "activation": "tanh", "names": names, "statistics": None}
     initial_policy.copy_into(
-        job, InitialPolicy(policy=source.state_dict(), **kept), initial_policy.Names(sensors, ("hip", "knee"))
+        job,
+        InitialPolicy(policy=source.state_dict(), **kept),
+        initial_policy.Names(sensors, ("hip", "knee")),
     )
     assert torch.equal(job.log_std, source.log_std)
     assert torch.equal(job.action_net.weight[0], source.action_net.weight[0])
@@ -264,12 +329,22 @@ def test_a_model_zip_of_an_environment_starts_one_with_equal_shapes(stock: Path)
 
 
 def refusals() -> dict[str, tuple[dict[str, Any], list[str]]]:
-    """By name: changes of the job, and what the message says. ``source`` is relative to the parent's directory."""
+    """By name: changes of the job, and what the message says. ``source`` is relative to the
+    parent's directory."""
     return {
-        "missing": ({"source": "nowhere"}, ["nowhere: no such file or directory", "RUN_DIR/jobs/JOB_ID"]),
-        "a run directory": ({"source": "../.."}, ["this is a run directory, with the jobs parent-s3"]),
+        "missing": (
+            {"source": "nowhere"},
+            ["nowhere: no such file or directory", "RUN_DIR/jobs/JOB_ID"],
+        ),
+        "a run directory": (
+            {"source": "../.."},
+            ["this is a run directory, with the jobs parent-s3"],
+        ),
         "a folder": ({"source": "robot"}, ["no spec.json in it"]),
-        "no model": ({"source": "robot/body.xml"}, ["is no zip file", "expected a job's directory"]),
+        "no model": (
+            {"source": "robot/body.xml"},
+            ["is no zip file", "expected a job's directory"],
+        ),
         "another algorithm": ({"algo": "sac"}, ["was trained with ppo, and algo is sac here"]),
         "other layers": (
             {"policy_kwargs": {"net_arch": [9]}},
@@ -283,24 +358,43 @@ def refusals() -> dict[str, tuple[dict[str, Any], list[str]]]:
             {"policy_kwargs": {**NET, "activation_fn": "relu"}},
             ["activation_fn is tanh", "is relu"],
         ),
-        "no normalisation": ({"normalize": False}, ["was trained with normalisation", "set normalize = true"]),
-        "other shapes": ({"env": "Pendulum-v1"}, ["log_std is (2,) there, and (1,) here", "they have no names"]),
-        "no name in common": ({"joints": ["a", "b"]}, ["no action has the same name", "there actuator of hip"]),
+        "no normalisation": (
+            {"normalize": False},
+            ["was trained with normalisation", "set normalize = true"],
+        ),
+        "other shapes": (
+            {"env": "Pendulum-v1"},
+            ["log_std is (2,) there, and (1,) here", "they have no names"],
+        ),
+        "no name in common": (
+            {"joints": ["a", "b"]},
+            ["no action has the same name", "there actuator of hip"],
+        ),
     }
 
 
 @pytest.mark.parametrize("name", refusals())
-def test_a_policy_that_does_not_fit_is_refused_before_the_launch(name: str, parent: JobPaths, tmp_path: Path) -> None:
+def test_a_policy_that_does_not_fit_is_refused_before_the_launch(
+    name: str, parent: JobPaths, tmp_path: Path
+) -> None:
     changes, words = refusals()[name]
     source = parent.root / changes.pop("source", "")
-    robot = None if "env" in changes else body(tmp_path / "body.xml", *changes.pop("joints", ["hip", "knee"]))
+    robot = (
+        None
+        if "env" in changes
+        else body(tmp_path / "body.xml", *changes.pop("joints", ["hip", "knee"]))
+    )
     problem = str(answer(source, robot, **changes).problem)
     assert "init: " in problem
     assert [word for word in words if word not in problem] == []
 
 
 def from_job(
-    source: ExaminationRequest, robot: Path, *, of_source: dict[str, Any] | None = None, **changes: Any
+    source: ExaminationRequest,
+    robot: Path,
+    *,
+    of_source: dict[str, Any] | None = None,
+    **changes: Any,
 ) -> Any:
     """The examination of a job that starts from one that is still to be trained."""
     own = {"algo": "ppo", "policy": "MlpPolicy", "policy_kwargs": NET, "normalize": True}
@@ -308,24 +402,36 @@ def from_job(
     init = {**own, **changes, "source": trained}
     return check(
         ExaminationRequest(
-            xml=str(robot), task="forward", simulate_s=0.01, stage_to=str(robot.parent / "staged"), init=init
+            xml=str(robot),
+            task="forward",
+            simulate_s=0.01,
+            stage_to=str(robot.parent / "staged"),
+            init=init,
         )
     )
 
 
 def test_a_job_is_compared_with_one_that_is_still_to_be_trained(tmp_path: Path) -> None:
-    source = ExaminationRequest(xml=str(body(tmp_path / "a/body.xml", "hip", "knee")), task="forward")
+    source = ExaminationRequest(
+        xml=str(body(tmp_path / "a/body.xml", "hip", "knee")), task="forward"
+    )
     robot = body(tmp_path / "b/body.xml", "knee", "tail", "hip")
     examined = from_job(source, robot)
     assert (examined.problem, examined.init_sha256) == (None, None)
-    assert "job stand (when it has succeeded): 5 of 7 observations by name, new: tail position" in examined.init
+    assert (
+        "job stand (when it has succeeded): 5 of 7 observations by name, new: tail position"
+        in examined.init
+    )
     assert not (robot.parent / "staged.init").exists()
     same = from_job(dataclasses.replace(source, xml=str(robot)), robot)
     assert "exact copy" in same.init
     for changes, words in (
         ({"of_source": {"algo": "sac", "policy_kwargs": {}}}, "was trained with sac"),
         ({"of_source": {"normalize": False}}, "set normalize = false"),
-        ({"policy_kwargs": {"net_arch": [9]}}, "policy_net.0.weight is (8, 5) there, and (9, 7) here"),
+        (
+            {"policy_kwargs": {"net_arch": [9]}},
+            "policy_net.0.weight is (8, 5) there, and (9, 7) here",
+        ),
         ({"policy_kwargs": {**NET, "activation_fn": "relu"}}, "activation_fn is tanh"),
     ):
         assert words in str(from_job(source, robot, **changes).problem)
@@ -338,10 +444,14 @@ def test_a_source_that_cannot_be_examined_is_its_own_problem_alone(tmp_path: Pat
     assert from_job(source, body(tmp_path / "b/body.xml", "hip")).problem is None
 
 
-def test_a_job_without_a_checkpoint_is_refused_with_what_became_of_it(parent: JobPaths, tmp_path: Path) -> None:
+def test_a_job_without_a_checkpoint_is_refused_with_what_became_of_it(
+    parent: JobPaths, tmp_path: Path
+) -> None:
     helpers.job(tmp_path / "jobs/new-s0", WorkerSpec.from_json(parent.spec.read_text()))
     body(tmp_path / "jobs/new-s0/robot/body.xml", "hip", "knee")
-    problem = str(answer(tmp_path / "jobs/new-s0", body(tmp_path / "body.xml", "hip", "knee")).problem)
+    problem = str(
+        answer(tmp_path / "jobs/new-s0", body(tmp_path / "body.xml", "hip", "knee")).problem
+    )
     assert "neither a policy nor a checkpoint" in problem
     assert "running, or it was killed" in problem
 
@@ -369,7 +479,9 @@ def test_a_model_zip_starts_a_job_that_sees_the_same_observations(
     assert message in str(answer(source, env="CartPole-v1", normalize=normalize).problem)
 
 
-def test_a_copy_that_was_changed_in_the_job_directory_is_refused(parent: JobPaths, tmp_path: Path) -> None:
+def test_a_copy_that_was_changed_in_the_job_directory_is_refused(
+    parent: JobPaths, tmp_path: Path
+) -> None:
     robot = body(tmp_path / "robot/body.xml", "hip", "knee")
     examined = answer(parent.root, robot)
     changed = dataclasses.replace(init_source.read(parent.root), policy={})
@@ -382,14 +494,22 @@ def test_a_copy_that_was_changed_in_the_job_directory_is_refused(parent: JobPath
 
 
 @slow
-def test_a_killed_worker_resumes_to_the_weights_of_an_undisturbed_one(parent: JobPaths, tmp_path: Path) -> None:
+def test_a_killed_worker_resumes_to_the_weights_of_an_undisturbed_one(
+    parent: JobPaths, tmp_path: Path
+) -> None:
     robot = body(tmp_path / "staging/body.xml", "hip", "knee", "tail")
     examined = answer(parent.root, robot)
     jobs = []
     for name in ("whole", "killed"):
         body(tmp_path / name / "robot/body.xml", "hip", "knee", "tail")
-        spec = spec_of(name, init=str(parent.root), init_sha256=examined.init_sha256, total_timesteps=2048)
-        jobs.append(helpers.job(tmp_path / name, dataclasses.replace(spec, job_id="child-s3", checkpoint_every=128)))
+        spec = spec_of(
+            name, init=str(parent.root), init_sha256=examined.init_sha256, total_timesteps=2048
+        )
+        jobs.append(
+            helpers.job(
+                tmp_path / name, dataclasses.replace(spec, job_id="child-s3", checkpoint_every=128)
+            )
+        )
         jobs[-1].init.write_bytes((robot.parent / "staged.init").read_bytes())
     whole, log = helpers.train_here(jobs[0])
     assert log.count("starts from") == 1

@@ -26,18 +26,27 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.robot_hash import hash_of_copy
 
-ROBOTS = {"forward": "hopper", "stand": "quadruped", "track": "quadruped", "balance": "balancer", "reach": "arm"}
+ROBOTS = {
+    "forward": "hopper",
+    "stand": "quadruped",
+    "track": "quadruped",
+    "balance": "balancer",
+    "reach": "arm",
+}
 EPISODES = 3
 
 
 def trained(directory: Path, **changes: Any) -> JobPaths:
-    paths = helpers.job(directory, helpers.spec(**{"total_timesteps": 256, "checkpoint_every": 128, **changes}))
+    paths = helpers.job(
+        directory, helpers.spec(**{"total_timesteps": 256, "checkpoint_every": 128, **changes})
+    )
     helpers.train_to_its_end(paths)
     return paths
 
 
 def trained_task(directory: Path, task: str) -> JobPaths:
-    """A job of a built-in task, with the robot's copy and its hash as the supervisor leaves them."""
+    """A job of a built-in task, with the robot's copy and its hash as the supervisor leaves
+    them."""
     robot = directory / f"robot/{ROBOTS[task]}.xml"
     robot.parent.mkdir(parents=True)
     shutil.copyfile(helpers.REPOSITORY / "mjcf" / robot.name, robot)
@@ -65,7 +74,9 @@ def deterministic(paths: JobPaths) -> Any:
 def returns(paths: JobPaths, **arguments: Any) -> tuple[list[float], list[int]]:
     evaluation = json.loads(paths.eval.read_text())
     model, env = orchestrator.load(paths.root, n_envs=evaluation["n_envs"], **arguments)
-    rewards, lengths = evaluate_policy(model, env, evaluation["episodes"], return_episode_rewards=True)
+    rewards, lengths = evaluate_policy(
+        model, env, evaluation["episodes"], return_episode_rewards=True
+    )
     return list(rewards), list(lengths)  # type: ignore[arg-type]
 
 
@@ -94,7 +105,9 @@ print(json.dumps(means))
 
 
 @pytest.mark.slow
-def test_policies_of_every_built_in_task_have_their_mean_returns_in_a_plain_script(tmp_path: Path) -> None:
+def test_policies_of_every_built_in_task_have_their_mean_returns_in_a_plain_script(
+    tmp_path: Path,
+) -> None:
     jobs = [trained_task(tmp_path / task, task) for task in ROBOTS]
     evaluations = [json.loads(job.eval.read_text()) for job in jobs]
     asked = [
@@ -127,7 +140,9 @@ def test_the_model_is_stock_and_the_environment_has_frozen_statistics(balancer: 
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_one_environment_of_gymnasium_steps_as_the_vectorised_one_does(balancer: JobPaths, normalize: bool) -> None:
+def test_one_environment_of_gymnasium_steps_as_the_vectorised_one_does(
+    balancer: JobPaths, normalize: bool
+) -> None:
     venv = orchestrator.make_env(balancer.root, normalize=normalize, seed=5)
     env = orchestrator.make_env(balancer.root, None, normalize)
     assert isinstance(env, gymnasium.Env)
@@ -150,7 +165,9 @@ def test_one_environment_of_gymnasium_steps_as_the_vectorised_one_does(balancer:
             observation, _ = env.reset()
         assert np.array_equal(observations, observation[None])
     assert ends >= 2
-    with pytest.raises(orchestrator.UsageError, match="n_envs = 0: expected a whole number of at least 1, or None"):
+    with pytest.raises(
+        orchestrator.UsageError, match="n_envs = 0: expected a whole number of at least 1, or None"
+    ):
         orchestrator.make_env(balancer.root, 0)
 
 
@@ -219,8 +236,15 @@ def own(tmp_path: Path) -> Iterator[Path]:
     sys.modules.pop("own_env", None)
 
 
-def test_a_policy_over_images_and_numbers_of_the_users_own_environment_loads(own: Path, tmp_path: Path) -> None:
-    shape = {"policy": "MultiInputPolicy", "policy_kwargs": {"net_arch": [4]}, "normalize": True, "eval_episodes": 2}
+def test_a_policy_over_images_and_numbers_of_the_users_own_environment_loads(
+    own: Path, tmp_path: Path
+) -> None:
+    shape = {
+        "policy": "MultiInputPolicy",
+        "policy_kwargs": {"net_arch": [4]},
+        "normalize": True,
+        "eval_episodes": 2,
+    }
     paths = trained(tmp_path / "job", entry_point="own_env:Own", search_path=str(own), **shape)
     sys.modules.pop("own_env", None)
     expected = deterministic(paths)
@@ -235,12 +259,16 @@ def test_a_policy_over_images_and_numbers_of_the_users_own_environment_loads(own
 
     spec = json.loads(paths.spec.read_text())
     paths.spec.write_text(json.dumps(spec | {"entry_point": "own_env:blind"}))
-    with pytest.raises(orchestrator.UsageError, match="own_env:blind takes no argument render_mode"):
+    with pytest.raises(
+        orchestrator.UsageError, match="own_env:blind takes no argument render_mode"
+    ):
         orchestrator.make_env(paths.root, render_mode="rgb_array")
     sys.path.remove(str(own))
     sys.modules.pop("own_env")
     own.rename(tmp_path / "moved")
-    with pytest.raises(orchestrator.UsageError, match=f"there is no module 'own_env'.*{own}, is missing"):
+    with pytest.raises(
+        orchestrator.UsageError, match=f"there is no module 'own_env'.*{own}, is missing"
+    ):
         orchestrator.load(paths.root)
 
 
@@ -253,7 +281,9 @@ def test_a_policy_over_images_and_numbers_of_the_users_own_environment_loads(own
     ],
     ids=["discrete", "gymnasium's MuJoCo", "off-policy"],
 )
-def test_policies_in_environments_of_gymnasium_have_their_returns(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_policies_in_environments_of_gymnasium_have_their_returns(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
     paths = trained(tmp_path / "job", eval_episodes=2, policy_kwargs={"net_arch": [8]}, **changes)
     expected = deterministic(paths)
     assert returns(paths) == (expected["returns"], expected["lengths"])
@@ -262,10 +292,14 @@ def test_policies_in_environments_of_gymnasium_have_their_returns(tmp_path: Path
 # -- policies that are not finished
 
 
-def test_without_a_finished_policy_the_latest_checkpoint_is_loaded_with_a_warning(copy: JobPaths) -> None:
+def test_without_a_finished_policy_the_latest_checkpoint_is_loaded_with_a_warning(
+    copy: JobPaths,
+) -> None:
     copy.model.unlink()
     copy.checkpoints.joinpath("checkpoint-000000000256.pt").unlink()
-    copy.attempt(0).exit.write_text(json.dumps({"code": int(ExitCode.ERROR), "message": "the knee fell off"}))
+    copy.attempt(0).exit.write_text(
+        json.dumps({"code": int(ExitCode.ERROR), "message": "the knee fell off"})
+    )
     expected = "balancer-s3: the policy was trained for 128 of 256 env_steps. Its training failed: the knee fell off"
     with pytest.warns(orchestrator.UnfinishedPolicyWarning) as caught:
         model, _ = orchestrator.load(copy.root)
@@ -286,9 +320,13 @@ def test_without_a_finished_policy_the_latest_checkpoint_is_loaded_with_a_warnin
 def test_a_checkpoint_of_a_policy_with_gsde_explores_with_its_own_deviation(tmp_path: Path) -> None:
     hyperparameters = {**helpers.SMALL_PPO, "use_sde": True}
     kwargs = {"net_arch": [8], "log_std_init": -9.0}
-    job = trained(tmp_path / "job", env="Pendulum-v1", hyperparameters=hyperparameters, policy_kwargs=kwargs)
+    job = trained(
+        tmp_path / "job", env="Pendulum-v1", hyperparameters=hyperparameters, policy_kwargs=kwargs
+    )
     spec = json.loads(job.spec.read_text())
-    job.spec.write_text(json.dumps(spec | {"policy_kwargs": {"net_arch": [8]}}))  # so it would begin with 0
+    job.spec.write_text(
+        json.dumps(spec | {"policy_kwargs": {"net_arch": [8]}})
+    )  # so it would begin with 0
     model, _ = orchestrator.load(job.root, checkpoint=256)
     assert model.n_steps == helpers.SMALL_PPO["n_steps"]  # type: ignore[union-attr]
     assert model.policy.action_dist.exploration_mat.abs().max() < 0.01  # type: ignore[union-attr,operator]
@@ -309,9 +347,14 @@ def test_what_cannot_be_loaded_says_what_is_missing_and_what_to_do(copy: JobPath
 
     run = copy.root.parent.parent
     assert "no such directory" in refusal(run / "gone")
-    assert "this is a run directory, with the jobs balancer-s3; expected a job's directory" in refusal(run)
+    assert (
+        "this is a run directory, with the jobs balancer-s3; expected a job's directory"
+        in refusal(run)
+    )
     (run / "jobs/waiting-s0").mkdir()
-    assert "spec.json in it, which is written when a job is launched" in refusal(run / "jobs/waiting-s0")
+    assert "spec.json in it, which is written when a job is launched" in refusal(
+        run / "jobs/waiting-s0"
+    )
     assert "existing checkpoints: 128, 256" in refusal(copy.root, checkpoint=5)
     assert "checkpoint gone.pt: no such file" in refusal(copy.root, checkpoint=Path("gone.pt"))
     assert "expected None, human or rgb_array" in refusal(copy.root, render_mode="ascii")
@@ -329,9 +372,13 @@ def test_what_cannot_be_loaded_says_what_is_missing_and_what_to_do(copy: JobPath
 def test_the_copy_of_the_robot_is_used_and_what_is_wrong_with_it_is_told(copy: JobPaths) -> None:
     robot = copy.robot / "balancer.xml"
     robot.write_text(robot.read_text().replace("<worldbody>", "<worldbody><site name='added'/>"))
-    with pytest.warns(orchestrator.AlteredRobotWarning, match="differ from the robot that was examined") as caught:
+    with pytest.warns(
+        orchestrator.AlteredRobotWarning, match="differ from the robot that was examined"
+    ) as caught:
         orchestrator.make_env(copy.root)
     assert caught[0].filename == __file__
     robot.unlink()
-    with pytest.raises(orchestrator.UsageError, match=f"{robot}: the job's own copy of the robot is missing"):
+    with pytest.raises(
+        orchestrator.UsageError, match=f"{robot}: the job's own copy of the robot is missing"
+    ):
         orchestrator.make_env(copy.root)

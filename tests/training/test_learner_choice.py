@@ -61,7 +61,9 @@ def test_every_key_of_the_policy_has_been_thought_of() -> None:
     assert POLICY_VALUES.keys() == POLICY_KEYS["ppo"]
 
 
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, some in POLICY_VALUES.items() for value in some])
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, some in POLICY_VALUES.items() for value in some]
+)
 def test_a_policy_is_fit_exactly_where_the_fast_learner_takes_it(key: str, value: Any) -> None:
     spec = make_spec("a", policy_kwargs={key: value})
     arguments: dict[str, Any] = {
@@ -86,7 +88,10 @@ def test_a_policy_is_fit_exactly_where_the_fast_learner_takes_it(key: str, value
     [
         ({"env": "Pendulum-v1"}, None),
         ({"env": "Pendulum-v1", "normalize": True}, None),
-        ({"env": "CartPole-v1"}, "its action space is a Discrete, and the fast learner takes a one-dimensional Box"),
+        (
+            {"env": "CartPole-v1"},
+            "its action space is a Discrete, and the fast learner takes a one-dimensional Box",
+        ),
         (
             {"env": "Pendulum-v1", "hyperparameters": {"use_sde": True}},
             "ppo.use_sde is on, and the fast learner does not support gSDE",
@@ -104,7 +109,9 @@ def test_auto_is_the_fast_learner_wherever_that_can_train_and_says_why_elsewhere
         venv = env_factory.normalized(spec, venv)
     try:
         if learner == "fast" and why is not None:
-            with pytest.raises(ValueError, match=f'learner = "fast" is not possible: {why}; set learner = "auto"'):
+            with pytest.raises(
+                ValueError, match=f'learner = "fast" is not possible: {why}; set learner = "auto"'
+            ):
                 learners.build(spec, venv)
             return
         made = learners.build(spec, venv)
@@ -127,7 +134,10 @@ def row(job_id: str, learner: str | None, reason: str | None = "asked for") -> d
         ([row("a", None, None)], ""),
         ([row("a", "fast"), row("b", "fast", "auto: it can"), row("c", None, None)], "fast × 2"),
         ([row("a", "sb3"), row("b", "sb3")], "sb3 × 2 (asked for)"),
-        ([row("a", "sb3", "auto: x"), row("b", "fast"), row("c", "fast")], "fast × 2, sb3 × 1 (auto: x: a)"),
+        (
+            [row("a", "sb3", "auto: x"), row("b", "fast"), row("c", "fast")],
+            "fast × 2, sb3 × 1 (auto: x: a)",
+        ),
         ([row("a", "sb3", None), row("b", "fast")], "sb3 × 1, fast × 1"),
         (
             [*(row(f"a{number}", "sb3", "auto: x") for number in range(6)), row("b", "fast")],
@@ -139,7 +149,9 @@ def row(job_id: str, learner: str | None, reason: str | None = "asked for") -> d
         ),
     ],
 )
-def test_one_line_says_which_learners_and_why_not_the_fast_one(rows: list[dict[str, Any]], line: str) -> None:
+def test_one_line_says_which_learners_and_why_not_the_fast_one(
+    rows: list[dict[str, Any]], line: str
+) -> None:
     assert learner_summary(rows) == line
 
 
@@ -155,12 +167,17 @@ def test_ledger_summary_status_and_report_say_which_learner_it_was_and_why(tmp_p
     why = "auto: its action space is a Discrete, and the fast learner takes a one-dimensional Box"
     line = f"learner: fast × 1, sb3 × 1 ({why}: pole-s0)"
     rows = commands.summary(tmp_path / "run")
-    assert {name: row["learner"] for name, row in rows.items()} == {"balancer-s0": "fast", "pole-s0": "sb3"}
+    assert {name: row["learner"] for name, row in rows.items()} == {
+        "balancer-s0": "fast",
+        "pole-s0": "sb3",
+    }
     assert rows["pole-s0"]["learner_reason"] == why
     assert line in done.stdout
     assert line in invoke("status", "run", cwd=tmp_path).stdout
     assert why in (tmp_path / "run/summary.csv").read_text()
-    assert f"learner sb3 ({why})" in (tmp_path / "run/jobs/pole-s0/attempts/0/worker.log").read_text()
+    assert (
+        f"learner sb3 ({why})" in (tmp_path / "run/jobs/pole-s0/attempts/0/worker.log").read_text()
+    )
     page = invoke("report", "run", "--format", "md", cwd=tmp_path).stdout.replace("\\", "")
     assert line.removeprefix("learner: ") in page
     facts = json.loads((tmp_path / "run/report/report.json").read_text())
@@ -169,7 +186,10 @@ def test_ledger_summary_status_and_report_say_which_learner_it_was_and_why(tmp_p
 
 @pytest.mark.parametrize(
     ("job", "where"),
-    [({"env": "CartPole-v1"}, "jobs[0]"), ({"xml": BALANCER, "ppo": {"use_sde": True}}, "--set learner")],
+    [
+        ({"env": "CartPole-v1"}, "jobs[0]"),
+        ({"xml": BALANCER, "ppo": {"use_sde": True}}, "--set learner"),
+    ],
 )
 def test_a_fast_learner_that_cannot_be_is_refused_before_anything_is_launched(
     job: dict[str, Any], where: str, tmp_path: Path

@@ -1,4 +1,5 @@
-"""Robots that a function of the user makes: what it gives is examined like a file, and what it does wrong is told."""
+"""Robots that a function of the user makes: what it gives is examined like a file, and what it does
+wrong is told."""
 
 from __future__ import annotations
 
@@ -68,20 +69,28 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Exam
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     def ask(function: str, **changes: Any) -> ExaminationAnswer:
-        request: dict[str, Any] = {"params": {"length": 0.5}, "task": "stand", "search_path": str(tmp_path), **changes}
+        request: dict[str, Any] = {
+            "params": {"length": 0.5},
+            "task": "stand",
+            "search_path": str(tmp_path),
+            **changes,
+        }
         maker = function if ":" in function else f"{module}:{function}"
         return check(ExaminationRequest(robot_maker=maker, memory_mib=2048, **request))
 
     return ask
 
 
-def test_made_robot_is_staged_with_its_name_and_changed_as_a_file(asked: Callable[..., Any], tmp_path: Path) -> None:
+def test_made_robot_is_staged_with_its_name_and_changed_as_a_file(
+    asked: Callable[..., Any], tmp_path: Path
+) -> None:
     plain = asked("make", stage_to=str(tmp_path / "plain"))
     assert (plain.problem, plain.xml) == (None, "pole.xml")
     edited = asked("make", stage_to=str(tmp_path / "edited"), model_edits={"geom.*.size": "*2"})
     assert edited.problem is None
     sizes = [
-        mujoco.MjModel.from_xml_path(str(tmp_path / name / "pole.xml")).geom_size[0, 0] for name in ("plain", "edited")
+        mujoco.MjModel.from_xml_path(str(tmp_path / name / "pole.xml")).geom_size[0, 0]
+        for name in ("plain", "edited")
     ]
     assert sizes == pytest.approx([0.04, 0.08])
     assert asked("make", stage_to=str(tmp_path / "again")).hash == plain.hash
@@ -111,7 +120,12 @@ def test_what_makes_no_robot_is_a_problem_with_its_reason(
 def test_function_that_forks_has_one_answer_and_so_have_those_after_it(tmp_path: Path) -> None:
     (tmp_path / "bodies.py").write_text(MAKES)
     tables = [
-        {"name": f"{name}-{number}", "xml": f"bodies:{name}", "params": {"length": 0.5 + number}, "task": "stand"}
+        {
+            "name": f"{name}-{number}",
+            "xml": f"bodies:{name}",
+            "params": {"length": 0.5 + number},
+            "task": "stand",
+        }
         for number, name in enumerate(("forks", "raises", "make", "nothing"))
     ]
     jobs = from_mapping({"name": "t", "jobs": tables}, source="t.toml", base=tmp_path).jobs
@@ -138,7 +152,9 @@ def test_function_that_hangs_or_ends_the_process_is_the_problem_of_its_job_alone
     answers = preflight.ask(requests, at_once=2, time_limit_s=5.0)
     made, unordered, *others = (answer.problem for answer in answers)
     assert made is None
-    assert "ValueError: order 0" in str(unordered), "sets are iterated over in the order of all runs"
+    assert "ValueError: order 0" in str(unordered), (
+        "sets are iterated over in the order of all runs"
+    )
     assert others == [
         "bodies:dies(length=0.5): examining it ended with exit code 7",
         "bodies:endless(length=0.5): examining it took more than 5 s",

@@ -1,4 +1,5 @@
-"""Edits of a robot: what they change, what is bundled, and what the errors say of those that do not fit."""
+"""Edits of a robot: what they change, what is bundled, and what the errors say of those that do not
+fit."""
 
 from __future__ import annotations
 
@@ -80,7 +81,11 @@ def compiled(xml: Path, edits: Mapping[str, Any], folder: Path) -> mujoco.MjMode
     [
         ({"option.timestep": 0.004}, 'timestep="0.002"', 'timestep="0.004"'),
         ({"option.timestep": "*0.123456789"}, 'timestep="0.002"', 'timestep="0.000246913578"'),
-        ({"option.integrator": "implicitfast"}, 'timestep="0.002"', 'timestep="0.002" integrator="implicitfast"'),
+        (
+            {"option.integrator": "implicitfast"},
+            'timestep="0.002"',
+            'timestep="0.002" integrator="implicitfast"',
+        ),
         ({"geom.trunk.size": "*2"}, "0.3 0.2 0.1", "0.6 0.4 0.2"),
         ({"geom.trunk.size": [0.4]}, "0.3 0.2 0.1", "0.4 0.2 0.1"),
         ({"geom.trunk.size": ["*2", 0.5, "*1"]}, "0.3 0.2 0.1", "0.6 0.5 0.1"),
@@ -102,7 +107,11 @@ def compiled(xml: Path, edits: Mapping[str, Any], folder: Path) -> mujoco.MjMode
         ({"actuator.muscle.force": "*2"}, 'force="30"', 'force="60"'),
         ({"actuator.cylinder.bias": ["*2", 2, 4]}, 'bias="-1 2 3"', 'bias="-2 2 4"'),
         ({"tendon.pull.stiffness": 4.0}, '<fixed name="pull"', '<fixed name="pull" stiffness="4"'),
-        ({"key.home.qpos": [0, 0, 2, 1, 0, 0, 0, 0, 0]}, "0 0 1 1 0 0 0 0.1 0.1", "0 0 2 1 0 0 0 0 0"),
+        (
+            {"key.home.qpos": [0, 0, 2, 1, 0, 0, 0, 0, 0]},
+            "0 0 1 1 0 0 0 0.1 0.1",
+            "0 0 2 1 0 0 0 0 0",
+        ),
     ],
 )
 def test_an_edit_is_what_writing_it_into_the_file_would_be(
@@ -117,7 +126,10 @@ def test_an_edit_is_what_writing_it_into_the_file_would_be(
 def test_a_name_wins_over_a_pattern_in_whatever_order(robot: Path) -> None:
     edits = {"geom.left.thigh.size": 0.07, "geom.*.size": "*2"}
     first = edited(collect(robot), edits, robot.parent / "first")
-    assert first.hash == edited(collect(robot), dict(reversed(edits.items())), robot.parent / "again").hash
+    assert (
+        first.hash
+        == edited(collect(robot), dict(reversed(edits.items())), robot.parent / "again").hash
+    )
     model = mujoco.MjModel.from_xml_string(first.contents["robot.xml"].decode())
     assert (model.geom("left.thigh").size[0], model.geom("right.thigh").size[0]) == (0.07, 0.1)
 
@@ -125,24 +137,42 @@ def test_a_name_wins_over_a_pattern_in_whatever_order(robot: Path) -> None:
 @pytest.mark.parametrize(
     ("edits", "message"),
     [
-        ({"geom.trnk.size": 1}, "model.geom.trnk.size: no geom of the robot is called 'trnk'; did you mean 'trunk'?"),
-        ({"geom.*foot.size": 1}, "no geom of the robot matches '*foot'; there are trunk, left.thigh, right.thigh"),
+        (
+            {"geom.trnk.size": 1},
+            "model.geom.trnk.size: no geom of the robot is called 'trnk'; did you mean 'trunk'?",
+        ),
+        (
+            {"geom.*foot.size": 1},
+            "no geom of the robot matches '*foot'; there are trunk, left.thigh, right.thigh",
+        ),
         ({"sensor.x.noise": 1}, "no sensor of the robot is called 'x'; there is none"),
-        ({"bodi.trunk.pos": 1}, "model.bodi.trunk.pos: unknown kind of element; did you mean 'body'?"),
+        (
+            {"bodi.trunk.pos": 1},
+            "model.bodi.trunk.pos: unknown kind of element; did you mean 'body'?",
+        ),
         ({"geom.trunk.sise": 1}, "geom has no attribute 'sise' to edit; did you mean 'size'"),
         ({"actuator.motor.kp": 1}, "actuator has no attribute 'kp' to edit"),
         ({"option.x.timestep": 1}, "there is one option only; write model.option.timestep"),
         ({"geom.trunk.size": [1, 2, 3, 4]}, "size takes 1 to 3 values, found 4"),
         ({"body.trunk.pos": [1]}, "pos takes 3 values, found 1"),
         ({"actuator.servo.kp": [1, 2]}, "kp takes 1 value, found 2"),
-        ({"geom.trunk.size": True}, 'size takes numbers, or "*1.2" to multiply what it has; found True'),
+        (
+            {"geom.trunk.size": True},
+            'size takes numbers, or "*1.2" to multiply what it has; found True',
+        ),
         ({"geom.trunk.size": "wide"}, "size takes numbers"),
         ({"geom.trunk.condim": 2.5}, "condim takes a whole number of 32 bits, found 2.5"),
-        ({"geom.trunk.contype": 2**40}, "contype takes a whole number of 32 bits, found 1099511627776"),
+        (
+            {"geom.trunk.contype": 2**40},
+            "contype takes a whole number of 32 bits, found 1099511627776",
+        ),
         ({"option.integrator": "RK5"}, "integrator is one of euler, rk4, implicit, implicitfast"),
         ({"joint.left.hip.actuatorgravcomp": 1}, "expected true or false, found 1"),
         ({"geom.trunk.mass": "*2"}, "mass is not given in the robot"),
-        ({"actuator.motor.ctrlrange": "*2"}, "the robot has 0 there, so nothing changes; set a value"),
+        (
+            {"actuator.motor.ctrlrange": "*2"},
+            "the robot has 0 there, so nothing changes; set a value",
+        ),
         ({"body.trunk.mass": 3}, "changes nothing in the compiled robot"),
         ({"geom.right.thigh.density": 900}, "changes nothing in the compiled robot"),
         ({"geom.trunk.size": -1}, "MuJoCo refuses it: Error: size 0 must be positive in geom"),
@@ -150,7 +180,9 @@ def test_a_name_wins_over_a_pattern_in_whatever_order(robot: Path) -> None:
         ({"geom.*.size": 1, "geom.t*.size": 2}, "geom 'trunk' is edited by model.geom.*.size too"),
     ],
 )
-def test_an_edit_that_does_not_fit_is_one_message(edits: dict[str, Any], message: str, robot: Path) -> None:
+def test_an_edit_that_does_not_fit_is_one_message(
+    edits: dict[str, Any], message: str, robot: Path
+) -> None:
     with pytest.raises(EditError) as raised:
         edited(collect(robot), edits, robot.parent / "edited")
     assert message in str(raised.value)
@@ -171,16 +203,22 @@ def test_setting_what_is_there_already_is_no_mistake(robot: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("files", ROBOTS.values(), ids=ROBOTS.keys())
-def test_the_edited_bundle_stands_alone_whatever_the_robot_is_made_of(files: dict[str, str], tmp_path: Path) -> None:
+def test_the_edited_bundle_stands_alone_whatever_the_robot_is_made_of(
+    files: dict[str, str], tmp_path: Path
+) -> None:
     users = tmp_path / "users"
     lay_out(users, files)
     original = mujoco.MjModel.from_xml_path(str(users / "r/main.xml"))
     bundle = collect(users / "r/main.xml")
     shutil.rmtree(users)
-    first, again = (edited(bundle, {"option.timestep": 0.001}, tmp_path / name) for name in ("first", "again"))
+    first, again = (
+        edited(bundle, {"option.timestep": 0.001}, tmp_path / name) for name in ("first", "again")
+    )
     assert first.hash == again.hash
     assert first.origin / first.main == users / "r/main.xml"
-    assert not any(os.fsencode(temporary_folder.PREFIX) in content for content in first.contents.values())
+    assert not any(
+        os.fsencode(temporary_folder.PREFIX) in content for content in first.contents.values()
+    )
     model = mujoco.MjModel.from_xml_path(str(first.write(tmp_path / "robot")))
     assert differences(original, model) == ["opt.timestep"]
 
@@ -200,7 +238,10 @@ def test_every_variant_is_what_it_would_be_alone(robot: Path, tmp_path: Path) ->
         with pytest.raises(EditError):
             variants.edited({"geom.trunk.size": -1})
         together.append(variants.edited(both).bundle)
-    alone = [edited(collect(robot), edits, tmp_path / "alone") for edits in (wide, both, fast, wide, both)]
+    alone = [
+        edited(collect(robot), edits, tmp_path / "alone")
+        for edits in (wide, both, fast, wide, both)
+    ]
     assert [bundle.hash for bundle in together] == [bundle.hash for bundle in alone]
     assert len({bundle.hash for bundle in alone}) == 3
 
@@ -232,16 +273,28 @@ def cost_of_variants(number: int, folder: Path) -> Counter[str]:
 
     def read(path: Path, *arguments: Any) -> bytes:
         content = read_regular_file(path, *arguments)
-        cost["bytes of the user's files" if path == HOPPER else "bytes of edited robots"] += len(content)
+        cost["bytes of the user's files" if path == HOPPER else "bytes of edited robots"] += len(
+            content
+        )
         return content
 
     read_regular_file = file_collector.read_regular_file
     with pytest.MonkeyPatch.context() as patch, RecentRobot() as recent:
-        patch.setattr(mujoco.MjSpec, "compile", counted("specifications compiled", mujoco.MjSpec.compile))
-        patch.setattr(mujoco.MjSpec, "from_file", staticmethod(counted("files parsed", mujoco.MjSpec.from_file)))
+        patch.setattr(
+            mujoco.MjSpec, "compile", counted("specifications compiled", mujoco.MjSpec.compile)
+        )
+        patch.setattr(
+            mujoco.MjSpec,
+            "from_file",
+            staticmethod(counted("files parsed", mujoco.MjSpec.from_file)),
+        )
         from_xml_path = mujoco.MjModel.from_xml_path
-        patch.setattr(mujoco.MjModel, "from_xml_path", staticmethod(counted("files compiled", from_xml_path)))
-        patch.setattr(model_comparison, "_equal", counted("fields compared", model_comparison._equal))
+        patch.setattr(
+            mujoco.MjModel, "from_xml_path", staticmethod(counted("files compiled", from_xml_path))
+        )
+        patch.setattr(
+            model_comparison, "_equal", counted("fields compared", model_comparison._equal)
+        )
         patch.setattr(file_collector, "read_regular_file", read)
         for variant in range(number):
             answer = check(
@@ -259,12 +312,19 @@ def cost_of_variants(number: int, folder: Path) -> Counter[str]:
 
 
 def test_a_further_variant_of_a_robot_costs_as_much_however_many_there_are(tmp_path: Path) -> None:
-    """Thousands are examined before a run: of each, the specification is compiled once, and what was written once."""
+    """Thousands are examined before a run: of each, the specification is compiled once, and what
+    was written once."""
     one, three, five = (cost_of_variants(number, tmp_path / str(number)) for number in (1, 3, 5))
-    assert one["bytes of the user's files"] == five["bytes of the user's files"] == HOPPER.stat().st_size
+    assert (
+        one["bytes of the user's files"]
+        == five["bytes of the user's files"]
+        == HOPPER.stat().st_size
+    )
     assert five - three == three - one
     of_two = five - three
-    assert of_two["specifications compiled"] == of_two["files parsed"] == of_two["files compiled"] == 2
+    assert (
+        of_two["specifications compiled"] == of_two["files parsed"] == of_two["files compiled"] == 2
+    )
     assert of_two["bytes of edited robots"] < 4 * HOPPER.stat().st_size
     model = mujoco.MjModel.from_xml_path(str(HOPPER))
     assert of_two["fields compared"] < len(list(model_comparison._fields(model, model, ""))), (
@@ -298,18 +358,25 @@ def test_a_run_trains_every_body_of_a_matrix_and_tells_them_apart(tmp_path: Path
     original = mujoco.MjModel.from_xml_path(str(HOPPER))
     for job_id, friction in zip(rows, (original.geom("foot").friction[0], 0.5), strict=True):
         model = mujoco.MjModel.from_xml_path(str(tmp_path / f"run/jobs/{job_id}/robot/hopper.xml"))
-        assert (model.opt.timestep, model.geom("foot").friction[0]) == (original.opt.timestep / 2, friction)
+        assert (model.opt.timestep, model.geom("foot").friction[0]) == (
+            original.opt.timestep / 2,
+            friction,
+        )
     assert len({row["robot_hash"] for row in rows.values()}) == 2
     (tmp_path / "run/ledger.sqlite3").write_text("")
     succeed("run", jobs, "--run-dir", "run", "--rebuild-ledger", cwd=tmp_path)
-    assert {job_id: row["model.geom.foot.friction"] for job_id, row in summary(tmp_path / "run").items()} == {
-        job_id: row["model.geom.foot.friction"] for job_id, row in rows.items()
-    }
+    assert {
+        job_id: row["model.geom.foot.friction"] for job_id, row in summary(tmp_path / "run").items()
+    } == {job_id: row["model.geom.foot.friction"] for job_id, row in rows.items()}
 
 
 def test_edits_that_do_not_fit_are_told_before_anything_is_launched(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "matrix": {"model.geom.fot.size": [0.1, 0.2]}})
+    jobs = write_experiment(
+        tmp_path, {"name": "hopper", "xml": HOPPER, "matrix": {"model.geom.fot.size": [0.1, 0.2]}}
+    )
     with pytest.raises(SpecError, match=r"jobs\[0\]") as caught:
         orchestrator.run(jobs, run_dir=tmp_path / "run")
-    assert "model.geom.fot.size: no geom of the robot is called 'fot'; did you mean 'foot'" in str(caught.value)
+    assert "model.geom.fot.size: no geom of the robot is called 'fot'; did you mean 'foot'" in str(
+        caught.value
+    )
     assert not (tmp_path / "run/jobs").exists()

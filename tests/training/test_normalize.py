@@ -31,7 +31,8 @@ CLIPS = st.sampled_from([10.0, 5, 0.1, 1e-3]) | st.floats(1e-3, 100)
 class Stream(VecEnv):
     """Random observations, rewards and ends of episodes, the same ones for the same seed.
 
-    :param make: observations of ``(generator, shape)``; without it, some are large, some tiny and some constant.
+    :param make: observations of ``(generator, shape)``; without it, some are large, some tiny and
+        some constant.
     """
 
     def __init__(self, seed: int, n_envs: int, space: spaces.Space[Any], make: Any = None) -> None:
@@ -44,7 +45,9 @@ class Stream(VecEnv):
         super().__init__(n_envs, space, spaces.Box(-1, 1, (2,)))
 
     def box(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        return (rng.normal(size=shape) * self.scales + self.centres).astype(self.observation_space.dtype)
+        return (rng.normal(size=shape) * self.scales + self.centres).astype(
+            self.observation_space.dtype
+        )
 
     def observations(self) -> Any:
         return self.make(self.rng, (self.num_envs, *self.shape))
@@ -103,8 +106,18 @@ def assert_same_steps(lean: VecNormalize, stock: VecNormalize, steps: int = 1) -
 
 def continued(env: VecNormalize) -> VecNormalize:
     """Another one, in the state that a checkpoint holds of this one."""
-    saved = {name: getattr(env, name) for name in training_state._NORMALIZATION if hasattr(env, name)}
-    settings = ("training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon")
+    saved = {
+        name: getattr(env, name) for name in training_state._NORMALIZATION if hasattr(env, name)
+    }
+    settings = (
+        "training",
+        "norm_obs",
+        "norm_reward",
+        "clip_obs",
+        "clip_reward",
+        "gamma",
+        "epsilon",
+    )
     other = type(env)(env.venv, **{name: getattr(env, name) for name in settings})
     vars(other).update(pickle.loads(pickle.dumps(saved)))
     return other
@@ -137,7 +150,9 @@ CHANGES = st.one_of(
     ),
     changes=st.lists(CHANGES, max_size=6),
 )
-def test_every_number_of_every_step_is_stocks_own(seed, n_envs, shape, dtype, options, changes) -> None:
+def test_every_number_of_every_step_is_stocks_own(
+    seed, n_envs, shape, dtype, options, changes
+) -> None:
     space = spaces.Box(-np.inf, np.inf, shape, dtype)
     lean = FastVecNormalize(Stream(seed, n_envs, space), **options)
     stock = VecNormalize(Stream(seed, n_envs, space), **options)
@@ -162,7 +177,9 @@ def test_numbers_that_are_none_spread_as_in_stock(n_envs: int, odd: float, dtype
         return np.where(rng.random(shape) < 0.2, odd, rng.normal(size=shape)).astype(dtype)
 
     space = spaces.Box(-np.inf, np.inf, (5,), dtype)
-    lean, stock = (kind(Stream(1, n_envs, space, make)) for kind in (FastVecNormalize, VecNormalize))
+    lean, stock = (
+        kind(Stream(1, n_envs, space, make)) for kind in (FastVecNormalize, VecNormalize)
+    )
     with np.errstate(all="ignore"):
         assert bits(lean.reset()) == bits(stock.reset())
         assert_same_steps(lean, stock, steps=20)
@@ -179,9 +196,13 @@ def test_numbers_that_are_none_spread_as_in_stock(n_envs: int, odd: float, dtype
     ],
     ids=["Fortran's order", "strided", "narrower", "integers"],
 )
-def test_observations_other_than_the_space_promises_are_normalised_as_stock_does(n_envs: int, make: Any) -> None:
+def test_observations_other_than_the_space_promises_are_normalised_as_stock_does(
+    n_envs: int, make: Any
+) -> None:
     space = spaces.Box(-np.inf, np.inf, (20,), np.float64)
-    lean, stock = (kind(Stream(2, n_envs, space, make)) for kind in (FastVecNormalize, VecNormalize))
+    lean, stock = (
+        kind(Stream(2, n_envs, space, make)) for kind in (FastVecNormalize, VecNormalize)
+    )
     assert bits(lean.reset()) == bits(stock.reset())
     assert_same_steps(lean, stock, steps=20)
 
@@ -194,7 +215,10 @@ BOX = spaces.Box(-np.inf, np.inf, (4,), np.float32)
     [
         pytest.param(BOX, {"norm_obs": False}, None, id="rewards only"),
         pytest.param(
-            spaces.Discrete(5), {"norm_obs": False}, lambda rng, shape: rng.integers(0, 5, shape), id="discrete"
+            spaces.Discrete(5),
+            {"norm_obs": False},
+            lambda rng, shape: rng.integers(0, 5, shape),
+            id="discrete",
         ),
         pytest.param(
             spaces.Box(0, 255, (8, 8, 3), np.uint8),
@@ -205,13 +229,19 @@ BOX = spaces.Box(-np.inf, np.inf, (4,), np.float32)
         pytest.param(
             spaces.Dict({"a": BOX, "b": BOX}),
             {"norm_obs_keys": ["b"]},
-            lambda rng, shape: {name: rng.normal(size=(*shape, 4)).astype(np.float32) for name in "ab"},
+            lambda rng, shape: {
+                name: rng.normal(size=(*shape, 4)).astype(np.float32) for name in "ab"
+            },
             id="dictionary",
         ),
     ],
 )
-def test_what_is_not_one_box_of_numbers_is_left_to_stock(space: Any, options: Any, make: Any) -> None:
-    lean, stock = (kind(Stream(3, 3, space, make), **options) for kind in (FastVecNormalize, VecNormalize))
+def test_what_is_not_one_box_of_numbers_is_left_to_stock(
+    space: Any, options: Any, make: Any
+) -> None:
+    lean, stock = (
+        kind(Stream(3, 3, space, make), **options) for kind in (FastVecNormalize, VecNormalize)
+    )
     assert bits(lean.reset()) == bits(stock.reset())
     assert_same_steps(lean, stock, steps=20)
 
@@ -220,7 +250,11 @@ def test_what_is_not_one_box_of_numbers_is_left_to_stock(space: Any, options: An
 @pytest.mark.parametrize(("xml", "task"), [("hopper.xml", "forward"), ("balancer.xml", "balance")])
 def test_robots_are_normalised_as_stock_does(n_envs: int, xml: str, task: str) -> None:
     def made(kind: type[VecNormalize]) -> VecNormalize:
-        return kind(MujocoVecEnv(MJCF / xml, task, n_envs=n_envs, seed=5, task_options={"max_episode_steps": 30}))
+        return kind(
+            MujocoVecEnv(
+                MJCF / xml, task, n_envs=n_envs, seed=5, task_options={"max_episode_steps": 30}
+            )
+        )
 
     lean, stock = made(FastVecNormalize), made(VecNormalize)
     rng = np.random.default_rng(0)
@@ -235,7 +269,9 @@ def test_robots_are_normalised_as_stock_does(n_envs: int, xml: str, task: str) -
     assert lean._fast.fits(lean.old_obs), "the fast path was tested"
 
 
-def test_a_policy_trained_over_it_checkpointed_and_restored_is_that_over_stock(tmp_path: Path) -> None:
+def test_a_policy_trained_over_it_checkpointed_and_restored_is_that_over_stock(
+    tmp_path: Path,
+) -> None:
     torch.set_num_threads(1)
 
     def model(kind: type[VecNormalize]) -> PPO:
@@ -250,7 +286,10 @@ def test_a_policy_trained_over_it_checkpointed_and_restored_is_that_over_stock(t
 
     stock = learned(model(VecNormalize), 384)
     halfway = io.BytesIO()
-    torch.save(training_state.capture(learned(model(FastVecNormalize), 128), training_state.LoopState()), halfway)
+    torch.save(
+        training_state.capture(learned(model(FastVecNormalize), 128), training_state.LoopState()),
+        halfway,
+    )
     halfway.seek(0)
     lean = model(FastVecNormalize)
     training_state.restore(lean, torch.load(halfway, weights_only=False))
@@ -263,7 +302,15 @@ def test_what_a_step_gives_is_not_overwritten_by_later_steps() -> None:
     env = FastVecNormalize(Stream(4, 8, BOX))
     env.reset()
     observations, rewards, *_ = env.step(np.zeros((8, 2)))
-    kept = [observations, rewards, env.obs_rms.mean, env.obs_rms.var, env.ret_rms.mean, env.ret_rms.var, env.returns]
+    kept = [
+        observations,
+        rewards,
+        env.obs_rms.mean,
+        env.obs_rms.var,
+        env.ret_rms.mean,
+        env.ret_rms.var,
+        env.returns,
+    ]
     before = bits(kept)
     for _ in range(50):
         env.step(np.zeros((8, 2)))
@@ -274,7 +321,10 @@ def test_statistics_of_another_one_are_taken_up_and_shared() -> None:
     """As evaluation does with those of training."""
     trained = FastVecNormalize(Stream(5, 4, BOX))
     trained.reset()
-    ours, theirs = FastVecNormalize(Stream(6, 2, BOX), training=False), VecNormalize(Stream(6, 2, BOX), training=False)
+    ours, theirs = (
+        FastVecNormalize(Stream(6, 2, BOX), training=False),
+        VecNormalize(Stream(6, 2, BOX), training=False),
+    )
     ours.obs_rms = theirs.obs_rms = trained.obs_rms
     for _ in range(5):
         assert_same_steps(ours, theirs)
@@ -288,7 +338,9 @@ def test_jobs_are_trained_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-def test_pickled_by_any_protocol_it_is_a_stock_one_that_names_nothing_of_this_package(protocol: int) -> None:
+def test_pickled_by_any_protocol_it_is_a_stock_one_that_names_nothing_of_this_package(
+    protocol: int,
+) -> None:
     """``test_worker.py`` shows that such files load where it is not installed."""
     pair = [kind(Stream(7, 3, BOX), gamma=0.9) for kind in (VecNormalize, FastVecNormalize)]
     for env in pair:

@@ -1,4 +1,5 @@
-"""Advice on physics: what is offered, what it is measured by, and that a job file takes it as it is."""
+"""Advice on physics: what is offered, what it is measured by, and that a job file takes it as it
+is."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.physics_advice import PhysicsAdvice
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.robots.advice import collision_census, physics_candidates, trajectory_deviation
+from orchestrator.worker.robots.advice import (
+    collision_census,
+    physics_candidates,
+    trajectory_deviation,
+)
 from orchestrator.worker.robots.advice.collision_census import CollisionCensus, Masks
 from orchestrator.worker.robots.advice.interleaved_speed import random_actions, state_rows
 from orchestrator.worker.robots.advice.median_estimates import median_estimate
@@ -47,7 +52,10 @@ CRAWLER = """<mujoco><option timestep="0.01" integrator="RK4" cone="elliptic" no
 
 
 def crawler(
-    folder: Path, *, tail: str = 'name="tail"', spring: str = 'stiffness="9" damping="0.9" armature="0.01"'
+    folder: Path,
+    *,
+    tail: str = 'name="tail"',
+    spring: str = 'stiffness="9" damping="0.9" armature="0.01"',
 ) -> Path:
     text = CRAWLER.format(tail=tail, spring=spring)
     (folder / "crawler.xml").write_text(text)
@@ -63,9 +71,13 @@ def census_of(model: mujoco.MjModel, *, seconds: float = 1.0) -> CollisionCensus
     return census
 
 
-def advice_on(xml: Path, *, task: str = "forward", advise_s: float = 0.5, **request: Any) -> PhysicsAdvice:
+def advice_on(
+    xml: Path, *, task: str = "forward", advise_s: float = 0.5, **request: Any
+) -> PhysicsAdvice:
     """Through the examination, as its answer is read by the process that asked."""
-    answer = check(ExaminationRequest(xml=str(xml), task=task, advise_s=advise_s, simulate_s=0.005, **request))
+    answer = check(
+        ExaminationRequest(xml=str(xml), task=task, advise_s=advise_s, simulate_s=0.005, **request)
+    )
     advice = ExaminationAnswer.from_line(answer.to_line()).advice
     assert advice is not None, answer.problem
     return advice
@@ -77,9 +89,12 @@ def edited_masks(xml: Path, edits: Mapping[str, Any]) -> Masks:
 
 
 @pytest.mark.parametrize(
-    ("count", "low", "high"), [(1, 0, 0), (5, 0, 4), (6, 0, 5), (8, 0, 7), (9, 1, 7), (20, 5, 14), (40, 13, 26)]
+    ("count", "low", "high"),
+    [(1, 0, 0), (5, 0, 4), (6, 0, 5), (8, 0, 7), (9, 1, 7), (20, 5, 14), (40, 13, 26)],
 )
-def test_the_interval_of_a_median_is_that_of_the_binomial_table(count: int, low: int, high: int) -> None:
+def test_the_interval_of_a_median_is_that_of_the_binomial_table(
+    count: int, low: int, high: int
+) -> None:
     estimate = median_estimate(range(count)[::-1])
     assert (estimate.median, estimate.low, estimate.high) == ((count - 1) / 2, low, high)
 
@@ -200,11 +215,31 @@ def test_a_motion_deviates_from_itself_by_nothing_and_from_a_finer_one_by_less()
 def test_only_what_can_apply_is_offered(tmp_path: Path) -> None:
     def offered(xml: Path, **use: Any) -> set[str]:
         model = load_model(xml)
-        facts = {"most_iterations": 5, "reads_sensors": False, "frame_skip": 4, "disabled": 0, **use}
-        return {c.group for c in physics_candidates.candidates(model, PhysicsUse(census=census_of(model), **facts))}
+        facts = {
+            "most_iterations": 5,
+            "reads_sensors": False,
+            "frame_skip": 4,
+            "disabled": 0,
+            **use,
+        }
+        return {
+            c.group
+            for c in physics_candidates.candidates(
+                model, PhysicsUse(census=census_of(model), **facts)
+            )
+        }
 
     everything = offered(crawler(tmp_path))
-    assert everything >= {"integration", "solver", "tolerance", "cone", "condim", "meshes", "sensors", "noslip"}
+    assert everything >= {
+        "integration",
+        "solver",
+        "tolerance",
+        "cone",
+        "condim",
+        "meshes",
+        "sensors",
+        "noslip",
+    }
     assert "sensors" not in offered(crawler(tmp_path), reads_sensors=True)
     hopper = offered(HOPPER, most_iterations=0)
     assert not hopper & {"solver", "meshes", "condim", "sensors", "noslip", "static", "energy"}
@@ -214,7 +249,11 @@ def test_only_what_can_apply_is_offered(tmp_path: Path) -> None:
 def test_a_longer_timestep_keeps_the_control_period(frame_skip: int) -> None:
     model = load_model(HOPPER)
     use = PhysicsUse(
-        census=CollisionCensus(model), most_iterations=0, reads_sensors=False, frame_skip=frame_skip, disabled=0
+        census=CollisionCensus(model),
+        most_iterations=0,
+        reads_sensors=False,
+        frame_skip=frame_skip,
+        disabled=0,
     )
     for candidate in physics_candidates.candidates(model, use):
         if candidate.frame_skip is not None:
@@ -226,9 +265,18 @@ def test_a_longer_timestep_keeps_the_control_period(frame_skip: int) -> None:
 @pytest.mark.slow
 def test_every_change_of_a_robot_with_everything_is_measured(tmp_path: Path) -> None:
     advice = advice_on(crawler(tmp_path), task_options=LIES)
-    assert (advice.problem, advice.env_steps_per_s > 0 if advice.env_steps_per_s else False) == (None, True)
+    assert (advice.problem, advice.env_steps_per_s > 0 if advice.env_steps_per_s else False) == (
+        None,
+        True,
+    )
     measured = {change.name: change for change in advice.changes if change.speedup is not None}
-    names = {"integrator implicitfast", "cone pyramidal", "condim 3", "noslip_iterations 0", "box in place of mesh"}
+    names = {
+        "integrator implicitfast",
+        "cone pyramidal",
+        "condim 3",
+        "noslip_iterations 0",
+        "box in place of mesh",
+    }
     assert names | {"sensors off", "capsule in place of mesh", "timestep 0.02"} <= measured.keys()
     (excluded,) = (change for change in measured.values() if change.mjcf)
     assert excluded.mjcf == 'add <contact><exclude body1="arm" body2="tail"/></contact>'
@@ -237,14 +285,22 @@ def test_every_change_of_a_robot_with_everything_is_measured(tmp_path: Path) -> 
     assert sensors.deviation == advice.deviation
     assert sensors.relative is not None
     assert sensors.relative.median == 1
-    speeds = [change.speedup.median for change in measured.values() if change.speedup and change.speedup.median]
+    speeds = [
+        change.speedup.median
+        for change in measured.values()
+        if change.speedup and change.speedup.median
+    ]
     assert speeds == sorted(speeds, reverse=True)
     assert advice.contact_pairs[0].rows_share >= advice.contact_pairs[-1].rows_share > 0
 
 
 @pytest.mark.slow
 def test_the_jobs_own_changes_stay_and_are_part_of_the_original(tmp_path: Path) -> None:
-    edits = {"option.timestep": 0.02, "option.integrator": "implicitfast", "option.cone": "pyramidal"}
+    edits = {
+        "option.timestep": 0.02,
+        "option.integrator": "implicitfast",
+        "option.cone": "pyramidal",
+    }
     advice = advice_on(crawler(tmp_path), model_edits=edits, task_options=LIES)
     names = {change.name for change in advice.changes}
     assert "cone elliptic" in names
@@ -262,7 +318,13 @@ def test_an_option_of_the_task_follows_the_timestep() -> None:
 @pytest.mark.slow
 def test_a_change_that_makes_physics_diverge_says_so(tmp_path: Path) -> None:
     spring = 'stiffness="120" armature="0.0001"'  # stable with RK4 and this timestep only
-    advice = advice_on(crawler(tmp_path, tail='name="tail" mass="0.02"', spring=spring), task_options=LIES)
-    diverging = [change for change in advice.changes if change.problem and "physics diverges in" in change.problem]
+    advice = advice_on(
+        crawler(tmp_path, tail='name="tail" mass="0.02"', spring=spring), task_options=LIES
+    )
+    diverging = [
+        change
+        for change in advice.changes
+        if change.problem and "physics diverges in" in change.problem
+    ]
     assert diverging
     assert not any(change.is_usable for change in diverging)

@@ -66,7 +66,9 @@ FIELDS = {
 }
 
 
-def simulation(randomize: dict[str, Any] = DRAWN, robot: Path = QUADRUPED, **changes: Any) -> RandomizedSimulation:
+def simulation(
+    randomize: dict[str, Any] = DRAWN, robot: Path = QUADRUPED, **changes: Any
+) -> RandomizedSimulation:
     settings: Any = {"n_envs": 3, "seed": 7} | changes
     options = {"max_episode_steps": 40}
     return RandomizedSimulation(robot, "auto", options, randomize, **settings)
@@ -75,7 +77,10 @@ def simulation(randomize: dict[str, Any] = DRAWN, robot: Path = QUADRUPED, **cha
 def edited(key: str, value: float, factor: bool) -> mujoco.MjModel:
     """The robot with the value written into its MJCF."""
     spec = mujoco.MjSpec.from_file(str(QUADRUPED))
-    mass = {body.name: mass for body, mass in zip(spec.bodies, load_model(QUADRUPED).body_mass, strict=True)}
+    mass = {
+        body.name: mass
+        for body, mass in zip(spec.bodies, load_model(QUADRUPED).body_mass, strict=True)
+    }
     for _, element in matching(spec, "randomize", key):
         if key.endswith(".mass"):
             for geom in element.geoms:
@@ -103,7 +108,11 @@ def test_the_drawn_robot_is_the_edited_and_recompiled_one_and_moves_like_it(key:
             batch.model.opt.enableflags,
             batch.model.opt.disableflags,
         )
-        assert [name for name in differing_fields(batch.model_of(env), recompiled) if name[:5] != "stat."] == []
+        assert [
+            name
+            for name in differing_fields(batch.model_of(env), recompiled)
+            if name[:5] != "stat."
+        ] == []
     last = len(values) - 1
     data = mujoco.MjData(recompiled)
     mujoco.mj_setState(recompiled, data, batch.physics(last), mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -117,10 +126,17 @@ def test_the_drawn_robot_is_the_edited_and_recompiled_one_and_moves_like_it(key:
 
 def test_whatever_attribute_can_be_drawn_gives_the_edited_and_recompiled_robot() -> None:
     model, spec = load_model(QUADRUPED), mujoco.MjSpec.from_file(str(QUADRUPED))
-    elements = {"body": spec.bodies, "joint": spec.joints, "geom": spec.geoms, "actuator": spec.actuators}
-    keys = [f"{kind}.*.{name}" for kind, (*_, last) in elements.items() for name in attribute_names(last, kind)] + [
-        f"option.{name}" for name in attribute_names(spec.option, "option")
-    ]
+    elements = {
+        "body": spec.bodies,
+        "joint": spec.joints,
+        "geom": spec.geoms,
+        "actuator": spec.actuators,
+    }
+    keys = [
+        f"{kind}.*.{name}"
+        for kind, (*_, last) in elements.items()
+        for name in attribute_names(last, kind)
+    ] + [f"option.{name}" for name in attribute_names(spec.option, "option")]
     accepted: dict[str, str] = {}
     for key, text in itertools.product(keys, ("scale(0.9, 1.1)", "uniform(0.01, 0.02)")):
         with contextlib.suppress(RandomizeError):
@@ -133,13 +149,22 @@ def test_whatever_attribute_can_be_drawn_gives_the_edited_and_recompiled_robot()
         differing = differing_fields(batch.model_of(0), recompiled)
         assert [name for name in differing if name[:5] != "stat."] == [], key
     assert len(accepted) > 40
-    assert {"body.*.mass", "body.*.pos", "joint.*.armature", "geom.*.friction", "actuator.*.kp"} <= accepted.keys()
+    assert {
+        "body.*.mass",
+        "body.*.pos",
+        "joint.*.armature",
+        "geom.*.friction",
+        "actuator.*.kp",
+    } <= accepted.keys()
 
 
 def test_each_episode_of_each_environment_draws_anew_and_other_environments_keep_theirs() -> None:
     batch = simulation()
     batch.reset()
-    seen, plan = [batch.drawn.copy()], np.random.default_rng(1).uniform(-1, 1, (100, 3, batch.model.nu))
+    seen, plan = (
+        [batch.drawn.copy()],
+        np.random.default_rng(1).uniform(-1, 1, (100, 3, batch.model.nu)),
+    )
     for action in plan:
         ended = [episode.env for episode in batch.step(action).ended]
         changed = (batch.drawn != seen[-1]).any(axis=1).nonzero()[0].tolist()
@@ -150,7 +175,10 @@ def test_each_episode_of_each_environment_draws_anew_and_other_environments_keep
 
 def test_an_environment_draws_the_same_alone_and_among_neighbours_and_with_threads() -> None:
     plan = np.random.default_rng(1).uniform(-1, 1, (90, 3, simulation().model.nu))
-    together, threads = simulation({**DRAWN, **DISTURBED}), simulation({**DRAWN, **DISTURBED}, n_threads=2)
+    together, threads = (
+        simulation({**DRAWN, **DISTURBED}),
+        simulation({**DRAWN, **DISTURBED}, n_threads=2),
+    )
     assert np.array_equal(together.reset(), threads.reset())
     results = simulation_helpers.steps(together, plan)
     simulation_helpers.assert_same(results, simulation_helpers.steps(threads, plan))
@@ -203,12 +231,17 @@ def test_numbers_follow_the_training_and_are_those_of_its_end_elsewhere() -> Non
     assert elsewhere.drawn.max() > 2
 
 
-def at_the_same_state(randomize: dict[str, str]) -> tuple[RandomizedSimulation, RandomizedSimulation]:
-    """One without and one with disturbances, whose episodes begin with the same robots in the same states."""
+def at_the_same_state(
+    randomize: dict[str, str],
+) -> tuple[RandomizedSimulation, RandomizedSimulation]:
+    """One without and one with disturbances, whose episodes begin with the same robots in the same
+    states."""
     plain, disturbed = simulation(), simulation({**DRAWN, **randomize})
     plain.reset()
     disturbed.reset()
-    disturbed.set_state({**plain.get_state(), "disturbances": disturbed.get_state()["disturbances"]})
+    disturbed.set_state(
+        {**plain.get_state(), "disturbances": disturbed.get_state()["disturbances"]}
+    )
     return plain, disturbed
 
 
@@ -239,7 +272,9 @@ def test_actions_are_late_by_so_many_control_steps_and_were_zeros_before() -> No
     plain, disturbed = at_the_same_state({"action.delay": "choice(3, 3)"})
     plan = np.random.default_rng(1).uniform(-0.3, 0.3, (20, 3, plain.model.nu))
     late = np.concatenate([np.zeros_like(plan[:3]), plan[:-3]])
-    simulation_helpers.assert_same(simulation_helpers.steps(plain, late), simulation_helpers.steps(disturbed, plan))
+    simulation_helpers.assert_same(
+        simulation_helpers.steps(plain, late), simulation_helpers.steps(disturbed, plan)
+    )
 
 
 def test_observations_are_late_by_so_many_control_steps_and_begin_with_the_first() -> None:
@@ -255,7 +290,9 @@ def test_observations_are_late_by_so_many_control_steps_and_begin_with_the_first
 
 
 def test_pushes_come_at_their_period_in_any_horizontal_direction() -> None:
-    plain, disturbed = at_the_same_state({"push.speed": "uniform(1, 1.001)", "push.period": "uniform(0.4, 0.4)"})
+    plain, disturbed = at_the_same_state(
+        {"push.speed": "uniform(1, 1.001)", "push.period": "uniform(0.4, 0.4)"}
+    )
     period = round(0.4 / plain.control_period_s)
     rest = np.zeros((3, plain.model.nu))
     for _ in range(period):
@@ -283,23 +320,32 @@ def test_pushes_come_at_their_period_in_any_horizontal_direction() -> None:
         ),
     ],
 )
-def test_pushes_that_cannot_be_are_refused(robot: str, randomize: dict[str, str], message: str) -> None:
+def test_pushes_that_cannot_be_are_refused(
+    robot: str, randomize: dict[str, str], message: str
+) -> None:
     with pytest.raises(RandomizeError, match=re.escape(message)):
         simulation(randomize, MJCF / f"{robot}.xml")
 
 
 def test_contact_forces_are_computed_with_the_drawn_robot() -> None:
-    """Gymnasium's Ant observes ``cfrc_ext``, which is computed outside of the batch, with a model for each robot."""
+    """Gymnasium's Ant observes ``cfrc_ext``, which is computed outside of the batch, with a model
+    for each robot."""
     ant = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets" / "ant.xml"
-    batch = RandomizedSimulation(ant, "gymnasium:Ant-v5", {}, {"body.torso.mass": "scale(2, 30)"}, n_envs=2, seed=0)
+    batch = RandomizedSimulation(
+        ant, "gymnasium:Ant-v5", {}, {"body.torso.mass": "scale(2, 30)"}, n_envs=2, seed=0
+    )
     batch.reset()
     simulation_helpers.steps(batch, np.zeros((60, 2, batch.model.nu)))
     for env, factor in enumerate(batch.drawn[:, 0]):
         model = batch.model_of(env)
         assert model is batch.model_of(env)
-        assert model.body("torso").mass[0] == pytest.approx(batch.model.body("torso").mass[0] * factor)
+        assert model.body("torso").mass[0] == pytest.approx(
+            batch.model.body("torso").mass[0] * factor
+        )
         lifted = batch.states.fields["cfrc_ext"][env, :, 5].sum()
-        assert lifted == pytest.approx(model.body_mass.sum() * 9.81, rel=0.2), "it lies on the floor"
+        assert lifted == pytest.approx(model.body_mass.sum() * 9.81, rel=0.2), (
+            "it lies on the floor"
+        )
 
 
 @pytest.mark.parametrize(
@@ -307,25 +353,45 @@ def test_contact_forces_are_computed_with_the_drawn_robot() -> None:
     [
         ("body.trunk.mass", "uniform(-1, 1)", "may be -1, and mass is never below 0"),
         ("body.trunk.mass", "uniform(stages(1, -1, 2), 3)", "may be -1, and mass is never below 0"),
-        ("body.trunk.mass", "uniform(0, 1)", "may draw a mass that is not above 0 for the body 'trunk'"),
+        (
+            "body.trunk.mass",
+            "uniform(0, 1)",
+            "may draw a mass that is not above 0 for the body 'trunk'",
+        ),
         ("geom.*.friction", "normal(1, 1)", "may be -2, and friction is never below 0"),
         ("joint.*.damping", "scale(-1, 1)", "may be -1, and damping is never below 0"),
         ("geom.trunk.size", "scale(-1, 1)", "MuJoCo refuses the value *-1.0"),
-        ("body.nobody.mass", "scale(1, 2)", "no body of the robot is called 'nobody'; there are world, trunk"),
+        (
+            "body.nobody.mass",
+            "scale(1, 2)",
+            "no body of the robot is called 'nobody'; there are world, trunk",
+        ),
         ("body.world.mass", "uniform(1, 2)", "'world' has no mass of its own"),
         ("body.trunk.weight", "scale(1, 2)", "body has no attribute 'weight' to edit"),
         ("body.trunk.geoms", "uniform(1, 2)", "body has no attribute 'geoms' to edit"),
         ("body.trunk.add_geom", "uniform(1, 2)", "body has no attribute 'add_geom' to edit"),
-        ("geom.trunk.size", "scale(0.9, 1.1)", "cannot be drawn for each episode; vary it with a matrix of model.geom"),
+        (
+            "geom.trunk.size",
+            "scale(0.9, 1.1)",
+            "cannot be drawn for each episode; vary it with a matrix of model.geom",
+        ),
         (
             "body.trunk.gravcomp",
             "uniform(0, 1)",
             "which MuJoCo cannot vary between environments; vary it with a matrix",
         ),
-        ("option.timestep", "scale(0.5, 1)", "the number of physics steps in a control period depends on it"),
+        (
+            "option.timestep",
+            "scale(0.5, 1)",
+            "the number of physics steps in a control period depends on it",
+        ),
         ("joint.*.damping", "uniform(1, 1)", "always draws 1; write model.joint.*.damping instead"),
         ("option.gravity", "uniform(-11, -9)", "gravity takes 3 values, found 1"),
-        ("option.gravity[3]", "uniform(-11, -9)", "there is no gravity[3]: gravity has 3 numbers, counted from 0"),
+        (
+            "option.gravity[3]",
+            "uniform(-11, -9)",
+            "there is no gravity[3]: gravity has 3 numbers, counted from 0",
+        ),
         ("joint.*.armature[0]", "uniform(0, 1)", "armature is no attribute of several numbers"),
         ("geom.*.friction[1]", "uniform(-1, 1)", "may be -1, and friction is never below 0"),
     ],
@@ -338,7 +404,9 @@ def test_what_cannot_be_drawn_is_refused_by_its_key(key: str, text: str, message
 
 
 def test_one_number_of_an_attribute_may_be_drawn() -> None:
-    batch = simulation({"option.wind[0]": "uniform(-3, 3)", "geom.*.friction[1]": "uniform(0.01, 0.1)"})
+    batch = simulation(
+        {"option.wind[0]": "uniform(-3, 3)", "geom.*.friction[1]": "uniform(0.01, 0.1)"}
+    )
     batch.reset()
     for env, (rolling, wind) in enumerate(batch.drawn):
         assert batch.model_of(env).opt.wind == pytest.approx([wind, 0, 0])
@@ -354,7 +422,10 @@ def test_a_list_draws_some_numbers_of_an_attribute_and_sets_others() -> None:
         batch.reset()
         for env, (sliding, along, up) in enumerate(batch.drawn):
             spec = mujoco.MjSpec.from_file(str(QUADRUPED))
-            spec.geom("floor").friction, spec.option.wind = [sliding, 0.02, 0.0001], [along, 0.5, up]
+            spec.geom("floor").friction, spec.option.wind = (
+                [sliding, 0.02, 0.0001],
+                [along, 0.5, up],
+            )
             differing = differing_fields(batch.model_of(env), for_simulation(spec.compile()))
             assert [name for name in differing if name[:5] != "stat."] == []
     assert len(set(batch.drawn[:, 0])) == 3
@@ -385,7 +456,9 @@ def test_a_list_draws_some_numbers_of_an_attribute_and_sets_others() -> None:
         ),
     ],
 )
-def test_a_list_that_does_not_fit_is_refused_by_the_place_in_it(randomize: dict[str, Any], message: str) -> None:
+def test_a_list_that_does_not_fit_is_refused_by_the_place_in_it(
+    randomize: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         simulation(randomize)
 
@@ -393,7 +466,8 @@ def test_a_list_that_does_not_fit_is_refused_by_the_place_in_it(randomize: dict[
 def test_two_keys_for_one_value_are_refused() -> None:
     both = {"geom.*.friction": "uniform(0.5, 1)", "geom.floor.friction": "uniform(0.5, 2)"}
     with pytest.raises(
-        RandomizeError, match=r"randomize.geom.floor.friction: randomize.geom.\*.friction sets or draws the same"
+        RandomizeError,
+        match=r"randomize.geom.floor.friction: randomize.geom.\*.friction sets or draws the same",
     ):
         randomized_keys(QUADRUPED, load_model(QUADRUPED), both)
 
@@ -422,14 +496,19 @@ def test_a_body_that_is_part_of_its_parent_has_no_mass_to_draw(tmp_path: Path) -
     xml = tmp_path / "parts.xml"
     xml.write_text(PARTS.format(compiler='fusestatic="true"', inertial=""))
     model = load_model(xml)
-    with pytest.raises(RandomizeError, match=r"the body 'fused' is part of its parent in the compiled robot"):
+    with pytest.raises(
+        RandomizeError, match=r"the body 'fused' is part of its parent in the compiled robot"
+    ):
         randomized_keys(xml, model, {"body.fused.mass": "uniform(1, 2)"})
     [key] = randomized_keys(xml, model, {"body.given.mass": "uniform(1, 2)"})
     assert key.changes
 
 
 def test_after_a_seed_everything_is_drawn_as_the_first_time() -> None:
-    batch, plan = simulation({**DRAWN, **DISTURBED}), np.random.default_rng(1).uniform(-1, 1, (50, 3, 8))
+    batch, plan = (
+        simulation({**DRAWN, **DISTURBED}),
+        np.random.default_rng(1).uniform(-1, 1, (50, 3, 8)),
+    )
     results = []
     for _ in range(2):
         batch.seed(5)
@@ -469,7 +548,9 @@ def test_divergence_names_what_the_episode_had_drawn() -> None:
     batch = simulation({"geom.floor.friction": "uniform(0.5, 1)"}, n_envs=1)
     batch.reset()
     batch.states.qvel[0] = np.nan
-    with pytest.raises(PhysicsDiverged, match=r"the episode had drawn geom.floor.friction = 0\.\d+"):
+    with pytest.raises(
+        PhysicsDiverged, match=r"the episode had drawn geom.floor.friction = 0\.\d+"
+    ):
         batch.step(np.zeros((1, 8)))
 
 
@@ -478,14 +559,24 @@ def test_divergence_names_what_the_episode_had_drawn() -> None:
     [
         ("quadruped", {**DRAWN, **DISTURBED}, None),
         ("arm", {"push.speed": "uniform(0, 1)"}, "randomize.push.speed: "),
-        ("quadruped", {"push.period": "uniform(1, 2)"}, "randomize.push.period: there are no pushes"),
-        ("quadruped", {"body.trunk.weight": "scale(1, 2)"}, "randomize.body.trunk.weight: body has no attribute"),
+        (
+            "quadruped",
+            {"push.period": "uniform(1, 2)"},
+            "randomize.push.period: there are no pushes",
+        ),
+        (
+            "quadruped",
+            {"body.trunk.weight": "scale(1, 2)"},
+            "randomize.body.trunk.weight: body has no attribute",
+        ),
     ],
 )
 def test_the_examination_before_the_launch_finds_what_cannot_be_drawn(
     robot: str, randomize: dict[str, str], problem: str | None
 ) -> None:
-    request = ExaminationRequest(xml=str(MJCF / f"{robot}.xml"), task="auto", randomize=randomize, simulate_s=0.02)
+    request = ExaminationRequest(
+        xml=str(MJCF / f"{robot}.xml"), task="auto", randomize=randomize, simulate_s=0.02
+    )
     with RecentRobot() as recent:
         answer = check(request, recent)
     assert (answer.problem is None) == (problem is None), answer.problem
@@ -500,11 +591,22 @@ def test_a_simulation_without_randomisation_is_not_touched() -> None:
 
 @pytest.mark.parametrize(
     ("algo", "learner"),
-    [("ppo", "fast"), *(pytest.param(*other, marks=pytest.mark.slow) for other in (("sac", "auto"), ("ppo", "sb3")))],
+    [
+        ("ppo", "fast"),
+        *(
+            pytest.param(*other, marks=pytest.mark.slow)
+            for other in (("sac", "auto"), ("ppo", "sb3"))
+        ),
+    ],
 )
 def test_a_resumed_training_has_the_same_weights(tmp_path: Path, algo: str, learner: str) -> None:
     growing = {**DRAWN, **DISTURBED, "joint.*.damping": "scale(linear(1, 0.5), linear(1.001, 2))"}
-    given: dict[str, Any] = {"task": "forward", "xml": "robot/quadruped.xml", "randomize": growing, "learner": learner}
+    given: dict[str, Any] = {
+        "task": "forward",
+        "xml": "robot/quadruped.xml",
+        "randomize": growing,
+        "learner": learner,
+    }
     spec = helpers.algorithm(algo, **given, eval_episodes=2, task_options={"max_episode_steps": 40})
     whole, parts = (helpers.job(tmp_path / name, spec) for name in ("whole", "parts"))
     for paths in (whole, parts):
@@ -516,7 +618,10 @@ def test_a_resumed_training_has_the_same_weights(tmp_path: Path, algo: str, lear
     assert helpers.train_here(parts)[0].code == ExitCode.PAUSED
     parts.spec.write_text(spec.to_json())
     resumed, log = helpers.train_here(parts, 1)
-    assert (resumed.code, resumed.resumed_from) == (ExitCode.SUCCEEDED, 640 if algo == "ppo" else 1024), log
+    assert (resumed.code, resumed.resumed_from) == (
+        ExitCode.SUCCEEDED,
+        640 if algo == "ppo" else 1024,
+    ), log
     assert resumed.weights_sha256 == record.weights_sha256
     assert parts.eval.read_bytes() == whole.eval.read_bytes()
 
@@ -524,5 +629,7 @@ def test_a_resumed_training_has_the_same_weights(tmp_path: Path, algo: str, lear
 def test_fingerprints_of_jobs_without_randomisation_are_as_before() -> None:
     plain = helpers.spec()
     assert plain.fingerprint() != dataclasses.replace(plain, randomize=DRAWN).fingerprint()
-    as_before = {key: value for key, value in json.loads(plain.to_json()).items() if key != "randomize"}
+    as_before = {
+        key: value for key, value in json.loads(plain.to_json()).items() if key != "randomize"
+    }
     assert WorkerSpec.from_json(json.dumps(as_before)).fingerprint() == plain.fingerprint()

@@ -23,7 +23,9 @@ TWO_LINKS = """<mujoco><worldbody>{more}<body name="upper" pos="0 0 1"><joint na
 </body></body></worldbody><actuator><motor joint="shoulder"/><motor joint="elbow"/></actuator></mujoco>"""
 
 
-def two_links(sites: str = '<site name="tip" pos="0.5 0 0"/>', more: str = "", **joints: str) -> mujoco.MjModel:
+def two_links(
+    sites: str = '<site name="tip" pos="0.5 0 0"/>', more: str = "", **joints: str
+) -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_string(
         TWO_LINKS.format(sites=sites, more=more, **{"upper": "", "lower": "", **joints})
     )
@@ -46,7 +48,10 @@ def test_every_target_is_where_the_arm_is_in_some_pose_within_its_limits() -> No
     data, joints = mujoco.MjData(model), range(model.njnt)
     low, high = model.jnt_range.T
     for number in range(20):
-        target, repeated = task.sample_goal(np.random.default_rng(number)), np.random.default_rng(number)
+        target, repeated = (
+            task.sample_goal(np.random.default_rng(number)),
+            np.random.default_rng(number),
+        )
         while True:  # the draws themselves, until the one that was kept
             data.qpos[:] = repeated.uniform(task.workspace.low, task.workspace.high)
             mujoco.mj_kinematics(model, data)
@@ -72,11 +77,15 @@ def test_targets_lie_in_two_links_reach_and_a_smaller_range_draws_nearer_ones() 
     assert (np.linalg.norm(far - [0, 0, 1], axis=1) <= 1 + 1e-9).all()
     assert far[:, 1] == pytest.approx(0)
     start = np.array([1.0, 0.0, 1.0])
-    assert np.linalg.norm(near - start, axis=1).mean() < np.linalg.norm(far - start, axis=1).mean() / 2
+    assert (
+        np.linalg.norm(near - start, axis=1).mean() < np.linalg.norm(far - start, axis=1).mean() / 2
+    )
 
 
 @pytest.mark.parametrize(
-    ("floor", "solid"), [('contype="0" conaffinity="0"', "seen only"), ("", "stood on")], ids=lambda value: value
+    ("floor", "solid"),
+    [('contype="0" conaffinity="0"', "seen only"), ("", "stood on")],
+    ids=lambda value: value,
 )
 def test_no_target_is_below_the_floor(floor: str, solid: str) -> None:
     plane = f'<geom name="floor" type="plane" size="5 5 1" pos="0 0 0.7" {floor}/>'
@@ -94,14 +103,22 @@ def test_no_target_needs_the_arm_to_be_inside_an_obstacle_or_itself() -> None:
 def test_targets_follow_from_the_generator_alone() -> None:
     first, second = reach(load_model(ARM)), reach(load_model(ARM))
     targets(first, 7)
-    assert np.array_equal(first.sample_goal(np.random.default_rng(3)), second.sample_goal(np.random.default_rng(3)))
+    assert np.array_equal(
+        first.sample_goal(np.random.default_rng(3)), second.sample_goal(np.random.default_rng(3))
+    )
 
 
 @pytest.mark.parametrize(("period_s", "changes"), [(None, []), (0.4, [10, 20])])
-def test_a_target_stays_for_the_episode_or_for_its_period(period_s: float | None, changes: list[int]) -> None:
+def test_a_target_stays_for_the_episode_or_for_its_period(
+    period_s: float | None, changes: list[int]
+) -> None:
     options = {} if period_s is None else {"target_period_s": period_s}
     simulation = Simulation.from_xml(
-        ARM, "reach", n_envs=2, seed=0, task_options={**options, "max_episode_steps": 30, "frame_skip": 8}
+        ARM,
+        "reach",
+        n_envs=2,
+        seed=0,
+        task_options={**options, "max_episode_steps": 30, "frame_skip": 8},
     )
     simulation.reset()
     goals = [simulation.states.goals.copy()]
@@ -114,7 +131,12 @@ def test_a_target_stays_for_the_episode_or_for_its_period(period_s: float | None
 
 def test_reward_is_distance_precision_and_effort_as_its_docstring_says() -> None:
     simulation = Simulation.from_xml(
-        ARM, "reach", n_envs=3, seed=2, measuring=True, task_options={"max_episode_steps": 12, "ctrl_cost_weight": 0.3}
+        ARM,
+        "reach",
+        n_envs=3,
+        seed=2,
+        measuring=True,
+        task_options={"max_episode_steps": 12, "ctrl_cost_weight": 0.3},
     )
     task = simulation.task
     assert isinstance(task, Reach)
@@ -141,7 +163,10 @@ def test_reward_is_distance_precision_and_effort_as_its_docstring_says() -> None
 def test_hinges_without_limits_are_seen_as_sine_and_cosine_and_others_as_they_are() -> None:
     task = reach(two_links(lower=' range="-2 2" limited="true"'))
     states = States(
-        np.array([[2.5, 0.7]]), np.array([[30.0, -1.0]]), np.array([[1.0, 2.0, 3.0]]), {"site_xpos": np.ones((1, 1, 3))}
+        np.array([[2.5, 0.7]]),
+        np.array([[30.0, -1.0]]),
+        np.array([[1.0, 2.0, 3.0]]),
+        {"site_xpos": np.ones((1, 1, 3))},
     )
     expected = [0.7, math.sin(2.5), math.cos(2.5), 10.0, -1.0, 1, 1, 1, 0, 1, 2]
     assert task.observe(states)[0] == pytest.approx(np.array(expected, np.float32))
@@ -175,14 +200,20 @@ def test_what_lies_about_is_not_seen() -> None:
         ("", "body 'lower'"),
     ],
 )
-def test_what_shall_reach_is_found_by_its_name_or_else_at_the_end_of_the_chain(sites: str, expected: str) -> None:
+def test_what_shall_reach_is_found_by_its_name_or_else_at_the_end_of_the_chain(
+    sites: str, expected: str
+) -> None:
     model = two_links(sites)
     assert str(find_effector(model, model.qpos0, None)) == expected
 
 
 def test_a_site_that_leads_a_tendon_is_not_the_end_of_the_chain() -> None:
-    tendon = '</worldbody><tendon><spatial><site site="anchor"/><site site="bend"/></spatial></tendon>'
-    text = TWO_LINKS.format(sites='<site name="bend"/>', more='<site name="anchor" pos="0 0 2"/>', upper="", lower="")
+    tendon = (
+        '</worldbody><tendon><spatial><site site="anchor"/><site site="bend"/></spatial></tendon>'
+    )
+    text = TWO_LINKS.format(
+        sites='<site name="bend"/>', more='<site name="anchor" pos="0 0 2"/>', upper="", lower=""
+    )
     model = mujoco.MjModel.from_xml_string(text.replace("</worldbody>", tendon))
     assert str(find_effector(model, model.qpos0, None)) == "body 'lower'"
 
@@ -200,10 +231,15 @@ def test_a_body_reaches_with_its_centre_of_mass() -> None:
         ({"target_range": 0.0}, "target_range = 0.0: expected above 0, at most 1"),
         ({"target_range": 1.5}, "target_range = 1.5: expected above 0, at most 1"),
         ({"target_period_s": -1.0}, "target_period_s = -1.0: expected more than 0"),
-        ({"taget_range": 0.5}, 'unknown option "taget_range" of task "reach"; did you mean "target_range"'),
+        (
+            {"taget_range": 0.5},
+            'unknown option "taget_range" of task "reach"; did you mean "target_range"',
+        ),
     ],
 )
-def test_wrong_options_are_answered_with_what_is_right(options: dict[str, object], message: str) -> None:
+def test_wrong_options_are_answered_with_what_is_right(
+    options: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         make_task("reach", two_links(), options)
 
@@ -211,7 +247,8 @@ def test_wrong_options_are_answered_with_what_is_right(options: dict[str, object
 def test_robots_that_cannot_reach_are_refused() -> None:
     walker = load_model(ARM.parent / "quadruped.xml")
     with pytest.raises(
-        ValueError, match=r'task "reach": needs a chain of hinges or slides on a fixed base.*free joint'
+        ValueError,
+        match=r'task "reach": needs a chain of hinges or slides on a fixed base.*free joint',
     ):
         make_task("reach", walker)
     ball = '<body><freejoint/><geom size="0.1"/><site name="loose"/></body>'

@@ -40,7 +40,10 @@ def fill(buffer: ReplayBuffer, first: int, end: int) -> None:
         space.seed(row)
         seen = [space.sample() for _ in range(2 * N_ENVS)]
         if isinstance(space, spaces.Dict):
-            now, after = ({key: np.stack([one[key] for one in half]) for key in space} for half in halves(seen))
+            now, after = (
+                {key: np.stack([one[key] for one in half]) for key in space}
+                for half in halves(seen)
+            )
         else:
             now, after = map(np.stack, halves(seen))
         infos = [{"TimeLimit.truncated": row % 3 == 0} for _ in range(N_ENVS)]
@@ -59,7 +62,9 @@ def content(buffer: ReplayBuffer) -> list[Any]:
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
 @pytest.mark.parametrize("stops", [[4], [4, 9], [10], [7, 12], [7, 12, 19, 26], [3, 25], [40, 41]])
-def test_what_comes_back_is_what_the_buffer_held(tmp_path: Path, space: spaces.Space[Any], stops: list[int]) -> None:
+def test_what_comes_back_is_what_the_buffer_held(
+    tmp_path: Path, space: spaces.Space[Any], stops: list[int]
+) -> None:
     buffer = make(space)
     written = Replay(tmp_path, buffer)
     reached = 0
@@ -72,7 +77,9 @@ def test_what_comes_back_is_what_the_buffer_held(tmp_path: Path, space: spaces.S
     assert content(again) == content(buffer)
 
 
-def test_rows_are_written_once_and_in_files_of_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_written_once_and_in_files_of_limited_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     buffer = make(rows=100)
     written = Replay(tmp_path, buffer)
     monkeypatch.setattr(replay, "MOST_BYTES", 8 * written.bytes_a_row)
@@ -105,7 +112,9 @@ def test_what_was_written_after_the_checkpoint_is_forgotten(tmp_path: Path) -> N
     resumed.restore(4)
     fill(other, 4, 7)
     resumed.save(7)
-    assert [path.name for path in sorted(tmp_path.iterdir())][1:] == ["rows-000000000004-000000000007.npz"]
+    assert [path.name for path in sorted(tmp_path.iterdir())][1:] == [
+        "rows-000000000004-000000000007.npz"
+    ]
     again = make()
     Replay(tmp_path, again).restore(7)
     assert content(again) == content(other)
@@ -152,11 +161,16 @@ def test_a_checkpoint_whose_newest_rows_are_damaged_gives_way_to_the_one_before(
     fill(before, 0, 8)
     assert content(again) == content(before)
     output = capsys.readouterr().out
-    assert "checkpoint-000000000024.pt is damaged (its replay buffer is damaged: rows-000000000010" in output
+    assert (
+        "checkpoint-000000000024.pt is damaged (its replay buffer is damaged: rows-000000000010"
+        in output
+    )
     assert (tmp_path / "checkpoint-000000000024.pt.damaged").exists()
 
 
-def test_on_disk_are_the_rows_of_the_checkpoints_that_are_kept_and_at_last_none(tmp_path: Path) -> None:
+def test_on_disk_are_the_rows_of_the_checkpoints_that_are_kept_and_at_last_none(
+    tmp_path: Path,
+) -> None:
     buffer = make()
     checkpoints = store(tmp_path, buffer)
     for end in range(2, 42, 2):
@@ -177,13 +191,16 @@ def test_rows_that_no_checkpoint_knows_of_are_removed(tmp_path: Path) -> None:
     fill(buffer, 0, 4)
     written = Replay(tmp_path / "replay", buffer)
     written.save(4)
-    (tmp_path / "replay/.rows-000000000004-000000000008.npz.1.tmp").write_bytes(b"killed while writing")
+    (tmp_path / "replay/.rows-000000000004-000000000008.npz.1.tmp").write_bytes(
+        b"killed while writing"
+    )
     assert store(tmp_path, make()).newest() is None
     assert list((tmp_path / "replay").iterdir()) == []
 
 
 def test_a_checkpoint_of_the_version_before_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until 2026-11 it held the counters of the loop as an object of ``orchestrator.worker.checkpoint``."""
+    """Until 2026-11 it held the counters of the loop as an object of
+    ``orchestrator.worker.checkpoint``."""
     fields = [(field.name, field.type, field) for field in dataclasses.fields(LoopState)]
     place = dataclasses.make_dataclass("Place", fields, frozen=True, slots=True, kw_only=True)
     place.__module__ = "orchestrator.worker.checkpoint"
@@ -193,4 +210,6 @@ def test_a_checkpoint_of_the_version_before_is_read(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, place.__module__, module)
         torch.save({"place": place(iteration=3, learner="fast", training_s=1.5)}, content)
-    assert checkpoint.load(content.getvalue())["place"] == LoopState(iteration=3, learner="fast", training_s=1.5)
+    assert checkpoint.load(content.getvalue())["place"] == LoopState(
+        iteration=3, learner="fast", training_s=1.5
+    )

@@ -1,4 +1,5 @@
-"""The robots in ``mjcf/``: each one compiles, stands where it should, and takes whatever a policy may ask of it."""
+"""The robots in ``mjcf/``: each one compiles, stands where it should, and takes whatever a policy
+may ask of it."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def started(model: mujoco.MjModel) -> mujoco.MjData:
 
 
 def play(model: mujoco.MjModel, kind: str) -> mujoco.MjData:
-    """The robot after ``PLAYED_S`` under controls of that kind, new ones every ``HELD_CONTROL_S``."""
+    """The robot after ``PLAYED_S`` under controls of that kind, new ones every
+    ``HELD_CONTROL_S``."""
     data, random = started(model), np.random.default_rng(0)
     low, high = model.actuator_ctrlrange.T
     skip = max(1, round(HELD_CONTROL_S / model.opt.timestep))
@@ -76,7 +78,9 @@ def root_body(model: mujoco.MjModel) -> int:
 
 def is_servo(model: mujoco.MjModel) -> np.ndarray:
     """``(nu,)``"""
-    return (model.actuator_gainprm[:, 0] > 0) & (model.actuator_biasprm[:, 1] == -model.actuator_gainprm[:, 0])
+    return (model.actuator_gainprm[:, 0] > 0) & (
+        model.actuator_biasprm[:, 1] == -model.actuator_gainprm[:, 0]
+    )
 
 
 def floats(model: mujoco.MjModel) -> bool:
@@ -131,7 +135,8 @@ def test_every_actuator_has_a_range_of_controls(robot: Path) -> None:
 
 @servo_robots
 def test_servos_are_asked_for_angles_that_their_joints_can_have(robot: Path) -> None:
-    """``angle="degree"`` does not hold for ``ctrlrange``: a range in degrees makes a servo a switch."""
+    """``angle="degree"`` does not hold for ``ctrlrange``: a range in degrees makes a servo a
+    switch."""
     model = load(robot)
     servos = is_servo(model)
     joints = model.actuator_trnid[servos, 0]
@@ -154,7 +159,9 @@ def test_servo_robot_holds_its_starting_pose(robot: Path) -> None:
         assert data.xmat[root_body(model)].reshape(3, 3)[2, 2] > 0.98
 
 
-@pytest.mark.parametrize("robot", [path for path in ROBOTS if load(path).nkey], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "robot", [path for path in ROBOTS if load(path).nkey], ids=lambda path: path.stem
+)
 def test_keyframe_home_is_within_the_ranges_of_joints_and_controls(robot: Path) -> None:
     model = load(robot)
     home = model.key("home")
@@ -171,7 +178,12 @@ def test_robot_is_seen_and_everything_that_matters_has_a_name(robot: Path) -> No
     model = load(robot)
     assert model.ncam >= 1
     assert model.nlight >= 1
-    for kind, count in (("body", model.nbody), ("joint", model.njnt), ("geom", model.ngeom), ("actuator", model.nu)):
+    for kind, count in (
+        ("body", model.nbody),
+        ("joint", model.njnt),
+        ("geom", model.ngeom),
+        ("actuator", model.nu),
+    ):
         names = [getattr(model, kind)(number).name for number in range(count)]
         assert all(names), kind
 
@@ -188,12 +200,15 @@ def test_there_are_at_least_ten_robots_of_every_required_kind() -> None:
     assert len(TOP) >= 10
     models = {path.stem: load(path) for path in TOP}
     kinds = {
-        "planar root": [name for name, model in models.items() if root_falls(model) and not floats(model)],
+        "planar root": [
+            name for name, model in models.items() if root_falls(model) and not floats(model)
+        ],
         "floating root": [name for name, model in models.items() if floats(model)],
         "motors": [
             name
             for name, model in models.items()
-            if not is_servo(model).any() and (model.actuator_dyntype == mujoco.mjtDyn.mjDYN_NONE).all()
+            if not is_servo(model).any()
+            and (model.actuator_dyntype == mujoco.mjtDyn.mjDYN_NONE).all()
         ],
         "servos with keyframe": [
             name
@@ -203,7 +218,8 @@ def test_there_are_at_least_ten_robots_of_every_required_kind() -> None:
         "arm with target": [
             name
             for name, model in models.items()
-            if not root_falls(model) and {"tip", "target"} <= {model.site(number).name for number in range(model.nsite)}
+            if not root_falls(model)
+            and {"tip", "target"} <= {model.site(number).name for number in range(model.nsite)}
         ],
         "muscles over tendons": [
             name
@@ -213,7 +229,9 @@ def test_there_are_at_least_ten_robots_of_every_required_kind() -> None:
             and (model.actuator_trntype == mujoco.mjtTrn.mjTRN_TENDON).all()
         ],
         "meshes": [name for name, model in models.items() if model.nmesh],
-        "includes": [path.stem for path in TOP if ElementTree.parse(path).find(".//include") is not None],
+        "includes": [
+            path.stem for path in TOP if ElementTree.parse(path).find(".//include") is not None
+        ],
     }
     assert [kind for kind, found in kinds.items() if not found] == []
     assert set(kinds["meshes"]) & set(kinds["includes"])
@@ -252,7 +270,11 @@ def test_the_frogs_tendons_keep_their_lever_over_the_whole_range_of_their_joint(
             mujoco.mj_forward(model, data)
             levers = np.zeros((model.nu, model.nv))
             mujoco.mju_sparse2dense(
-                levers, data.actuator_moment, data.moment_rownnz, data.moment_rowadr, data.moment_colind
+                levers,
+                data.actuator_moment,
+                data.moment_rownnz,
+                data.moment_rowadr,
+                data.moment_colind,
             )
             column = levers[:, model.joint(joint).dofadr[0]]
             signs.append(np.sign(np.where(np.abs(column) > 1e-6, column, 0)))
@@ -262,7 +284,9 @@ def test_the_frogs_tendons_keep_their_lever_over_the_whole_range_of_their_joint(
 
 @pytest.fixture
 def mesh_script() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("make_meshes", MJCF / "dog" / "make_meshes.py")
+    specification = importlib.util.spec_from_file_location(
+        "make_meshes", MJCF / "dog" / "make_meshes.py"
+    )
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -275,7 +299,9 @@ def test_the_dogs_meshes_are_what_their_script_writes(mesh_script: ModuleType) -
     written = mesh_script.files()
     assert {path.name for path in folder.iterdir()} == set(written)
     for name, content in written.items():
-        assert np.allclose(triangles(content), triangles((folder / name).read_bytes()), atol=1e-6), name
+        assert np.allclose(
+            triangles(content), triangles((folder / name).read_bytes()), atol=1e-6
+        ), name
     assert sum(map(len, written.values())) < 200_000
 
 

@@ -1,4 +1,5 @@
-"""The private names of stable-baselines3 and torch that the worker uses are there, and mean what it takes them for."""
+"""The private names of stable-baselines3 and torch that the worker uses are there, and mean what it
+takes them for."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def models() -> dict[str, BaseAlgorithm]:
     models: dict[str, BaseAlgorithm] = {
         "on": PPO("MlpPolicy", "Pendulum-v1", n_steps=8, batch_size=8, n_epochs=3, device="cpu"),
         "off": SAC("MlpPolicy", "Pendulum-v1", learning_starts=4, buffer_size=100, device="cpu"),
-        "recurrent": RecurrentPPO("MlpLstmPolicy", "Pendulum-v1", n_steps=8, batch_size=8, device="cpu"),
+        "recurrent": RecurrentPPO(
+            "MlpLstmPolicy", "Pendulum-v1", n_steps=8, batch_size=8, device="cpu"
+        ),
     }
     return {name: model.learn(16) for name, model in models.items()}
 
@@ -39,7 +42,11 @@ def models() -> dict[str, BaseAlgorithm]:
         ("off", sb3_internals.LAST_OBS, lambda value: value.shape == (1, 3)),
         ("on", sb3_internals.LAST_ORIGINAL_OBS, lambda value: value is None),
         ("off", sb3_internals.LAST_ORIGINAL_OBS, lambda value: value.shape == (1, 3)),
-        ("on", sb3_internals.LAST_EPISODE_STARTS, lambda value: value.shape == (1,) and not value.any()),
+        (
+            "on",
+            sb3_internals.LAST_EPISODE_STARTS,
+            lambda value: value.shape == (1,) and not value.any(),
+        ),
         ("on", sb3_internals.N_UPDATES, lambda value: value == 2 * 3),
         ("off", sb3_internals.N_UPDATES, lambda value: value == 16 - 4),
         ("on", sb3_internals.EPISODE_NUM, lambda value: value == 0),
@@ -62,7 +69,9 @@ def test_update_info_buffer_counts_episodes(models: dict[str, BaseAlgorithm]) ->
     model = models["on"]
     assert model.ep_info_buffer is not None
     before = len(model.ep_info_buffer)
-    sb3_internals.update_info_buffer(model)([{"episode": {"r": 1.0, "l": 2, "t": 3.0}}, {}], np.array([True, False]))
+    sb3_internals.update_info_buffer(model)(
+        [{"episode": {"r": 1.0, "l": 2, "t": 3.0}}, {}], np.array([True, False])
+    )
     assert len(model.ep_info_buffer) == before + 1
 
 
@@ -89,7 +98,11 @@ def test_wrap_env_transposes_images(models: dict[str, BaseAlgorithm]) -> None:
 
 def test_env_indices_selects_all_one_or_some() -> None:
     venv = DummyVecEnv([lambda: gymnasium.make("Pendulum-v1")] * 3)
-    assert [sb3_internals.env_indices(venv, indices) for indices in (None, 1, [0, 2])] == [[0, 1, 2], [1], [0, 2]]
+    assert [sb3_internals.env_indices(venv, indices) for indices in (None, 1, [0, 2])] == [
+        [0, 1, 2],
+        [1],
+        [0, 2],
+    ]
 
 
 def test_update_returns_discounts_and_counts() -> None:
@@ -120,7 +133,9 @@ class Extended(sb3_internals.ExtendedPPO):
 
 
 def test_hooks_of_a_subclass_are_called() -> None:
-    model = Extended("MlpPolicy", "Pendulum-v1", n_steps=8, batch_size=8, clip_range_vf=0.3, device="cpu")
+    model = Extended(
+        "MlpPolicy", "Pendulum-v1", n_steps=8, batch_size=8, clip_range_vf=0.3, device="cpu"
+    )
     assert model.secret is model.rollout_buffer
     assert {"secret", "policy"} <= set(model._excluded_save_params())
     model.set_logger(Logger(folder=None, output_formats=[]))
@@ -156,7 +171,9 @@ def test_torch_wraps_the_optimiser_against_its_compiler_as_expected() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop])
-def test_keeping_the_compiler_out_can_be_done_twice_and_after_it_was_loaded(kind: type[torch.optim.Optimizer]) -> None:
+def test_keeping_the_compiler_out_can_be_done_twice_and_after_it_was_loaded(
+    kind: type[torch.optim.Optimizer],
+) -> None:
     sb3_internals.keep_compiler_out()
     sb3_internals.keep_compiler_out()
     weight = torch.nn.Parameter(torch.ones(2))

@@ -23,12 +23,15 @@ SPACES = {
     "float64": spaces.Box(-np.inf, np.inf, (2, 3), np.float64),
     "images": spaces.Box(0, 255, (4, 4, 3), np.uint8),
     "discrete": spaces.Discrete(7),
-    "dictionary": spaces.Dict({"a": NUMBERS, "b": spaces.Box(0, 255, (4, 4, 1), np.uint8), "c": spaces.Discrete(3)}),
+    "dictionary": spaces.Dict(
+        {"a": NUMBERS, "b": spaces.Box(0, 255, (4, 4, 1), np.uint8), "c": spaces.Discrete(3)}
+    ),
 }
 
 
 class Random(gymnasium.Env[Any, Any]):
-    """Episodes of any length and ending; with ``reusing``, its observations and infos are one object each."""
+    """Episodes of any length and ending; with ``reusing``, its observations and infos are one
+    object each."""
 
     action_space = spaces.Box(-1, 1, (1,), np.float32)
 
@@ -66,7 +69,9 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray):
         return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
     if isinstance(one, dict):
-        return list(one) == list(other) and all(key == "t" or same(one[key], other[key]) for key in one)
+        return list(one) == list(other) and all(
+            key == "t" or same(one[key], other[key]) for key in one
+        )
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)

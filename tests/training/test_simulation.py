@@ -47,11 +47,15 @@ def make(
     **options: object,
 ) -> Simulation:
     xml = MJCF / f"{robot}.xml"
-    return Simulation.from_xml(xml, task, n_envs=n_envs, seed=seed, n_threads=n_threads, task_options=options)
+    return Simulation.from_xml(
+        xml, task, n_envs=n_envs, seed=seed, n_threads=n_threads, task_options=options
+    )
 
 
 def actions(simulation: Simulation, steps: int, seed: int = 1) -> np.ndarray:
-    return np.random.default_rng(seed).uniform(-1.2, 1.2, (steps, simulation.n_envs, simulation.model.nu))
+    return np.random.default_rng(seed).uniform(
+        -1.2, 1.2, (steps, simulation.n_envs, simulation.model.nu)
+    )
 
 
 @pytest.mark.parametrize("robot", ROBOTS, ids=lambda path: path.stem)
@@ -84,7 +88,9 @@ def test_batch_equals_one_mj_step_loop_per_environment(robot: str) -> None:
             assert np.array_equal(data.qvel, simulation.states.qvel[env])
 
 
-@pytest.mark.parametrize(("robot", "task", "options"), [*TASKS, ("walker", "forward", {}), ("hexapod", "forward", {})])
+@pytest.mark.parametrize(
+    ("robot", "task", "options"), [*TASKS, ("walker", "forward", {}), ("hexapod", "forward", {})]
+)
 def test_an_environment_alone_gives_what_it_gives_in_a_batch_of_eight(
     robot: str, task: str, options: dict[str, object]
 ) -> None:
@@ -115,7 +121,9 @@ def continued(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[Any],
     return simulation_helpers.continued(cases, tmp_path_factory.mktemp("continued"), 80, 80)
 
 
-@pytest.mark.parametrize("number", range(len(TASKS)), ids=[f"{robot}-{task}" for robot, task, _ in TASKS])
+@pytest.mark.parametrize(
+    "number", range(len(TASKS)), ids=[f"{robot}-{task}" for robot, task, _ in TASKS]
+)
 def test_state_restored_in_a_fresh_process_continues_bit_identically(
     continued: list[tuple[list[Any], list[Any]]], number: int
 ) -> None:
@@ -125,11 +133,15 @@ def test_state_restored_in_a_fresh_process_continues_bit_identically(
 
 
 @pytest.mark.parametrize(("robot", "task", "options"), TASKS)
-def test_restoring_gives_the_current_observations(robot: str, task: str, options: dict[str, object]) -> None:
+def test_restoring_gives_the_current_observations(
+    robot: str, task: str, options: dict[str, object]
+) -> None:
     simulation = make(robot, task=task, **options)
     simulation.reset()
     last = simulation.step(actions(simulation, 1)[0]).observations
-    assert np.array_equal(make(robot, seed=0, task=task, **options).set_state(simulation.get_state()), last)
+    assert np.array_equal(
+        make(robot, seed=0, task=task, **options).set_state(simulation.get_state()), last
+    )
 
 
 class Felt(Stand):
@@ -142,7 +154,9 @@ class Felt(Stand):
         self.fields = type(self).fields
 
     def observe(self, states: States) -> np.ndarray:
-        return np.concatenate([states.fields[name].reshape(len(states.qpos), -1) for name in self.fields], axis=1)
+        return np.concatenate(
+            [states.fields[name].reshape(len(states.qpos), -1) for name in self.fields], axis=1
+        )
 
 
 class Accelerated(Felt):
@@ -151,7 +165,9 @@ class Accelerated(Felt):
     fields = ("sensordata",)
 
 
-def felt(tmp_path: Path, kind: type[Felt], n_envs: int, seed: int = 0, n_threads: int = 1) -> Simulation:
+def felt(
+    tmp_path: Path, kind: type[Felt], n_envs: int, seed: int = 0, n_threads: int = 1
+) -> Simulation:
     spec = mujoco.MjSpec.from_file(str(MJCF / "quadruped.xml"))
     spec.bodies[1].add_site(name="felt here")
     for sensor in (mujoco.mjtSensor.mjSENS_ACCELEROMETER, mujoco.mjtSensor.mjSENS_GYRO):
@@ -181,13 +197,17 @@ def test_fields_are_current_at_the_start_after_steps_and_after_pushes(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", [Felt, Accelerated])
-def test_fields_after_a_push_are_the_same_in_any_batch_and_after_a_restore(tmp_path: Path, kind: type[Felt]) -> None:
+def test_fields_after_a_push_are_the_same_in_any_batch_and_after_a_restore(
+    tmp_path: Path, kind: type[Felt]
+) -> None:
     batch, alone = (felt(tmp_path, kind, n_envs) for n_envs in (3, 1))
     batch.reset()
     alone.reset()
     plan = actions(batch, 90)
     for action in plan[:41]:
-        assert np.array_equal(batch.step(action).observations[0], alone.step(action[:1]).observations[0])
+        assert np.array_equal(
+            batch.step(action).observations[0], alone.step(action[:1]).observations[0]
+        )
     restored = felt(tmp_path, kind, 3, seed=9)
     restored.set_state(batch.get_state())
     for action in plan[41:]:
@@ -199,14 +219,21 @@ def test_fields_after_a_push_are_the_same_in_any_batch_and_after_a_restore(tmp_p
 def steps_with_threads(simulations: Iterable[Simulation], steps: int = 100) -> list[list[Any]]:
     """The first observations, then everything that each step gives."""
     return [
-        [[simulation.reset(), []], *simulation_helpers.steps(simulation, actions(simulation, steps))]
+        [
+            [simulation.reset(), []],
+            *simulation_helpers.steps(simulation, actions(simulation, steps)),
+        ]
         for simulation in simulations
     ]
 
 
 @pytest.mark.parametrize(("robot", "task", "options"), TASKS[1::2])
-def test_the_number_of_threads_changes_no_bit(robot: str, task: str, options: dict[str, object]) -> None:
-    simulations = (make(robot, n_envs=5, task=task, n_threads=n_threads, **options) for n_threads in (1, 3))
+def test_the_number_of_threads_changes_no_bit(
+    robot: str, task: str, options: dict[str, object]
+) -> None:
+    simulations = (
+        make(robot, n_envs=5, task=task, n_threads=n_threads, **options) for n_threads in (1, 3)
+    )
     one, three = steps_with_threads(simulations)
     assert sum(len(ended) for *_, ended in one) > 5
     simulation_helpers.assert_same(one, three)
@@ -214,7 +241,9 @@ def test_the_number_of_threads_changes_no_bit(robot: str, task: str, options: di
 
 @pytest.mark.parametrize("kind", [Felt, Accelerated])
 def test_the_number_of_threads_changes_no_derived_field(tmp_path: Path, kind: type[Felt]) -> None:
-    one, two = steps_with_threads(felt(tmp_path, kind, 4, n_threads=n_threads) for n_threads in (1, 2))
+    one, two = steps_with_threads(
+        felt(tmp_path, kind, 4, n_threads=n_threads) for n_threads in (1, 2)
+    )
     simulation_helpers.assert_same(one, two)
 
 
@@ -226,7 +255,9 @@ def test_there_is_at_most_one_thread_for_each_environment_and_one_where_an_engin
     assert [batch.nthread for batch in batches] == [1, 2, 3, 1]
     spec = mujoco.MjSpec.from_file(str(MJCF / "hopper.xml"))
     spec.activate_plugin("mujoco.pid")
-    spec.actuators[0].plugin = spec.add_plugin(name="controller", plugin_name="mujoco.pid", active=True)
+    spec.actuators[0].plugin = spec.add_plugin(
+        name="controller", plugin_name="mujoco.pid", active=True
+    )
     spec.compile()
     (tmp_path / "plugin.xml").write_text(spec.to_xml())
     Simulation.from_xml(tmp_path / "plugin.xml", "forward", n_envs=3, seed=0, n_threads=2)
@@ -260,7 +291,9 @@ def test_episode_statistics_add_up_and_truncation_is_told_from_termination() -> 
             assert episode.total_reward == pytest.approx(totals[episode.env])
             assert episode.length == lengths[episode.env]
             assert episode.length == 12 or not episode.truncated
-            assert not np.array_equal(episode.terminal_observation, result.observations[episode.env])
+            assert not np.array_equal(
+                episode.terminal_observation, result.observations[episode.env]
+            )
             totals[episode.env] = lengths[episode.env] = 0
             kinds.add(episode.truncated)
     assert kinds == {True, False}
@@ -290,14 +323,16 @@ def test_divergence_names_robot_environment_time_and_joint(
     simulation.step(np.zeros((3, 3)))
     getattr(simulation.states, component)[1, index] = value
     with pytest.raises(
-        PhysicsDiverged, match=rf"hopper\.xml: environment 1 at simulation time 0\.040–0\.080 s .*{message}"
+        PhysicsDiverged,
+        match=rf"hopper\.xml: environment 1 at simulation time 0\.040–0\.080 s .*{message}",
     ):
         simulation.step(np.zeros((3, 3)))
     assert "unstable" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("component", "what"), [("qvel", "velocity of joint 'hip'"), ("qpos", "position of joint 'hip'")]
+    ("component", "what"),
+    [("qvel", "velocity of joint 'hip'"), ("qpos", "position of joint 'hip'")],
 )
 def test_a_state_spoilt_in_the_last_substep_is_not_taken_for_a_fall(
     component: str, what: str, monkeypatch: pytest.MonkeyPatch
@@ -323,7 +358,9 @@ def test_motors_too_strong_for_the_time_step_diverge_and_leave_no_log_file_behin
     xml.write_text((MJCF / "hopper.xml").read_text().replace('gear="110"', 'gear="1e16"'))
     simulation = Simulation.from_xml(xml, "forward", n_envs=3, seed=0)
     simulation.reset()
-    with pytest.raises(PhysicsDiverged, match=r"mighty\.xml: .* of joint '(hip|knee|ankle|root_\w+)'"):
+    with pytest.raises(
+        PhysicsDiverged, match=r"mighty\.xml: .* of joint '(hip|knee|ankle|root_\w+)'"
+    ):
         step_five_times(simulation)
     assert [path.name for path in tmp_path.iterdir()] == ["mighty.xml"]
 
@@ -341,12 +378,16 @@ def test_sleeping_is_switched_off_since_its_state_cannot_be_saved(tmp_path: Path
     xml = tmp_path / "sleepy.xml"
     option = '<option timestep="0.005" integrator="implicitfast"'
     xml.write_text(
-        (MJCF / "hopper.xml").read_text().replace(f"{option}/>", f'{option}><flag sleep="enable"/></option>')
+        (MJCF / "hopper.xml")
+        .read_text()
+        .replace(f"{option}/>", f'{option}><flag sleep="enable"/></option>')
     )
     assert not load_model(xml).opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_SLEEP)
 
 
-@pytest.mark.parametrize("robot", [path for path in ROBOTS if path.parent == MJCF], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "robot", [path for path in ROBOTS if path.parent == MJCF], ids=lambda path: path.stem
+)
 def test_without_searches_that_find_nothing_a_robot_moves_just_the_same(robot: Path) -> None:
     plain, ours = mujoco.MjModel.from_xml_path(str(robot)), load_model(robot)
     assert plain.ntree == 1, "a robot of several trees would keep its islands"

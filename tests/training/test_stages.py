@@ -56,7 +56,9 @@ class Lift(Task):
 """
 
 
-def venv(task: str, options: dict[str, Any], *, training: bool = True, **changes: Any) -> MujocoVecEnv:
+def venv(
+    task: str, options: dict[str, Any], *, training: bool = True, **changes: Any
+) -> MujocoVecEnv:
     settings: Any = {"n_envs": 2, "seed": 3, **changes}
     return MujocoVecEnv(HOPPER, task, options, training=training, **settings)
 
@@ -68,13 +70,28 @@ def test_options_are_those_of_the_moment_and_in_an_evaluation_those_of_the_end()
         if moment is not None:
             training.move(moment)
         options = training.simulation.task.options
-        seen.append((options.max_episode_steps, options.push_speed, options.healthy_reward, options.push_period_s))
-    assert seen == [(20, 0.0, 1.0, 0.2), (25, 0.0, 0.5, 0.2), (30, 0.5, 0.0, 0.2), (41, 1.0, 0.0, 0.2)]
+        seen.append(
+            (
+                options.max_episode_steps,
+                options.push_speed,
+                options.healthy_reward,
+                options.push_period_s,
+            )
+        )
+    assert seen == [
+        (20, 0.0, 1.0, 0.2),
+        (25, 0.0, 0.5, 0.2),
+        (30, 0.5, 0.0, 0.2),
+        (41, 1.0, 0.0, 0.2),
+    ]
     assert venv("stand", OPTIONS, training=False).simulation.task.options == options
 
 
 def test_what_a_task_makes_of_its_options_follows_in_running_episodes() -> None:
-    changing, last = venv("stand", OPTIONS), venv("stand", {**OPTIONS, "max_episode_steps": 25}, training=False)
+    changing, last = (
+        venv("stand", OPTIONS),
+        venv("stand", {**OPTIONS, "max_episode_steps": 25}, training=False),
+    )
     changing.reset()
     last.reset()
     actions = np.random.default_rng(0).uniform(-1, 1, (24, 2, changing.action_space.shape[0]))
@@ -91,7 +108,12 @@ def test_what_a_task_makes_of_its_options_follows_in_running_episodes() -> None:
         pushed[env] = task.push(rngs[0])
         assert np.array_equal(pushed[env], last.simulation.task.push(rngs[1]))
     assert np.linalg.norm(pushed, axis=1) == pytest.approx(1.0)
-    lengths = [info["episode"]["l"] for action in actions[4:] for info in changing.step(action)[3] if "episode" in info]
+    lengths = [
+        info["episode"]["l"]
+        for action in actions[4:]
+        for info in changing.step(action)[3]
+        if "episode" in info
+    ]
     assert lengths.count(25) == 2 or max(lengths) < 25
 
 
@@ -116,11 +138,23 @@ def examined(task: str, options: dict[str, Any], folder: Path | None = None) -> 
     [
         (OPTIONS, None),
         ({"push_speed": "linear(1, -0.5)"}, "push_speed = -0.5: expected at least 0"),
-        ({"push_speed": "stages(0, -1, 1)"}, "push_speed = -1.0: expected at least 0 (in stage 2, after 0% of the tr"),
+        (
+            {"push_speed": "stages(0, -1, 1)"},
+            "push_speed = -1.0: expected at least 0 (in stage 2, after 0% of the tr",
+        ),
         ({"push_period_s": "linear(1, 0)"}, "push_period_s = 0.0: expected more than 0"),
-        ({"push_period_s": "linear(0, 1)"}, 'after 0% of the training: task_options.push_period_s = "linear(0, 1)"'),
-        ({"frame_skip": "linear(5, 10)"}, "the control period would change, which cannot be during a training"),
-        ({"terminate_when_unhealthy": "linear(0, 1)"}, 'option "terminate_when_unhealthy" of task "stand" is 1.0'),
+        (
+            {"push_period_s": "linear(0, 1)"},
+            'after 0% of the training: task_options.push_period_s = "linear(0, 1)"',
+        ),
+        (
+            {"frame_skip": "linear(5, 10)"},
+            "the control period would change, which cannot be during a training",
+        ),
+        (
+            {"terminate_when_unhealthy": "linear(0, 1)"},
+            'option "terminate_when_unhealthy" of task "stand" is 1.0',
+        ),
         ({"push_sped": "linear(0, 1)"}, 'did you mean "push_speed"?'),
     ],
 )
@@ -141,7 +175,9 @@ def test_options_of_a_users_own_task_change_but_not_what_it_observes(tmp_path: P
     assert training.simulation.task.scale.tolist() == [0.5, 3.0]
     assert training.simulation.task.options.note == "linear(0, 1)"
     problem = examined("lifting:Lift", {"inputs": "linear(2, 3)"}, tmp_path)
-    assert 'task_options.inputs = "linear(2, 3)": the number of observations would change' in str(problem)
+    assert 'task_options.inputs = "linear(2, 3)": the number of observations would change' in str(
+        problem
+    )
 
 
 def spec(algo: str, learner: str, **changes: Any) -> WorkerSpec:
@@ -152,7 +188,10 @@ def spec(algo: str, learner: str, **changes: Any) -> WorkerSpec:
         "eval_episodes": 2,
         "normalize": True,
         "task_options": OPTIONS,
-        "randomize": {"push.speed": "uniform(0, stages(0, 0.2, 0.6))", "push.period": "uniform(0.1, 0.2)"},
+        "randomize": {
+            "push.speed": "uniform(0, stages(0, 0.2, 0.6))",
+            "push.period": "uniform(0.1, 0.2)",
+        },
         "advance": ("rollout/ep_len_mean > 5", "rollout/ep_len_mean > 5"),
         "advance_episodes": 4,
         "total_timesteps": 2600,
@@ -170,7 +209,10 @@ def job(directory: Path, given: WorkerSpec) -> JobPaths:
 WAYS = [
     ("ppo", "fast"),
     pytest.param("ppo", "sb3", marks=pytest.mark.slow),
-    *(pytest.param(algo, "auto", marks=pytest.mark.slow) for algo in ("sac", "td3", "tqc", "crossq", "recurrent-ppo")),
+    *(
+        pytest.param(algo, "auto", marks=pytest.mark.slow)
+        for algo in ("sac", "td3", "tqc", "crossq", "recurrent-ppo")
+    ),
 ]
 
 
@@ -188,14 +230,19 @@ def test_a_training_that_is_resumed_in_each_of_its_stages_has_the_same_weights(
     assert set(stages) == {1, 2, 3}
     ends = [int(rows[stages.index(stage) - 1]["time/total_timesteps"]) for stage in (2, 3)]
     assert list(record.advanced_at or ()) == ends
-    assert [int(steps.replace(",", "")) for steps in re.findall(r"begins at ([\d,]+) env_steps", log)] == ends
+    assert [
+        int(steps.replace(",", "")) for steps in re.findall(r"begins at ([\d,]+) env_steps", log)
+    ] == ends
     for number, steps in enumerate((ends[0] - 1, ends[0] + 1, ends[1] + 1)):
         parts.spec.write_text(dataclasses.replace(given, pause_at=steps).to_json())
         assert helpers.train_here(parts, number)[0].code == ExitCode.PAUSED
     parts.spec.write_text(given.to_json())
     resumed, log = helpers.train_here(parts, 3)
     assert resumed.code == ExitCode.SUCCEEDED, log
-    assert (resumed.weights_sha256, resumed.advanced_at) == (record.weights_sha256, record.advanced_at)
+    assert (resumed.weights_sha256, resumed.advanced_at) == (
+        record.weights_sha256,
+        record.advanced_at,
+    )
     assert parts.eval.read_bytes() == whole.eval.read_bytes()
 
 
@@ -210,7 +257,10 @@ def test_a_stage_waits_for_its_condition_and_for_enough_episodes_of_its_own(tmp_
 
 
 def test_trainings_without_stages_have_no_column(tmp_path: Path) -> None:
-    plain = job(tmp_path / "plain", spec("ppo", "fast", advance=(), randomize={}, task_options={}, total_timesteps=256))
+    plain = job(
+        tmp_path / "plain",
+        spec("ppo", "fast", advance=(), randomize={}, task_options={}, total_timesteps=256),
+    )
     record, log = helpers.train_here(plain)
     assert (record.code, record.advanced_at) == (ExitCode.SUCCEEDED, None), log
     assert STAGE not in helpers.rows(plain.progress_csv)[0]
@@ -221,7 +271,14 @@ def test_conditions_may_name_what_the_algorithm_logs(tmp_path: Path, algo: str) 
     """``test_algorithms.py`` says so of the others."""
     from orchestrator.core.changing_numbers import progress_columns
 
-    given = spec(algo, "auto", advance=(), randomize={}, task_options={"max_episode_steps": 20}, total_timesteps=600)
+    given = spec(
+        algo,
+        "auto",
+        advance=(),
+        randomize={},
+        task_options={"max_episode_steps": 20},
+        total_timesteps=600,
+    )
     paths = job(tmp_path / algo, given)
     record, log = helpers.train_here(paths)
     assert record.code == ExitCode.SUCCEEDED, log

@@ -75,8 +75,12 @@ def test_standing_is_paid_as_its_docstring_says() -> None:
     assert height == pytest.approx(0.482), "over the floor"
     lower = state(task, qpos={2: -0.1 * height})
     assert paid(task, lower) == pytest.approx(math.exp(-0.25))
-    assert paid(task, state(task, qpos=turned(task, (0, 1, 0), 0.5))) == pytest.approx(math.cos(0.5))
-    assert paid(task, state(task, qpos=turned(task, (0, 0, 1), 2.0))) == pytest.approx(1.0), "any way round"
+    assert paid(task, state(task, qpos=turned(task, (0, 1, 0), 0.5))) == pytest.approx(
+        math.cos(0.5)
+    )
+    assert paid(task, state(task, qpos=turned(task, (0, 0, 1), 2.0))) == pytest.approx(1.0), (
+        "any way round"
+    )
     bent = state(task, qpos={7: 0.3, 9: -0.4})
     assert paid(task, bent) == pytest.approx((1 + math.exp(-(0.3**2 + 0.4**2) / 10 / 0.3**2)) / 2)
     moving = state(task, qvel={0: 0.6 * speed, 1: 0.8 * speed})
@@ -97,14 +101,18 @@ def test_who_falls_is_out(robot: str, change: dict[int, float], fallen: bool) ->
     for task in (stand(robot), track(robot)):
         goal = (0.1,) * task.goal_size
         after = state(task, goal, qpos=change)
-        assert task.reward_and_terminated(state(task, goal), np.zeros((1, task.model.nu)), after)[1] == [fallen]
+        assert task.reward_and_terminated(state(task, goal), np.zeros((1, task.model.nu)), after)[
+            1
+        ] == [fallen]
 
 
 @pytest.mark.parametrize("robot", ["hopper", "quadruped"])
 def test_a_push_comes_on_time_and_changes_the_roots_horizontal_velocity_alone(robot: str) -> None:
     options = {"push_period_s": 0.2, "frame_skip": 4, "push_speed": 0.7, "healthy_reward": 0.0}
     pushed, calm = (
-        Simulation.from_xml(MJCF / f"{robot}.xml", "stand", n_envs=2, seed=0, task_options={**options, **more})
+        Simulation.from_xml(
+            MJCF / f"{robot}.xml", "stand", n_envs=2, seed=0, task_options={**options, **more}
+        )
         for more in ({}, {"push_speed": 0.0})
     )
     steps = round(0.2 / pushed.control_period_s)
@@ -129,7 +137,9 @@ def test_muscles_are_seen() -> None:
 def test_a_free_root_feels_gravity_and_motion_in_its_own_axes() -> None:
     task = track("dog")
     turn = turned(task, (0, 0, 1), math.pi / 2)
-    facing_y = task.observe(state(task, (0.5, 0.1, -0.2), qpos=turn, qvel={1: 0.3, 2: 0.1, 5: 0.4}))[0]
+    facing_y = task.observe(
+        state(task, (0.5, 0.1, -0.2), qpos=turn, qvel={1: 0.3, 2: 0.1, 5: 0.4})
+    )[0]
     assert facing_y[:9] == pytest.approx([0, 0, 1, 0.3, 0, 0.1, 0, 0, 0.4], abs=1e-6)
     assert facing_y[9:33] == pytest.approx(np.zeros(24), abs=1e-6), "joints at home and still"
     assert facing_y[33:36] == pytest.approx([0.5, 0.1, -0.2])
@@ -159,7 +169,9 @@ def test_motion_agrees_with_mujocos_own_velocities_in_any_attitude() -> None:
         ahead = data.xmat[task.root.body].reshape(3, 3)[:2, 0]
         ahead /= np.linalg.norm(ahead)
         left = np.array([-ahead[1], ahead[0]])
-        assert motion.heading_velocity[0] == pytest.approx([ahead @ world[3:5], left @ world[3:5], world[5]])
+        assert motion.heading_velocity[0] == pytest.approx(
+            [ahead @ world[3:5], left @ world[3:5], world[5]]
+        )
 
 
 def test_motion_follows_states_that_change_in_place_and_depends_on_them_alone() -> None:
@@ -167,7 +179,9 @@ def test_motion_follows_states_that_change_in_place_and_depends_on_them_alone() 
     simulation.reset()
     states, body = simulation.states, simulation.task._body
     before = body.motion(states)
-    assert body.motion(States(states.qpos.copy(), states.qvel.copy())) is before  # asked for twice in a step
+    assert (
+        body.motion(States(states.qpos.copy(), states.qvel.copy())) is before
+    )  # asked for twice in a step
     states.qvel[1, :3] += 1.0
     pushed = body.motion(states)
     assert not np.array_equal(pushed.velocity[1], before.velocity[1])
@@ -190,11 +204,17 @@ def test_a_planar_root_feels_like_a_free_one_that_moves_in_the_plane() -> None:
 def test_tracking_is_paid_as_its_docstring_says() -> None:
     task = track("dog", forward_speed=1.0, ctrl_cost_weight=0.2, smoothness_weight=0.3)
     turn = turned(task, (0, 0, 1), 1.0)
-    fast = {0: math.cos(1.0) * 0.8 - math.sin(1.0) * 0.1, 1: math.sin(1.0) * 0.8 + math.cos(1.0) * 0.1, 5: 0.3}
+    fast = {
+        0: math.cos(1.0) * 0.8 - math.sin(1.0) * 0.1,
+        1: math.sin(1.0) * 0.8 + math.cos(1.0) * 0.1,
+        5: 0.3,
+    }
     goal = (0.8, 0.1, 0.3)
     assert paid(task, state(task, goal, qpos=turn, qvel=fast)) == pytest.approx(1.5 + 0.5)
     slow = state(task, goal)
-    expected = math.exp(-0.65 / 0.25) + 0.5 * math.exp(-((0.3 / 0.25) ** 2)) - 0.5 * math.sqrt(0.65) + 0.5
+    expected = (
+        math.exp(-0.65 / 0.25) + 0.5 * math.exp(-((0.3 / 0.25) ** 2)) - 0.5 * math.sqrt(0.65) + 0.5
+    )
     assert paid(task, slow) == pytest.approx(expected)
     assert task.measure(slow, np.zeros((1, 12)), slow) == pytest.approx(math.sqrt(0.65))
     assert paid(task, slow, action=0.5) == pytest.approx(expected - 0.2 * 0.25 - 0.3 * 0.25)
@@ -205,9 +225,15 @@ def test_tracking_is_paid_as_its_docstring_says() -> None:
 
 @pytest.mark.parametrize(
     ("robot", "low", "high"),
-    [("dog", [0, -0.3, -0.5], [0.6, 0.3, 0.5]), ("quadruped", [0, 0, -0.5], [0.6, 0, 0.5]), ("walker", [0], [0.6])],
+    [
+        ("dog", [0, -0.3, -0.5], [0.6, 0.3, 0.5]),
+        ("quadruped", [0, 0, -0.5], [0.6, 0, 0.5]),
+        ("walker", [0], [0.6]),
+    ],
 )
-def test_commands_suit_what_the_legs_can_do(robot: str, low: list[float], high: list[float]) -> None:
+def test_commands_suit_what_the_legs_can_do(
+    robot: str, low: list[float], high: list[float]
+) -> None:
     task = track(robot, forward_speed=0.6)
     rng = np.random.default_rng(0)
     goals = np.array([task.sample_goal(rng) for _ in range(2000)])
@@ -217,7 +243,11 @@ def test_commands_suit_what_the_legs_can_do(robot: str, low: list[float], high: 
 
 def test_a_command_stays_for_its_period_and_another_environment_has_its_own() -> None:
     simulation = Simulation.from_xml(
-        MJCF / "quadruped.xml", "track", n_envs=2, seed=3, task_options={"command_period_s": 0.4, "frame_skip": 4}
+        MJCF / "quadruped.xml",
+        "track",
+        n_envs=2,
+        seed=3,
+        task_options={"command_period_s": 0.4, "frame_skip": 4},
     )
     simulation.reset()
     seen = []
@@ -259,12 +289,16 @@ def test_the_last_action_is_the_one_before_this_step() -> None:
         ("track", {"forward_speed": "fast"}, "expected a finite number"),
     ],
 )
-def test_wrong_options_are_answered_with_what_is_right(task: str, options: dict[str, object], message: str) -> None:
+def test_wrong_options_are_answered_with_what_is_right(
+    task: str, options: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         make_task(task, load_model(MJCF / "biped.xml"), options)
 
 
 @pytest.mark.parametrize("task", ["stand", "track"])
 def test_an_arm_is_refused(task: str) -> None:
-    with pytest.raises(ValueError, match=f'task "{task}": needs a free joint or a slide joint along x at the root'):
+    with pytest.raises(
+        ValueError, match=f'task "{task}": needs a free joint or a slide joint along x at the root'
+    ):
         make_task(task, load_model(MJCF / "arm.xml"))

@@ -28,7 +28,9 @@ def rolled_out(
     robot: str, task: str, steps: int, **options: object
 ) -> list[tuple[States, np.ndarray, States, np.ndarray, float]]:
     """``(before, action, after, observation, reward)`` of every step that ends no episode."""
-    simulation = Simulation.from_xml(MJCF / f"{robot}.xml", task, n_envs=2, seed=4, task_options=options)
+    simulation = Simulation.from_xml(
+        MJCF / f"{robot}.xml", task, n_envs=2, seed=4, task_options=options
+    )
     simulation.reset()
     rng = np.random.default_rng(0)
     found = []
@@ -43,20 +45,27 @@ def rolled_out(
 
 
 def test_forward_pays_velocity_and_health_and_charges_effort_as_its_docstring_says() -> None:
-    steps = rolled_out("hopper", "forward", 30, forward_reward_weight=2.0, ctrl_cost_weight=0.3, healthy_reward=0.7)
+    steps = rolled_out(
+        "hopper", "forward", 30, forward_reward_weight=2.0, ctrl_cost_weight=0.3, healthy_reward=0.7
+    )
     assert len(steps) > 10
     for before, action, after, observations, rewards in steps:
         for env in range(2):
             velocity = (after.qpos[env, 0] - before.qpos[env, 0]) / 0.04
             effort = sum(value * value for value in action[env]) / 3
             assert rewards[env] == pytest.approx(2.0 * velocity + 0.7 - 0.3 * effort)
-            expected = [*after.qpos[env, 1:], *(max(-10.0, min(10.0, value)) for value in after.qvel[env])]
+            expected = [
+                *after.qpos[env, 1:],
+                *(max(-10.0, min(10.0, value)) for value in after.qvel[env]),
+            ]
             assert observations[env] == pytest.approx(np.array(expected, np.float32))
 
 
 def test_forward_shows_a_free_root_without_x_and_y() -> None:
     for _, _, after, observations, _ in rolled_out("quadruped", "forward", 5):
-        assert observations[:, : after.qpos.shape[1] - 2] == pytest.approx(after.qpos[:, 2:].astype(np.float32))
+        assert observations[:, : after.qpos.shape[1] - 2] == pytest.approx(
+            after.qpos[:, 2:].astype(np.float32)
+        )
         assert observations.shape[1] == after.qpos.shape[1] - 2 + after.qvel.shape[1]
 
 
@@ -97,12 +106,14 @@ def test_health_follows_from_height_and_tilt_of_the_starting_pose(
 
 
 @pytest.mark.parametrize(
-    "trunk", ["<freejoint/>", '<joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 0 1"/>']
+    "trunk",
+    ["<freejoint/>", '<joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 0 1"/>'],
 )
 def test_a_robot_that_would_be_unhealthy_from_the_start_is_refused(trunk: str) -> None:
     model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=trunk).replace('pos="0 0 1"', ""))
     with pytest.raises(
-        ValueError, match=r"the starting pose is unhealthy already .root body at height 0 over the ground"
+        ValueError,
+        match=r"the starting pose is unhealthy already .root body at height 0 over the ground",
     ):
         make_task("forward", model, {"terminate_when_unhealthy": True})
 
@@ -111,7 +122,9 @@ def test_a_robot_that_would_be_unhealthy_from_the_start_is_refused(trunk: str) -
 def test_a_robot_that_lies_from_the_start_cannot_fall(trunk: str) -> None:
     model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=trunk).replace('pos="0 0 1"', ""))
     lying = States(np.array(model.qpos0)[None], np.zeros((1, model.nv)))
-    rewards, terminated = make_task("forward", model).reward_and_terminated(lying, np.zeros((1, model.nu)), lying)
+    rewards, terminated = make_task("forward", model).reward_and_terminated(
+        lying, np.zeros((1, model.nu)), lying
+    )
     assert not terminated.any()
     assert rewards == 0.0, "nor is it paid for standing"
 
@@ -127,7 +140,9 @@ def test_a_tilt_beyond_half_a_turn_is_no_limit() -> None:
 
 @pytest.mark.parametrize("axis", [(1, 0, 0), (0, 1, 0), (0.6, 0.8, 0)])
 @pytest.mark.parametrize("angle", [0.95, 1.05])
-def test_a_free_root_may_turn_about_the_vertical_but_not_tilt(axis: tuple[float, float, float], angle: float) -> None:
+def test_a_free_root_may_turn_about_the_vertical_but_not_tilt(
+    axis: tuple[float, float, float], angle: float
+) -> None:
     model = model_of("quadruped")
     tilt, turn, both = np.zeros(4), np.zeros(4), np.zeros(4)
     mujoco.mju_axisAngle2Quat(tilt, np.array(axis), angle)
@@ -136,7 +151,9 @@ def test_a_free_root_may_turn_about_the_vertical_but_not_tilt(axis: tuple[float,
     qpos = np.tile(model.qpos0, (2, 1))
     qpos[0, 3:7], qpos[1, 3:7] = turn, both
     states = States(qpos, np.zeros((2, model.nv)))
-    _, terminated = make_task("forward", model).reward_and_terminated(states, np.zeros((2, model.nu)), states)
+    _, terminated = make_task("forward", model).reward_and_terminated(
+        states, np.zeros((2, model.nu)), states
+    )
     assert terminated.tolist() == [False, angle > 1.0]
 
 
@@ -171,7 +188,9 @@ def test_control_period_is_worked_out_from_the_time_step_unless_given() -> None:
 def test_an_episode_starts_from_the_home_keyframe_where_there_is_one() -> None:
     text = PLANAR.format(joints="<freejoint/>").replace("</mujoco>", "{}</mujoco>")
     home = '<keyframe><key name="home" qpos="0 0 2 0 0 0 2 0.5"/></keyframe>'
-    task = make_task("forward", mujoco.MjModel.from_xml_string(text.format(home)), {"reset_noise_scale": 0.0})
+    task = make_task(
+        "forward", mujoco.MjModel.from_xml_string(text.format(home)), {"reset_noise_scale": 0.0}
+    )
     qpos, qvel = task.initial_state(np.random.default_rng(0))
     assert qpos.tolist() == [0, 0, 2, 0, 0, 0, 1, 0.5]
     assert not qvel.any()
@@ -197,14 +216,18 @@ def test_a_tiny_robot_is_not_thrown_into_the_air_at_the_start() -> None:
 
 
 @pytest.mark.parametrize("task", ["forward", "stand", "track"])
-def test_what_lies_about_beside_a_robot_is_neither_seen_nor_paid_for(task: str, tmp_path: Path) -> None:
+def test_what_lies_about_beside_a_robot_is_neither_seen_nor_paid_for(
+    task: str, tmp_path: Path
+) -> None:
     alone = (MJCF / "quadruped.xml").read_text()
     ball = '<body pos="3 0 1"><freejoint/><geom type="sphere" size="0.1"/></body></worldbody>'
     results = []
     for name, text in (("alone", alone), ("beside", alone.replace("</worldbody>", ball))):
         (tmp_path / f"{name}.xml").write_text(text)
         options = {"reset_noise_scale": 0.0}
-        simulation = Simulation.from_xml(tmp_path / f"{name}.xml", task, n_envs=1, seed=0, task_options=options)
+        simulation = Simulation.from_xml(
+            tmp_path / f"{name}.xml", task, n_envs=1, seed=0, task_options=options
+        )
         simulation.reset()
         simulation.states.goals[:] = 0.1
         results.append([simulation.step(np.zeros((1, simulation.model.nu))) for _ in range(10)])
@@ -217,8 +240,16 @@ def test_what_lies_about_beside_a_robot_is_neither_seen_nor_paid_for(task: str, 
     ("task", "options", "message"),
     [
         ("foward", {}, 'unknown task "foward"; there is: auto, balance, .*forward'),
-        ("forward", {"healthy_rewrd": 1.0}, 'unknown option "healthy_rewrd" .*did you mean "healthy_reward"'),
-        ("forward", {"colour": "red"}, "it has: action_scale, ctrl_cost_weight, forward_reward_weight, frame_skip"),
+        (
+            "forward",
+            {"healthy_rewrd": 1.0},
+            'unknown option "healthy_rewrd" .*did you mean "healthy_reward"',
+        ),
+        (
+            "forward",
+            {"colour": "red"},
+            "it has: action_scale, ctrl_cost_weight, forward_reward_weight, frame_skip",
+        ),
         ("forward", {"frame_skip": 0}, "frame_skip = 0: expected at least 1"),
         ("forward", {"frame_skip": 2.5}, "expected a whole number"),
         ("forward", {"terminate_when_unhealthy": 1}, "expected true or false"),
@@ -239,7 +270,10 @@ def test_wrong_names_and_values_are_answered_with_what_is_right(
 @pytest.mark.parametrize(
     ("joints", "message"),
     [
-        ('<joint name="spin" axis="0 0 1"/>', r"this robot has hinge joint 'spin' about \[0\.0, 0\.0, 1\.0\]"),
+        (
+            '<joint name="spin" axis="0 0 1"/>',
+            r"this robot has hinge joint 'spin' about \[0\.0, 0\.0, 1\.0\]",
+        ),
         ('<joint name="up" type="slide" axis="0 0 1"/>', "slide joint 'up' along"),
         ('<joint name="hip" type="ball"/>', "ball joint 'hip'"),
         ("", "hinge joint 'limb'"),
@@ -248,7 +282,8 @@ def test_wrong_names_and_values_are_answered_with_what_is_right(
 def test_forward_refuses_a_robot_whose_root_cannot_move_along_x(joints: str, message: str) -> None:
     model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=joints))
     with pytest.raises(
-        ValueError, match=f'"forward": needs a free joint or a slide joint along x at the root.*{message}'
+        ValueError,
+        match=f'"forward": needs a free joint or a slide joint along x at the root.*{message}',
     ):
         make_task("forward", model)
 
@@ -261,7 +296,9 @@ def test_forward_refuses_a_robot_whose_root_cannot_move_along_x(joints: str, mes
         ("<freejoint/>", "also joint 0 of body 'trunk'"),
     ],
 )
-def test_balance_refuses_a_robot_that_is_not_poles_on_a_driven_base(joints: str, message: str) -> None:
+def test_balance_refuses_a_robot_that_is_not_poles_on_a_driven_base(
+    joints: str, message: str
+) -> None:
     model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=joints))
     with pytest.raises(ValueError, match=f'"balance": needs a base driven .*{message}'):
         make_task("balance", model)
@@ -269,12 +306,20 @@ def test_balance_refuses_a_robot_that_is_not_poles_on_a_driven_base(joints: str,
 
 def test_a_fallen_pole_ends_the_episode() -> None:
     model = model_of("balancer")
-    states = States(np.array([[0.0, 0.19], [0.0, 0.21], [0.0, -0.21], [0.0, math.nan]]), np.zeros((4, 2)))
-    _, terminated = make_task("balance", model).reward_and_terminated(states, np.zeros((4, 1)), states)
+    states = States(
+        np.array([[0.0, 0.19], [0.0, 0.21], [0.0, -0.21], [0.0, math.nan]]), np.zeros((4, 2))
+    )
+    _, terminated = make_task("balance", model).reward_and_terminated(
+        states, np.zeros((4, 1)), states
+    )
     assert terminated.tolist() == [False, True, True, True]
 
 
 def test_measures_that_a_search_knows_are_those_of_the_tasks() -> None:
     classes = {name: find_task(name) for name in (*task_names.TASKS, *task_names.GYMNASIUM_TASKS)}
-    measured = {name: tuple(one.name for one in kind.measures) for name, kind in classes.items() if kind.measures}
+    measured = {
+        name: tuple(one.name for one in kind.measures)
+        for name, kind in classes.items()
+        if kind.measures
+    }
     assert measured == task_names.MEASURES

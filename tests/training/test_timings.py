@@ -25,20 +25,31 @@ HYPERPARAMETERS = {"n_steps": 256, "batch_size": 64, "n_epochs": 4}
 
 
 @pytest.mark.parametrize("learner", ["fast", pytest.param("sb3", marks=pytest.mark.slow)])
-def test_phases_add_up_every_cell_is_filled_and_times_come_in_their_order(learner: str, tmp_path: Path) -> None:
+def test_phases_add_up_every_cell_is_filled_and_times_come_in_their_order(
+    learner: str, tmp_path: Path
+) -> None:
     changes = {"total_timesteps": 3072, "hyperparameters": HYPERPARAMETERS, "eval_episodes": 1}
-    paths = helpers.job(tmp_path, helpers.spec(env="Hopper-v5", normalize=True, learner=learner, **changes))
-    record, log = helpers.run(paths)  # in a process of its own: here other threads take CPU time, too
+    paths = helpers.job(
+        tmp_path, helpers.spec(env="Hopper-v5", normalize=True, learner=learner, **changes)
+    )
+    record, log = helpers.run(
+        paths
+    )  # in a process of its own: here other threads take CPU time, too
     assert record.code == ExitCode.SUCCEEDED, log
     text = helpers.rows(paths.timings_csv)
     assert tuple(text[0]) == COLUMNS
     assert [row["env_steps"] for row in text] == [str(512 * number) for number in range(1, 7)]
     may_lack = set() if UsageReader().read().throttled_s is not None else {"throttled_s"}
-    for row in [{name: float(cell) for name, cell in row.items() if name not in may_lack} for row in text]:
+    for row in [
+        {name: float(cell) for name, cell in row.items() if name not in may_lack} for row in text
+    ]:
         assert row["rollout_s"] + row["train_s"] <= row["wall_s"]
         assert 0 < row["env_s"] + row["policy_s"] + row["gae_s"] <= row["rollout_s"]
         assert 0 < row["backward_s"] + row["optimizer_s"] <= row["train_s"]
-        assert min(row["env_s"], row["policy_s"], row["gae_s"], row["backward_s"], row["optimizer_s"]) > 0
+        assert (
+            min(row["env_s"], row["policy_s"], row["gae_s"], row["backward_s"], row["optimizer_s"])
+            > 0
+        )
         assert row["cpu_s"] <= row["wall_s"] * 1.05 + 0.01
         assert 100 < row["rss_mib"] < 1000
         assert row["n_cpus"] == len(os.sched_getaffinity(0))
@@ -46,7 +57,9 @@ def test_phases_add_up_every_cell_is_filled_and_times_come_in_their_order(learne
     for number in range(1, len(text)):
         assert clocks[number] - clocks[number - 1] >= float(text[number]["wall_s"]) - 0.001
     assert clocks[-1] < time.monotonic()
-    total = {name: sum(float(row[name]) for row in text) for name in ("wall_s", "rollout_s", "train_s")}
+    total = {
+        name: sum(float(row[name]) for row in text) for name in ("wall_s", "rollout_s", "train_s")
+    }
     assert total["rollout_s"] + total["train_s"] == pytest.approx(total["wall_s"], rel=0.03)
     assert record.import_s is not None
     assert record.first_step_s is not None
@@ -62,12 +75,18 @@ def test_bench_clears_the_variable_that_switches_timings_off() -> None:
 
 
 @pytest.mark.parametrize(
-    "env", [pytest.param("CartPole-v1", id="stock", marks=pytest.mark.slow), pytest.param("Pendulum-v1", id="fast")]
+    "env",
+    [
+        pytest.param("CartPole-v1", id="stock", marks=pytest.mark.slow),
+        pytest.param("Pendulum-v1", id="fast"),
+    ],
 )
 def test_measuring_changes_nothing_and_can_be_switched_off(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured, plain = (helpers.job(tmp_path / name, helpers.spec(env=env)) for name in ("measured", "plain"))
+    measured, plain = (
+        helpers.job(tmp_path / name, helpers.spec(env=env)) for name in ("measured", "plain")
+    )
     helpers.train_here(measured)
     monkeypatch.setenv(timings.OFF_VARIABLE, "1")
     helpers.train_to_its_end(plain)
@@ -126,7 +145,9 @@ def test_the_meter_keeps_no_entry_of_ended_threads_and_takes_their_numbers_for_o
     assert len(pickle.dumps(meter)) < size + 20
 
 
-def test_a_thread_that_ends_while_threads_are_counted_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_ends_while_threads_are_counted_spoils_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     meter = RunDelay()
     if meter.total_s() is None:
         pytest.skip("the kernel keeps no scheduler statistics")

@@ -1,4 +1,5 @@
-"""URDFs: what they lack is added, MuJoCo reads the rest, and what is wrong is named with line and element."""
+"""URDFs: what they lack is added, MuJoCo reads the rest, and what is wrong is named with line and
+element."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ def staged(folder: Path, answer: ExaminationAnswer) -> mujoco.MjModel:
 
 
 def with_mesh(name: str, extension: str = "") -> str:
-    return robot(extension, link("trunk", inertial(), f"<collision>{mesh(name)}</collision>"), *GOOD.split("\n")[2:-1])
+    return robot(
+        extension,
+        link("trunk", inertial(), f"<collision>{mesh(name)}</collision>"),
+        *GOOD.split("\n")[2:-1],
+    )
 
 
 BAD: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
@@ -40,37 +45,81 @@ BAD: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "deep": ("<robot>" + "<a>" * 9000, {}, ("nested more than",)),
     "no links": (robot(), {}, ("has no <link>",)),
     "nameless": (robot("<link/>"), {}, ("line 2", "<link> without a name")),
-    "same name": (robot(link("a"), link("a")), {}, ("line 3", '<link> "a"', "line 2", "rename one")),
-    "no such link": (robot(link("trunk"), joint("j", "trnk", "trunk")), {}, ("line 3", 'did you mean "trunk"?')),
-    "no child": (robot(link("a"), '<joint name="j" type="fixed"><parent link="a"/></joint>'), {}, ("has no <child",)),
-    "bad type": (GOOD.replace("revolute", "revolut"), {}, ("line 4", 'did you mean "revolute"?', "prismatic")),
-    "no limit": (GOOD.replace(LIMIT, ""), {}, ("line 4", '"shoulder" (revolute) has no <limit>', 'type="continuous"')),
+    "same name": (
+        robot(link("a"), link("a")),
+        {},
+        ("line 3", '<link> "a"', "line 2", "rename one"),
+    ),
+    "no such link": (
+        robot(link("trunk"), joint("j", "trnk", "trunk")),
+        {},
+        ("line 3", 'did you mean "trunk"?'),
+    ),
+    "no child": (
+        robot(link("a"), '<joint name="j" type="fixed"><parent link="a"/></joint>'),
+        {},
+        ("has no <child",),
+    ),
+    "bad type": (
+        GOOD.replace("revolute", "revolut"),
+        {},
+        ("line 4", 'did you mean "revolute"?', "prismatic"),
+    ),
+    "no limit": (
+        GOOD.replace(LIMIT, ""),
+        {},
+        ("line 4", '"shoulder" (revolute) has no <limit>', 'type="continuous"'),
+    ),
     "no range": (
         GOOD.replace('lower="-1" upper="1"', ""),
         {},
         ("line 4", "lower=0 and upper=0, expected lower below upper, in radians"),
     ),
     "crossed": (GOOD.replace('lower="-1"', 'lower="2"'), {}, ("lower=2 and upper=1",)),
-    "no effort": (GOOD.replace('effort="6"', ""), {}, ("line 4", '("shoulder")', "urdf.effort", "urdf.passive")),
-    "words": (GOOD.replace('effort="6"', 'effort="six"'), {}, ('effort="six"> of <joint> "shoulder"', "finite number")),
-    "nan": (GOOD.replace('value="1.0"', 'value="nan"', 1), {}, ("line 2", 'value="nan"> of <link> "trunk"')),
+    "no effort": (
+        GOOD.replace('effort="6"', ""),
+        {},
+        ("line 4", '("shoulder")', "urdf.effort", "urdf.passive"),
+    ),
+    "words": (
+        GOOD.replace('effort="6"', 'effort="six"'),
+        {},
+        ('effort="six"> of <joint> "shoulder"', "finite number"),
+    ),
+    "nan": (
+        GOOD.replace('value="1.0"', 'value="nan"', 1),
+        {},
+        ("line 2", 'value="nan"> of <link> "trunk"'),
+    ),
     "two parents": (
         robot(*map(link, "abc"), joint("1", "a", "b"), joint("2", "a", "c"), joint("3", "b", "c")),
         {},
-        ("line 7", '<link> "c" is the child of the joints "2" and "3", so they close a loop', "<equality>"),
+        (
+            "line 7",
+            '<link> "c" is the child of the joints "2" and "3", so they close a loop',
+            "<equality>",
+        ),
     ),
     "ring": (
         robot(*map(link, "abc"), joint("1", "a", "b"), joint("2", "b", "c"), joint("3", "c", "a")),
         {},
         ("the joints '3', '1', '2' form a loop",),
     ),
-    "two roots": (robot(*map(link, "abc"), joint("1", "a", "b")), {}, ("line 4", "2 links", "(a, c), expected one")),
+    "two roots": (
+        robot(*map(link, "abc"), joint("1", "a", "b")),
+        {},
+        ("line 4", "2 links", "(a, c), expected one"),
+    ),
     "mimics nothing": (
         GOOD.replace(LIMIT, LIMIT + '<mimic joint="elbow"/>'),
         {},
         ('<joint> "shoulder" mimics "elbow"',),
     ),
-    "no mesh": (with_mesh("hand.stl"), {}, ("line 3", '<link> "trunk"', "'hand.stl': no such file", "add the file")),
+    "no mesh": (
+        with_mesh("hand.stl"),
+        {},
+        ("line 3", '<link> "trunk"', "'hand.stl': no such file", "add the file"),
+    ),
     "no package": (
         with_mesh("package://hand_description/a.stl"),
         {},
@@ -79,14 +128,22 @@ BAD: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "collada": (with_mesh("a.dae"), {}, ("a.dae", ".stl, .obj, .msh", "convert")),
     "faulty mesh": (with_mesh("faulty.stl"), {}, ("line 3", "faulty")),
     "nameless mesh": (with_mesh(""), {}, ("line 3", "has no filename")),
-    "weightless": (robot(link("trunk"), link("arm", "<visual/>"), joint("j", "trunk", "arm")), {}, ("line 3", "'arm'")),
+    "weightless": (
+        robot(link("trunk"), link("arm", "<visual/>"), joint("j", "trunk", "arm")),
+        {},
+        ("line 3", "'arm'"),
+    ),
     "thin inertia": (
         GOOD.replace('ixx="0.01"', 'ixx="1"'),
         {},
         ("line 2", "A + B >= C", '<compiler balanceinertia="true"/>'),
     ),
     "no shape": (GOOD.replace("box", "torus"), {}, ("line 2", "MuJoCo cannot compile it")),
-    "wrong passive": (GOOD, {"passive": ["elbow"]}, ('urdf.passive = "elbow" matches no joint', "shoulder")),
+    "wrong passive": (
+        GOOD,
+        {"passive": ["elbow"]},
+        ('urdf.passive = "elbow" matches no joint', "shoulder"),
+    ),
     "all passive": (GOOD, {"passive": ["*"]}, ("has no actuators",)),
     "floating world": (
         GOOD.replace('"trunk"', '"world"'),
@@ -94,7 +151,10 @@ BAD: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         ("line 2", 'urdf.base = "fixed"'),
     ),
     "long chain": (
-        robot(*(link(f"l{i}") for i in range(1000)), *(joint(f"j{i}", f"l{i}", f"l{i + 1}") for i in range(999))),
+        robot(
+            *(link(f"l{i}") for i in range(1000)),
+            *(joint(f"j{i}", f"l{i}", f"l{i + 1}") for i in range(999)),
+        ),
         {},
         ("line 1001", '"l999" is the last of a chain of 1,000 links', "at most 480"),
     ),
@@ -102,7 +162,9 @@ BAD: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_wrong_is_named_with_line_and_element_and_what_to_do(case: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_named_with_line_and_element_and_what_to_do(
+    case: str, tmp_path: Path
+) -> None:
     (tmp_path / "a.dae").write_text("<COLLADA/>")
     (tmp_path / "faulty.stl").write_text("solid of words")
     text, settings, fragments = BAD[case]
@@ -122,7 +184,9 @@ def test_servo_is_critically_damped_at_the_given_frequency(tmp_path: Path) -> No
     model = staged(tmp_path, examiner(tmp_path)(PENDULUM, actuators="position", frequency=4.0))
     omega = 2 * math.pi * 4
     assert model.actuator_gainprm[0, 0] == pytest.approx(0.02 * omega**2, rel=1e-3)
-    assert model.actuator_biasprm[0, :3] == pytest.approx([0, -0.02 * omega**2, -2 * 0.02 * omega], rel=1e-3)
+    assert model.actuator_biasprm[0, :3] == pytest.approx(
+        [0, -0.02 * omega**2, -2 * 0.02 * omega], rel=1e-3
+    )
     assert model.actuator_ctrlrange.tolist() == [[-1, 1]]
     assert model.actuator_forcerange.tolist() == [[-6, 6]]
     assert model.opt.integrator == mujoco.mjtIntegrator.mjINT_IMPLICITFAST
@@ -139,7 +203,9 @@ def test_servo_is_critically_damped_at_the_given_frequency(tmp_path: Path) -> No
 
 def test_servo_of_a_floating_robot_can_move_the_rest_of_it(tmp_path: Path) -> None:
     """About the shoulder, the trunk has 1 kg at 0.3 m; the arm has far less."""
-    text = robot(link("trunk"), link("arm", inertial(0.1, 0.001)), joint("shoulder", "trunk", "arm"))
+    text = robot(
+        link("trunk"), link("arm", inertial(0.1, 0.001)), joint("shoulder", "trunk", "arm")
+    )
     fixed = staged(tmp_path, examiner(tmp_path)(text, actuators="position"))
     floating = staged(tmp_path, examiner(tmp_path)(text, actuators="position", base="floating"))
     omega2 = (2 * math.pi * 5) ** 2
@@ -165,7 +231,9 @@ def test_robot_starts_within_its_limits_and_above_the_floor(base: str, tmp_path:
     mujoco.mj_forward(model, data)
     assert (model.key(0).name, data.qpos[-1], data.ctrl[0]) == ("home", 0.75, 0.75)
     assert data.ncon == 0 or base == "fixed"
-    assert model.jnt_type[0] == (mujoco.mjtJoint.mjJNT_FREE if base == "floating" else mujoco.mjtJoint.mjJNT_HINGE)
+    assert model.jnt_type[0] == (
+        mujoco.mjtJoint.mjJNT_FREE if base == "floating" else mujoco.mjtJoint.mjJNT_HINGE
+    )
     if base == "floating":
         assert data.qpos[2] == pytest.approx(0.101)  # half of the trunk's height and a millimetre
         assert answer.task == "forward"
@@ -184,7 +252,10 @@ def test_links_that_overlap_at_the_start_do_not_collide(tmp_path: Path) -> None:
         data = mujoco.MjData(model)
         mujoco.mj_forward(model, data)
         assert data.ncon == 0
-        assert "added: no contact between links that overlap at the start: left and right" in answer.notes
+        assert (
+            "added: no contact between links that overlap at the start: left and right"
+            in answer.notes
+        )
 
 
 def test_mimics_frames_and_passive_joints_are_kept_without_actuators(tmp_path: Path) -> None:
@@ -204,8 +275,16 @@ def test_mimics_frames_and_passive_joints_are_kept_without_actuators(tmp_path: P
 
 
 def test_mujocos_own_extension_works(tmp_path: Path) -> None:
-    visual = link("trunk", inertial(), BALL, '<visual><geometry><box size="1 1 1"/></geometry></visual>')
-    text = robot("{}", visual, *GOOD.split("\n")[2:-1], '<link name="end"/>', joint("e", "arm", "end", kind="fixed"))
+    visual = link(
+        "trunk", inertial(), BALL, '<visual><geometry><box size="1 1 1"/></geometry></visual>'
+    )
+    text = robot(
+        "{}",
+        visual,
+        *GOOD.split("\n")[2:-1],
+        '<link name="end"/>',
+        joint("e", "arm", "end", kind="fixed"),
+    )
     extension = '<mujoco><compiler discardvisual="false" fusestatic="false"/><option timestep="0.004"/></mujoco>'
     plain = staged(tmp_path, examiner(tmp_path)(text.format("")))
     extended = staged(tmp_path, examiner(tmp_path)(text.format(extension)))
@@ -235,19 +314,32 @@ def test_mesh_of_a_package_is_found_and_what_is_not_allowed_is_refused(tmp_path:
     (package / "a.obj").write_text(TETRAHEDRON.format(size=0.2))
     text, ask = with_mesh("package://hand/meshes/a.obj"), examiner(own)
     for asset_path in (tmp_path / "robots", tmp_path / "robots" / "hand"):
-        assert ask(text, task="forward", base="floating", asset_paths=[str(asset_path)]).problem is None
+        assert (
+            ask(text, task="forward", base="floating", asset_paths=[str(asset_path)]).problem
+            is None
+        )
     refused = ask(text, task="forward", base="floating")
     assert "outside of the robot's folder" in str(refused.problem)
     assert "urdf.asset_paths" in str(refused.problem)
-    assert ask(text, task="forward", base="floating", request={"allow_outside": True}).problem is None
+    assert (
+        ask(text, task="forward", base="floating", request={"allow_outside": True}).problem is None
+    )
     assert ask(text).outside is not None, "examined alone, it is a warning"
     climbing = with_mesh("../meshes/a.obj")
     assert "outside" in str(ask(climbing, task="forward", base="floating").problem)
-    assert ask(climbing, task="forward", base="floating", asset_paths=[str(tmp_path / "robots")]).problem is None
+    assert (
+        ask(
+            climbing, task="forward", base="floating", asset_paths=[str(tmp_path / "robots")]
+        ).problem
+        is None
+    )
     strip = '<mujoco><compiler meshdir="../meshes" strippath="true"/></mujoco>'
     assert (
         ask(
-            with_mesh("C:\\cad\\a.obj", strip), task="forward", base="floating", request={"allow_outside": True}
+            with_mesh("C:\\cad\\a.obj", strip),
+            task="forward",
+            base="floating",
+            request={"allow_outside": True},
         ).problem
         is None
     )
@@ -257,18 +349,24 @@ def test_meshes_of_one_name_in_two_folders_stay_two(tmp_path: Path) -> None:
     for folder, size in (("left", 0.1), ("right", 0.3)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.obj").write_text(TETRAHEDRON.format(size=size))
-    ends = [link(name, f"<collision>{mesh(f'{name}/a.obj')}</collision>") for name in ("left", "right")]
+    ends = [
+        link(name, f"<collision>{mesh(f'{name}/a.obj')}</collision>") for name in ("left", "right")
+    ]
     answer = examiner(tmp_path)(robot(*ends, joint("j", "left", "right")), base="floating")
     model = staged(tmp_path, answer)
     assert model.body_mass[2] / model.body_mass[1] == pytest.approx(27)
 
 
 def test_missing_mesh_of_a_visual_that_is_not_read_is_no_problem(tmp_path: Path) -> None:
-    text = GOOD.replace("<collision>", f"<visual>{mesh('package://gone/a.dae')}</visual><collision>")
+    text = GOOD.replace(
+        "<collision>", f"<visual>{mesh('package://gone/a.dae')}</visual><collision>"
+    )
     assert examiner(tmp_path)(text).problem is None
 
 
-def test_bundle_has_the_same_hash_in_another_folder_and_is_edited_as_any_robot(tmp_path: Path) -> None:
+def test_bundle_has_the_same_hash_in_another_folder_and_is_edited_as_any_robot(
+    tmp_path: Path,
+) -> None:
     folders = [tmp_path / "one", tmp_path / "two" / "three"]
     for folder in folders:
         folder.mkdir(parents=True)
@@ -279,7 +377,9 @@ def test_bundle_has_the_same_hash_in_another_folder_and_is_edited_as_any_robot(t
     edited = examiner(folders[0])(GOOD, task="auto", request={"model_edits": edits}, **settings)
     model = staged(folders[0], edited)
     assert (model.body("arm").pos[2], model.actuator_forcerange.tolist()) == (0.4, [[-3, 3]])
-    wrong = examiner(folders[0])(GOOD, task="auto", request={"model_edits": {"joint.sholder.range": [0, 1]}})
+    wrong = examiner(folders[0])(
+        GOOD, task="auto", request={"model_edits": {"joint.sholder.range": [0, 1]}}
+    )
     assert str(wrong.problem).startswith(f"{folders[0] / 'r.urdf'}: model.joint.sholder.range")
     assert "did you mean 'shoulder'" in str(wrong.problem)
 
@@ -291,19 +391,35 @@ def test_advice_on_physics_is_given_for_a_urdf(tmp_path: Path) -> None:
 
 
 def test_a_thousand_links_are_a_robot(tmp_path: Path) -> None:
-    spokes = [(link(f"l{i}"), joint(f"j{i}", "hub", f"l{i}", kind="fixed", at=f"{i} 0 0.3")) for i in range(998)]
-    text = robot(link("hub"), link("arm"), joint("j", "hub", "arm"), *(line for spoke in spokes for line in spoke))
+    spokes = [
+        (link(f"l{i}"), joint(f"j{i}", "hub", f"l{i}", kind="fixed", at=f"{i} 0 0.3"))
+        for i in range(998)
+    ]
+    text = robot(
+        link("hub"),
+        link("arm"),
+        joint("j", "hub", "arm"),
+        *(line for spoke in spokes for line in spoke),
+    )
     answer = examiner(tmp_path)(text)
     model = staged(tmp_path, answer)
     assert (model.nbody, model.nu, model.ngeom) == (3, 1, 1000)
     assert any("l4 and 993 more" in note for note in answer.notes)
 
 
-@pytest.mark.parametrize("name", ["pony", "trolley", "courier", "inchworm", "bench_arm/urdf/bench_arm"])
-def test_robots_that_are_shipped_as_urdf_have_finite_masses_and_their_own_names(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["pony", "trolley", "courier", "inchworm", "bench_arm/urdf/bench_arm"]
+)
+def test_robots_that_are_shipped_as_urdf_have_finite_masses_and_their_own_names(
+    name: str, tmp_path: Path
+) -> None:
     settings: dict[str, Any] = {"effort": 2.0, "passive": ["pole"] if name == "trolley" else []}
     request = parts.ExaminationRequest(
-        xml=str(URDFS / f"{name}.urdf"), urdf=settings, alone=True, stage_to=str(tmp_path / "staged"), simulate_s=0.02
+        xml=str(URDFS / f"{name}.urdf"),
+        urdf=settings,
+        alone=True,
+        stage_to=str(tmp_path / "staged"),
+        simulate_s=0.02,
     )
     model = staged(tmp_path, parts.check(request))
     assert np.isfinite(model.body_mass).all()

@@ -1,4 +1,5 @@
-"""A task of the user's own: the documented one works, and whatever is wrong with one is reported before launch."""
+"""A task of the user's own: the documented one works, and whatever is wrong with one is reported
+before launch."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ SHORT = "total_timesteps = 256\nn_envs = 2\neval_episodes = 2\nppo = { n_steps =
 
 
 def documented() -> str:
-    (snippet,) = re.findall(r"```python\n(# my_tasks\.py.*?)```", (ROOT / "docs/tasks.md").read_text(), re.S)
+    (snippet,) = re.findall(
+        r"```python\n(# my_tasks\.py.*?)```", (ROOT / "docs/tasks.md").read_text(), re.S
+    )
     return str(snippet)
 
 
@@ -39,25 +42,42 @@ def job_file(folder: Path, options: str = "{ effort_weight = 0.1 }") -> Path:
     return path
 
 
-def test_the_documented_task_is_under_40_lines_and_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_task_is_under_40_lines_and_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     snippet = documented()
     assert len(snippet.splitlines()) < 40
     monkeypatch.syspath_prepend(tmp_path)
     name = written(tmp_path, snippet, "documented_task")
-    env = MujocoVecEnv(HOPPER, f"{name}:Jump", n_envs=4, seed=0, task_options={"effort_weight": 0.5}, measuring=True)
+    env = MujocoVecEnv(
+        HOPPER,
+        f"{name}:Jump",
+        n_envs=4,
+        seed=0,
+        task_options={"effort_weight": 0.5},
+        measuring=True,
+    )
     torch.set_num_threads(1)
     PPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=1, device="cpu").learn(512)
     assert env.simulation.task.options.effort_weight == 0.5
     env.reset()
-    assert (env.step(np.ones((4, env.simulation.model.nu)))[1] > 0).all(), "to stand is better than to end it all"
-    with pytest.raises(ValueError, match=r'unknown option "efort_weight" .*did you mean "effort_weight"'):
+    assert (env.step(np.ones((4, env.simulation.model.nu)))[1] > 0).all(), (
+        "to stand is better than to end it all"
+    )
+    with pytest.raises(
+        ValueError, match=r'unknown option "efort_weight" .*did you mean "effort_weight"'
+    ):
         MujocoVecEnv(HOPPER, f"{name}:Jump", n_envs=1, seed=0, task_options={"efort_weight": 1.0})
-    with pytest.raises(ValueError, match="action_scale, effort_weight, frame_skip, keyframe, max_episode_steps"):
+    with pytest.raises(
+        ValueError, match="action_scale, effort_weight, frame_skip, keyframe, max_episode_steps"
+    ):
         MujocoVecEnv(HOPPER, f"{name}:Jump", n_envs=1, seed=0, task_options={"colour": "red"})
 
 
 @pytest.mark.slow
-def test_the_documented_task_runs_from_a_job_file_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_task_runs_from_a_job_file_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path.parent)
     written(tmp_path, documented())
     (result,) = orchestrator.run(job_file(tmp_path), run_dir=tmp_path / "run").results
@@ -69,7 +89,13 @@ def test_the_documented_task_runs_from_a_job_file_beside_it(tmp_path: Path, monk
 def test_what_users_import_is_there() -> None:
     names = {"AUTO", "TASKS", "CommonOptions", "Measure", "States", "Task", "choose", "make_task"}
     assert names <= set(tasks.__all__)
-    assert {kind.__name__ for kind in tasks.TASKS.values()} == {"Balance", "Forward", "Reach", "Stand", "Track"}
+    assert {kind.__name__ for kind in tasks.TASKS.values()} == {
+        "Balance",
+        "Forward",
+        "Reach",
+        "Stand",
+        "Track",
+    }
     assert all(vars(tasks)[kind.__name__] is kind for kind in tasks.TASKS.values())
 
 
@@ -150,21 +176,41 @@ WRONG: dict[str, tuple[str, str, str]] = {
         "    def initial_state(self, rng):\n        return self.pose\n\n    measures =",
         r"initial_state returns an array .*; expected a tuple of two arrays, qpos and qvel",
     ),
-    "__init__ that fails": ("if model.nq < 3:", "if model.nqq < 3:", r"__init__ raises AttributeError: .*nqq"),
+    "__init__ that fails": (
+        "if model.nq < 3:",
+        "if model.nqq < 3:",
+        r"__init__ raises AttributeError: .*nqq",
+    ),
     "__init__ that forgets its base": (
         "super().__init__(model, options)",
         "pass",
         r"its __init__ does not call super\(\).__init__\(model, options\)",
     ),
-    "__init__ that refuses the robot": ("model.nq < 3", "model.nq > 3", "needs slide x, slide z and hinge y at the"),
+    "__init__ that refuses the robot": (
+        "model.nq < 3",
+        "model.nq > 3",
+        "needs slide x, slide z and hinge y at the",
+    ),
     "options without their decorator": (
         "@dataclass(frozen=True, kw_only=True)\n",
         "",
         r"its Options is not a class derived from .*CommonOptions with @dataclass\(frozen=True, kw_only=True\) above",
     ),
-    "options of their own": ("JumpOptions(CommonOptions)", "JumpOptions", "its Options is not a class derived from"),
-    "a class that is no task": ("Jump(Task)", "Jump", "is not a class derived from orchestrator.worker.tasks.Task"),
-    "no such class": ("class Jump(", "class Jumping(", r"module .* has nothing to call named 'Jump'; did you mean"),
+    "options of their own": (
+        "JumpOptions(CommonOptions)",
+        "JumpOptions",
+        "its Options is not a class derived from",
+    ),
+    "a class that is no task": (
+        "Jump(Task)",
+        "Jump",
+        "is not a class derived from orchestrator.worker.tasks.Task",
+    ),
+    "no such class": (
+        "class Jump(",
+        "class Jumping(",
+        r"module .* has nothing to call named 'Jump'; did you mean",
+    ),
 }
 
 
@@ -175,14 +221,18 @@ def test_what_is_wrong_with_a_task_is_one_clear_message(
     good, bad, message = WRONG[case]
     assert documented().count(good) == 1
     monkeypatch.syspath_prepend(tmp_path)
-    name = written(tmp_path, documented().replace(good, bad), f"spoilt_{re.sub(r'[^a-z]', '_', case)}")
+    name = written(
+        tmp_path, documented().replace(good, bad), f"spoilt_{re.sub(r'[^a-z]', '_', case)}"
+    )
     with pytest.raises(ValueError, match=message) as raised:
         Simulation.from_xml(HOPPER, f"{name}:Jump", n_envs=1, seed=0)
     assert f"{name}:Jump" in str(raised.value) or "site_xpoz" in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_a_task_may_derive_from_one_of_gymnasium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_may_derive_from_one_of_gymnasium(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     code = "from orchestrator.worker.tasks.gymnasium_tasks import Ant\n\n\nclass MyAnt(Ant):\n    pass\n"
     assert tasks.find_task(f"{written(tmp_path, code, 'derived')}:MyAnt").__name__ == "MyAnt"
@@ -190,7 +240,9 @@ def test_a_task_may_derive_from_one_of_gymnasium(tmp_path: Path, monkeypatch: py
 
 def test_a_spoilt_task_is_refused_before_launch(tmp_path: Path) -> None:
     written(tmp_path, documented().replace("axis=1, dtype=np.float32)", "axis=1).mean()"))
-    with pytest.raises(SpecError, match=r"my_tasks:Jump: observe returns a float64 for 3 environments; expected"):
+    with pytest.raises(
+        SpecError, match=r"my_tasks:Jump: observe returns a float64 for 3 environments; expected"
+    ):
         orchestrator.run(job_file(tmp_path), run_dir=tmp_path / "run")
     assert not list((tmp_path / "run").glob("jobs/*/attempts"))
 
@@ -224,9 +276,19 @@ def test_options_may_be_of_any_kind_a_job_file_can_hold(
         f"from typing import Any, Literal, Optional\n{spoilt}",
         re.sub(r"\W", "_", f"option_{annotation}_{value}"),
     )
-    make = lambda: Simulation.from_xml(HOPPER, f"{name}:Jump", n_envs=1, seed=0, task_options={"extra": value})  # noqa: E731
+
+    def make() -> Simulation:
+        return Simulation.from_xml(
+            HOPPER, f"{name}:Jump", n_envs=1, seed=0, task_options={"extra": value}
+        )
+
     if accepted:
-        assert make().task.options.extra in (value, tuple(value) if isinstance(value, list) else value)
+        assert make().task.options.extra in (
+            value,
+            tuple(value) if isinstance(value, list) else value,
+        )
     else:
-        with pytest.raises(ValueError, match=r'option "extra" of task "option_\w+:Jump" is .*: expected'):
+        with pytest.raises(
+            ValueError, match=r'option "extra" of task "option_\w+:Jump" is .*: expected'
+        ):
             make()

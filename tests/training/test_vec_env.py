@@ -18,7 +18,9 @@ MJCF = Path(__file__).parents[2] / "mjcf"
 
 
 def make(n_envs: int = 4, seed: int = 3, **options: object) -> MujocoVecEnv:
-    return MujocoVecEnv(MJCF / "hopper.xml", "forward", n_envs=n_envs, seed=seed, task_options=options)
+    return MujocoVecEnv(
+        MJCF / "hopper.xml", "forward", n_envs=n_envs, seed=seed, task_options=options
+    )
 
 
 def test_ended_episodes_restart_with_terminal_observation_and_statistics() -> None:

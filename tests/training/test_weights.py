@@ -1,4 +1,5 @@
-"""``weights_sha256``: the same for the same bits, another for one bit that differs, and to be checked by anybody."""
+"""``weights_sha256``: the same for the same bits, another for one bit that differs, and to be
+checked by anybody."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from orchestrator.worker.training import weights
 @pytest.fixture
 def model() -> PPO:
     env = VecNormalize(make_vec_env("CartPole-v1", n_envs=2, seed=1))
-    return PPO("MlpPolicy", env, n_steps=32, batch_size=32, n_epochs=1, seed=1, device="cpu").learn(64)
+    return PPO("MlpPolicy", env, n_steps=32, batch_size=32, n_epochs=1, seed=1, device="cpu").learn(
+        64
+    )
 
 
 def by_hand(job: Path) -> str:
@@ -40,11 +43,14 @@ def by_hand(job: Path) -> str:
     for name in ("obs_rms", "ret_rms"):
         running = getattr(normalization, name)
         arrays |= {
-            f"normalization.{name}.{part}": np.asarray(getattr(running, part)) for part in ("mean", "var", "count")
+            f"normalization.{name}.{part}": np.asarray(getattr(running, part))
+            for part in ("mean", "var", "count")
         }
     digest = hashlib.sha256()
     for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}\n".encode() + arrays[name].tobytes())
+        digest.update(
+            f"{name} {arrays[name].dtype} {arrays[name].shape}\n".encode() + arrays[name].tobytes()
+        )
     return digest.hexdigest()
 
 

@@ -1,4 +1,5 @@
-"""The worker process: the same numbers as stock Stable-Baselines3, and an answer for everything that can happen."""
+"""The worker process: the same numbers as stock Stable-Baselines3, and an answer for everything
+that can happen."""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ def wait_for(worker: helpers.Worker, phase: str) -> bool:
 
 
 def stock_ppo(spec: WorkerSpec, directory: Path) -> tuple[Path, Path]:
-    """What a user would have written by hand: ``model.zip`` and ``vecnormalize.pkl`` of ``PPO(...).learn()``."""
+    """What a user would have written by hand: ``model.zip`` and ``vecnormalize.pkl`` of
+    ``PPO(...).learn()``."""
     assert spec.env is not None
     torch.set_num_threads(spec.threads)  # another number adds up in another order
     env_id = spec.env
@@ -112,9 +114,13 @@ def test_weights_are_those_of_stock_sb3_on_a_discrete_task(tmp_path: Path) -> No
     assert helpers.same_bits(helpers.parameters(paths.model), helpers.parameters(stock))
 
 
-def test_weights_and_statistics_are_those_of_stock_sb3_with_normalisation_and_schedule(tmp_path: Path) -> None:
+def test_weights_and_statistics_are_those_of_stock_sb3_with_normalisation_and_schedule(
+    tmp_path: Path,
+) -> None:
     hyperparameters = {**helpers.SMALL_PPO, "learning_rate": "linear(3e-4, 0)", "gamma": 0.98}
-    spec = helpers.spec(env="Hopper-v5", normalize=True, learner="sb3", hyperparameters=hyperparameters)
+    spec = helpers.spec(
+        env="Hopper-v5", normalize=True, learner="sb3", hyperparameters=hyperparameters
+    )
     paths = helpers.job(tmp_path / "job", spec)
     helpers.train_to_its_end(paths)
     stock, statistics = stock_ppo(spec, tmp_path)
@@ -123,7 +129,10 @@ def test_weights_and_statistics_are_those_of_stock_sb3_with_normalisation_and_sc
 
 
 def test_models_load_where_this_package_is_not_installed(tmp_path: Path) -> None:
-    changes = {"hyperparameters": {**helpers.SMALL_PPO, "clip_range": "linear(0.2, 0.1)"}, "normalize": True}
+    changes = {
+        "hyperparameters": {**helpers.SMALL_PPO, "clip_range": "linear(0.2, 0.1)"},
+        "normalize": True,
+    }
     files = []
     for env, learner in (("CartPole-v1", "sb3"), ("Pendulum-v1", "fast")):
         given = helpers.spec(**changes, env=env, policy_kwargs={"activation_fn": "relu"})
@@ -146,7 +155,9 @@ def test_models_load_where_this_package_is_not_installed(tmp_path: Path) -> None
     command = [sys.executable, "-W", "error", "-c", program, *files]
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     schedule = "FloatSchedule(LinearSchedule(start=0.2, end=0.1, end_fraction=1.0))"
-    assert answer.stdout.splitlines() == [f"{schedule} 512 ({size},) True {{32}}" for size in (4, 3)], answer.stderr
+    assert answer.stdout.splitlines() == [
+        f"{schedule} 512 ({size},) True {{32}}" for size in (4, 3)
+    ], answer.stderr
 
 
 def test_names_of_activations_become_classes_of_torch() -> None:
@@ -167,7 +178,9 @@ def test_a_gpu_that_is_not_there_is_an_error_not_a_training_on_the_cpu(tmp_path:
 def test_columns_are_known_before_the_first_row(tmp_path: Path) -> None:
     for name, changes in {"discrete": {}, "continuous": {"env": "Pendulum-v1"}}.items():
         hyperparameters = {**helpers.SMALL_PPO, "clip_range_vf": 0.2, "n_steps": 256}
-        paths = helpers.job(tmp_path / name, helpers.spec(**changes, hyperparameters=hyperparameters))
+        paths = helpers.job(
+            tmp_path / name, helpers.spec(**changes, hyperparameters=hyperparameters)
+        )
         helpers.train_to_its_end(paths)
         (row,) = helpers.rows(paths.progress_csv)
         assert all(row.values())
@@ -210,7 +223,9 @@ def test_python_error_is_told_with_the_users_own_line(tmp_path: Path) -> None:
     record, _ = helpers.train_here(paths)
     assert record.code == ExitCode.ERROR
     line = next(
-        n for n, text in enumerate((tmp_path / "own_env.py").read_text().splitlines(), 1) if "left knee" in text
+        n
+        for n, text in enumerate((tmp_path / "own_env.py").read_text().splitlines(), 1)
+        if "left knee" in text
     )
     assert record.message == f"KeyError: 'left knee' ({tmp_path / 'own_env.py'}:{line})"
     assert "KeyError" in record.traceback
@@ -226,7 +241,10 @@ def test_python_error_is_told_with_the_users_own_line(tmp_path: Path) -> None:
     [
         ("reward = float('nan')", "rewards are not finite: nan at step 23 of the rollout"),
         ("reward = float('inf')", "rewards are not finite: "),
-        ("observation = np.full(3, np.nan, np.float32)", "observations are not finite in environment 1"),
+        (
+            "observation = np.full(3, np.nan, np.float32)",
+            "observations are not finite in environment 1",
+        ),
     ],
     ids=["nan reward", "inf reward", "nan observation"],
 )
@@ -260,7 +278,10 @@ def test_numbers_that_are_not_finite_end_as_diverged(
 def test_a_policy_that_leaves_the_numbers_ends_as_diverged_and_in_few_words(
     learner: str, problem: str, tmp_path: Path
 ) -> None:
-    changes = {"hyperparameters": {**helpers.SMALL_PPO, "learning_rate": 1e6}, "total_timesteps": 2048}
+    changes = {
+        "hyperparameters": {**helpers.SMALL_PPO, "learning_rate": 1e6},
+        "total_timesteps": 2048,
+    }
     spec = helpers.spec(env="Ant-v5", normalize=True, learner=learner, **changes)
     record, log = helpers.train_here(helpers.job(tmp_path, spec))
     assert record.code == ExitCode.DIVERGED, log
@@ -268,19 +289,29 @@ def test_a_policy_that_leaves_the_numbers_ends_as_diverged_and_in_few_words(
     assert len(record.message) < 300
 
 
-@pytest.mark.parametrize("changes", [{"env": "Hopper-v5"}, {"task": "forward"}], ids=["gymnasium", "built-in task"])
-def test_unstable_physics_ends_as_diverged_and_names_the_robot(tmp_path: Path, changes: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "changes", [{"env": "Hopper-v5"}, {"task": "forward"}], ids=["gymnasium", "built-in task"]
+)
+def test_unstable_physics_ends_as_diverged_and_names_the_robot(
+    tmp_path: Path, changes: dict[str, str]
+) -> None:
     # Motors strong enough to tear the robot apart.
     source = Path(gymnasium.__file__).parent / "envs/mujoco/assets/hopper.xml"
     (tmp_path / "robot").mkdir()
-    (tmp_path / "robot" / "torn.xml").write_text(source.read_text().replace('gear="200.0"', 'gear="2e11"'))
-    record, log = helpers.train_here(helpers.job(tmp_path, helpers.spec(**changes, xml="robot/torn.xml")))
+    (tmp_path / "robot" / "torn.xml").write_text(
+        source.read_text().replace('gear="200.0"', 'gear="2e11"')
+    )
+    record, log = helpers.train_here(
+        helpers.job(tmp_path, helpers.spec(**changes, xml="robot/torn.xml"))
+    )
     assert record.code == ExitCode.DIVERGED, log
     assert "torn" in record.message
 
 
 @pytest.mark.slow
-def test_full_disk_ends_at_the_last_whole_checkpoint_and_goes_on_once_there_is_space(tmp_path: Path) -> None:
+def test_full_disk_ends_at_the_last_whole_checkpoint_and_goes_on_once_there_is_space(
+    tmp_path: Path,
+) -> None:
     undisturbed = helpers.job(tmp_path / "undisturbed", own(tmp_path, total_timesteps=512))
     fill = (
         "import errno, os\n"
@@ -306,10 +337,15 @@ def test_full_disk_ends_at_the_last_whole_checkpoint_and_goes_on_once_there_is_s
 
 
 @pytest.mark.parametrize(
-    ("env", "learner"), [pytest.param("CartPole-v1", "sb3", marks=pytest.mark.slow), ("Pendulum-v1", "fast")]
+    ("env", "learner"),
+    [pytest.param("CartPole-v1", "sb3", marks=pytest.mark.slow), ("Pendulum-v1", "fast")],
 )
-def test_sigterm_leaves_at_the_next_iteration_with_a_whole_checkpoint(env: str, learner: str, tmp_path: Path) -> None:
-    paths = helpers.job(tmp_path, helpers.spec(env=env, total_timesteps=10_000_000, checkpoint_every=10_000_000))
+def test_sigterm_leaves_at_the_next_iteration_with_a_whole_checkpoint(
+    env: str, learner: str, tmp_path: Path
+) -> None:
+    paths = helpers.job(
+        tmp_path, helpers.spec(env=env, total_timesteps=10_000_000, checkpoint_every=10_000_000)
+    )
     with helpers.Worker(paths, channel=True) as worker:
         wait_for(worker, "training")
         os.kill(worker.process.pid, signal.SIGHUP)
@@ -317,7 +353,9 @@ def test_sigterm_leaves_at_the_next_iteration_with_a_whole_checkpoint(env: str, 
         assert worker.wait() == ExitCode.INTERRUPTED, worker.log
         assert worker.record.message.startswith("stopped on request; the checkpoint at ")
         assert worker.record.learner == learner
-        assert [path.name for path in paths.checkpoints.iterdir()] == [f"checkpoint-{worker.record.env_steps:012d}.pt"]
+        assert [path.name for path in paths.checkpoints.iterdir()] == [
+            f"checkpoint-{worker.record.env_steps:012d}.pt"
+        ]
 
 
 @pytest.mark.slow
@@ -333,7 +371,9 @@ def test_a_request_before_there_is_a_handler_waits_for_the_end_of_the_first_iter
     try:
         cpus = tuple(os.sched_getaffinity(0))
         handle = executor.submit(
-            Launch(job_id="job", number=0, job_dir=paths.root, cpus=cpus, gpus=(), threads=spec.threads)
+            Launch(
+                job_id="job", number=0, job_dir=paths.root, cpus=cpus, gpus=(), threads=spec.threads
+            )
         )
         executor.checkpoint(handle)
         ended = until_exit(executor, handle)[handle]
@@ -373,7 +413,9 @@ def test_checkpoints_by_time_fall_on_every_iteration_that_ends_later_and_change_
     assert len(weights) == 1
 
 
-def test_worker_and_its_children_end_when_the_supervisors_end_of_the_channel_closes(tmp_path: Path) -> None:
+def test_worker_and_its_children_end_when_the_supervisors_end_of_the_channel_closes(
+    tmp_path: Path,
+) -> None:
     fork = (
         "import subprocess, sys\n"
         "STEPS = 5\n"
@@ -414,8 +456,12 @@ def test_worker_without_a_channel_ends_with_the_process_that_started_it(tmp_path
 
 
 def test_progress_is_told_at_most_twice_a_second_and_never_waited_for(tmp_path: Path) -> None:
-    module(tmp_path, "import time\nSTEPS = 0", after_step="time.sleep(0.002)")  # more than a second, however fast
-    paths = helpers.job(tmp_path / "job", own(tmp_path, learner="sb3", total_timesteps=512, eval_episodes=1))
+    module(
+        tmp_path, "import time\nSTEPS = 0", after_step="time.sleep(0.002)"
+    )  # more than a second, however fast
+    paths = helpers.job(
+        tmp_path / "job", own(tmp_path, learner="sb3", total_timesteps=512, eval_episodes=1)
+    )
     with helpers.Worker(paths, channel=True) as worker:
         # Nobody reads until it is over: what does not fit is dropped.
         assert worker.wait() == ExitCode.SUCCEEDED, worker.log
@@ -426,7 +472,9 @@ def test_progress_is_told_at_most_twice_a_second_and_never_waited_for(tmp_path: 
     assert wall_s is not None
     assert len(messages) <= 3 + 2 * wall_s
     training = [record for record in messages if record.phase == "training"]
-    assert sorted(record.env_steps for record in training) == [record.env_steps for record in training]
+    assert sorted(record.env_steps for record in training) == [
+        record.env_steps for record in training
+    ]
     assert training[-1].iteration > 0
     assert training[-1].ep_rew_mean is not None
     assert training[-1].learner == "sb3"
@@ -444,10 +492,15 @@ def test_progress_is_told_at_most_twice_a_second_and_never_waited_for(tmp_path: 
 def test_a_long_update_is_told_of_too(env: str, n_epochs: int, tmp_path: Path) -> None:
     hyperparameters = {**helpers.SMALL_PPO, "n_steps": 256, "n_epochs": n_epochs}
     paths = helpers.job(tmp_path, helpers.spec(env=env, hyperparameters=hyperparameters))
-    with helpers.Worker(paths, channel=True) as worker, worker.channel.makefile("rb", buffering=0) as lines:
+    with (
+        helpers.Worker(paths, channel=True) as worker,
+        worker.channel.makefile("rb", buffering=0) as lines,
+    ):
         told = map(Progress.from_line, lines)
         # One iteration: until it ends, only the update can have told that its rollout is complete.
-        during = (one for one in told if (one.phase, one.iteration, one.env_steps) == ("training", 0, 512))
+        during = (
+            one for one in told if (one.phase, one.iteration, one.env_steps) == ("training", 0, 512)
+        )
         assert len([*itertools.islice(during, 2)]) == 2, worker.log
 
 
@@ -484,11 +537,15 @@ def test_entry_point_that_does_not_exist_is_named(tmp_path: Path) -> None:
     paths = helpers.job(tmp_path / "job", helpers.spec(entry_point="json:make_env"))
     record, _ = helpers.train_here(paths)
     assert record.code == ExitCode.ERROR
-    assert record.message.startswith("EntryPointError: module 'json' has nothing to call named 'make_env'")
+    assert record.message.startswith(
+        "EntryPointError: module 'json' has nothing to call named 'make_env'"
+    )
 
 
 @pytest.mark.slow
-def test_a_training_makes_no_folder_in_the_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_makes_no_folder_in_the_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Stable-Baselines3's own logger makes one, which stays where the process is killed."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))

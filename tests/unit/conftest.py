@@ -1,4 +1,5 @@
-"""Tests of this folder start no process (and import no training library, see ``test_imports.py``); shared fixtures."""
+"""Tests of this folder start no process (and import no training library, see ``test_imports.py``);
+shared fixtures."""
 
 from __future__ import annotations
 
@@ -43,7 +44,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder ``jobs`` with robots beside it, as in the repository."""
     root = tmp_path_factory.mktemp("project")
     (root / "jobs").mkdir()
-    for name in ("hopper.xml", "zoo/ant.xml", "zoo/bug.xml", "menagerie/go1/scene.xml", "menagerie/spot/scene.xml"):
+    for name in (
+        "hopper.xml",
+        "zoo/ant.xml",
+        "zoo/bug.xml",
+        "menagerie/go1/scene.xml",
+        "menagerie/spot/scene.xml",
+    ):
         path = root / "mjcf" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("<mujoco/>")

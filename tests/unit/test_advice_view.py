@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.core.physics_advice import ContactPair, MedianEstimate, PhysicsAdvice, PhysicsChange
+from orchestrator.core.physics_advice import (
+    ContactPair,
+    MedianEstimate,
+    PhysicsAdvice,
+    PhysicsChange,
+)
 from orchestrator.experiment import preflight, robot_advice
 from orchestrator.experiment.robot_check import RobotCheck
 from orchestrator.jobfile import from_mapping
@@ -34,7 +39,12 @@ FASTER = PhysicsChange(
     relative=about(1.1),
 )
 SLOWER = replace(FASTER, name="solver CG", edits={"option.solver": "CG"}, speedup=about(0.7))
-UNSTABLE = replace(FASTER, name="timestep 0.04", relative=about(None), problem="physics diverges in 9 of 10 motions")
+UNSTABLE = replace(
+    FASTER,
+    name="timestep 0.04",
+    relative=about(None),
+    problem="physics diverges in 9 of 10 motions",
+)
 BY_HAND = replace(FASTER, name="no contact", edits={}, mjcf="add <contact/>")
 UNNAMED = PhysicsChange(name="idle geoms", mjcf="name them")
 ADVICE = PhysicsAdvice(
@@ -46,7 +56,9 @@ ADVICE = PhysicsAdvice(
     states=400,
     deviation=about(0.04),
     changes=(FASTER, UNSTABLE, BY_HAND, SLOWER, UNNAMED),
-    contact_pairs=(ContactPair(geoms=("floor", "foot"), contacts=1.5, rows_share=0.75, touching=0.9),),
+    contact_pairs=(
+        ContactPair(geoms=("floor", "foot"), contacts=1.5, rows_share=0.75, touching=0.9),
+    ),
     notes=("the solver took 3 iterations",),
 )
 
@@ -78,10 +90,16 @@ def test_advice_survives_its_way_between_processes() -> None:
 def test_a_change_is_judged_by_its_intervals(
     change: PhysicsChange, is_faster: bool, is_no_worse: bool, is_usable: bool
 ) -> None:
-    assert (change.is_faster, change.is_no_worse, change.is_usable) == (is_faster, is_no_worse, is_usable)
+    assert (change.is_faster, change.is_no_worse, change.is_usable) == (
+        is_faster,
+        is_no_worse,
+        is_usable,
+    )
 
 
-def test_the_table_has_what_is_faster_and_the_rest_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_has_what_is_faster_and_the_rest_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     text = shown(ADVICE, capsys)
     assert "2.00 (1.80–2.20)" in text
     assert "∞ (∞–∞)" in text
@@ -95,9 +113,13 @@ def test_the_table_has_what_is_faster_and_the_rest_is_named(capsys: pytest.Captu
     assert text.count('model."option.timestep" = 0.01') == 1  # not of what diverges
 
 
-def test_printed_lines_are_taken_by_a_job_file_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_lines_are_taken_by_a_job_file_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     lines = shown(ADVICE, capsys).partition("add its lines")[2].splitlines()[1:]
-    text = "\n".join(['name = "x"', "[[jobs]]", f'name = "hopper"\nxml = "{HOPPER}"\ntask = "forward"', *lines])
+    text = "\n".join(
+        ['name = "x"', "[[jobs]]", f'name = "hopper"\nxml = "{HOPPER}"\ntask = "forward"', *lines]
+    )
     (job,) = from_mapping(tomllib.loads(text), source="x.toml", base=HOPPER.parent).jobs
     assert job.spec.model_edits == FASTER.edits
     assert job.spec.task_options == FASTER.task_options
@@ -124,7 +146,9 @@ def test_only_what_can_be_trained_on_a_task_is_measured(monkeypatch: pytest.Monk
         (robot, ExaminationAnswer(task_reason="it has no legs")),
         (ExaminationRequest(env="CartPole-v1"), ExaminationAnswer()),
     ]
-    answers = robot_advice.with_advice(examined, advise_s=2.0, time_limit_s=30, watch=lambda *_: None)
+    answers = robot_advice.with_advice(
+        examined, advise_s=2.0, time_limit_s=30, watch=lambda *_: None
+    )
     (request,) = asked
     assert (request.task, request.advise_s, request.init) == ("forward", 2.0, {})
     assert request.advise_cpu is not None

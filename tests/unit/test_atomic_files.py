@@ -1,4 +1,5 @@
-"""Copies of robots: one of many on the disk where the file system can, and each its own all the same."""
+"""Copies of robots: one of many on the disk where the file system can, and each its own all the
+same."""
 
 from __future__ import annotations
 
@@ -77,7 +78,10 @@ def test_a_copy_that_is_not_whole_can_be_read_by_its_owner_alone(
     assert sorted(modes) == [0o600, 0o600, 0o700, 0o700]
     for path in (staged, *staged.rglob("*")):
         copy = tmp_path / "copy" / path.relative_to(staged)
-        assert (copy.stat().st_mode, copy.stat().st_mtime_ns) == (path.stat().st_mode, path.stat().st_mtime_ns)
+        assert (copy.stat().st_mode, copy.stat().st_mtime_ns) == (
+            path.stat().st_mode,
+            path.stat().st_mtime_ns,
+        )
 
 
 def test_a_disk_that_fills_up_while_a_robot_is_copied_is_told_as_such(
@@ -87,7 +91,9 @@ def test_a_disk_that_fills_up_while_a_robot_is_copied_is_told_as_such(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     staged = robot(tmp_path)
-    (staged / "hopper.xml").unlink()  # the disk has room for the first folder, and none for what is in the next
+    (
+        staged / "hopper.xml"
+    ).unlink()  # the disk has room for the first folder, and none for what is in the next
     monkeypatch.setattr(shutil, "copyfileobj", copyfileobj)
     with pytest.raises(DiskFullError), disk_full_explained(tmp_path):
         clone_tree(staged, tmp_path / "copy")
@@ -95,7 +101,10 @@ def test_a_disk_that_fills_up_while_a_robot_is_copied_is_told_as_such(
 
 def test_a_file_that_reaches_the_limit_on_its_size_is_told_as_such(tmp_path: Path) -> None:
     message = r"file size limit.*Raise that limit and call it again"
-    with pytest.raises(DiskFullError, match=message), disk_full_explained(tmp_path, "call it again"):
+    with (
+        pytest.raises(DiskFullError, match=message),
+        disk_full_explained(tmp_path, "call it again"),
+    ):
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
 

@@ -18,7 +18,9 @@ WALL = sum(bench.ALONE.values())
 
 @pytest.fixture
 def attributed(tmp_path: Path) -> Any:
-    def attribute_records(*groups: Iterable[Mapping[str, Any]], **plan: Any) -> list[dict[str, Any]]:
+    def attribute_records(
+        *groups: Iterable[Mapping[str, Any]], **plan: Any
+    ) -> list[dict[str, Any]]:
         records = [record for group in groups for record in group]
         return attribute(samples.read(bench.write(tmp_path, records, **plan)))
 
@@ -47,7 +49,8 @@ class TestTheSentence:
 
     def test_phases_are_named_until_most_of_the_loss_is_told(self, attributed: Any) -> None:
         entry = attributed(
-            measurements("pinned", 1), measurements("pinned", 2, phases=slower(2, "env", "policy", "rest"))
+            measurements("pinned", 1),
+            measurements("pinned", 2, phases=slower(2, "env", "policy", "rest")),
         )[0]
         assert "95% of the loss is in physics and environment and policy." in entry["text"]
         assert entry["shares"]["env"] == pytest.approx(0.25 / 0.42, abs=0.03)
@@ -59,7 +62,9 @@ class TestTheSentence:
         assert entry["causes"] == []
 
     def test_a_measurement_that_was_cut_off_gives_a_bound(self, attributed: Any) -> None:
-        entry = attributed(measurements("default", 1), collapsed(2, status="cut"), measurements("threads", 2))[0]
+        entry = attributed(
+            measurements("default", 1), collapsed(2, status="cut"), measurements("threads", 2)
+        )[0]
         assert entry["at_least"] is True
         assert entry["longer"]["high"] is None
         assert "take at least" in entry["text"]
@@ -82,15 +87,20 @@ class TestTheSentence:
 
     def test_a_disturbed_machine_is_told(self, attributed: Any) -> None:
         entry = attributed(
-            measurements("pinned", 1), measurements("pinned", 2, phases=slower(2, "env"), status="disturbed")
+            measurements("pinned", 1),
+            measurements("pinned", 2, phases=slower(2, "env"), status="disturbed"),
         )[0]
         assert "The machine was disturbed" in entry["text"]
 
 
 class TestTheCauses:
-    def loss(self, attributed: Any, level: int, factor: float = 2.0, **metrics: Any) -> dict[str, Any]:
+    def loss(
+        self, attributed: Any, level: int, factor: float = 2.0, **metrics: Any
+    ) -> dict[str, Any]:
         figures = {"phases": slower(factor, *bench.ALONE), "cpu": WALL, **metrics}
-        return dict(attributed(measurements("pinned", 1), measurements("pinned", level, **figures))[0])
+        return dict(
+            attributed(measurements("pinned", 1), measurements("pinned", level, **figures))[0]
+        )
 
     def test_threads_that_outnumber_the_cores(self, attributed: Any) -> None:
         entry = attributed(measurements("default", 1, n_threads=3), collapsed(2))[0]
@@ -131,7 +141,9 @@ class TestTheCauses:
 
     def test_without_metrics_no_cause_is_named(self, attributed: Any) -> None:
         first = [measurement("pinned", 1, repeat, run_delay=None) for repeat in range(5)]
-        entry = attributed(first, measurements("pinned", 2, phases=slower(2, "env"), cpu=WALL, run_delay=None))[0]
+        entry = attributed(
+            first, measurements("pinned", 2, phases=slower(2, "env"), cpu=WALL, run_delay=None)
+        )[0]
         assert names(entry) == []
         assert "No metric explains the loss" in entry["text"]
 
@@ -143,7 +155,9 @@ class TestIsolation:
         good = [measurements(arm, level) for arm in self.ALL for level in (1, 2)]
         bad = [collapsed(2, arm) for arm in ("default", "pool-spawn")]
         entry = next(one for one in attributed(*good, *bad) if one.get("thing") == "budget")
-        assert entry["text"].startswith("At 2 processes, the thread budget, not Pool, is the cause: threads has 12×")
+        assert entry["text"].startswith(
+            "At 2 processes, the thread budget, not Pool, is the cause: threads has 12×"
+        )
         assert "pool-spawn-pinned has 12×" in entry["text"]
         assert "With the thread budget, threads has 1.0" in entry["text"]
         assert [(one["before"], one["after"]) for one in entry["ratios"]] == [
@@ -156,14 +170,18 @@ class TestIsolation:
         pool = measurements("pool-spawn-pinned", 2, phases=slower(2, *bench.ALONE))
         entry = next(
             one
-            for one in attributed(measurements("threads", 2), pool, collapsed(2), collapsed(2, "pool-spawn"))
+            for one in attributed(
+                measurements("threads", 2), pool, collapsed(2), collapsed(2, "pool-spawn")
+            )
             if "thing" in one
         )
         assert "thread budget and Pool are both causes" in entry["text"]
 
     def test_where_the_budget_changes_nothing_it_is_not_blamed(self, attributed: Any) -> None:
         entry = next(
-            one for one in attributed(measurements("threads", 2), measurements("default", 2)) if "thing" in one
+            one
+            for one in attributed(measurements("threads", 2), measurements("default", 2))
+            if "thing" in one
         )
         assert "the thread budget makes no certain difference" in entry["text"]
 
@@ -177,7 +195,9 @@ class TestIsolation:
         assert "the throughput of threads" in entry["text"]
 
     def test_it_is_measured_where_every_process_has_a_core(self, attributed: Any) -> None:
-        told = attributed(*(measurements(arm, level) for arm in ("threads", "default") for level in (1, 2, 4)))
+        told = attributed(
+            *(measurements(arm, level) for arm in ("threads", "default") for level in (1, 2, 4))
+        )
         assert [one["level"] for one in told if one["kind"] == "isolation"] == [2]
 
     def test_what_was_measured_once_or_disturbed_is_not_called_sure(self, attributed: Any) -> None:
@@ -185,11 +205,19 @@ class TestIsolation:
         entry = next(one for one in attributed(*arms) if "thing" in one)
         assert "measured once, so uncertain" in entry["text"]
         entry = next(
-            one for one in attributed(measurements("threads", 2, status="disturbed"), collapsed(2)) if "thing" in one
+            one
+            for one in attributed(measurements("threads", 2, status="disturbed"), collapsed(2))
+            if "thing" in one
         )
         assert "the machine was disturbed" in entry["text"]
 
-    def test_where_pool_cannot_be_told_it_is_neither_blamed_nor_cleared(self, attributed: Any) -> None:
+    def test_where_pool_cannot_be_told_it_is_neither_blamed_nor_cleared(
+        self, attributed: Any
+    ) -> None:
         pool = measurements("pool-spawn-pinned", 2, noise=0.3)
-        entry = next(one for one in attributed(measurements("threads", 2), pool, collapsed(2)) if "thing" in one)
+        entry = next(
+            one
+            for one in attributed(measurements("threads", 2), pool, collapsed(2))
+            if "thing" in one
+        )
         assert "uncertain whether Pool is one" in entry["text"]

@@ -1,4 +1,5 @@
-"""Text reaches a reader whatever its pace, and a reader that is slow or gone never stops who writes."""
+"""Text reaches a reader whatever its pace, and a reader that is slow or gone never stops who
+writes."""
 
 from __future__ import annotations
 
@@ -99,7 +100,9 @@ def test_a_terminal_that_is_not_read_is_shown_the_newest_events_when_it_is(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(live_table, "LINES_KEPT", 10)
     with in_background(pipe.file) as stream:
-        reporter = live_table.LiveReporter(Console(file=stream, force_terminal=True, width=100, height=30))
+        reporter = live_table.LiveReporter(
+            Console(file=stream, force_terminal=True, width=100, height=30)
+        )
         stream.write("x" * 100_000)  # nobody reads yet
         for number in range(100):
             reporter.event("launched", f"job number {number}")
@@ -107,7 +110,9 @@ def test_a_terminal_that_is_not_read_is_shown_the_newest_events_when_it_is(
         pipe.read()
         reporter.close()
     pipe.file.close()
-    assert [int(number) for number in re.findall(r"job number (\d+)", pipe.text())] == list(range(90, 100))
+    assert [int(number) for number in re.findall(r"job number (\d+)", pipe.text())] == list(
+        range(90, 100)
+    )
     assert "90 events" in pipe.text()
 
 
@@ -143,7 +148,9 @@ def closed_file() -> TextIO:
 
 
 @pytest.mark.parametrize("file", [lambda: None, closed_file], ids=["missing", "closed"])
-def test_without_an_output_nothing_is_printed_and_nothing_fails(file: Callable[[], TextIO | None]) -> None:
+def test_without_an_output_nothing_is_printed_and_nothing_fails(
+    file: Callable[[], TextIO | None],
+) -> None:
     with in_background(file()) as stream:
         print("to nobody", file=stream, flush=True)
         assert not stream.isatty()

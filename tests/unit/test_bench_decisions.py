@@ -1,4 +1,5 @@
-"""What ``bench`` decides and computes: levels, order, measurement window, disturbances, bounds, packings."""
+"""What ``bench`` decides and computes: levels, order, measurement window, disturbances, bounds,
+packings."""
 
 from __future__ import annotations
 
@@ -40,14 +41,21 @@ WORK = {"name": "balancer", "xml": BALANCER, "task": "balance"}
 
 
 def test_environments_differ_in_the_thread_budget_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    users_own = {"OMP_NUM_THREADS": "7", "KMP_AFFINITY": "compact", "ORCHESTRATOR_NO_TIMINGS": "1", "HOME": "/home/me"}
+    users_own = {
+        "OMP_NUM_THREADS": "7",
+        "KMP_AFFINITY": "compact",
+        "ORCHESTRATOR_NO_TIMINGS": "1",
+        "HOME": "/home/me",
+    }
     monkeypatch.setattr(os, "environ", users_own)
     free = baselines.environment(BASELINES["default"], 3, token="t")
     limited = baselines.environment(BASELINES["threads"], 3, token="t")
     assert not {*THREAD_VARIABLES, "KMP_AFFINITY", "ORCHESTRATOR_NO_TIMINGS"} & free.keys()
     assert free["HOME"] == "/home/me"
     assert free[TOKEN_VARIABLE] == "t"
-    assert {name: limited[name] for name in THREAD_VARIABLES} == dict.fromkeys(THREAD_VARIABLES, "3")
+    assert {name: limited[name] for name in THREAD_VARIABLES} == dict.fromkeys(
+        THREAD_VARIABLES, "3"
+    )
     assert free.items() <= limited.items()
 
 
@@ -61,14 +69,19 @@ def test_environments_differ_in_the_thread_budget_alone(monkeypatch: pytest.Monk
         ("8,1, 2", 2, 1, (1, 2, 8)),
     ],
 )
-def test_levels_follow_the_cores(text: str, count: int, wide: int, expected: tuple[int, ...]) -> None:
+def test_levels_follow_the_cores(
+    text: str, count: int, wide: int, expected: tuple[int, ...]
+) -> None:
     assert plan.levels(text, machine_with(count), wide) == expected
 
 
 def test_levels_that_memory_cannot_hold_are_left_out_or_refused() -> None:
     assert plan.levels("auto", machine_with(4, memory_mib=2000), 1) == (1, 2, 4)
     assert plan.levels("auto", machine_with(1, memory_mib=300), 1) == (1,)
-    with pytest.raises(UsageError, match=r"--levels 1,6: 6 processes of 400 MiB do not fit into .* 2,000 MiB.* most 5"):
+    with pytest.raises(
+        UsageError,
+        match=r"--levels 1,6: 6 processes of 400 MiB do not fit into .* 2,000 MiB.* most 5",
+    ):
         plan.levels("1,6", machine_with(4, memory_mib=2000), 1)
 
 
@@ -112,14 +125,32 @@ def series(ends: Sequence[float], **changes: Any) -> TimeSeries:
         took = end - begin
         rows.append(
             NO_FIGURES._replace(
-                clock_s=end, wall_s=took, env_s=took / 2, cpu_s=took, policy_s=took / 4, gae_s=0.0, optimizer_s=0.0
+                clock_s=end,
+                wall_s=took,
+                env_s=took / 2,
+                cpu_s=took,
+                policy_s=took / 4,
+                gae_s=0.0,
+                optimizer_s=0.0,
             )._replace(backward_s=took / 8, voluntary_switches=10.0, rss_mib=9.0, n_threads=2.0)
         )
-    return TimeSeries(**{"job": "j", "steps_an_iteration": 100, "updates_an_iteration": 4, "rows": rows, **changes})
+    return TimeSeries(
+        **{
+            "job": "j",
+            "steps_an_iteration": 100,
+            "updates_an_iteration": 4,
+            "rows": rows,
+            **changes,
+        }
+    )
 
 
 def test_the_window_is_when_all_are_warm_and_iterations_are_shared_out_by_time() -> None:
-    fast, other, slow = series([1, 2, 3, 4, 5, 6, 7, 8]), series([2, 4, 5.5, 7, 9]), series([3, 6, 9, 12, 15])
+    fast, other, slow = (
+        series([1, 2, 3, 4, 5, 6, 7, 8]),
+        series([2, 4, 5.5, 7, 9]),
+        series([3, 6, 9, 12, 15]),
+    )
     span = measurement_window.window([fast, other])
     assert span is not None
     assert (span.begin, span.end) == (4.0, 8.0)
@@ -130,7 +161,9 @@ def test_the_window_is_when_all_are_warm_and_iterations_are_shared_out_by_time()
     assert (first["updates"], first["wall_s"], first["env_s"], first["rest_s"]) == (16, 4, 2, 0.5)
     assert first["run_delay_s"] is None
     assert first["voluntary_switches"] == 40
-    assert measurement_window.window([fast, slow]) is None  # when the slow one was warm, the fast one's rows end soon
+    assert (
+        measurement_window.window([fast, slow]) is None
+    )  # when the slow one was warm, the fast one's rows end soon
     assert measurement_window.window([fast, series([1.0, 2.0])]) is None
 
 
@@ -140,7 +173,9 @@ def test_an_upper_bound_is_never_below_the_measured_throughput() -> None:
     assert bound["throughput"] == pytest.approx(800 / 7.5)
     assert bound["processes"][0]["env_steps"] == 700
     # Its first iteration has not ended: less than 100 env_steps in 20 s.
-    assert measurement_window.bounded([series([], begun_at=10.0)], 30.0)["throughput"] == pytest.approx(5.0)
+    assert measurement_window.bounded([series([], begun_at=10.0)], 30.0)[
+        "throughput"
+    ] == pytest.approx(5.0)
     assert measurement_window.bounded([series([8.0])], 10.0)["throughput"] == pytest.approx(20.0)
 
 
@@ -154,12 +189,16 @@ def test_what_a_worker_writes_after_the_cut_does_not_count(tmp_path: Path) -> No
     work: Any = SimpleNamespace(
         job=SimpleNamespace(spec=SimpleNamespace(steps_an_iteration=100)), updates_an_iteration=None
     )
-    processes = MeasuredProcesses(popens=[], jobs=paths, run_dir=None, log=tmp_path / "log", launched_at=0.0)
+    processes = MeasuredProcesses(
+        popens=[], jobs=paths, run_dir=None, log=tmp_path / "log", launched_at=0.0
+    )
     quick, late = runner._time_series(processes, work, {}, until=10.0)
     assert [row.clock_s for row in quick.rows] == [1.0, 2.0, 3.0]
     assert (late.rows, late.begun_at) == ([], 0.0)
     # In 8 s less than two iterations, and in 10 s less than one.
-    assert measurement_window.bounded([quick, late], 10.0)["throughput"] == pytest.approx(200 / 8 + 100 / 10)
+    assert measurement_window.bounded([quick, late], 10.0)["throughput"] == pytest.approx(
+        200 / 8 + 100 / 10
+    )
 
 
 def record(status: str, disturbance: str = "", repeat: int = 0) -> dict[str, Any]:
@@ -167,10 +206,19 @@ def record(status: str, disturbance: str = "", repeat: int = 0) -> dict[str, Any
     return {**key, "status": status, "throughput": 5.0, "message": "m", "disturbance": disturbance}
 
 
-def test_a_disturbed_measurement_is_marked_and_taken_again_a_bounded_number_of_times(tmp_path: Path) -> None:
-    log, measurement = MeasurementLog(tmp_path / "cells.jsonl"), Measurement(baseline="pinned", level=1, repeat=0)
+def test_a_disturbed_measurement_is_marked_and_taken_again_a_bounded_number_of_times(
+    tmp_path: Path,
+) -> None:
+    log, measurement = (
+        MeasurementLog(tmp_path / "cells.jsonl"),
+        Measurement(baseline="pinned", level=1, repeat=0),
+    )
     marked = with_disturbance(record("ok", "a hog"), again=True)
-    assert (marked["status"], marked["throughput"], marked["message"]) == ("disturbed", 5.0, "a hog")
+    assert (marked["status"], marked["throughput"], marked["message"]) == (
+        "disturbed",
+        5.0,
+        "a hog",
+    )
     for _ in range(2):
         log.append(marked)
         assert log.missing([measurement], 2) == [measurement]
@@ -230,7 +278,9 @@ def test_what_a_benchmark_does_is_told_with_the_time_of_each_part() -> None:
     assert cells == (12.5, 12.5, 17.0)
     makespans = forecast.makespans_s((1, 2, 4), jobs=10, work_s=105.0, capacity=2)
     assert makespans == (120.0, 60.0, 60.0)
-    told = forecast.Forecast(cells_s=cells, seconds=8.0, calibration_s=12.5, retakes=1, makespans_s=makespans).lines()
+    told = forecast.Forecast(
+        cells_s=cells, seconds=8.0, calibration_s=12.5, retakes=1, makespans_s=makespans
+    ).lines()
     assert told == [
         "Takes about 4:54:",
         "  calibration, one process alone: about 0:12",
@@ -238,8 +288,13 @@ def test_what_a_benchmark_does_is_told_with_the_time_of_each_part() -> None:
         "  at most 1 of them again if they are disturbed: up to 0:14 more",
         "  makespan of the whole job file, scaled down, 3 times: up to 4:00 (--no-strong leaves it out)",
     ]
-    done = forecast.Forecast(cells_s=(), seconds=8.0, calibration_s=0.0, retakes=0, why_no_makespan="--no-strong")
-    assert done.lines() == ["Takes about 0:00:", "  the makespan of the whole job file is not measured: --no-strong"]
+    done = forecast.Forecast(
+        cells_s=(), seconds=8.0, calibration_s=0.0, retakes=0, why_no_makespan="--no-strong"
+    )
+    assert done.lines() == [
+        "Takes about 0:00:",
+        "  the makespan of the whole job file is not measured: --no-strong",
+    ]
 
 
 def test_a_bound_under_a_disturbance_counts_only_when_it_is_not_taken_again() -> None:
@@ -253,7 +308,9 @@ def test_disturbances_are_seen_in_the_kernels_time_and_in_what_others_use() -> N
     assert drift.disturbance(1.0, (1.1, 1.0), 0.1) == ""
     assert "30% slower" in drift.disturbance(1.0, (1.0, 1.3), None)
     assert "0.5 cores" in drift.disturbance(1.0, (1.0, 1.0), 0.5)
-    stat = "cpu  9 9 9 9 9 9 9 9\ncpu0 100 20 30 999 999 1 2 7 0 0\ncpu1 1 1 1 9 9 1 1 1 0 0\nintr 5\n"
+    stat = (
+        "cpu  9 9 9 9 9 9 9 9\ncpu0 100 20 30 999 999 1 2 7 0 0\ncpu1 1 1 1 9 9 1 1 1 0 0\nintr 5\n"
+    )
     tick = os.sysconf("SC_CLK_TCK")
     assert drift.busy_s(stat, [0]) == 160 / tick
     assert drift.busy_s(stat, [0, 1]) == 166 / tick
@@ -264,7 +321,9 @@ def test_disturbances_are_seen_in_the_kernels_time_and_in_what_others_use() -> N
 
 
 def test_the_whole_job_file_is_scaled_by_one_factor_to_whole_iterations(tmp_path: Path) -> None:
-    experiment = load(write_experiment(tmp_path, WORK, {**WORK, "name": "long", "total_timesteps": 51_200}))
+    experiment = load(
+        write_experiment(tmp_path, WORK, {**WORK, "name": "long", "total_timesteps": 51_200})
+    )
     short, part = strong_scaling.scaled(experiment.jobs, 5171.2)
     assert part == pytest.approx(0.1)
     assert [job.spec.total_timesteps for job in short] == [3 * 128, 5120]
@@ -311,7 +370,9 @@ def test_an_incomplete_level_is_measured_again_and_counts_as_failed(
     paths.bench.mkdir(parents=True)
     (job_id,) = (job.job_id for job in experiment.jobs)
     results = iter(["FAILED", "SUCCEEDED"])
-    monkeypatch.setattr(strong_scaling, "_measure", lambda *_: level_of(4.0, **{job_id: next(results)}))
+    monkeypatch.setattr(
+        strong_scaling, "_measure", lambda *_: level_of(4.0, **{job_id: next(results)})
+    )
     setup: Any = SimpleNamespace(tell=lambda _: None, machine=machine_with(2))
     options: Any = SimpleNamespace(strong_seconds=1.0, seed=0)
     failed = [strong_scaling.run(experiment, options, paths, [1], setup, 1000.0) for _ in range(3)]
@@ -332,7 +393,8 @@ def test_a_search_measures_again_what_could_not_be_measured_and_each_point_once_
     monkeypatch.setattr(drift, "kernel_s", lambda _: 1.0)
     setup: Any = SimpleNamespace(machine=machine_with(2), cpus=[0, 1], tell=lambda _: None)
     work: Any = SimpleNamespace(
-        job=SimpleNamespace(spec=SimpleNamespace(n_envs=1, steps_an_iteration=8)), with_settings=lambda **_: None
+        job=SimpleNamespace(spec=SimpleNamespace(n_envs=1, steps_an_iteration=8)),
+        with_settings=lambda **_: None,
     )
     document: dict[str, Any] = {"points": []}
 
@@ -365,7 +427,9 @@ def test_the_time_of_all_our_processes_is_not_that_of_others(tmp_path: Path) -> 
         (tmp_path / "stat").write_text(f"cpu0 {busy} 0 0 0 0 0 0 0 0 0\n")
         for pid, ticks in enumerate(ours):
             (tmp_path / str(pid)).mkdir(exist_ok=True)
-            (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) S {'0 ' * 10}{ticks} 0 0 0 0 0 0 0 0\n")
+            (tmp_path / str(pid) / "stat").write_text(
+                f"{pid} (a) b) S {'0 ' * 10}{ticks} 0 0 0 0 0 0 0 0\n"
+            )
         return drift.load([0], range(len(ours) + 1), tmp_path)  # one of them is gone
 
     first, last = load(100, 10, 20), load(100 + 9 * tick, 10 + 4 * tick, 20 + 3 * tick)

@@ -1,4 +1,5 @@
-"""``best``: the best trials of a search, with or without rungs, objectives and parents; and copies of them."""
+"""``best``: the best trials of a search, with or without rungs, objectives and parents; and copies
+of them."""
 
 from __future__ import annotations
 
@@ -30,7 +31,13 @@ def best(run_dir: Path, *options: str) -> list[dict[str, Any]]:
 
 
 def test_the_best_trials_are_shown_first_without_those_that_wait_or_failed(tmp_path: Path) -> None:
-    of_trials = [Told(values=[3.0]), Told(reached=[9.0]), Told(values=[7.0]), Told(why="no legs"), Told(values=[5.0])]
+    of_trials = [
+        Told(values=[3.0]),
+        Told(reached=[9.0]),
+        Told(values=[7.0]),
+        Told(why="no legs"),
+        Told(values=[5.0]),
+    ]
     paths = search_run(tmp_path / "run", of_trials, seeds=[0, 1])
     assert [row["trial"] for row in best(paths.root)] == [2, 4, 0]
     (first,) = best(paths.root, "-n", "1")
@@ -46,7 +53,9 @@ def test_the_best_trials_are_shown_first_without_those_that_wait_or_failed(tmp_p
 def test_a_search_in_which_no_trial_has_finished_says_so_and_fails_once_it_is_over(
     tmp_path: Path, is_over: bool
 ) -> None:
-    paths = search_run(tmp_path / "run", [Told(why="no legs"), Told(reached=[9.0])], is_over=is_over)
+    paths = search_run(
+        tmp_path / "run", [Told(why="no legs"), Told(reached=[9.0])], is_over=is_over
+    )
     shown = commands.invoke("best", paths.root, cwd=tmp_path)
     assert ("None of the 2 trials" in shown.stdout, "yet" in shown.stdout) == (True, not is_over)
     as_json = commands.invoke("best", paths.root, "--json", cwd=tmp_path)
@@ -55,7 +64,9 @@ def test_a_search_in_which_no_trial_has_finished_says_so_and_fails_once_it_is_ov
 
 
 @pytest.mark.parametrize("state", ["FAILED", "PENDING"])
-def test_without_a_search_none_has_an_evaluation_once_all_jobs_have_ended(tmp_path: Path, state: str) -> None:
+def test_without_a_search_none_has_an_evaluation_once_all_jobs_have_ended(
+    tmp_path: Path, state: str
+) -> None:
     paths = make_run_dir(tmp_path / "run", [Trained(state=state)])
     shown = commands.invoke("best", paths.root, cwd=tmp_path)
     is_over = state == "FAILED"
@@ -64,7 +75,9 @@ def test_without_a_search_none_has_an_evaluation_once_all_jobs_have_ended(tmp_pa
 
 
 def test_to_minimise_the_smallest_is_the_best(tmp_path: Path) -> None:
-    paths = search_run(tmp_path / "run", [Told(values=[3.0]), Told(values=[1.0])], direction="minimize")
+    paths = search_run(
+        tmp_path / "run", [Told(values=[3.0]), Told(values=[1.0])], direction="minimize"
+    )
     assert [row["trial"] for row in best(paths.root)] == [1, 0]
 
 
@@ -82,9 +95,13 @@ def test_of_several_objectives_the_pareto_front_is_shown(tmp_path: Path) -> None
     assert [row["trial"] for row in best(paths.root)] == [2, 5]
 
 
-def test_a_value_from_nothing_is_shown_beside_that_of_a_trial_that_inherited(tmp_path: Path) -> None:
+def test_a_value_from_nothing_is_shown_beside_that_of_a_trial_that_inherited(
+    tmp_path: Path,
+) -> None:
     again = Told(values=[4.0], reevaluates=1, point=point_of(1))
-    paths = search_run(tmp_path / "run", [Told(values=[3.0]), Told(values=[8.0], parent=0), again], inherit="best")
+    paths = search_run(
+        tmp_path / "run", [Told(values=[3.0]), Told(values=[8.0], parent=0), again], inherit="best"
+    )
     first, second = best(paths.root)
     assert (first["trial"], first["parent"], first["again"]) == (1, 0, {"eval_mean": 4.0})
     assert second["again"] is None
@@ -109,7 +126,12 @@ def test_what_waits_at_rungs_counts_as_saved(tmp_path: Path) -> None:
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         assert reader.update(ledger)
         assert not reader.update(ledger)
-    assert [reader.state(trial) for trial in reader.asked] == ["finished", "waiting", "waiting", "training"]
+    assert [reader.state(trial) for trial in reader.asked] == [
+        "finished",
+        "waiting",
+        "waiting",
+        "training",
+    ]
     assert reader.rungs == (100, 300, 900)
     assert reader.saved_share == (700 + 900) / 3000
 
@@ -129,7 +151,9 @@ def with_results(paths: RunPaths) -> dict[str, Job]:
 
 
 def test_copies_have_a_job_file_that_trains_the_same(tmp_path: Path) -> None:
-    paths = search_run(tmp_path / "run", [Told(values=[3.0]), Told(values=[7.0], parent=0)], seeds=[0, 3])
+    paths = search_run(
+        tmp_path / "run", [Told(values=[3.0]), Told(values=[7.0], parent=0)], seeds=[0, 3]
+    )
     jobs = with_results(paths)
     commands.succeed("best", paths.root, "-n", "1", "--to", "copy", cwd=tmp_path)
     again = load(tmp_path / "copy/jobs.toml")
@@ -190,24 +214,48 @@ xml = "hopper.xml"
     paths.job("one-s0").model.touch()
     paths.job("one-s0").vecnormalize.touch()
     trial = Trial(number=0, point={}, jobs=["one-s0"])
-    file = copied_trials.copy(paths, [trial], {"one-s0": job}, ["the best"], tmp_path / "copy", "again")
+    file = copied_trials.copy(
+        paths, [trial], {"one-s0": job}, ["the best"], tmp_path / "copy", "again"
+    )
     (again,) = load(file).jobs
     assert again.resources == job.resources
     assert again.max_retries == 5
     assert again.spec.search_path == str(tmp_path / "copy")
     assert (tmp_path / "copy/mine.py").exists()
-    kept = ("job_id", "algo", "task", "hyperparameters", "policy_kwargs", "checkpoint_every_s", "total_timesteps")
+    kept = (
+        "job_id",
+        "algo",
+        "task",
+        "hyperparameters",
+        "policy_kwargs",
+        "checkpoint_every_s",
+        "total_timesteps",
+    )
     kept = (*kept, "randomize")
-    assert [getattr(again.spec, name) for name in kept] == [getattr(job.spec, name) for name in kept]
+    assert [getattr(again.spec, name) for name in kept] == [
+        getattr(job.spec, name) for name in kept
+    ]
     assert again.spec.model_edits == {}
 
 
 def test_without_a_search_jobs_are_compared_by_their_evaluation(tmp_path: Path) -> None:
     rows: list[Any] = []
-    jobs = (("a", 1, 0, 5.0), ("a", 1, 1, 7.0), ("a", 2, 0, 9.0), ("a", 2, 1, None), ("b", 1, 0, 4.0))
+    jobs = (
+        ("a", 1, 0, 5.0),
+        ("a", 1, 1, 7.0),
+        ("a", 2, 0, 9.0),
+        ("a", 2, 1, None),
+        ("b", 1, 0, 4.0),
+    )
     for name, lr, seed, mean in jobs:
         state = "RUNNING" if mean is None else "SUCCEEDED"
-        own = {"job_id": f"{name}{lr}-s{seed}", "name": name, "eval_mean": mean, "state": state, "env_steps": 10}
+        own = {
+            "job_id": f"{name}{lr}-s{seed}",
+            "name": name,
+            "eval_mean": mean,
+            "state": state,
+            "env_steps": 10,
+        }
         rows.append({**dict.fromkeys(SummaryRow.__annotations__), **own, "ppo.lr": lr})
     found = trials.best(trials.of_plain_jobs(rows), ["maximize"])
     assert [(trial.values, trial.jobs, trial.point) for trial in found] == [

@@ -28,8 +28,11 @@ from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor.events import View
 
 
-def running_after(root: Path, agenda: dict[float, str], jobs: int = 12, *, cpus: int, max_parallel: int) -> list[int]:
-    """How many jobs of 10 s each run 2 s before the end of each 10 s, where ``set`` is called at some times."""
+def running_after(
+    root: Path, agenda: dict[float, str], jobs: int = 12, *, cpus: int, max_parallel: int
+) -> list[int]:
+    """How many jobs of 10 s each run 2 s before the end of each 10 s, where ``set`` is called at
+    some times."""
     experiment = Experiment(
         root,
         [make_job(name) for name in names(jobs)],
@@ -74,7 +77,8 @@ def test_a_request_that_cannot_be_handled_ends_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("planned", "asked", "lanes"), [(None, 2, 2), (2, 4, 4), (2, 9, 4), (9, 3, 3), (9, 12, 9), (None, 1, 1)]
+    ("planned", "asked", "lanes"),
+    [(None, 2, 2), (2, 4, 4), (2, 9, 4), (9, 3, 3), (9, 12, 9), (None, 1, 1)],
 )
 def test_the_slots_of_a_machine_are_its_capacity_or_what_was_planned(
     planned: int | None, asked: int, lanes: int
@@ -132,19 +136,34 @@ def entered(root: Path, *jobs: Job) -> None:
 def test_jobs_that_another_process_enters_are_trained_behind_the_others(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], cpus=1, holder="me")
     new = [make_job("new"), make_job("large", cores=99), make_job("last")]
-    experiment.reporter.each_turn = once(lambda view: bool(view.active), lambda: entered(tmp_path, *new))
-    assert experiment.run() == dict.fromkeys(["j0000", "j0001", "new", "last"], "SUCCEEDED") | {"large": "FAILED"}
+    experiment.reporter.each_turn = once(
+        lambda view: bool(view.active), lambda: entered(tmp_path, *new)
+    )
+    assert experiment.run() == dict.fromkeys(["j0000", "j0001", "new", "last"], "SUCCEEDED") | {
+        "large": "FAILED"
+    }
     assert experiment.order == ["j0000", "j0001", "new", "last"]
-    assert [row.state.name for row in experiment.ledger.jobs()][2:] == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
+    assert [row.state.name for row in experiment.ledger.jobs()][2:] == [
+        "SUCCEEDED",
+        "FAILED",
+        "SUCCEEDED",
+    ]
 
 
-def test_jobs_that_are_entered_wait_for_jobs_that_run_have_succeeded_or_are_new(tmp_path: Path) -> None:
+def test_jobs_that_are_entered_wait_for_jobs_that_run_have_succeeded_or_are_new(
+    tmp_path: Path,
+) -> None:
     jobs = [make_job("done"), make_job("a")]
     experiment = Experiment(
-        tmp_path, jobs, lambda launch: Behaviour(after_s=5.0 if launch.job_id == "a" else 1.0), holder="me"
+        tmp_path,
+        jobs,
+        lambda launch: Behaviour(after_s=5.0 if launch.job_id == "a" else 1.0),
+        holder="me",
     )
     new = [make_job("c", spec={"after": ("b", "done")}), make_job("b", spec={"after": ("a",)})]
-    experiment.reporter.each_turn = once(lambda view: view.counts["SUCCEEDED"] == 1, lambda: entered(tmp_path, *new))
+    experiment.reporter.each_turn = once(
+        lambda view: view.counts["SUCCEEDED"] == 1, lambda: entered(tmp_path, *new)
+    )
     assert set(experiment.run().values()) == {"SUCCEEDED"}
     assert experiment.order == ["done", "a", "b", "c"]
 
@@ -169,7 +188,9 @@ def test_executors_know_where_new_jobs_import_code_from(tmp_path: Path) -> None:
 def test_new_jobs_wait_while_the_ledger_is_locked_and_unreadable_ones_end_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment = Experiment(tmp_path, [make_job("a")], lambda _: Behaviour(after_s=9.0), holder="me")
+    experiment = Experiment(
+        tmp_path, [make_job("a")], lambda _: Behaviour(after_s=9.0), holder="me"
+    )
     real, errors = experiment.ledger.new_jobs, [LedgerBusyError("locked"), LedgerError("damaged")]
 
     def new_jobs(known: Collection[str]) -> list[JobRow]:
@@ -185,7 +206,9 @@ def test_new_jobs_wait_while_the_ledger_is_locked_and_unreadable_ones_end_nothin
             entered(tmp_path, make_job(agenda.pop(min(agenda))))
 
     experiment.reporter.each_turn = each_turn
-    assert experiment.run() == dict.fromkeys("abc", "SUCCEEDED"), "those that could not be read are found later"
+    assert experiment.run() == dict.fromkeys("abc", "SUCCEEDED"), (
+        "those that could not be read are found later"
+    )
     assert "damaged" in experiment.reporter.messages()
 
 
@@ -196,7 +219,9 @@ def test_jobs_that_the_file_no_longer_declares_are_not_taken_for_new_ones(tmp_pa
     assert [row.job.job_id for row in supervised.ledger.new_jobs({"a"})] == []
 
 
-def test_while_only_videos_are_made_requests_are_refused_and_a_stop_is_taken(tmp_path: Path) -> None:
+def test_while_only_videos_are_made_requests_are_refused_and_a_stop_is_taken(
+    tmp_path: Path,
+) -> None:
     jobs = [make_job("made", spec={"video": True}), make_job("failed"), make_job("paused")]
     calls: list[Callable[[], str]] = [
         lambda: control.ask(tmp_path, [], "retry"),
@@ -223,8 +248,12 @@ def test_while_only_videos_are_made_requests_are_refused_and_a_stop_is_taken(tmp
         paths.job("made").root.mkdir(parents=True, exist_ok=True)
         paths.job("made").model.touch()
         states = experiment.supervisor._jobs.states
-        videos.make_missing(paths, ["made"], states, SlotPool(make_machine(1)), experiment.reporter, is_stopped)
+        videos.make_missing(
+            paths, ["made"], states, SlotPool(make_machine(1)), experiment.reporter, is_stopped
+        )
     assert len(answers) == 6
     assert "asked its supervisor" in answers[-1]
     with run_directory.claim(tmp_path) as paths:
-        assert not paths.only_videos.exists(), "the next supervisor, after one that was killed, reads requests"
+        assert not paths.only_videos.exists(), (
+            "the next supervisor, after one that was killed, reads requests"
+        )

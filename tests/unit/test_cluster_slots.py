@@ -48,7 +48,10 @@ def test_a_cluster_is_full_when_all_cores_or_all_jobs_at_once_are_taken() -> Non
 
 
 def nodes_of(slots: Iterable[Slot | None]) -> list[str | None]:
-    return [None if slot is None else "+".join(place.node for place in slot.rank_slots) for slot in slots]
+    return [
+        None if slot is None else "+".join(place.node for place in slot.rank_slots)
+        for slot in slots
+    ]
 
 
 # -- slots
@@ -88,7 +91,11 @@ def test_shares_are_counted_gpu_by_gpu() -> None:
     assert slots.acquire(1, 1) is None
     assert slots.fits_ever(1, 2)
     slots.release(first)
-    assert nodes_of([slots.acquire(1, 0.4), slots.acquire(1, 1), slots.acquire(1, 0.1)]) == ["a", "a", None]
+    assert nodes_of([slots.acquire(1, 0.4), slots.acquire(1, 1), slots.acquire(1, 0.1)]) == [
+        "a",
+        "a",
+        None,
+    ]
 
 
 def test_max_parallel_holds_for_all_nodes_together_with_a_warning_if_too_large() -> None:
@@ -163,9 +170,13 @@ def test_fits_ever_ignores_what_is_in_use() -> None:
 
 # -- versions
 
-HERE = {"python": "3.11.7", "torch": "2.13.0+cpu", "numpy": "2.4.6", "psutil": "7.2.2", CODE: "abc"} | {
-    "sb3-contrib": "2.9.2"
-}
+HERE = {
+    "python": "3.11.7",
+    "torch": "2.13.0+cpu",
+    "numpy": "2.4.6",
+    "psutil": "7.2.2",
+    CODE: "abc",
+} | {"sb3-contrib": "2.9.2"}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +195,9 @@ HERE = {"python": "3.11.7", "torch": "2.13.0+cpu", "numpy": "2.4.6", "psutil": "
         ({CODE: "abd"}, True),
     ],
 )
-def test_versions_that_change_results_are_distinguished(changed: dict[str, str | None], deciding: bool) -> None:
+def test_versions_that_change_results_are_distinguished(
+    changed: dict[str, str | None], deciding: bool
+) -> None:
     found = differences(HERE, {**HERE, **changed})
     lines, others = (found.deciding, found.others) if deciding else (found.others, found.deciding)
     assert len(lines) == 1
@@ -194,7 +207,13 @@ def test_versions_that_change_results_are_distinguished(changed: dict[str, str |
 
 def test_the_code_of_this_package_is_compared() -> None:
     assert provenance.installed_versions()[CODE] is not None
-    assert {"torch", "numpy", "mujoco", "gymnasium", "stable-baselines3"} <= provenance.installed_versions().keys()
+    assert {
+        "torch",
+        "numpy",
+        "mujoco",
+        "gymnasium",
+        "stable-baselines3",
+    } <= provenance.installed_versions().keys()
 
 
 # -- compatible nodes
@@ -241,7 +260,9 @@ def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any
     )
 
 
-def assembled(*changes: NodeChange, mode: TransferMode | None = None) -> tuple[CompatibleNodes, FakeNodes, list[str]]:
+def assembled(
+    *changes: NodeChange, mode: TransferMode | None = None
+) -> tuple[CompatibleNodes, FakeNodes, list[str]]:
     reports: list[str] = []
     nodes = FakeNodes(*changes)
     made = CompatibleNodes(nodes, ClusterSlots(), Transport(mode))  # type: ignore[arg-type]
@@ -251,11 +272,19 @@ def assembled(*changes: NodeChange, mode: TransferMode | None = None) -> tuple[C
 
 def test_why_a_node_cannot_be_used_is_one_line_without_a_traceback() -> None:
     inside = "Traceback (most recent call last):\n  File\nModuleNotFoundError: No module named"
-    assert failure_reason(f"The actor died.\n{inside} 'orchestrator'") == "this package is not installed there"
-    assert failure_reason(f"The actor died.\n{inside} 'numpy'\n") == "ModuleNotFoundError: No module named 'numpy'"
+    assert (
+        failure_reason(f"The actor died.\n{inside} 'orchestrator'")
+        == "this package is not installed there"
+    )
+    assert (
+        failure_reason(f"The actor died.\n{inside} 'numpy'\n")
+        == "ModuleNotFoundError: No module named 'numpy'"
+    )
     assert failure_reason("") == "unknown reason"
     other = "No module named 'orchestrator.executors.ray.driver_directory'"
-    assert failure_reason(f"{inside} {other[16:]}").startswith("another version of this package is installed there (")
+    assert failure_reason(f"{inside} {other[16:]}").startswith(
+        "another version of this package is installed there ("
+    )
 
 
 def test_nodes_that_differ_in_what_changes_results_are_refused_with_a_list() -> None:
@@ -272,7 +301,9 @@ def test_nodes_that_differ_in_what_changes_results_are_refused_with_a_list() -> 
 
 
 def test_other_differences_and_kinds_of_cpu_are_warnings() -> None:
-    made, _, _ = assembled(joined("a", others=("psutil 6.0.0, here 7.2.2",)), joined("b", cpu_model="Zy"))
+    made, _, _ = assembled(
+        joined("a", others=("psutil 6.0.0, here 7.2.2",)), joined("b", cpu_model="Zy")
+    )
     warnings = made.assemble()
     assert warnings[0] == "a: psutil 6.0.0, here 7.2.2; results do not depend on it."
     assert "2 kinds of CPU (Kx, Zy)" in warnings[1]
@@ -348,7 +379,9 @@ def test_a_node_in_use_that_becomes_incompatible_is_excluded() -> None:
 
 
 def test_an_unreachable_node_does_not_prevent_a_run_and_gets_nothing_until_it_answers() -> None:
-    made, nodes, reports = assembled(joined("a"), NodeFailed("b", "b", "the actor never ran", is_silent=True))
+    made, nodes, reports = assembled(
+        joined("a"), NodeFailed("b", "b", "the actor never ran", is_silent=True)
+    )
     assert made.assemble() == ["b cannot be reached now, and will be used once it can."]
     nodes.pending = [NodeFailed("a", "a", "the actor never ran", is_silent=True), joined("b")]
     made.update()
@@ -360,7 +393,9 @@ def test_an_unreachable_node_does_not_prevent_a_run_and_gets_nothing_until_it_an
 
 
 def test_a_node_that_the_storage_does_not_reach_is_refused() -> None:
-    made, _, _ = assembled(joined("a", storage_problem="--storage s3://b: needs a package that is not installed here"))
+    made, _, _ = assembled(
+        joined("a", storage_problem="--storage s3://b: needs a package that is not installed here")
+    )
     with pytest.raises(UsageError, match="a: --storage s3://b: needs a package"):
         made.assemble()
 

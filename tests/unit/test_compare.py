@@ -36,7 +36,12 @@ def machines(tmp_path: Path) -> tuple[Path, Path]:
         for record in measurements(arm, level, phases=twice)
     ]
     bench.write(tmp_path / "old", first)
-    bench.write(tmp_path / "new", second, versions={"torch": "2.14.0"}, machine={"cpu_model": "Other", "capacity": 2})
+    bench.write(
+        tmp_path / "new",
+        second,
+        versions={"torch": "2.14.0"},
+        machine={"cpu_model": "Other", "capacity": 2},
+    )
     return tmp_path / "old", tmp_path / "new"
 
 
@@ -46,7 +51,9 @@ def pair(found: Comparison, what: str, figure: str) -> Pair:
 
 
 class TestBenchmarks:
-    def test_every_common_baseline_and_level_has_its_ratio_with_an_interval(self, machines: tuple[Path, Path]) -> None:
+    def test_every_common_baseline_and_level_has_its_ratio_with_an_interval(
+        self, machines: tuple[Path, Path]
+    ) -> None:
         one = pair(compare(*machines), "pinned × 2", "throughput")
         assert one.ratio is not None
         assert one.ratio.median == pytest.approx(2, rel=0.02)
@@ -54,7 +61,9 @@ class TestBenchmarks:
         assert one.ratio.high is not None
         assert 1.9 < one.ratio.low < one.ratio.median < one.ratio.high < 2.1
 
-    def test_efficiency_is_compared_but_where_it_is_one_by_definition(self, machines: tuple[Path, Path]) -> None:
+    def test_efficiency_is_compared_but_where_it_is_one_by_definition(
+        self, machines: tuple[Path, Path]
+    ) -> None:
         found = compare(*machines)
         assert pair(found, "pinned × 2", "efficiency").a.median == pytest.approx(1, rel=0.02)
         assert [one.figure for one in found.pairs if one.what == "pinned × 1"] == ["throughput"]
@@ -69,7 +78,9 @@ class TestBenchmarks:
 
     def test_two_bounds_have_no_ratio(self, machines: tuple[Path, Path], tmp_path: Path) -> None:
         shutil.copytree(machines[0], tmp_path / "copy")
-        assert pair(compare(machines[0], tmp_path / "copy"), "default × 2", "throughput").ratio is None
+        assert (
+            pair(compare(machines[0], tmp_path / "copy"), "default × 2", "throughput").ratio is None
+        )
 
     def test_other_differences_are_listed(self, machines: tuple[Path, Path]) -> None:
         found = compare(*machines)
@@ -84,7 +95,9 @@ class TestBenchmarks:
         ]
         bench.write(tmp_path / "fast", measured, learner="auto")
         bench.write(tmp_path / "before", measurements("pinned", 1), learner="sb3")
-        assert ("learner", "sb3", "fast") in compare(tmp_path / "before", tmp_path / "fast").differences
+        assert ("learner", "sb3", "fast") in compare(
+            tmp_path / "before", tmp_path / "fast"
+        ).differences
 
     def test_a_benchmark_compared_with_itself_is_as_fast(self, machines: tuple[Path, Path]) -> None:
         found = compare(machines[1], machines[1])
@@ -114,13 +127,18 @@ class TestWhatCannotBeCompared:
         with pytest.raises(UsageError, match="no such run directory"):
             compare(tmp_path / "missing", machines[0])
 
-    def test_a_benchmark_without_a_finished_cell(self, tmp_path: Path, machines: tuple[Path, Path]) -> None:
+    def test_a_benchmark_without_a_finished_cell(
+        self, tmp_path: Path, machines: tuple[Path, Path]
+    ) -> None:
         with pytest.raises(UsageError, match="no measurement of this benchmark is finished yet"):
             compare(bench.write(tmp_path / "empty", []), machines[0])
 
 
 def test_a_setting_that_differs_for_other_jobs_has_no_value_in_the_row_of_some() -> None:
-    rows = [[("n_steps", "2048", "512"), ("gamma", "0.99", "0.9")], [("n_steps (cart)", "2048", "1024")]]
+    rows = [
+        [("n_steps", "2048", "512"), ("gamma", "0.99", "0.9")],
+        [("n_steps (cart)", "2048", "1024")],
+    ]
     assert merged(rows) == [
         ("n_steps", ["2048", "512", "–"]),
         ("gamma", ["0.99", "0.9", "0.99"]),

@@ -1,4 +1,5 @@
-"""``benchmarks.contenders``: turns, resuming, ratios and rows, with contenders that take the time they are told."""
+"""``benchmarks.contenders``: turns, resuming, ratios and rows, with contenders that take the time
+they are told."""
 
 from __future__ import annotations
 
@@ -48,7 +49,11 @@ class Referee:
     """Measures into a file, as a command does, and remembers the turns of this command."""
 
     def __init__(self, file: Path, interrupted_at: Task | None = None) -> None:
-        self.results, self.turns, self.interrupted_at = Results.read(file), list[Task](), interrupted_at
+        self.results, self.turns, self.interrupted_at = (
+            Results.read(file),
+            list[Task](),
+            interrupted_at,
+        )
         self._file = file
 
     def part(self, part: str) -> Measurement:
@@ -97,7 +102,9 @@ def task(name: str, seed: int, env_steps: int = STEPS) -> Task:
     return Task(contender=name, robot=ROBOT, env_steps=env_steps, seed=seed)
 
 
-def test_contenders_take_turns_in_alternating_order_and_a_failed_one_is_not_asked_again(file: Path) -> None:
+def test_contenders_take_turns_in_alternating_order_and_a_failed_one_is_not_asked_again(
+    file: Path,
+) -> None:
     assert Referee(file).speed(["sb3", "fast", "torchrl"]) == [
         *(("sb3", 0), ("fast", 0), ("torchrl", 0)),
         *(("torchrl", 1), ("fast", 1), ("sb3", 1)),
@@ -105,10 +112,17 @@ def test_contenders_take_turns_in_alternating_order_and_a_failed_one_is_not_aske
     ]
 
 
-def test_the_same_command_makes_only_the_repeats_that_are_missing_and_the_interrupted_one(file: Path) -> None:
+def test_the_same_command_makes_only_the_repeats_that_are_missing_and_the_interrupted_one(
+    file: Path,
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         Referee(file, interrupted_at=task("sb3", 1)).speed(["sb3", "fast"])
-    assert Referee(file).speed(["sb3", "fast"]) == [("fast", 1), ("sb3", 1), ("sb3", 2), ("fast", 2)]
+    assert Referee(file).speed(["sb3", "fast"]) == [
+        ("fast", 1),
+        ("sb3", 1),
+        ("sb3", 2),
+        ("fast", 2),
+    ]
     assert Referee(file).speed(["sb3", "fast"]) == []
     assert cells(Results.read(file), CONTENDERS["fast"].title)[2] == "400 (300 – 600)"
 
@@ -134,7 +148,9 @@ def test_whatever_ends_the_command_ends_the_trainings_that_run(file: Path) -> No
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    measurement = Measurement(results=Results(), part="returns", start=start, save=lambda: None, wait=interrupt)
+    measurement = Measurement(
+        results=Results(), part="returns", start=start, save=lambda: None, wait=interrupt
+    )
     with pytest.raises(KeyboardInterrupt):
         measurement.train([task(name, 0) for name in NAMES], [3, 5], lambda task, record: None)
     assert [(one.task.contender, one.removed) for one in running] == [("sb3", True), ("fast", True)]
@@ -152,7 +168,9 @@ def test_two_commands_do_not_measure_into_one_folder(
 ) -> None:
     folder = os.open(file.parent, os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_EX)
-    monkeypatch.setattr("sys.argv", ["contenders", "speed", "--only", "sb3", "--out", str(file.parent)])
+    monkeypatch.setattr(
+        "sys.argv", ["contenders", "speed", "--only", "sb3", "--out", str(file.parent)]
+    )
     assert main() == 2
     os.close(folder)
     assert str(file.parent) in capsys.readouterr().err
@@ -161,12 +179,22 @@ def test_two_commands_do_not_measure_into_one_folder(
 
 def test_ratios_are_of_the_same_repeat_and_have_their_range(complete: Results) -> None:
     fast = cells(complete, CONTENDERS["fast"].title)
-    assert fast[2:6] == ["400 (300 – 600)", "4 (3 – 6)", "1,000 (1,000 – 1,001)", "torch 2, numpy 1"]
+    assert fast[2:6] == [
+        "400 (300 – 600)",
+        "4 (3 – 6)",
+        "1,000 (1,000 – 1,001)",
+        "torch 2, numpy 1",
+    ]
     assert cells(complete, CONTENDERS["sb3"].title)[3] == "1 (1 – 1)"
 
 
-def test_a_contender_that_is_not_installed_or_fails_is_a_row_that_says_why(complete: Results) -> None:
-    missing, failed = cells(complete, CONTENDERS["sbx"].title), cells(complete, CONTENDERS["torchrl"].title)
+def test_a_contender_that_is_not_installed_or_fails_is_a_row_that_says_why(
+    complete: Results,
+) -> None:
+    missing, failed = (
+        cells(complete, CONTENDERS["sbx"].title),
+        cells(complete, CONTENDERS["torchrl"].title),
+    )
     assert missing[2:5] == ["–", "–", "–"]
     assert "not installed: ERROR: a \\| b" in missing[-1]
     assert failed[2] == "50"
@@ -180,7 +208,8 @@ def test_trainings_that_shared_their_core_are_counted(complete: Results) -> None
 
 
 @pytest.mark.parametrize(
-    ("repeats", "words"), [((1, 6), "no interval"), ((2, 2), "of 2 repeats, a 50 %"), ((4, 6), "at least a 87.5 %")]
+    ("repeats", "words"),
+    [((1, 6), "no interval"), ((2, 2), "of 2 repeats, a 50 %"), ((4, 6), "at least a 87.5 %")],
 )
 def test_the_level_of_the_range_is_told(repeats: tuple[int, int], words: str) -> None:
     assert words in interval_words(*repeats)
@@ -189,7 +218,11 @@ def test_the_level_of_the_range_is_told(repeats: tuple[int, int], words: str) ->
 @pytest.mark.parametrize(
     ("output", "status", "why"),
     [
-        ("WARNING: x\nERROR: No matching distribution found for a==9\nhint\n", 1, "ERROR: No matching distribution"),
+        (
+            "WARNING: x\nERROR: No matching distribution found for a==9\nhint\n",
+            1,
+            "ERROR: No matching distribution",
+        ),
         ("Traceback\n  File\nValueError: wrong\n\n", 1, "ValueError: wrong"),
         ("", 3, "exit status 3"),
         ("a warning\n", -9, "killed by SIGKILL"),
@@ -199,12 +232,16 @@ def test_the_reason_is_pips_error_or_the_last_line(output: str, status: int, why
     assert reason(output, status).startswith(why)
 
 
-@pytest.mark.parametrize(("asked", "of_one", "count"), [(1, 2048, 4), (8192, 2048, 4), (8193, 2048, 5)])
+@pytest.mark.parametrize(
+    ("asked", "of_one", "count"), [(1, 2048, 4), (8192, 2048, 4), (8193, 2048, 5)]
+)
 def test_at_least_three_iterations_are_counted(asked: int, of_one: int, count: int) -> None:
     assert iterations(asked, of_one) == count
 
 
-@pytest.mark.parametrize("name", sorted({contender.pins for contender in CONTENDERS.values() if contender.pins}))
+@pytest.mark.parametrize(
+    "name", sorted({contender.pins for contender in CONTENDERS.values() if contender.pins})
+)
 def test_every_package_is_pinned_and_torch_is_the_cpu_build(name: str) -> None:
     lines = (PINS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     assert all(len(line.split("==")) == 2 for line in lines)

@@ -30,7 +30,9 @@ def span(begin: float, end: float, *cpus: int) -> CpuSpan:
     return CpuSpan(begin=begin, end=end, cpus=frozenset(cpus))
 
 
-def job(job_id: str, *cpus: int, spans: Sequence[CpuSpan] | None = None, **given: Any) -> JobMetrics:
+def job(
+    job_id: str, *cpus: int, spans: Sequence[CpuSpan] | None = None, **given: Any
+) -> JobMetrics:
     """A job without contention, for 100 s on ``cpus`` (CPU 0), where no spans are given."""
     calm: dict[str, Any] = {
         "job_id": job_id,
@@ -49,7 +51,9 @@ def job(job_id: str, *cpus: int, spans: Sequence[CpuSpan] | None = None, **given
 
 
 def experiment(*jobs: JobMetrics, **given: Any) -> ExperimentMetrics:
-    return ExperimentMetrics(**{"jobs": jobs, "usable_cpus": 2, "online_cpus": 2, "quota": None, "lanes": 2, **given})
+    return ExperimentMetrics(
+        **{"jobs": jobs, "usable_cpus": 2, "online_cpus": 2, "quota": None, "lanes": 2, **given}
+    )
 
 
 def kinds(findings: list[ContentionFinding]) -> list[str]:
@@ -64,9 +68,14 @@ class TestDiagnosis:
     def test_more_threads_than_cores(self) -> None:
         greedy = job("g", 0, 1, threads=8, n_threads=23, cpu_s=95.0, run_delay_s=110.0)
         (one,) = diagnose(experiment(greedy, job("other", 2)))
-        assert (one.kind, one.job_ids, one.what) == ("threads", ("g",), "threads = 8 on 2 cores (CPUs 0 and 1)")
+        assert (one.kind, one.job_ids, one.what) == (
+            "threads",
+            ("g",),
+            "threads = 8 on 2 cores (CPUs 0 and 1)",
+        )
         assert (
-            one.evidence == "23 threads were running; 4.1 were runnable at once; together they waited 220% of the time"
+            one.evidence
+            == "23 threads were running; 4.1 were runnable at once; together they waited 220% of the time"
         )
         assert one.cure == "resources.threads = 2, or resources.cores = 8"
 
@@ -103,11 +112,17 @@ class TestDiagnosis:
         assert one.evidence == "c: allowed 1 CPU of its slot's CPUs 0 and 1"
 
     def test_a_hog_on_one_core(self) -> None:
-        delayed = [job(f"r{n}", cpu_s=25.0, run_delay_s=24.0, spans=[span(n, n + 1.0, 0)]) for n in range(2)]
+        delayed = [
+            job(f"r{n}", cpu_s=25.0, run_delay_s=24.0, spans=[span(n, n + 1.0, 0)])
+            for n in range(2)
+        ]
         (one,) = diagnose(experiment(*delayed, job("free", 1)))
         assert (one.kind, one.job_ids) == ("hog", ("r0", "r1"))
         assert one.what == "another program used CPU 0, which 2 jobs of this run had"
-        assert one.evidence == "2 jobs there waited 48% of the time for a CPU; jobs on other CPUs 0% only"
+        assert (
+            one.evidence
+            == "2 jobs there waited 48% of the time for a CPU; jobs on other CPUs 0% only"
+        )
         assert "awk '$1 == 0'" in one.cure
 
     def test_a_busy_machine_is_one_finding(self) -> None:
@@ -123,17 +138,24 @@ class TestDiagnosis:
             for cpu, (name, names) in enumerate(seen.items())
         ]
         (one,) = diagnose(experiment(*jobs))
-        assert one.what == "run b, cc1 (pid 7) of ann used CPUs 0 and 1, which 2 jobs of this run had"
+        assert (
+            one.what == "run b, cc1 (pid 7) of ann used CPUs 0 and 1, which 2 jobs of this run had"
+        )
 
     def test_jobs_of_ours_that_share_a_core_are_no_hogs(self) -> None:
-        jobs = [job(f"j{n}", cpu_s=25.0, run_delay_s=24.0, spans=[span(n, 50.0, 0)]) for n in range(2)]
+        jobs = [
+            job(f"j{n}", cpu_s=25.0, run_delay_s=24.0, spans=[span(n, 50.0, 0)]) for n in range(2)
+        ]
         (one,) = diagnose(experiment(*jobs, lanes=4))
         assert (one.kind, one.job_ids) == ("shared", ("j0", "j1"))
         assert "j0 and j1 ran at once on CPU 0" in one.evidence
 
     def test_jobs_that_had_one_core_at_different_times_did_not_share_it(self) -> None:
         moved = job("moved", spans=[span(0, 50, 0), span(50, 100, 1)], cpu_s=25.0, run_delay_s=24.0)
-        before, after = job("before", spans=[span(0, 50, 1)]), job("after", spans=[span(50, 100, 0)])
+        before, after = (
+            job("before", spans=[span(0, 50, 1)]),
+            job("after", spans=[span(50, 100, 0)]),
+        )
         assert kinds(diagnose(experiment(moved, before, after))) == ["hog"]
 
     def test_a_moved_job_shared_the_core_that_both_had_at_once(self) -> None:
@@ -173,7 +195,11 @@ class TestDiagnosis:
         like = [job(f"j{n}", n, work="hopper") for n in range(3)]
         slow = job("slow", 3, work="hopper", wall_s=110.0, cpu_s=108.0)
         (one,) = diagnose(experiment(*like, slow))
-        assert (one.kind, one.job_ids, one.what) == ("slow", ("slow",), "2.2× slower than 3 jobs of the same work")
+        assert (one.kind, one.job_ids, one.what) == (
+            "slow",
+            ("slow",),
+            "2.2× slower than 3 jobs of the same work",
+        )
         assert "2.2× the CPU time for them on CPU 3" in one.evidence
         assert diagnose(experiment(*like, replace(slow, work="humanoid"))) == []
         (other,) = diagnose(experiment(*like, replace(slow, cpu_s=49.0)))
@@ -194,8 +220,17 @@ class TestReading:
         head = "iteration,env_steps,wall_s,cpu_s,run_delay_s,throttled_s,n_threads,n_cpus\n"
         rows = "1,100,9,9,9,0,2,2\n2,200,1,0.5,0.4,,3,1\n3,300,1,0.5,0.6,,2,2\n4,400,1,0."
         (folder / "timings.csv").write_text(head + rows)
-        row = {"job_id": "j-s0", "attempts": 1, "cpus": [0, 1], "started_at": 5.0, "ended_at": None, "robot_hash": "h"}
-        (tmp_path / "summary.json").write_text(json.dumps([row, {"job_id": "waiting", "attempts": 0}]))
+        row = {
+            "job_id": "j-s0",
+            "attempts": 1,
+            "cpus": [0, 1],
+            "started_at": 5.0,
+            "ended_at": None,
+            "robot_hash": "h",
+        }
+        (tmp_path / "summary.json").write_text(
+            json.dumps([row, {"job_id": "waiting", "attempts": 0}])
+        )
         (one,) = job_metrics.gather(tmp_path).jobs
         assert one == JobMetrics(
             job_id="j-s0",
@@ -221,8 +256,12 @@ class TestReading:
     ) -> None:
         folder = tmp_path / "jobs/j-s0"
         (folder / "attempts/1").mkdir(parents=True)
-        (folder / "timings.csv").write_text("iteration,env_steps,wall_s,n_cpus\n1,100,9,2\n2,200,1,2\n")
-        record = {"code": 0, "message": ""} | ({} if cpus is None else {"cpus": cpus})  # without: of an earlier version
+        (folder / "timings.csv").write_text(
+            "iteration,env_steps,wall_s,n_cpus\n1,100,9,2\n2,200,1,2\n"
+        )
+        record = {"code": 0, "message": ""} | (
+            {} if cpus is None else {"cpus": cpus}
+        )  # without: of an earlier version
         (folder / "attempts/1/exit.json").write_text(json.dumps(record))
         row = {"job_id": "j-s0", "attempts": 2, "cpus": [4, 5], "started_at": 5.0, "ended_at": 9.0}
         (tmp_path / "summary.json").write_text(json.dumps([row]))
@@ -248,7 +287,9 @@ class TestReading:
         assert find(tmp_path) == []
 
 
-def test_the_exit_record_of_a_moved_attempt_is_compared_with_where_it_was_last(tmp_path: Path) -> None:
+def test_the_exit_record_of_a_moved_attempt_is_compared_with_where_it_was_last(
+    tmp_path: Path,
+) -> None:
     paths = JobPaths(tmp_path)
     paths.attempt(0).root.mkdir(parents=True)
     paths.attempt(0).exit.write_text('{"code": 0, "message": "", "cpus": [6, 7]}')
@@ -276,7 +317,9 @@ def test_rank_0_is_not_blamed_for_having_only_its_own_cores(tmp_path: Path) -> N
     paths.timings_csv.write_text(
         "env_steps,wall_s,cpu_s,run_delay_s,throttled_s,n_threads,n_cpus\n1,1,1,0,0,2,1\n2,1,1,0,0,2,1\n"
     )
-    attempt = job_metrics._AttemptSlot("wide-s0", 0, None, cpus=[4, 5, 6, 7], started_at=0.0, ended_at=1.0)
+    attempt = job_metrics._AttemptSlot(
+        "wide-s0", 0, None, cpus=[4, 5, 6, 7], started_at=0.0, ended_at=1.0
+    )
     assert job_metrics._metrics(paths, [attempt]).cpus == {4, 5}
     narrow = job_metrics._metrics(paths, [attempt._replace(cpus=[4, 5])])
     metrics = ExperimentMetrics(jobs=[narrow], usable_cpus=2, online_cpus=2, quota=None, lanes=2)

@@ -31,14 +31,19 @@ class Kernel:
 
     def process(self, pid: int, *, used_s: float = 0.0, cpu: int = 0, **values: int | str) -> None:
         """One that has used ``used_s`` more since it was written last."""
-        known = self.processes.setdefault(pid, {"used_s": 0.0, "allowed": f"0-{len(self.busy) - 1}", "parent": 1})
+        known = self.processes.setdefault(
+            pid, {"used_s": 0.0, "allowed": f"0-{len(self.busy) - 1}", "parent": 1}
+        )
         known |= {"cpu": cpu, **values}
         known["used_s"] = float(known["used_s"]) + used_s
         self.busy[cpu] += used_s
 
     def write(self) -> None:
         self.proc.mkdir(exist_ok=True)
-        rows = [f"cpu{cpu} {round(used * TICKS)} 0 0 9999 0 0 0 0 0 0" for cpu, used in enumerate(self.busy)]
+        rows = [
+            f"cpu{cpu} {round(used * TICKS)} 0 0 9999 0 0 0 0 0 0"
+            for cpu, used in enumerate(self.busy)
+        ]
         (self.proc / "stat").write_text("\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *rows, "intr 1"]))
         for pid, known in self.processes.items():
             folder = self.proc / str(pid)
@@ -136,7 +141,9 @@ def test_on_an_own_cpu_it_is_somebody_elses(kernel: Kernel) -> None:
     assert Neighbours(load=of).look({1: 1}).names_on([1]) == (UNSEEN,)
 
 
-def test_a_long_life_of_a_child_that_has_ended_hides_nobody(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_life_of_a_child_that_has_ended_hides_nobody(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     times = [os.times()]
     monkeypatch.setattr(os, "times", lambda: times[-1])
     kernel.process(os.getpid())

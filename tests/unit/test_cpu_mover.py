@@ -33,7 +33,10 @@ class Hogs(Neighbours):
         self.looked_from = 0.0
 
     def look(self, own: Mapping[int, int], in_use_elsewhere: Collection[int] = ()) -> CpuUse:
-        return CpuUse(own=own, competitors=[Competitor(name=f"hog {cpu}", demand={cpu: 1.0}) for cpu in self.on])
+        return CpuUse(
+            own=own,
+            competitors=[Competitor(name=f"hog {cpu}", demand={cpu: 1.0}) for cpu in self.on],
+        )
 
     @property
     def measured_from(self) -> float:
@@ -102,7 +105,11 @@ def test_a_job_whose_cpu_is_taken_moves_to_an_idle_one_within_ten_seconds() -> N
 @pytest.mark.parametrize(
     ("hogs", "share"),
     [({0, 1}, WAITS), ({0}, HAS_IT), (set(), WAITS)],
-    ids=["no other is idle", "it hardly waits", "nobody else is there: its own threads, or a quota"],
+    ids=[
+        "no other is idle",
+        "it hardly waits",
+        "nobody else is there: its own threads, or a quota",
+    ],
 )
 def test_otherwise_it_stays(hogs: set[int], share: float) -> None:
     scene = Scene()
@@ -203,8 +210,11 @@ def test_one_that_ends_meanwhile_is_let_go() -> None:
     assert not scene.mover._watched
 
 
-def test_two_runs_that_want_the_same_core_do_not_both_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each sees what the other has reserved; in the end one of them has moved, and both are alone."""
+def test_two_runs_that_want_the_same_core_do_not_both_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each sees what the other has reserved; in the end one of them has moved, and both are
+    alone."""
     first, second = Scene(), Scene()
     pauses = iter([2.0, 6.0])
     monkeypatch.setattr(cpu_mover.random, "uniform", lambda *_: next(pauses))

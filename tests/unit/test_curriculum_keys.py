@@ -32,8 +32,15 @@ RETURN = {"curriculum": {"advance": "ep_rew_mean > 80"}}
 
 def test_a_number_follows_the_training_or_its_stage_and_is_that_of_the_end_elsewhere() -> None:
     options = {"speed": "linear(0, 2, 0.5)", "weights": ["stages(1, 2, 3)", 7], "name": "linear"}
-    assert dict(changing_numbers(options)) == {"speed": "linear(0, 2, 0.5)", "weights[0]": "stages(1, 2, 3)"}
-    assert value_at(options, TrainingMoment(0.25, 2)) == {"speed": 1.0, "weights": [2.0, 7], "name": "linear"}
+    assert dict(changing_numbers(options)) == {
+        "speed": "linear(0, 2, 0.5)",
+        "weights[0]": "stages(1, 2, 3)",
+    }
+    assert value_at(options, TrainingMoment(0.25, 2)) == {
+        "speed": 1.0,
+        "weights": [2.0, 7],
+        "name": "linear",
+    }
     assert value_at(options, END) == {"speed": 2.0, "weights": [3.0, 7], "name": "linear"}
     assert value_at("linear(1, 4)", TrainingMoment(0.5), whole=True) == 2
 
@@ -59,14 +66,23 @@ def test_a_condition_compares_a_column_with_a_number(text: str, condition: Condi
 
 def test_a_column_is_found_by_its_last_part() -> None:
     columns = ["rollout/ep_rew_mean", "train/loss"]
-    assert resolve_column("ep_rew_mean", columns) == resolve_column("rollout/ep_rew_mean", columns) == columns[0]
+    assert (
+        resolve_column("ep_rew_mean", columns)
+        == resolve_column("rollout/ep_rew_mean", columns)
+        == columns[0]
+    )
 
 
 def test_one_condition_serves_all_stages_or_each_has_its_own(place: Path) -> None:
     same, each, plain = resolve(
         place,
         {**STAND, **STAGES, **RETURN},
-        {**STAND, "name": "b", **STAGES, "curriculum": {"advance": ["ep_len_mean >= 90", "loss < 1"], "episodes": 5}},
+        {
+            **STAND,
+            "name": "b",
+            **STAGES,
+            "curriculum": {"advance": ["ep_len_mean >= 90", "loss < 1"], "episodes": 5},
+        },
         {**STAND, "name": "c"},
         defaults={"curriculum": {"episodes": 30}},
     ).jobs
@@ -80,7 +96,14 @@ def test_one_condition_serves_all_stages_or_each_has_its_own(place: Path) -> Non
 
 def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(place: Path) -> None:
     drawn = {"randomize": {"push.speed": "uniform(0, stages(0, 1))"}}
-    jobs = resolve(place, {**STAND, **drawn, "matrix": {"curriculum.advance": ["ep_len_mean > 5", "ep_len_mean > 9"]}})
+    jobs = resolve(
+        place,
+        {
+            **STAND,
+            **drawn,
+            "matrix": {"curriculum.advance": ["ep_len_mean > 5", "ep_len_mean > 9"]},
+        },
+    )
     assert [job.spec.advance for job in jobs.jobs] == [
         ("rollout/ep_len_mean > 5.0",),
         ("rollout/ep_len_mean > 9.0",),
@@ -91,11 +114,31 @@ def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(pla
 @pytest.mark.parametrize(
     ("job", "where", "message"),
     [
-        ({"task_options": {"push_speed": "linear(0, one)"}}, "task_options", "contains something other than numbers"),
-        ({"task_options": {"a": {"b": ["stages(1)"]}}}, "task_options", "a.b[0]: 'stages(1)' has 1; expected a number"),
-        ({"task_options": {"push_speed": "linear(0, inf)"}}, "task_options", "expected finite numbers"),
-        ({"task_options": {"push_speed": "linear(0, 1, 2e5)"}}, "task_options", "the fraction of training after which"),
-        ({**STAGES}, "task_options.push_speed", "has 3 stages, and nothing advances them; set curriculum.advance"),
+        (
+            {"task_options": {"push_speed": "linear(0, one)"}},
+            "task_options",
+            "contains something other than numbers",
+        ),
+        (
+            {"task_options": {"a": {"b": ["stages(1)"]}}},
+            "task_options",
+            "a.b[0]: 'stages(1)' has 1; expected a number",
+        ),
+        (
+            {"task_options": {"push_speed": "linear(0, inf)"}},
+            "task_options",
+            "expected finite numbers",
+        ),
+        (
+            {"task_options": {"push_speed": "linear(0, 1, 2e5)"}},
+            "task_options",
+            "the fraction of training after which",
+        ),
+        (
+            {**STAGES},
+            "task_options.push_speed",
+            "has 3 stages, and nothing advances them; set curriculum.advance",
+        ),
         ({**RETURN}, "curriculum.advance", "is for numbers with stages, and this job has none"),
         (
             {**STAGES, **RETURN, "randomize": {"push.speed": "uniform(0, stages(0, 1))"}},
@@ -126,7 +169,12 @@ def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(pla
             'no column "approx_kl"; It has rollout/ep_rew_mean',
         ),
         (
-            {**STAGES, "algo": "sac", "sac": {"ent_coef": 0.1}, "curriculum": {"advance": "ent_coef_loss < 1"}},
+            {
+                **STAGES,
+                "algo": "sac",
+                "sac": {"ent_coef": 0.1},
+                "curriculum": {"advance": "ent_coef_loss < 1"},
+            },
             "curriculum.advance",
             'no column "ent_coef_loss"; did you mean "ent_coef"?',
         ),
@@ -140,7 +188,11 @@ def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(pla
             "randomize",
             '"push.speed": may draw -1; expected at least 0',
         ),
-        ({**STAGES, "curriculum": {"advance": "fps > 1"}}, "curriculum.advance", "depends on the speed of the machine"),
+        (
+            {**STAGES, "curriculum": {"advance": "fps > 1"}},
+            "curriculum.advance",
+            "depends on the speed of the machine",
+        ),
         (
             {**STAGES, "curriculum": {"advance": "loss < 1", "episodes": 200}},
             "curriculum.episodes",
@@ -152,10 +204,18 @@ def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(pla
             "there are 3 stages, and total_timesteps = 4_096 makes 2 iterations",
         ),
         *(
-            ({**STAGES, **RETURN, "total_timesteps": endless}, "total_timesteps", "expected a whole number from 1 to")
+            (
+                {**STAGES, **RETURN, "total_timesteps": endless},
+                "total_timesteps",
+                "expected a whole number from 1 to",
+            )
             for endless in (math.inf, 0, 10**13)
         ),
-        ({"task": None, "env": "Hopper-v5", **RETURN}, "curriculum", "is for tasks, built-in or your own"),
+        (
+            {"task": None, "env": "Hopper-v5", **RETURN},
+            "curriculum",
+            "is for tasks, built-in or your own",
+        ),
         (
             {"task": None, "env": "Hopper-v5", "env_kwargs": {"ctrl_cost_weight": "linear(0, 1)"}},
             "env_kwargs.ctrl_cost_weight",
@@ -163,19 +223,28 @@ def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(pla
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_key_and_cure(place: Path, job: dict[str, Any], where: str, message: str) -> None:
+def test_what_is_wrong_is_named_with_key_and_cure(
+    place: Path, job: dict[str, Any], where: str, message: str
+) -> None:
     given = {key: value for key, value in {**STAND, **job}.items() if value is not None}
     with pytest.raises(SpecError) as error:
         resolve(place, given)
-    assert any(place == f"jobs[0].{where}" and message in text for place, text in problems(error)), problems(error)
+    assert any(
+        place == f"jobs[0].{where}" and message in text for place, text in problems(error)
+    ), problems(error)
 
 
 def test_differences_are_told_under_the_keys_of_the_job_file(place: Path) -> None:
     def job(episodes: int, **keys: Any) -> Job:
-        return resolve(place, {**STAND, **keys}, defaults={"curriculum": {"episodes": episodes}}).jobs[0]
+        return resolve(
+            place, {**STAND, **keys}, defaults={"curriculum": {"episodes": episodes}}
+        ).jobs[0]
 
     first = {**STAGES, **RETURN}
-    told = changed_keys(job(20, **first), job(20, **{**first, "curriculum": {"advance": "loss < 1", "episodes": 30}}))
+    told = changed_keys(
+        job(20, **first),
+        job(20, **{**first, "curriculum": {"advance": "loss < 1", "episodes": 30}}),
+    )
     assert [line.split(":")[0] for line in told] == ["curriculum.advance", "curriculum.episodes"]
     assert changed_keys(job(20), job(30)) == [], "it has no stages"
 
@@ -183,6 +252,11 @@ def test_differences_are_told_under_the_keys_of_the_job_file(place: Path) -> Non
 def test_fingerprints_of_jobs_without_stages_are_as_before(place: Path) -> None:
     plain = resolve(place, HOPPER).jobs[0].spec
     assert plain.fingerprint() == dataclasses.replace(plain, advance_episodes=7).fingerprint()
-    assert plain.fingerprint() != dataclasses.replace(plain, advance=("train/loss > 1.0",)).fingerprint()
-    as_before = {key: value for key, value in json.loads(plain.to_json()).items() if "advance" not in key}
+    assert (
+        plain.fingerprint()
+        != dataclasses.replace(plain, advance=("train/loss > 1.0",)).fingerprint()
+    )
+    as_before = {
+        key: value for key, value in json.loads(plain.to_json()).items() if "advance" not in key
+    }
     assert WorkerSpec.from_json(json.dumps(as_before)).fingerprint() == plain.fingerprint()

@@ -1,4 +1,5 @@
-"""A ledger whose rows about a search are damaged: one line says which, and the jobs are shown all the same."""
+"""A ledger whose rows about a search are damaged: one line says which, and the jobs are shown all
+the same."""
 
 from __future__ import annotations
 
@@ -38,11 +39,26 @@ TRIALS = [
     Told(reached=[2.0], is_promoted=True),
 ]
 DAMAGES: dict[str, tuple[str, str]] = {
-    "a trial that is not there": ("UPDATE search SET trial = 7 WHERE kind = 'over'", "there is no trial 7"),
-    "a negative trial": ("UPDATE search SET trial = -1 WHERE kind = 'reached'", "expected the number of a trial"),
-    "no trial": ("UPDATE search SET trial = NULL WHERE kind = 'promoted'", "expected the number of a trial"),
-    "a trial that was never made": ("DELETE FROM search WHERE kind = 'asked'", "there is no trial 0"),
-    "no value": ("UPDATE search SET content = '{\"env_steps\": 1}' WHERE kind = 'reached'", "value: missing"),
+    "a trial that is not there": (
+        "UPDATE search SET trial = 7 WHERE kind = 'over'",
+        "there is no trial 7",
+    ),
+    "a negative trial": (
+        "UPDATE search SET trial = -1 WHERE kind = 'reached'",
+        "expected the number of a trial",
+    ),
+    "no trial": (
+        "UPDATE search SET trial = NULL WHERE kind = 'promoted'",
+        "expected the number of a trial",
+    ),
+    "a trial that was never made": (
+        "DELETE FROM search WHERE kind = 'asked'",
+        "there is no trial 0",
+    ),
+    "no value": (
+        "UPDATE search SET content = '{\"env_steps\": 1}' WHERE kind = 'reached'",
+        "value: missing",
+    ),
     "two values": (
         "UPDATE search SET content = json_set(content, '$.values', json('[1, 2]')) WHERE kind = 'over' AND trial = 0",
         "values: expected 1",
@@ -51,7 +67,10 @@ DAMAGES: dict[str, tuple[str, str]] = {
         "UPDATE search SET content = json_set(content, '$.values', json('[\"x\"]')) WHERE kind = 'over' AND trial = 0",
         "values: expected numbers",
     ),
-    "no jobs": ("UPDATE search SET content = json_remove(content, '$.jobs') WHERE kind = 'asked'", "jobs: missing"),
+    "no jobs": (
+        "UPDATE search SET content = json_remove(content, '$.jobs') WHERE kind = 'asked'",
+        "jobs: missing",
+    ),
     "a point without a key": (
         "UPDATE search SET content = json_set(content, '$.point', json('{}')) WHERE kind = 'asked'",
         "ppo.learning_rate: missing",
@@ -61,7 +80,10 @@ DAMAGES: dict[str, tuple[str, str]] = {
         "there is no trial 4",
     ),
     "a rung after the end": ("UPDATE search SET id = 90 WHERE id = 3", "trial 0 is over before it"),
-    "no number of jobs at once": ("UPDATE search SET content = '{}' WHERE kind = 'began'", "lanes: missing"),
+    "no number of jobs at once": (
+        "UPDATE search SET content = '{}' WHERE kind = 'began'",
+        "lanes: missing",
+    ),
     "no object": ("UPDATE search SET content = '[1]' WHERE kind = 'ended'", "expected an object"),
     "no JSON": ("UPDATE search SET content = '{' WHERE kind = 'asked' AND id = 2", "row 2"),
     "two contents in one": ("UPDATE search SET content = '{}, {}' WHERE id = 2", "row 2"),
@@ -78,7 +100,9 @@ def damage(paths: RunPaths, statement: str, values: tuple[Any, ...] = ()) -> Non
 
 
 @each_damage
-def test_who_reads_a_damaged_search_says_which_row_it_is(statement: str, fact: str, tmp_path: Path) -> None:
+def test_who_reads_a_damaged_search_says_which_row_it_is(
+    statement: str, fact: str, tmp_path: Path
+) -> None:
     paths = search_run(tmp_path / "run", TRIALS)
     damage(paths, statement)
     for reader in readers_of_trials(paths):
@@ -101,11 +125,15 @@ def readers_of_trials(paths: RunPaths) -> list[Callable[[], object]]:
 
 def searching(paths: RunPaths) -> None:
     """A searcher that goes on with what the ledger has."""
-    Searcher(paths=paths, experiment=resume.declared_search(paths), holder="me", watchdog=Watchdog()).ledger.close()
+    Searcher(
+        paths=paths, experiment=resume.declared_search(paths), holder="me", watchdog=Watchdog()
+    ).ledger.close()
 
 
 @each_damage
-def test_the_jobs_of_a_damaged_search_are_shown_with_a_line_about_it(statement: str, fact: str, tmp_path: Path) -> None:
+def test_the_jobs_of_a_damaged_search_are_shown_with_a_line_about_it(
+    statement: str, fact: str, tmp_path: Path
+) -> None:
     paths = search_run(tmp_path / "run", TRIALS)
     damage(paths, statement)
     sound = [row["job_id"] for row in control.status(paths.root).rows]
@@ -142,10 +170,14 @@ def test_status_and_best_of_a_damaged_search_as_commands(tmp_path: Path) -> None
     assert "Traceback" not in best.stderr
 
 
-def test_a_job_of_a_trial_that_the_ledger_does_not_have_is_left_out_of_the_sums(tmp_path: Path) -> None:
+def test_a_job_of_a_trial_that_the_ledger_does_not_have_is_left_out_of_the_sums(
+    tmp_path: Path,
+) -> None:
     paths = search_run(tmp_path / "run", TRIALS)
     for table in ("declared", "jobs"):
-        damage(paths, f"DELETE FROM {table} WHERE job_id IN ('hopper-t00000-s0', 'hopper-t00001-s0')")
+        damage(
+            paths, f"DELETE FROM {table} WHERE job_id IN ('hopper-t00000-s0', 'hopper-t00001-s0')"
+        )
     watch = SearchWatch(paths=paths)
     watch.look()
     assert "best eval_mean 3.0 (trial 0)" in watch.line
@@ -155,7 +187,10 @@ def test_a_job_of_a_trial_that_the_ledger_does_not_have_is_left_out_of_the_sums(
 
 CONTENTS = [
     {"lanes": 2},
-    {"point": {"ppo.learning_rate": 0.001, "policy_kwargs.net_arch": [32, 32]}, "jobs": ["hopper-t00000-s0"]},
+    {
+        "point": {"ppo.learning_rate": 0.001, "policy_kwargs.net_arch": [32, 32]},
+        "jobs": ["hopper-t00000-s0"],
+    },
     {"point": {"ppo.learning_rate": 0.001}, "jobs": [], "parent": 0, "reevaluates": 1},
     {"value": 1.0, "env_steps": 100},
     {"goal": 1},
@@ -163,8 +198,13 @@ CONTENTS = [
     {"is_withdrawn": True},
 ]
 CELLS: st.SearchStrategy[tuple[str, Any]] = st.one_of(
-    st.tuples(st.just("content"), st.sampled_from(CONTENTS).flatmap(mutated).map(lambda text: text.decode())),
-    st.tuples(st.just("content"), st.sampled_from(CONTENTS).map(json.dumps) | VALUES.map(json.dumps)),
+    st.tuples(
+        st.just("content"),
+        st.sampled_from(CONTENTS).flatmap(mutated).map(lambda text: text.decode()),
+    ),
+    st.tuples(
+        st.just("content"), st.sampled_from(CONTENTS).map(json.dumps) | VALUES.map(json.dumps)
+    ),
     st.tuples(st.just("trial"), st.none() | st.integers(-2, 6) | NUMBERS | TEXT),
     st.tuples(st.just("kind"), st.sampled_from(search_events.KINDS) | TEXT),
     st.tuples(st.just("at"), NUMBERS | TEXT),
@@ -211,7 +251,9 @@ def read_everything(paths: RunPaths) -> None:
 
 
 def exported(paths: RunPaths) -> None:
-    journal = pytest.importorskip("orchestrator.search.optuna_journal", reason="the extra search is not installed")
+    journal = pytest.importorskip(
+        "orchestrator.search.optuna_journal", reason="the extra search is not installed"
+    )
     journal.export(paths.root)
 
 
@@ -219,13 +261,21 @@ def exported(paths: RunPaths) -> None:
 def test_any_row_about_a_search_is_read_or_called_damaged(
     tmp_path: Path, examples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # runs of other tests may be on Slurm, which is asked
+    monkeypatch.setenv(
+        "XDG_STATE_HOME", str(tmp_path / "state")
+    )  # runs of other tests may be on Slurm, which is asked
     paths = search_run(tmp_path / "run", TRIALS)
     sound = paths.ledger.read_bytes()
 
     @fuzz(examples)
     @example(rows=[(3, "content", '{"value": 1.0, "env_steps": 1}'), (3, "kind", "over")])
-    @given(rows=st.lists(st.builds(lambda row, cell: (row, *cell), st.integers(1, 20), CELLS), min_size=1, max_size=2))
+    @given(
+        rows=st.lists(
+            st.builds(lambda row, cell: (row, *cell), st.integers(1, 20), CELLS),
+            min_size=1,
+            max_size=2,
+        )
+    )
     def check(rows: list[tuple[int, str, Any]]) -> None:
         for name in ("-wal", "-shm"):
             paths.ledger.with_name(f"{paths.ledger.name}{name}").unlink(missing_ok=True)
@@ -233,7 +283,9 @@ def test_any_row_about_a_search_is_read_or_called_damaged(
         shutil.rmtree(paths.searching, ignore_errors=True)
         for row, column, value in rows:
             with contextlib.suppress(sqlite3.Error, OverflowError, UnicodeEncodeError):
-                damage(paths, f"UPDATE OR REPLACE search SET {column} = ? WHERE id = ?", (value, row))
+                damage(
+                    paths, f"UPDATE OR REPLACE search SET {column} = ? WHERE id = ?", (value, row)
+                )
         read_everything(paths)
 
     check()

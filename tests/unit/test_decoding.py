@@ -1,4 +1,5 @@
-"""What crosses a process boundary as JSON comes back as it was sent, or is refused naming the field."""
+"""What crosses a process boundary as JSON comes back as it was sent, or is refused naming the
+field."""
 
 from __future__ import annotations
 
@@ -81,13 +82,19 @@ def test_anything_else_is_refused_and_the_field_named(text: str, expected: str) 
 
 
 def test_every_message_comes_back_as_it_was_sent() -> None:
-    progress = Progress(phase="training", env_steps=2**40, ep_rew_mean=1, cpu_share=0.5, learner="sb3")
+    progress = Progress(
+        phase="training", env_steps=2**40, ep_rew_mean=1, cpu_share=0.5, learner="sb3"
+    )
     assert Progress.from_line(progress.to_line()) == progress
     record = ExitRecord(code=1, message="why", traceback="a\nb", resumed_from=7, eval_mean=-1.5)
     assert ExitRecord.from_json(record.to_json()) == record
-    request = ExaminationRequest(xml="/a.xml", model_edits={"geom.a.size": [1, 2.5]}, alone=True, memory_mib=5)
+    request = ExaminationRequest(
+        xml="/a.xml", model_edits={"geom.a.size": [1, 2.5]}, alone=True, memory_mib=5
+    )
     assert ExaminationRequest.from_line(request.to_line()) == request
-    answer = ExaminationAnswer(warnings=("w",), hash="h", process_exits=True, figures={"bodies": 3, "root": None})
+    answer = ExaminationAnswer(
+        warnings=("w",), hash="h", process_exits=True, figures={"bodies": 3, "root": None}
+    )
     assert ExaminationAnswer.from_line(answer.to_line()) == answer
 
 
@@ -96,7 +103,9 @@ LATIN_1 = os.fsdecode(b"/dM\xfcl")
 
 
 def test_text_of_other_processes_can_be_stored_and_paths_still_name_their_files() -> None:
-    answer = ExaminationAnswer(problem=f"{LATIN_1}: no", warnings=(LATIN_1,), xml=LATIN_1, includes=[LATIN_1])
+    answer = ExaminationAnswer(
+        problem=f"{LATIN_1}: no", warnings=(LATIN_1,), xml=LATIN_1, includes=[LATIN_1]
+    )
     read = ExaminationAnswer.from_line(answer.to_line())
     assert (read.problem, read.warnings) == (r"/dM\udcfcl: no", (r"/dM\udcfcl",))
     assert (read.xml, read.includes) == (LATIN_1, (LATIN_1,))
@@ -113,12 +122,21 @@ def test_messages_of_other_processes_have_a_bounded_length() -> None:
     answer = ExaminationAnswer.from_line(ExaminationAnswer(problem=long, notes=(long,)).to_line())
     assert len(answer.problem or "") == len(answer.notes[0]) == LONGEST_LINE + 1
     assert len(ExitRecord(code=1, message="", traceback=long).traceback) == LONGEST_LINE + 1
-    assert len(Progress.from_line(Progress(phase="starting", learner=long).to_line()).learner or "") == LONGEST_LINE + 1
+    assert (
+        len(Progress.from_line(Progress(phase="starting", learner=long).to_line()).learner or "")
+        == LONGEST_LINE + 1
+    )
 
 
 def test_a_figure_that_is_not_finite_is_none_in_progress_and_exit_record() -> None:
-    assert Progress.from_line(Progress(phase="training", ep_rew_mean=math.nan).to_line()).ep_rew_mean is None
-    assert ExitRecord.from_json(ExitRecord(code=0, message="", eval_mean=math.inf).to_json()).eval_mean is None
+    assert (
+        Progress.from_line(Progress(phase="training", ep_rew_mean=math.nan).to_line()).ep_rew_mean
+        is None
+    )
+    assert (
+        ExitRecord.from_json(ExitRecord(code=0, message="", eval_mean=math.inf).to_json()).eval_mean
+        is None
+    )
 
 
 def test_a_spec_of_an_earlier_version_lacks_fields_and_a_wrong_one_is_refused() -> None:
@@ -128,6 +146,10 @@ def test_a_spec_of_an_earlier_version_lacks_fields_and_a_wrong_one_is_refused() 
     for name in ("ranks", "backend", "mode", "video", "model_edits"):
         del values[name]
     assert WorkerSpec.from_json(json.dumps(values)) == spec
-    for changes, name in (({"seed": "0"}, "seed"), ({"algo": "dqn"}, "algo"), ({"normalise": True}, "normalise")):
+    for changes, name in (
+        ({"seed": "0"}, "seed"),
+        ({"algo": "dqn"}, "algo"),
+        ({"normalise": True}, "normalise"),
+    ):
         with pytest.raises(ValueError, match=f"^{name}: "):
             WorkerSpec.from_json(json.dumps(values | changes))

@@ -26,13 +26,20 @@ def resolve(*jobs: dict[str, Any], defaults: dict[str, Any] | None = None) -> tu
 
 def test_a_job_has_one_rank_unless_it_asks_for_more() -> None:
     (job,) = resolve({})
-    assert (job.resources.ranks, job.spec.ranks, job.spec.backend, job.spec.mode) == (1, 1, "auto", "allreduce")
+    assert (job.resources.ranks, job.spec.ranks, job.spec.backend, job.spec.mode) == (
+        1,
+        1,
+        "auto",
+        "allreduce",
+    )
 
 
 def test_the_time_that_ranks_wait_for_each_other_can_be_set_and_changed_later() -> None:
     usual, longer = resolve({"seeds": [0]}, {"seeds": [1], "distributed": {"timeout": "2min"}})
     assert (usual.spec.collective_timeout_s, longer.spec.collective_timeout_s) == (30.0, 120.0)
-    assert replace(longer.spec, collective_timeout_s=30.0).fingerprint() == longer.spec.fingerprint()
+    assert (
+        replace(longer.spec, collective_timeout_s=30.0).fingerprint() == longer.spec.fingerprint()
+    )
 
 
 def test_ranks_multiply_what_a_job_takes_and_divide_nothing_else() -> None:
@@ -65,8 +72,16 @@ def test_a_matrix_varies_ranks_and_the_way_they_work_together() -> None:
             "jobs[0].n_envs",
             "n_envs = 10 is not divisible by resources.ranks = 4; 8 or 12 are",
         ),
-        ({"n_envs": 3, "resources": {"ranks": 4}}, "jobs[0].n_envs", "n_envs = 3 is not divisible by .*; 4 is"),
-        ({"resources": {"ranks": 16}}, "jobs[0].resources.ranks", "n_envs = 8 is not divisible by .*; 16 is"),
+        (
+            {"n_envs": 3, "resources": {"ranks": 4}},
+            "jobs[0].n_envs",
+            "n_envs = 3 is not divisible by .*; 4 is",
+        ),
+        (
+            {"resources": {"ranks": 16}},
+            "jobs[0].resources.ranks",
+            "n_envs = 8 is not divisible by .*; 16 is",
+        ),
         (
             {"n_envs": 9, "resources": {"ranks": 3}, "ppo": {"n_steps": 256}},
             "jobs[0].resources.ranks",
@@ -103,8 +118,16 @@ def test_a_matrix_varies_ranks_and_the_way_they_work_together() -> None:
             "resources.ranks = 2, but only ppo, sac and tqc .* algo is td3",
         ),
         ({"algo": "a2c", "resources": {"ranks": 2}}, "jobs[0].resources.ranks", "algo is a2c"),
-        ({"algo": "crossq", "resources": {"ranks": 2}}, "jobs[0].resources.ranks", "algo is crossq"),
-        ({"algo": "recurrent-ppo", "resources": {"ranks": 2}}, "jobs[0].resources.ranks", "algo is recurrent-ppo"),
+        (
+            {"algo": "crossq", "resources": {"ranks": 2}},
+            "jobs[0].resources.ranks",
+            "algo is crossq",
+        ),
+        (
+            {"algo": "recurrent-ppo", "resources": {"ranks": 2}},
+            "jobs[0].resources.ranks",
+            "algo is recurrent-ppo",
+        ),
         (
             {"resources": {"ranks": 2}, "distributed": {"backend": "nccl"}},
             "jobs[0].distributed.backend",
@@ -115,12 +138,32 @@ def test_a_matrix_varies_ranks_and_the_way_they_work_together() -> None:
             "jobs[0].resources.gpus",
             "is a share of one GPU, and each of 2 ranks needs a GPU of its own; set resources.gpus = 1, or",
         ),
-        ({"resources": {"ranks": 0}}, "jobs[0].resources.ranks", "from 1 to 1_000_000_000_000, found 0"),
-        ({"distributed": {"backend": "mpi"}}, "jobs[0].distributed.backend", 'one of "auto", "gloo", "nccl"'),
-        ({"distributed": {"mode": "paramter-server"}}, "jobs[0].distributed.mode", 'did you mean "parameter-server"?'),
-        ({"distributed": {"timeout": "soon"}}, "jobs[0].distributed.timeout", "expected a duration above 0"),
+        (
+            {"resources": {"ranks": 0}},
+            "jobs[0].resources.ranks",
+            "from 1 to 1_000_000_000_000, found 0",
+        ),
+        (
+            {"distributed": {"backend": "mpi"}},
+            "jobs[0].distributed.backend",
+            'one of "auto", "gloo", "nccl"',
+        ),
+        (
+            {"distributed": {"mode": "paramter-server"}},
+            "jobs[0].distributed.mode",
+            'did you mean "parameter-server"?',
+        ),
+        (
+            {"distributed": {"timeout": "soon"}},
+            "jobs[0].distributed.timeout",
+            "expected a duration above 0",
+        ),
         ({"ranks": 2}, "jobs[0].ranks", "in the table resources: resources.ranks"),
-        ({"resources": {"mode": "allreduce"}}, "jobs[0].resources.mode", "in the table distributed: distributed.mode"),
+        (
+            {"resources": {"mode": "allreduce"}},
+            "jobs[0].resources.mode",
+            "in the table distributed: distributed.mode",
+        ),
         (
             {"matrix": {"resources.ranks": [1, 2]}, "n_envs": 9, "ppo": {"n_steps": 64}},
             'jobs[0].matrix."resources.ranks"[1]',
@@ -128,7 +171,9 @@ def test_a_matrix_varies_ranks_and_the_way_they_work_together() -> None:
         ),
     ],
 )
-def test_what_does_not_come_out_even_is_refused_with_what_would(job: dict[str, Any], where: str, message: str) -> None:
+def test_what_does_not_come_out_even_is_refused_with_what_would(
+    job: dict[str, Any], where: str, message: str
+) -> None:
     with pytest.raises(SpecError, match=message) as error:
         resolve(job)
     assert [problem.where for problem in error.value.problems] == [where]
@@ -136,19 +181,31 @@ def test_what_does_not_come_out_even_is_refused_with_what_would(job: dict[str, A
 
 def test_numbers_that_suit_every_number_of_ranks_of_a_matrix_are_accepted() -> None:
     matrix = {"resources.ranks": [1, 2, 3, 6]}
-    assert len(resolve({"n_envs": 6, "ppo": {"batch_size": 66, "n_steps": 11}, "matrix": matrix})) == 4
+    assert (
+        len(resolve({"n_envs": 6, "ppo": {"batch_size": 66, "n_steps": 11}, "matrix": matrix})) == 4
+    )
 
 
 def test_a_wrong_default_is_one_problem_where_it_stands() -> None:
     with pytest.raises(SpecError) as error:
-        resolve({}, {"name": "other"}, defaults={"resources": {"ranks": 3}, "n_envs": 10, "ppo": {"n_steps": 96}})
-    assert [problem.where for problem in error.value.problems] == ["defaults.n_envs", "defaults.resources.ranks"]
+        resolve(
+            {},
+            {"name": "other"},
+            defaults={"resources": {"ranks": 3}, "n_envs": 10, "ppo": {"n_steps": 96}},
+        )
+    assert [problem.where for problem in error.value.problems] == [
+        "defaults.n_envs",
+        "defaults.resources.ranks",
+    ]
 
 
 def test_what_is_wrong_already_is_not_found_wrong_again() -> None:
     with pytest.raises(SpecError) as error:
         resolve({"n_envs": 0, "resources": {"ranks": 4}, "ppo": {"batch_size": "x"}})
-    assert [problem.where for problem in error.value.problems] == ["jobs[0].n_envs", "jobs[0].ppo.batch_size"]
+    assert [problem.where for problem in error.value.problems] == [
+        "jobs[0].n_envs",
+        "jobs[0].ppo.batch_size",
+    ]
 
 
 def test_how_ranks_work_together_may_stand_where_there_is_but_one() -> None:
@@ -166,7 +223,12 @@ def test_what_is_offered_is_divisible_and_soon_found(value: int, ranks: int, who
 
 def test_the_schema_knows_ranks() -> None:
     validator = schema_validator()
-    job = PENDULUM | {"resources": {"ranks": 2}, "distributed": {"backend": "gloo", "mode": "parameter-server"}}
+    job = PENDULUM | {
+        "resources": {"ranks": 2},
+        "distributed": {"backend": "gloo", "mode": "parameter-server"},
+    }
     assert validator.is_valid({"name": "x", "jobs": [job]})
-    assert not validator.is_valid({"name": "x", "jobs": [PENDULUM | {"distributed": {"mode": "ring"}}]})
+    assert not validator.is_valid(
+        {"name": "x", "jobs": [PENDULUM | {"distributed": {"mode": "ring"}}]}
+    )
     assert not validator.is_valid({"name": "x", "jobs": [PENDULUM | {"resources": {"ranks": 0}}]})

@@ -25,7 +25,9 @@ from orchestrator.machine.topology import Cpu, Machine
 from orchestrator.terminal import doctor_view
 
 
-def made(cores: int = 2, smt: int = 1, quota: float | None = None, gpus: tuple[Gpu, ...] = ()) -> Machine:
+def made(
+    cores: int = 2, smt: int = 1, quota: float | None = None, gpus: tuple[Gpu, ...] = ()
+) -> Machine:
     cpus = [
         Cpu(index=sibling * cores + core, core=core, package=0, numa_node=0)
         for sibling in range(smt)
@@ -71,8 +73,17 @@ def test_affinity_mask_is_noted() -> None:
 
 def test_the_allocation_of_slurm_is_shown_and_what_it_does_not_bind() -> None:
     variables = {
-        **{"SLURM_JOB_ID": "15", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURMD_NODENAME": "node7"},
-        **{"SLURM_CPUS_ON_NODE": "2", "SLURM_MEM_PER_NODE": "4096", "SLURM_JOB_END_TIME": str(int(time.time()) + 7200)},
+        **{
+            "SLURM_JOB_ID": "15",
+            "SLURM_ARRAY_JOB_ID": "12",
+            "SLURM_ARRAY_TASK_ID": "3",
+            "SLURMD_NODENAME": "node7",
+        },
+        **{
+            "SLURM_CPUS_ON_NODE": "2",
+            "SLURM_MEM_PER_NODE": "4096",
+            "SLURM_JOB_END_TIME": str(int(time.time()) + 7200),
+        },
     }
     (finding,) = doctor_checks.slurm(made(2), variables)
     assert finding.detail == "job 12_3 on node7: 2 cores, 4096 MiB, 0 GPUs, 2.0 h left."
@@ -83,9 +94,12 @@ def test_the_allocation_of_slurm_is_shown_and_what_it_does_not_bind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "left"), [("1-02:00:00", "26.0 h left"), ("59:30", "60 min left"), ("UNLIMITED", "no time limit")]
+    ("answer", "left"),
+    [("1-02:00:00", "26.0 h left"), ("59:30", "60 min left"), ("UNLIMITED", "no time limit")],
 )
-def test_squeue_is_asked_for_the_time_that_is_left(answer: str, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_squeue_is_asked_for_the_time_that_is_left(
+    answer: str, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(slurm_allocation.subprocess, "check_output", lambda *_, **__: f"{answer}\n")
     (finding,) = doctor_checks.slurm(made(), {"SLURM_JOB_ID": "15"})
     assert left in finding.detail
@@ -116,9 +130,13 @@ def test_niceness_of_this_process_is_noted() -> None:
         (3, [0, 1, 2], ["have niceness 3", "may use only CPUs 0 and 1 of the 3 online"]),
     ],
 )
-def test_what_nice_and_taskset_impose_is_said(niceness: int, online: list[int], expected: list[str]) -> None:
+def test_what_nice_and_taskset_impose_is_said(
+    niceness: int, online: list[int], expected: list[str]
+) -> None:
     found = topology.restrictions(made(), online, niceness)
-    assert [text.startswith(start) for text, start in zip(found, expected, strict=True)] == [True] * len(expected)
+    assert [text.startswith(start) for text, start in zip(found, expected, strict=True)] == [
+        True
+    ] * len(expected)
 
 
 @pytest.mark.parametrize(
@@ -159,10 +177,15 @@ def test_hogs_leave_room_in_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
         BusyProcess(pid=pid, name=name, uid=uid, cores=cores, demand={}, is_worker=False)
         for pid, name, uid, cores in ((7, "blender", 65534, 2.0), (8, "cc1plus", 12345, 0.9))
     ]
-    monkeypatch.setattr(doctor_checks.LoadSampler, "measure", lambda _: CpuLoad(processes=tuple(hogs)))
+    monkeypatch.setattr(
+        doctor_checks.LoadSampler, "measure", lambda _: CpuLoad(processes=tuple(hogs))
+    )
     (finding,) = doctor_checks.load(made(cores=4))
     assert finding.level == "warning"
-    assert "blender (pid 7) of nobody 2.0 cores, cc1plus (pid 8) of uid 12345 0.9 cores" in finding.detail
+    assert (
+        "blender (pid 7) of nobody 2.0 cores, cc1plus (pid 8) of uid 12345 0.9 cores"
+        in finding.detail
+    )
     assert "--max-parallel 1" in finding.cure
 
 
@@ -171,7 +194,10 @@ def test_it_says_which_runs_hold_cpus_and_once_why_that_is_not_known(tmp_path: P
     walkers = CpuHolders(tmp_path / "holders", experiment="walkers", run_dir="/runs/walkers")
     walkers.publish({0: 1, 1: 2})
     (finding,) = doctor_checks.holders(tmp_path / "holders")
-    assert (finding.level, finding.detail) == ("note", "run walkers (/runs/walkers) has CPUs 0 and 1.")
+    assert (finding.level, finding.detail) == (
+        "note",
+        "run walkers (/runs/walkers) has CPUs 0 and 1.",
+    )
     walkers.close()
     (tmp_path / "file").write_text("")
     (finding,) = doctor_checks.holders(tmp_path / "file")
@@ -229,7 +255,9 @@ def test_how_many_jobs_fit_on_a_gpu_by_memory() -> None:
 def test_no_gl_library_is_a_note_as_training_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes.util, "find_library", lambda _: None)
     assert levels(doctor_checks.rendering({})) == ["note"]
-    monkeypatch.setattr(ctypes.util, "find_library", lambda name: name if name == "OSMesa" else None)
+    monkeypatch.setattr(
+        ctypes.util, "find_library", lambda name: name if name == "OSMesa" else None
+    )
     (finding,) = doctor_checks.rendering({"MUJOCO_GL": "osmesa"})
     assert finding.detail == "libraries for off-screen images: OSMesa; MUJOCO_GL=osmesa."
 
@@ -243,7 +271,10 @@ def test_outer_thread_counts_do_no_harm_but_binding_does() -> None:
 
 def stages(*counts: int) -> list[Stage]:
     names = ("start", "numpy", "torch", "training step")
-    return [Stage(name=name, n_threads=count, elapsed_s=1.0) for name, count in zip(names, counts, strict=True)]
+    return [
+        Stage(name=name, n_threads=count, elapsed_s=1.0)
+        for name, count in zip(names, counts, strict=True)
+    ]
 
 
 def test_every_worker_thread_is_explained() -> None:
@@ -276,7 +307,9 @@ def test_shown_text_is_never_taken_for_markup() -> None:
 
     file = io.StringIO()
     finding = Finding(level="warning", title="T", detail="a [bold]name[/bold]", cure="do this")
-    doctor_view.show([finding], Console(file=file, width=80, force_terminal=True, color_system=None))
+    doctor_view.show(
+        [finding], Console(file=file, width=80, force_terminal=True, color_system=None)
+    )
     assert file.getvalue().split() == ["warning", "T", "a", "[bold]name[/bold]", "→", "do", "this"]
 
 

@@ -22,7 +22,9 @@ from orchestrator.supervisor.retry_policy import exit_code
 from orchestrator.supervisor.stop_signals import StopRequests
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("2h", 7200), ("1h30min", 5400), (" 90 min", 5400), ("1d", 86_400)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2h", 7200), ("1h30min", 5400), (" 90 min", 5400), ("1d", 86_400)]
+)
 def test_a_duration_counts_from_now(text: str, seconds: float) -> None:
     before = time.time()
     assert before + seconds <= end_time.parse(text, 30.0) <= time.time() + seconds
@@ -45,7 +47,9 @@ class Clock(datetime):
         ("0:15", (2028, 3, 1, 0, 15)),
     ],
 )
-def test_a_time_of_day_is_the_next_one(text: str, moment: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_of_day_is_the_next_one(
+    text: str, moment: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(end_time, "datetime", Clock)
     monkeypatch.setattr(time, "time", Clock.now().timestamp)
     assert datetime.fromtimestamp(end_time.parse(text, 5.0)) == datetime(*moment)  # type: ignore[arg-type]
@@ -62,7 +66,9 @@ def test_a_time_of_day_is_what_the_clock_shows_when_summer_time_changes(
         monkeypatch.setenv("TZ", zone)
         time.tzset()
         noon = datetime(*day, 12, 0, 1)
-        monkeypatch.setattr(end_time, "datetime", type("At", (datetime,), {"now": classmethod(lambda _: noon)}))
+        monkeypatch.setattr(
+            end_time, "datetime", type("At", (datetime,), {"now": classmethod(lambda _: noon)})
+        )
         monkeypatch.setattr(time, "time", noon.timestamp)
         assert end_time.parse("12:00:01", 5.0) - noon.timestamp() == hours * 3600
     finally:
@@ -90,7 +96,9 @@ def test_anything_else_and_a_time_that_is_too_near_is_refused(text: str, message
 def test_the_python_function_takes_such_a_time_too(tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.toml"
     jobs.write_text('name = "x"\n[[jobs]]\nenv = "CartPole-v1"\n')
-    with pytest.raises(UsageError, match=r'^until="5s": is 5 s ahead, .* and exit; give a later time$'):
+    with pytest.raises(
+        UsageError, match=r'^until="5s": is 5 s ahead, .* and exit; give a later time$'
+    ):
         orchestrator.run(jobs, until="5s")
 
 
@@ -110,7 +118,9 @@ def passing(monkeypatch: pytest.MonkeyPatch) -> Passing:
     return Passing(monkeypatch)
 
 
-def test_everything_is_asked_to_stop_the_grace_time_before_and_can_be_resumed(tmp_path: Path, passing: Passing) -> None:
+def test_everything_is_asked_to_stop_the_grace_time_before_and_can_be_resumed(
+    tmp_path: Path, passing: Passing
+) -> None:
     jobs = [make_job(name) for name in names(5)]
     experiment = Experiment(tmp_path, jobs, lambda _: FOREVER, until=1e9 + 100, grace_s=20.0)
     passing.experiment = experiment
@@ -125,13 +135,17 @@ def test_everything_is_asked_to_stop_the_grace_time_before_and_can_be_resumed(tm
 
 
 def test_after_that_time_nothing_is_launched(tmp_path: Path, passing: Passing) -> None:
-    experiment = passing.experiment = Experiment(tmp_path, [make_job()], until=1e9 + 10, grace_s=20.0)
+    experiment = passing.experiment = Experiment(
+        tmp_path, [make_job()], until=1e9 + 10, grace_s=20.0
+    )
     assert experiment.run() == {"a-s0": "PENDING"}
     assert experiment.order == []
 
 
 def test_a_run_that_ends_earlier_is_not_stopped(tmp_path: Path, passing: Passing) -> None:
-    experiment = passing.experiment = Experiment(tmp_path, [make_job()], until=1e9 + 100, grace_s=20.0)
+    experiment = passing.experiment = Experiment(
+        tmp_path, [make_job()], until=1e9 + 100, grace_s=20.0
+    )
     assert experiment.run() == {"a-s0": "SUCCEEDED"}
     assert not experiment.supervisor.interrupted
 

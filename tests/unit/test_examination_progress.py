@@ -1,4 +1,5 @@
-"""Examining thousands of robots: how much time each may take, and what shows that something happens."""
+"""Examining thousands of robots: how much time each may take, and what shows that something
+happens."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ def requests_for(robots: int, monkeypatch: pytest.MonkeyPatch) -> Sequence[Exami
         return [ExaminationAnswer()] * len(requests)
 
     monkeypatch.setattr(preflight, "ask", ask)
-    jobs = [replace(make_job(str(number)), xml_source=Path(f"/{number}.xml")) for number in range(robots)]
+    jobs = [
+        replace(make_job(str(number)), xml_source=Path(f"/{number}.xml"))
+        for number in range(robots)
+    ]
     preflight.examine(jobs, staging=Path("/staging"), at_once=2)
     return seen
 
@@ -76,8 +80,13 @@ class InstantChild:
 def cost_of_variants(number: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     """Child processes and calls in this one for so many variants of one robot."""
     robot, InstantChild.started = Path("/robot.xml"), 0
-    specs = [{"model_edits": {"geom.foot.size": [1.0 + index]}} for index in range(100, 100 + number)]
-    jobs = [replace(make_job(f"v{index:04}", spec=spec), xml_source=robot) for index, spec in enumerate(specs)]
+    specs = [
+        {"model_edits": {"geom.foot.size": [1.0 + index]}} for index in range(100, 100 + number)
+    ]
+    jobs = [
+        replace(make_job(f"v{index:04}", spec=spec), xml_source=robot)
+        for index, spec in enumerate(specs)
+    ]
     profile = cProfile.Profile()
     with Path(os.devnull).open("rb") as InstantChild.nothing:
         monkeypatch.setattr(preflight, "Child", InstantChild)
@@ -97,7 +106,9 @@ def test_a_further_variant_costs_the_supervisors_side_as_much_however_many_there
     assert children == 2
 
 
-def test_a_long_examination_is_reported_at_times_and_a_short_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_examination_is_reported_at_times_and_a_short_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seconds = itertools.count()
     monkeypatch.setattr(session.time, "monotonic", lambda: next(seconds) / 2)
     reporter = RecordingReporter()
@@ -121,7 +132,9 @@ def test_a_terminal_shows_the_examination_in_one_line_that_is_redrawn() -> None:
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_dry_run_shows_on_a_terminal_that_it_examines(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_shows_on_a_terminal_that_it_examines(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(screen, "isatty", lambda: is_terminal, raising=False)
     monkeypatch.setenv("TERM", "xterm")

@@ -1,4 +1,5 @@
-"""The exit record that a worker leaves is taken over whatever it holds, and is no danger to other jobs."""
+"""The exit record that a worker leaves is taken over whatever it holds, and is no danger to other
+jobs."""
 
 from __future__ import annotations
 
@@ -36,14 +37,21 @@ def test_a_message_that_is_not_utf_8_fails_its_job_alone(tmp_path: Path) -> None
 
 def test_the_workers_own_last_word_is_taken_over(tmp_path: Path) -> None:
     def behave(launch: Launch) -> Behaviour:
-        record = ExitRecord(code=1, message="ValueError: no", env_steps=77, ep_rew_mean=1.5, learner="sb3")
+        record = ExitRecord(
+            code=1, message="ValueError: no", env_steps=77, ep_rew_mean=1.5, learner="sb3"
+        )
         (launch.job_dir / "attempts/0/exit.json").write_text(record.to_json())
         return Behaviour(returncode=1)
 
     experiment = Experiment(tmp_path, [make_job("a")], behave)
     experiment.run()
     row = rows(tmp_path)["a"]
-    assert (row["message"], row["env_steps"], row["ep_rew_mean"], row["learner"]) == ("ValueError: no", 77, 1.5, "sb3")
+    assert (row["message"], row["env_steps"], row["ep_rew_mean"], row["learner"]) == (
+        "ValueError: no",
+        77,
+        1.5,
+        "sb3",
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +62,9 @@ def test_the_workers_own_last_word_is_taken_over(tmp_path: Path) -> None:
         pytest.param(json.dumps({"code": 1, "message": "x" * 2**20}), id="larger than 1 MiB"),
     ],
 )
-def test_an_unreadable_last_word_is_told_and_the_exit_code_counts(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_last_word_is_told_and_the_exit_code_counts(
+    tmp_path: Path, text: str
+) -> None:
     def behave(launch: Launch) -> Behaviour:
         (launch.job_dir / "attempts/0/exit.json").write_text(text)
         return Behaviour(returncode=3)
@@ -65,7 +75,9 @@ def test_an_unreadable_last_word_is_told_and_the_exit_code_counts(tmp_path: Path
     assert "exit code 3" in rows(tmp_path)["a"]["message"]
 
 
-def test_a_last_word_without_end_that_no_supervisor_read_is_told_and_the_job_resumes(tmp_path: Path) -> None:
+def test_a_last_word_without_end_that_no_supervisor_read_is_told_and_the_job_resumes(
+    tmp_path: Path,
+) -> None:
     experiment = Experiment(tmp_path, [make_job("a")])
     experiment.begin("a")
     exit_json = experiment.paths.job("a").attempt(0).exit
@@ -90,7 +102,9 @@ def test_a_job_that_ran_when_its_supervisor_died_is_settled_though_it_is_no_long
     if code is not None:
         exit_json = experiment.paths.job("gone").attempt(0).exit
         exit_json.parent.mkdir(parents=True)
-        exit_json.write_text(ExitRecord(code=code, message="", env_steps=1000, wall_s=5.0).to_json())
+        exit_json.write_text(
+            ExitRecord(code=code, message="", env_steps=1000, wall_s=5.0).to_json()
+        )
     reconcile(
         [experiment.jobs[0]],
         {"a": JobVerdict()},
@@ -102,13 +116,25 @@ def test_a_job_that_ran_when_its_supervisor_died_is_settled_though_it_is_no_long
     )
     (recorded,) = experiment.ledger.attempts()
     assert recorded["cause"] == cause
-    assert {row.job.job_id: row.state.name for row in experiment.ledger.jobs()} == {"a": "PENDING", "gone": state}
+    assert {row.job.job_id: row.state.name for row in experiment.ledger.jobs()} == {
+        "a": "PENDING",
+        "gone": state,
+    }
     assert ("no longer in the job file" in experiment.reporter.messages()) == (code is None)
 
 
 def test_the_speed_of_an_attempt_is_the_mean_of_its_training() -> None:
     record = ExitRecord(
-        code=0, message="", env_steps=151_552, resumed_from=51_552, first_step_s=5.0, eval_s=10.0, wall_s=215.0
+        code=0,
+        message="",
+        env_steps=151_552,
+        resumed_from=51_552,
+        first_step_s=5.0,
+        eval_s=10.0,
+        wall_s=215.0,
     )
     assert record.env_steps_per_s == 500.0
-    assert ExitRecord(code=0, message="", env_steps=100, resumed_from=100, wall_s=9.0).env_steps_per_s is None
+    assert (
+        ExitRecord(code=0, message="", env_steps=100, resumed_from=100, wall_s=9.0).env_steps_per_s
+        is None
+    )

@@ -1,4 +1,5 @@
-"""``--on-change=extend``: which jobs are trained further, what becomes of their states, and what is refused."""
+"""``--on-change=extend``: which jobs are trained further, what becomes of their states, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -11,7 +12,18 @@ from supervisor_helpers import Experiment, ledgers_closed, make_job  # noqa: F40
 
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Job, Paused, Pending, Running, State, Succeeded
+from orchestrator.core.job import (
+    Attempt,
+    Cancelled,
+    Cause,
+    Failed,
+    Job,
+    Paused,
+    Pending,
+    Running,
+    State,
+    Succeeded,
+)
 from orchestrator.experiment import recovery, reload
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import OnChange, reconcile
@@ -38,7 +50,9 @@ def after(root: Path, before: Job, state: State) -> Experiment:
     return experiment
 
 
-def reconciled(experiment: Experiment, now: Job, on_change: OnChange = "extend", robot: str | None = None) -> JobRow:
+def reconciled(
+    experiment: Experiment, now: Job, on_change: OnChange = "extend", robot: str | None = None
+) -> JobRow:
     verdicts = {"a": JobVerdict(robot_hash=robot)}
     paths, ledger, reporter = experiment.paths, experiment.ledger, experiment.reporter
     (row,) = reconcile([now], verdicts, {"a": 0}, on_change, paths, ledger, reporter)
@@ -56,7 +70,9 @@ def reconciled(experiment: Experiment, now: Job, on_change: OnChange = "extend",
         (Failed(cause=Cause.ERROR, message="why"), Failed(cause=Cause.ERROR, message="why")),
     ],
 )
-def test_only_a_job_that_has_succeeded_is_queued_again(state: State, expected: State, tmp_path: Path) -> None:
+def test_only_a_job_that_has_succeeded_is_queued_again(
+    state: State, expected: State, tmp_path: Path
+) -> None:
     experiment = after(tmp_path, job(), state)
     row = reconciled(experiment, job(2000))
     assert (row.state, row.attempts) == (expected, 1)
@@ -64,7 +80,9 @@ def test_only_a_job_that_has_succeeded_is_queued_again(state: State, expected: S
     assert row.fingerprint == job(2000).spec.fingerprint()
     is_dead = state.name in ("FAILED", "CANCELLED")
     assert ("from 1,000 to 2,000 env_steps: a" in experiment.reporter.messages()) == (not is_dead)
-    assert ("a: " in experiment.reporter.messages() and "`retry`" in experiment.reporter.messages()) == is_dead
+    assert (
+        "a: " in experiment.reporter.messages() and "`retry`" in experiment.reporter.messages()
+    ) == is_dead
 
 
 def test_a_job_that_finished_as_its_supervisor_died_is_queued_again(tmp_path: Path) -> None:
@@ -93,7 +111,11 @@ def test_a_job_that_has_its_replay_buffer_is_trained_further(algo: str, tmp_path
 
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
-    "fewer steps": ({}, {"total_timesteps": 500}, ["total_timesteps: 1000 → 500", "more than 1000"]),
+    "fewer steps": (
+        {},
+        {"total_timesteps": 500},
+        ["total_timesteps: 1000 → 500", "more than 1000"],
+    ),
     "other changes": (
         {},
         {"total_timesteps": 2000, "seed": 1, "hyperparameters": {"gamma": 0.9}},
@@ -103,7 +125,12 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "no replay buffer": (
         {"algo": "sac", "n_envs": 2},
         {"total_timesteps": 2000},
-        ["checkpoints/replay", "replay buffer is gone", "keep_replay_buffer = true", "--on-change=restart"],
+        [
+            "checkpoints/replay",
+            "replay buffer is gone",
+            "keep_replay_buffer = true",
+            "--on-change=restart",
+        ],
     ),
     "no replay buffer of rank 1": (
         {"algo": "sac", "n_envs": 2, "ranks": 2},
@@ -146,7 +173,10 @@ def test_a_run_with_more_steps_is_told_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"hyperparameters": {"learning_rate": "linear(1e-3, 0)"}}, 'ppo.learning_rate = "linear(1e-3, 0)"'),
+        (
+            {"hyperparameters": {"learning_rate": "linear(1e-3, 0)"}},
+            'ppo.learning_rate = "linear(1e-3, 0)"',
+        ),
         ({"algo": "sac", "ranks": 2, "normalize": True, "n_envs": 2}, "ranks merged"),
         ({"hyperparameters": {"learning_rate": 1e-3}}, ""),
         (
@@ -169,7 +199,9 @@ def test_what_makes_other_weights_than_one_longer_training_is_said(
     assert all("2,000 env_steps" in text and "weights will differ" in text for text in warnings)
 
 
-@pytest.mark.parametrize(("codes", "state"), [([0], "SUCCEEDED"), ([0, None], "PENDING"), ([0, 0], "SUCCEEDED")])
+@pytest.mark.parametrize(
+    ("codes", "state"), [([0], "SUCCEEDED"), ([0, None], "PENDING"), ([0, 0], "SUCCEEDED")]
+)
 def test_a_rebuilt_ledger_goes_on_with_an_extension_that_was_killed(
     codes: list[int | None], state: str, tmp_path: Path
 ) -> None:

@@ -41,7 +41,9 @@ def test_a_worker_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
     for chunk in outgoing_chunks(tmp_path / "driver"):
         receiver.apply(chunk)
     there = {
-        path.relative_to(tmp_path / "node").as_posix() for path in (tmp_path / "node").rglob("*") if path.is_file()
+        path.relative_to(tmp_path / "node").as_posix()
+        for path in (tmp_path / "node").rglob("*")
+        if path.is_file()
     }
     assert there == {
         "spec.json",
@@ -56,10 +58,15 @@ def test_a_worker_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
         ROWS_0,
         ROWS_1,
     }
-    assert all((tmp_path / "node" / name).read_bytes() == (tmp_path / "driver" / name).read_bytes() for name in there)
+    assert all(
+        (tmp_path / "node" / name).read_bytes() == (tmp_path / "driver" / name).read_bytes()
+        for name in there
+    )
 
 
-def test_a_rank_on_another_node_gets_the_checkpoints_and_its_own_replay_buffer(tmp_path: Path) -> None:
+def test_a_rank_on_another_node_gets_the_checkpoints_and_its_own_replay_buffer(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, JOB)
     for rank, (own, other) in enumerate(((ROWS_0, ROWS_1), (ROWS_1, ROWS_0))):
         sent = paths_of(list(outgoing_chunks(tmp_path, ranks=[rank])))
@@ -72,7 +79,9 @@ def test_a_link_among_the_files_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "driver", JOB)
     (tmp_path / "driver/checkpoints").rename(tmp_path / "elsewhere")
     (tmp_path / "driver/checkpoints").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FileSyncError, match=r"driver/checkpoints: symbolic links .* replace the link by its target"):
+    with pytest.raises(
+        FileSyncError, match=r"driver/checkpoints: symbolic links .* replace the link by its target"
+    ):
         list(outgoing_chunks(tmp_path / "driver"))
 
 
@@ -119,7 +128,8 @@ def test_memory_is_bounded_and_compression_is_used_where_it_pays(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "chunk", [part("eval.json"), tail("a.csv", 7, b"x"), RemovedFile("a"), StoredFile("a", "b" * 32, 3)]
+    "chunk",
+    [part("eval.json"), tail("a.csv", 7, b"x"), RemovedFile("a"), StoredFile("a", "b" * 32, 3)],
 )
 def test_chunks_pickle_small(chunk: Chunk) -> None:
     content = pickle.dumps(chunk)
@@ -127,7 +137,9 @@ def test_chunks_pickle_small(chunk: Chunk) -> None:
     assert pickle.loads(content) == chunk
 
 
-@pytest.mark.parametrize("content", [b"not zlib data", chunks.zlib.compress(bytes(chunks.CHUNK_BYTES + 1))])
+@pytest.mark.parametrize(
+    "content", [b"not zlib data", chunks.zlib.compress(bytes(chunks.CHUNK_BYTES + 1))]
+)
 def test_a_damaged_chunk_is_refused(tmp_path: Path, content: bytes) -> None:
     receiver = Receiver(tmp_path)
     with pytest.raises(FileSyncError, match="damaged"):

@@ -1,5 +1,5 @@
-"""Whatever a worker does and whenever it is scanned: a worker can resume from the driver's directory at any instant,
-and it ends up equal to the node's.
+"""Whatever a worker does and whenever it is scanned: a worker can resume from the driver's
+directory at any instant, and it ends up equal to the node's.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from orchestrator.executors.ray.file_sync.storage import Storage
 STORAGE = Storage("memory://file-sync-properties", "run")
 WORK = st.tuples(st.just("work"), st.integers(1, 40))
 SCAN = st.tuples(st.just("scan"), st.lists(st.integers(-1, 6), min_size=1, max_size=8))
-"""The worker does so many steps, in a cycle, before each access to a folder or a file and after each chunk. -1: the
-scan is abandoned, or the worker pauses."""
+"""The worker does so many steps, in a cycle, before each access to a folder or a file and after
+each chunk. -1: the scan is abandoned, or the worker pauses."""
 RESTART = st.tuples(st.just("restart"), st.booleans())
 """Restart the worker in the same directory; True: with the newest checkpoint damaged."""
 LOSE = st.tuples(st.just("lose"), st.booleans())
@@ -49,9 +49,12 @@ def small_chunks() -> Iterator[Path]:
 
 
 class Simulation:
-    """One job: the driver's directory, the node where it runs now, and the synchronisation of its files."""
+    """One job: the driver's directory, the node where it runs now, and the synchronisation of its
+    files."""
 
-    def __init__(self, scratch: Path, *, buffered: bool, aged: bool, storage: Storage | None) -> None:
+    def __init__(
+        self, scratch: Path, *, buffered: bool, aged: bool, storage: Storage | None
+    ) -> None:
         self._scratch, self._buffered, self._storage = scratch, buffered, storage
         self._ages = itertools.count(1_000_000_000) if aged else None
         self._number, self._seeds = -1, itertools.count()
@@ -80,7 +83,9 @@ class Simulation:
         if damaged:
             damage(self.node)
         seed = next(self._seeds)
-        self.worker = FakeWorker(self.node, self._number, seed=seed, ages=self._ages, buffered=self._buffered)
+        self.worker = FakeWorker(
+            self.node, self._number, seed=seed, ages=self._ages, buffered=self._buffered
+        )
 
     def work(self, steps: int) -> None:
         for _ in range(steps):
@@ -115,7 +120,9 @@ class Simulation:
                 (sender, "_open_regular"),
                 (sender, "_read_at"),
             ):
-                stack.enter_context(mock.patch.object(module, name, after_some_work(getattr(module, name))))
+                stack.enter_context(
+                    mock.patch.object(module, name, after_some_work(getattr(module, name)))
+                )
             yield
 
     def finish(self) -> None:
@@ -130,12 +137,18 @@ class Simulation:
 
 
 @pytest.mark.parametrize("examples", [20, pytest.param(130, marks=pytest.mark.full)])
-def test_a_worker_can_resume_at_every_instant_and_both_directories_end_up_equal(examples: int) -> None:
+def test_a_worker_can_resume_at_every_instant_and_both_directories_end_up_equal(
+    examples: int,
+) -> None:
     @settings(deadline=None, max_examples=examples)
     @given(actions=ACTIONS, buffered=st.booleans(), aged=st.booleans(), stored=st.booleans())
-    def simulate(actions: list[tuple[str, object]], buffered: bool, aged: bool, stored: bool) -> None:
+    def simulate(
+        actions: list[tuple[str, object]], buffered: bool, aged: bool, stored: bool
+    ) -> None:
         with small_chunks() as scratch:
-            job = Simulation(scratch, buffered=buffered, aged=aged, storage=STORAGE if stored else None)
+            job = Simulation(
+                scratch, buffered=buffered, aged=aged, storage=STORAGE if stored else None
+            )
             for verb, argument in actions:
                 match verb, argument:
                     case "work", int(steps):
@@ -160,7 +173,9 @@ def test_a_worker_can_resume_at_every_instant_and_both_directories_end_up_equal(
     ),
     aged=st.booleans(),
 )
-def test_a_log_truncated_and_appended_to_arrives_unchanged(contents: list[list[tuple[int, bytes]]], aged: bool) -> None:
+def test_a_log_truncated_and_appended_to_arrives_unchanged(
+    contents: list[list[tuple[int, bytes]]], aged: bool
+) -> None:
     ages = itertools.count(1_000_000_000)
     with small_chunks() as scratch:
         node, driver = scratch / "node", scratch / "driver"
@@ -173,7 +188,9 @@ def test_a_log_truncated_and_appended_to_arrives_unchanged(contents: list[list[t
                 with log.open("r+b") as file:
                     file.truncate(min(keep, log.stat().st_size))
                     file.seek(0, 2)
-                    file.write(data + f"{next(ages)}".encode() * 2)  # an end of its own, longer than what is compared
+                    file.write(
+                        data + f"{next(ages)}".encode() * 2
+                    )  # an end of its own, longer than what is compared
             if aged:
                 seconds = next(ages)
                 os.utime(log, (seconds, seconds))

@@ -1,4 +1,5 @@
-"""What is over is not read again: a run that is resumed with very many finished jobs looks at what is left of it."""
+"""What is over is not read again: a run that is resumed with very many finished jobs looks at what
+is left of it."""
 
 from __future__ import annotations
 
@@ -40,14 +41,18 @@ def with_unreadable(root: Path, job_id: str) -> Ledger:
 
 def begun(root: Path, states: dict[str, State], **settings: Any) -> Experiment:
     """Jobs that have had an attempt each, and are in these states now."""
-    experiment = Experiment(root, [make_job(job_id, **settings.get(job_id, {})) for job_id in states])
+    experiment = Experiment(
+        root, [make_job(job_id, **settings.get(job_id, {})) for job_id in states]
+    )
     for job_id, state in states.items():
         experiment.begin(job_id, state)
     experiment.ledger.commit()
     return experiment
 
 
-def test_declarations_of_jobs_that_are_over_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
+def test_declarations_of_jobs_that_are_over_are_read_when_they_are_asked_for(
+    tmp_path: Path,
+) -> None:
     begun(tmp_path, {"done": Succeeded(), "failed": FAILED, "left": Pending()}).ledger.close()
     ledger = with_unreadable(tmp_path, "done")
     done, failed, left = ledger.jobs(decoded=False)
@@ -59,7 +64,9 @@ def test_declarations_of_jobs_that_are_over_are_read_when_they_are_asked_for(tmp
         ledger.jobs()
 
 
-def test_without_a_look_for_damage_a_ledger_of_another_kind_is_still_refused(tmp_path: Path) -> None:
+def test_without_a_look_for_damage_a_ledger_of_another_kind_is_still_refused(
+    tmp_path: Path,
+) -> None:
     Experiment(tmp_path, [make_job("a")]).ledger.close()
     path = tmp_path / "ledger.sqlite3"
     with path.open("ab") as file:
@@ -75,20 +82,27 @@ def test_without_a_look_for_damage_a_ledger_of_another_kind_is_still_refused(tmp
 
 
 def unread(experiment: Experiment) -> Experiment:
-    """Its supervisor begins with the jobs that are over as they are at the start of a run: not read."""
+    """Its supervisor begins with the jobs that are over as they are at the start of a run: not
+    read."""
     experiment.supervisor.rows = experiment.ledger.jobs(decoded=False)
     return experiment
 
 
 def test_a_finished_job_is_retried_as_it_was_declared(tmp_path: Path) -> None:
     waits = {"spec": {"after": ("left",)}}
-    experiment = unread(begun(tmp_path, {"failed": FAILED, "child": Cancelled(), "left": Pending()}, child=waits))
-    experiment.reporter.each_turn = once(lambda _: True, lambda: ask(tmp_path, ("retry", "failed"), ("retry", "child")))
+    experiment = unread(
+        begun(tmp_path, {"failed": FAILED, "child": Cancelled(), "left": Pending()}, child=waits)
+    )
+    experiment.reporter.each_turn = once(
+        lambda _: True, lambda: ask(tmp_path, ("retry", "failed"), ("retry", "child"))
+    )
     assert experiment.run() == dict.fromkeys(["failed", "child", "left"], "SUCCEEDED")
 
 
 def test_a_job_that_is_retried_waits_for_others_if_it_never_began(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("child", spec={"after": ("left",)}), make_job("left")])
+    experiment = Experiment(
+        tmp_path, [make_job("child", spec={"after": ("left",)}), make_job("left")]
+    )
     experiment.ledger.set_state("child", Cancelled())
     unread(experiment)
     experiment.reporter.each_turn = once(lambda _: True, lambda: ask(tmp_path, ("retry", "child")))
@@ -108,7 +122,9 @@ def test_a_finished_job_that_cannot_be_read_ends_no_run(tmp_path: Path) -> None:
     assert "failed: its `retry` has no effect" in experiment.reporter.messages()
 
 
-def test_a_retry_waits_while_the_ledger_is_locked_and_so_does_the_end_of_the_run(tmp_path: Path) -> None:
+def test_a_retry_waits_while_the_ledger_is_locked_and_so_does_the_end_of_the_run(
+    tmp_path: Path,
+) -> None:
     experiment = begun(tmp_path, {"failed": FAILED})
     real, locked = experiment.ledger._declared, [LedgerBusyError("locked")] * 3
 
@@ -118,7 +134,9 @@ def test_a_retry_waits_while_the_ledger_is_locked_and_so_does_the_end_of_the_run
         return real(job_id)
 
     (row,) = experiment.ledger.jobs()
-    experiment.supervisor.rows = [dataclasses.replace(row, declared=functools.partial(declared, "failed"))]
+    experiment.supervisor.rows = [
+        dataclasses.replace(row, declared=functools.partial(declared, "failed"))
+    ]
     ask(tmp_path, ("retry", "failed"))
     assert experiment.run() == {"failed": "SUCCEEDED"}
     assert not locked
@@ -145,10 +163,22 @@ def test_a_run_that_is_stopped_keeps_a_retry_that_waits_for_the_ledger(tmp_path:
 def test_jobs_that_are_over_stay_as_they_are_when_the_others_are_reconciled(tmp_path: Path) -> None:
     begun(tmp_path, {"done": Succeeded(), "left": Pending(), "failed": FAILED}).ledger.close()
     ledger, reporter = with_unreadable(tmp_path, "done"), RecordingReporter()
-    recorded, verdicts = {row.job_id: row for row in ledger.jobs(decoded=False)}, {"left": JobVerdict()}
+    recorded, verdicts = (
+        {row.job_id: row for row in ledger.jobs(decoded=False)},
+        {"left": JobVerdict()},
+    )
     paths = RunPaths(tmp_path)
     paths.job("left").root.mkdir(parents=True)
-    rows = reconcile([make_job("left")], verdicts, {"left": 0}, "refuse", paths, ledger, reporter, recorded=recorded)
+    rows = reconcile(
+        [make_job("left")],
+        verdicts,
+        {"left": 0},
+        "refuse",
+        paths,
+        ledger,
+        reporter,
+        recorded=recorded,
+    )
     assert [(row.job_id, row.state.name, row.position) for row in rows] == [
         ("left", "PENDING", 1),
         ("done", "SUCCEEDED", 0),
@@ -184,7 +214,9 @@ def test_settled_is_what_is_over_and_has_what_it_leaves(
 
 
 def test_a_resumed_search_has_the_jobs_that_are_left_and_the_places_of_all(tmp_path: Path) -> None:
-    paths = search_run(tmp_path / "run", [Told(values=[3.0]), Told(values=[4.0]), Told(reached=[1.0]), Told()])
+    paths = search_run(
+        tmp_path / "run", [Told(values=[3.0]), Told(values=[4.0]), Told(reached=[1.0]), Told()]
+    )
     done, gone, waiting, queued = (f"hopper-t{number:05d}-s0" for number in range(4))
     directory = paths.job(done)
     directory.root.mkdir(parents=True)
@@ -192,8 +224,12 @@ def test_a_resumed_search_has_the_jobs_that_are_left_and_the_places_of_all(tmp_p
         file.touch()
     with run_directory.opened_ledger(paths) as ledger:
         declared = resume.declared_search(paths)
-        found, options = search_process.resumed(declared, RunOptions(run_dir=paths.root), ledger, paths)
-    assert [job.job_id for job in found.jobs] == [gone, waiting, queued], "the results of one are gone"
+        found, options = search_process.resumed(
+            declared, RunOptions(run_dir=paths.root), ledger, paths
+        )
+    assert [job.job_id for job in found.jobs] == [gone, waiting, queued], (
+        "the results of one are gone"
+    )
     assert options.verdicts is not None
     assert list(options.verdicts) == [gone, waiting, queued]
     assert options.recorded is not None
@@ -206,21 +242,38 @@ def test_a_resumed_search_has_the_jobs_that_are_left_and_the_places_of_all(tmp_p
 
 
 @pytest.mark.parametrize("directions", [("maximize",), ("minimize",), ("maximize", "minimize")])
-def test_the_best_are_known_as_soon_as_trials_end(directions: Sequence[str], tmp_path: Path) -> None:
+def test_the_best_are_known_as_soon_as_trials_end(
+    directions: Sequence[str], tmp_path: Path
+) -> None:
     chance, several = random.Random(0), len(directions) > 1
     names = ["eval_mean", "env_steps"][: len(directions)]
-    settings = {"objective": names, "direction": list(directions)} if several else {"direction": directions[0]}
+    settings = (
+        {"objective": names, "direction": list(directions)}
+        if several
+        else {"direction": directions[0]}
+    )
     sampler = {"sampler": "nsga2"} if several else {}
     trials = [Told() for _ in range(40)]
     paths = search_run(
-        tmp_path / "run", trials, is_over=False, scheduler={"kind": "none"}, reevaluate=1, **settings, **sampler
+        tmp_path / "run",
+        trials,
+        is_over=False,
+        scheduler={"kind": "none"},
+        reevaluate=1,
+        **settings,
+        **sampler,
     )
     reader = TrialReader.of(paths)
     assert reader is not None
     with run_directory.opened_ledger(paths) as ledger:
         for number in chance.sample(range(40), 40):
             values = [float(chance.randrange(6)) for _ in names] if chance.random() < 0.8 else None
-            content = {"values": values, "measures": None, "env_steps": 1000, "why": "" if values else "it fell"}
+            content = {
+                "values": values,
+                "measures": None,
+                "env_steps": 1000,
+                "why": "" if values else "it fell",
+            }
             search_events.add(ledger, [SearchEvent(kind="over", trial=number, content=content)])
             reader.update(ledger)
             expected = best(reader.asked, reader.directions)

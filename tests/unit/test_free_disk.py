@@ -48,18 +48,24 @@ def set_later(experiment: Experiment, at_s: float, action: Callable[[], None]) -
     experiment.reporter.each_turn = once(lambda view: view.elapsed_s >= at_s, action)
 
 
-def test_nothing_is_launched_until_there_is_room_and_that_is_said_once(tmp_path: Path, disk: Disk) -> None:
+def test_nothing_is_launched_until_there_is_room_and_that_is_said_once(
+    tmp_path: Path, disk: Disk
+) -> None:
     experiment = Experiment(tmp_path, [make_job(name, min_free_disk_mib=1024) for name in names(3)])
     set_later(experiment, 60, lambda: setattr(disk, "mib", 1024))
     assert set(experiment.run().values()) == {"SUCCEEDED"}
     assert experiment.fake.time_s >= 60
-    assert [(facts["job_id"], facts["free_mib"], facts["asked_mib"]) for facts in waiting(experiment)] == [
-        ("j0000", 100, 1024)
-    ]
-    assert experiment.reporter.kinds().index("waiting") < experiment.reporter.kinds().index("launched")
+    assert [
+        (facts["job_id"], facts["free_mib"], facts["asked_mib"]) for facts in waiting(experiment)
+    ] == [("j0000", 100, 1024)]
+    assert experiment.reporter.kinds().index("waiting") < experiment.reporter.kinds().index(
+        "launched"
+    )
 
 
-def test_the_space_is_measured_once_a_second_while_jobs_wait_and_not_while_all_run(tmp_path: Path, disk: Disk) -> None:
+def test_the_space_is_measured_once_a_second_while_jobs_wait_and_not_while_all_run(
+    tmp_path: Path, disk: Disk
+) -> None:
     jobs = [make_job(name, min_free_disk_mib=1024) for name in names(2)]
     experiment = Experiment(tmp_path, jobs, lambda _: Behaviour(after_s=1000.0))
     set_later(experiment, 100, lambda: setattr(disk, "mib", 2000))
@@ -77,7 +83,9 @@ def test_where_the_space_is_not_known_jobs_are_launched(tmp_path: Path, disk: Di
     assert Experiment(tmp_path, [make_job(min_free_disk_mib=1024)]).run() == {"a-s0": "SUCCEEDED"}
 
 
-def test_jobs_that_ask_for_less_do_not_wait_for_those_that_ask_for_more(tmp_path: Path, disk: Disk) -> None:
+def test_jobs_that_ask_for_less_do_not_wait_for_those_that_ask_for_more(
+    tmp_path: Path, disk: Disk
+) -> None:
     def asks(name: str) -> Job:
         return make_job(name, min_free_disk_mib=5000 if name == "j0000" else 50)
 
@@ -89,14 +97,25 @@ def test_jobs_that_ask_for_less_do_not_wait_for_those_that_ask_for_more(tmp_path
 
 
 @pytest.mark.parametrize("verb", ["cancel", "pause"])
-def test_nothing_waits_for_space_any_more_once_the_job_that_did_is_gone(verb: str, tmp_path: Path, disk: Disk) -> None:
+def test_nothing_waits_for_space_any_more_once_the_job_that_did_is_gone(
+    verb: str, tmp_path: Path, disk: Disk
+) -> None:
     disk.mib = 2000
-    jobs = [make_job("large", min_free_disk_mib=5000), *(make_job(name, min_free_disk_mib=50) for name in names(3))]
+    jobs = [
+        make_job("large", min_free_disk_mib=5000),
+        *(make_job(name, min_free_disk_mib=50) for name in names(3)),
+    ]
     experiment = Experiment(tmp_path, jobs, lambda _: Behaviour(after_s=100.0), cpus=2)
     seen: dict[str, tuple[list[str], str | None]] = {}
 
     def each_turn(view: View) -> None:
-        moment = "before" if view.counts["PENDING"] == 2 else "after" if view.counts["PENDING"] == 1 else "later"
+        moment = (
+            "before"
+            if view.counts["PENDING"] == 2
+            else "after"
+            if view.counts["PENDING"] == 1
+            else "later"
+        )
         if moment == "before" and view.elapsed_s > 50:
             ask(tmp_path, (verb, "large"))
         seen[moment] = [job.job_id for job in view.next_up], view.waiting and view.waiting.text
@@ -107,7 +126,9 @@ def test_nothing_waits_for_space_any_more_once_the_job_that_did_is_gone(verb: st
     assert before == ["large", "j0002"]
     assert reason is not None
     assert "5,000 MiB" in reason
-    assert seen["after"] == (["j0002"], None), "both slots are taken, so nobody asks for space meanwhile"
+    assert seen["after"] == (["j0002"], None), (
+        "both slots are taken, so nobody asks for space meanwhile"
+    )
     assert seen["later"] == ([], None)
 
 

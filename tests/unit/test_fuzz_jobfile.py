@@ -1,4 +1,5 @@
-"""Whatever a job file holds: an experiment, or every problem in one line each that says where it is."""
+"""Whatever a job file holds: an experiment, or every problem in one line each that says where it
+is."""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ KEYS = [
     *(f"jobs.{key}" for key in Entry.model_fields),
     *(f"jobs.{table}.{key}" for table, model in TABLES.items() for key in model.model_fields),
     *(key for key in JobFile.model_fields if key != "jobs"),
-    *("notify.on_end", "notify.on_failure", "jobs.task_options.x", "jobs.model.geom.thigh.size", "jobs.env_kwargs.x"),
+    *(
+        "notify.on_end",
+        "notify.on_failure",
+        "jobs.task_options.x",
+        "jobs.model.geom.thigh.size",
+        "jobs.env_kwargs.x",
+    ),
 ]
 """Every key of a job file, dotted; those of ``jobs`` are of its first entry."""
 TIMES = st.one_of(st.datetimes(), st.dates(), st.times())
@@ -40,8 +47,26 @@ NEAR = st.sampled_from(
             "linear(nan, 0)",
             "linear(1e999, 0)",
         ),
-        *("*1.2", "*nan", "auto", "../mjcf/*.xml", "../mjcf/[", "**", "a:b", "gymnasium:Ant-v5", [[]], [0, 0], {"": 1}),
-        *([1] * 5_000, list(range(400)), {"ppo.gamma": [0.9, 0.99]}, {"model.geom.x.size": ["*1"]}, {"x": [1]}),
+        *(
+            "*1.2",
+            "*nan",
+            "auto",
+            "../mjcf/*.xml",
+            "../mjcf/[",
+            "**",
+            "a:b",
+            "gymnasium:Ant-v5",
+            [[]],
+            [0, 0],
+            {"": 1},
+        ),
+        *(
+            [1] * 5_000,
+            list(range(400)),
+            {"ppo.gamma": [0.9, 0.99]},
+            {"model.geom.x.size": ["*1"]},
+            {"x": [1]},
+        ),
     ]
 )
 ANY = st.one_of(SCALARS, VALUES, NEAR, TIMES, st.lists(TIMES | NEAR, max_size=2))
@@ -59,7 +84,10 @@ def check(experiment: Experiment) -> None:
     for job in experiment.jobs:
         assert SAFE.match(job.job_id)
         assert json.loads(job.spec.to_json())
-        assert all(math.isfinite(seconds) for seconds in (job.resources.timeout_s, job.resources.stall_timeout_s))
+        assert all(
+            math.isfinite(seconds)
+            for seconds in (job.resources.timeout_s, job.resources.stall_timeout_s)
+        )
 
 
 def check_problems(error: SpecError) -> None:
@@ -73,15 +101,25 @@ def check_problems(error: SpecError) -> None:
 @few_or_many(80, 500)
 def test_any_value_of_any_key_is_taken_or_refused_in_one_line(place: Path, examples: int) -> None:
     @fuzz(examples)
-    @given(changes=st.lists(st.tuples(st.sampled_from(KEYS), ANY), min_size=1, max_size=3), robot=st.booleans())
+    @given(
+        changes=st.lists(st.tuples(st.sampled_from(KEYS), ANY), min_size=1, max_size=3),
+        robot=st.booleans(),
+    )
     @example(changes=[("jobs.seeds", list(range(100_001)))], robot=True)
     @example(changes=[("notify.on_end", None)], robot=False)
     @example(changes=[("jobs.ppo.learning_rate", "x" * 5_000)], robot=True)
     @example(changes=[("jobs.resources.timeout", "1" + "x" * 5_000)], robot=True)
-    @example(changes=[("jobs.model", {"1" * 5_000: 1}), ("jobs.resources", {"2" * 5_000: 1})], robot=True)
-    @example(changes=[("jobs.matrix", {f"task_options.x{number}": [1, 2, 3] for number in range(30)})], robot=True)
+    @example(
+        changes=[("jobs.model", {"1" * 5_000: 1}), ("jobs.resources", {"2" * 5_000: 1})], robot=True
+    )
+    @example(
+        changes=[("jobs.matrix", {f"task_options.x{number}": [1, 2, 3] for number in range(30)})],
+        robot=True,
+    )
     def check_one(changes: list[tuple[str, Any]], robot: bool) -> None:
-        valid = {"name": "a", "xml": "../mjcf/hopper.xml"} if robot else {"name": "a", "env": "Ant-v5"}
+        valid = (
+            {"name": "a", "xml": "../mjcf/hopper.xml"} if robot else {"name": "a", "env": "Ant-v5"}
+        )
         data: dict[str, Any] = {"name": "any", "jobs": [valid, {"name": "b", "env": "Ant-v5"}]}
         for dotted, value in changes:
             top, *keys = dotted.split(".")
@@ -99,7 +137,9 @@ def test_any_value_of_any_key_is_taken_or_refused_in_one_line(place: Path, examp
 @few_or_many(30, 300)
 def test_any_bytes_are_a_job_file_or_refused_in_one_line(place: Path, examples: int) -> None:
     lines = EXAMPLE.splitlines()
-    shuffled = st.lists(st.sampled_from(lines), max_size=40).map(lambda some: "\n".join(some).encode())
+    shuffled = st.lists(st.sampled_from(lines), max_size=40).map(
+        lambda some: "\n".join(some).encode()
+    )
     content = st.one_of(
         changed(EXAMPLE.encode()),
         changed(EXAMPLE.encode()),

@@ -1,4 +1,5 @@
-"""Whatever a worker, or another process of the user, leaves for the supervisor: another job is not harmed."""
+"""Whatever a worker, or another process of the user, leaves for the supervisor: another job is not
+harmed."""
 
 from __future__ import annotations
 
@@ -21,8 +22,12 @@ from orchestrator.executors.process import WorkerProcess
 from orchestrator.ledger.requests import Request
 from orchestrator.supervisor.recorder import Recorder
 
-RECORD = ExitRecord(code=1, message="no", traceback="a\nb", env_steps=5, ep_rew_mean=1.0, wall_s=2.0, cpus=(0,))
-PROGRESS = Progress(phase="training", env_steps=5, iteration=1, env_steps_per_s=10.0, cpu_share=0.5, learner="fast")
+RECORD = ExitRecord(
+    code=1, message="no", traceback="a\nb", env_steps=5, ep_rew_mean=1.0, wall_s=2.0, cpus=(0,)
+)
+PROGRESS = Progress(
+    phase="training", env_steps=5, iteration=1, env_steps_per_s=10.0, cpu_share=0.5, learner="fast"
+)
 RETURNCODES = st.integers(-64, 255).filter(lambda code: code != ExitCode.DISK_FULL)
 
 
@@ -38,7 +43,10 @@ def run_beside_a_good_job(root: Path, *bad: Callable[[Launch], Behaviour]) -> Ex
     states = experiment.run()
     assert states.pop("good") == "SUCCEEDED"
     assert set(states.values()) <= {"SUCCEEDED", "FAILED", "PENDING"}
-    assert {job_id: row["state"] for job_id, row in rows(root).items()} == {**states, "good": "SUCCEEDED"}
+    assert {job_id: row["state"] for job_id, row in rows(root).items()} == {
+        **states,
+        "good": "SUCCEEDED",
+    }
     assert not experiment.paths.error_log.exists(), experiment.paths.error_log.read_text()
     experiment.ledger.close()
     return experiment
@@ -47,7 +55,11 @@ def run_beside_a_good_job(root: Path, *bad: Callable[[Launch], Behaviour]) -> Ex
 @few_or_many(3, 20)
 def test_any_exit_record_concerns_its_job_alone(tmp_path: Path, examples: int) -> None:
     @fuzz(examples)
-    @given(ends=st.lists(st.tuples(contents(ExitRecord, RECORD), RETURNCODES), min_size=30, max_size=30))
+    @given(
+        ends=st.lists(
+            st.tuples(contents(ExitRecord, RECORD), RETURNCODES), min_size=30, max_size=30
+        )
+    )
     def check(ends: list[tuple[bytes, int | None]]) -> None:
         def ending(content: bytes, returncode: int | None) -> Callable[[Launch], Behaviour]:
             def behave(launch: Launch) -> Behaviour:
@@ -119,7 +131,9 @@ def test_any_bytes_on_the_channel_concern_their_job_alone(tmp_path: Path, exampl
     def check(each: list[list[bytes]]) -> None:
         def sending(messages: list[Progress]) -> Behaviour:
             return Behaviour(
-                after_s=10.0, progress_every_s=1.0, progress=lambda since: messages[int(since) % len(messages)]
+                after_s=10.0,
+                progress_every_s=1.0,
+                progress=lambda since: messages[int(since) % len(messages)],
             )
 
         read = [read_lines(chunks) or [PROGRESS] for chunks in each]
@@ -167,5 +181,7 @@ def test_a_speed_without_bound_fails_nobody(tmp_path: Path) -> None:
 def test_a_pipe_in_the_place_of_the_log_of_errors_is_not_waited_for(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a")])
     os.mkfifo(experiment.paths.error_log)
-    recorder = Recorder(paths=experiment.paths, ledger=experiment.ledger, reporter=experiment.reporter)
+    recorder = Recorder(
+        paths=experiment.paths, ledger=experiment.ledger, reporter=experiment.reporter
+    )
     assert "could not be written" in recorder.log_error(ValueError("no"))

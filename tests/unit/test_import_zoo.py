@@ -1,4 +1,5 @@
-"""``import-zoo``: hyperparameters of RL Baselines3 Zoo in the words of a job file, and nothing of them evaluated."""
+"""``import-zoo``: hyperparameters of RL Baselines3 Zoo in the words of a job file, and nothing of
+them evaluated."""
 
 from __future__ import annotations
 
@@ -51,11 +52,15 @@ atari: {frame_stack: 4}
 """
 
 
-def imported(tmp_path: Path, text: str, name: str = "ppo.yml", **more: Any) -> tuple[ZooJobFile, dict[str, Any]]:
+def imported(
+    tmp_path: Path, text: str, name: str = "ppo.yml", **more: Any
+) -> tuple[ZooJobFile, dict[str, Any]]:
     """The job file, and its jobs by name; the job file must be valid."""
     path = tmp_path / name
     path.write_text(text)
-    made = zoo_import.draft(path, **{"algo": None, "names": [], "target": tmp_path / "jobs.toml", **more})
+    made = zoo_import.draft(
+        path, **{"algo": None, "names": [], "target": tmp_path / "jobs.toml", **more}
+    )
     content = tomllib.loads(made.text)
     assert len(from_mapping(content, source="jobs.toml", base=tmp_path).jobs) == made.jobs
     return made, {job["name"]: job for job in content["jobs"]}
@@ -64,9 +69,18 @@ def imported(tmp_path: Path, text: str, name: str = "ppo.yml", **more: Any) -> t
 def test_hyperparameters_keep_their_meaning(tmp_path: Path) -> None:
     made, jobs = imported(tmp_path, PPO)
     cheetah = jobs["HalfCheetah-v4"]
-    assert (cheetah["task"], cheetah["total_timesteps"], cheetah["n_envs"]) == ("gymnasium:HalfCheetah-v5", 300_000, 2)
+    assert (cheetah["task"], cheetah["total_timesteps"], cheetah["n_envs"]) == (
+        "gymnasium:HalfCheetah-v5",
+        300_000,
+        2,
+    )
     assert cheetah["ppo"] == {
-        **{"n_steps": 128, "batch_size": 64, "learning_rate": "linear(2e-3, 0)", "clip_range": "linear(0.3, 0)"},
+        **{
+            "n_steps": 128,
+            "batch_size": 64,
+            "learning_rate": "linear(2e-3, 0)",
+            "clip_range": "linear(0.3, 0)",
+        },
         **{"ent_coef": 1e-4, "gamma": 0.97, "max_grad_norm": 2},
     }
     assert cheetah["policy_kwargs"] == {
@@ -102,7 +116,10 @@ def test_what_a_job_file_cannot_express_is_a_comment_with_its_reason(tmp_path: P
 def test_a_minibatch_that_does_not_divide_the_rollout_is_changed(tmp_path: Path) -> None:
     made, jobs = imported(tmp_path, PPO)
     assert 120 % jobs["Hopper-v5"]["ppo"]["batch_size"] == 0
-    assert any(entry.what == "Hopper-v5, ppo.batch_size" and "50 in the Zoo" in entry.reason for entry in made.changes)
+    assert any(
+        entry.what == "Hopper-v5, ppo.batch_size" and "50 in the Zoo" in entry.reason
+        for entry in made.changes
+    )
 
 
 def test_off_policy_files_are_imported(tmp_path: Path) -> None:
@@ -122,11 +139,18 @@ Swimmer-v4: {n_timesteps: 1e4, learning_starts: 10000, noise_type: ornstein-uhle
     changes = {entry.what: entry.reason for entry in made.changes}
     assert "ornstein-uhlenbeck" in changes["Swimmer-v4, td3.action_noise"]
     assert "not below total_timesteps" in changes["Swimmer-v4, td3.learning_starts"]
-    assert "use_sde" in changes["Swimmer-v4, td3.use_sde"] or "unknown key" in changes["Swimmer-v4, td3.use_sde"]
-    sac, jobs = imported(tmp_path, "Ant-v4: {ent_coef: auto_0.5, tau: 0.02, buffer_size: !!float 3e5}", "sac.yml")
+    assert (
+        "use_sde" in changes["Swimmer-v4, td3.use_sde"]
+        or "unknown key" in changes["Swimmer-v4, td3.use_sde"]
+    )
+    sac, jobs = imported(
+        tmp_path, "Ant-v4: {ent_coef: auto_0.5, tau: 0.02, buffer_size: !!float 3e5}", "sac.yml"
+    )
     assert jobs["Ant-v4"]["sac"] == {"ent_coef": "auto_0.5", "tau": 0.02, "buffer_size": 300_000}
     assert sac.algo == "sac"
-    _, jobs = imported(tmp_path, "Ant-v4: {top_quantiles_to_drop_per_net: 5, n_timesteps: 1e5}", "tqc.yml")
+    _, jobs = imported(
+        tmp_path, "Ant-v4: {top_quantiles_to_drop_per_net: 5, n_timesteps: 1e5}", "tqc.yml"
+    )
     assert jobs["Ant-v4"]["tqc"] == {"top_quantiles_to_drop_per_net": 5}
     with pytest.raises(UsageError, match="discrete actions"):
         imported(tmp_path, "CartPole-v1: {}", "sac.yml")
@@ -171,13 +195,17 @@ def test_what_is_no_hyperparameter_file_is_refused(tmp_path: Path, text: str, me
 def test_huge_values_of_a_few_lines_are_left_out(tmp_path: Path) -> None:
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
-    made, jobs = imported(tmp_path, "\n".join([*lines, "Ant-v4: {policy_kwargs: {net_arch: *a11}, gamma: 0.9}"]))
+    made, jobs = imported(
+        tmp_path, "\n".join([*lines, "Ant-v4: {policy_kwargs: {net_arch: *a11}, gamma: 0.9}"])
+    )
     assert jobs["Ant-v4"]["ppo"] == {"gamma": 0.9}
     assert any("nested too deeply" in entry.reason for entry in made.changes)
 
 
 def test_what_is_not_shown_is_in_comments_of_the_job_file(tmp_path: Path) -> None:
-    made, _ = imported(tmp_path, "Ant-v4: {gamma: 0.9}\n" + "\n".join(f"Game{n}-v1: {{}}" for n in range(25)))
+    made, _ = imported(
+        tmp_path, "Ant-v4: {gamma: 0.9}\n" + "\n".join(f"Game{n}-v1: {{}}" for n in range(25))
+    )
     shown = authoring_view.zoo(made, tmp_path / "jobs.toml")
     assert all(f"# Game{n}-v1: " in made.text for n in range(25))
     assert ("and 5 more; comments in" in shown, "check" in shown) == (True, False)
@@ -196,14 +224,25 @@ def test_python_in_values_is_parsed_and_never_evaluated() -> None:
         "e": zoo_values.PythonName("nn.ReLU"),
     }
     for text in (
-        *("__import__('os').system('true')", "dict(**x)", "dict([1])", "[x for x in y]", "1 +", "f(1)", "{1: 2}", "\0"),
+        *(
+            "__import__('os').system('true')",
+            "dict(**x)",
+            "dict([1])",
+            "[x for x in y]",
+            "1 +",
+            "f(1)",
+            "{1: 2}",
+            "\0",
+        ),
         *("(" * 500, "x" * 20_000, "9 ** 9 ** 9"),
     ):
         with pytest.raises(ValueError, match="cannot be read"):
             zoo_values.parsed(text)
 
 
-def test_without_pyyaml_the_command_to_install_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyyaml_the_command_to_install_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = builtins.__import__
 
     def absent(name: str, *arguments: Any, **more: Any) -> Any:

@@ -1,4 +1,5 @@
-"""``init``: which robots come into the job file, under which entries and names, and what is refused."""
+"""``init``: which robots come into the job file, under which entries and names, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -21,24 +22,33 @@ FIGURES = {"timestep_s": 0.005, "steps_per_s": 100_000.0, "control_period_s": 0.
 
 
 def row(path: Path | str, task: str | None = "forward", **more: Any) -> RobotCheck:
-    return RobotCheck(**{"path": str(path), "verdict": "ok", "task": task, "figures": FIGURES, **more})
+    return RobotCheck(
+        **{"path": str(path), "verdict": "ok", "task": task, "figures": FIGURES, **more}
+    )
 
 
 def made(
     folder: Path, *names: str, task: str = "forward", others: tuple[str, ...] = (), **more: Any
 ) -> tuple[robot_job_file.RobotJobFile, Experiment]:
-    """The job file of robots in ``folder``, and what it declares; ``others`` are files that cannot be trained."""
+    """The job file of robots in ``folder``, and what it declares; ``others`` are files that cannot
+    be trained."""
     rows = []
     for name in (*names, *others):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-        rows.append(row(path) if name in names else row(path, verdict="error", messages=("XML parse error",)))
+        rows.append(
+            row(path)
+            if name in names
+            else row(path, verdict="error", messages=("XML parse error",))
+        )
     rows = [row(one.path, task, **more) if one.verdict == "ok" else one for one in rows]
     return drafted(rows, folder)
 
 
-def drafted(rows: list[RobotCheck], folder: Path, **more: Any) -> tuple[robot_job_file.RobotJobFile, Experiment]:
+def drafted(
+    rows: list[RobotCheck], folder: Path, **more: Any
+) -> tuple[robot_job_file.RobotJobFile, Experiment]:
     target = folder / "jobs.toml"
     options = {"timesteps": 200_000, "at_once": 2, **more}
     file = robot_job_file.draft(rows, [folder], target, **options)
@@ -52,42 +62,69 @@ def trained(experiment: Experiment) -> list[Path]:
 def test_few_robots_get_a_table_each_with_their_task_and_period(tmp_path: Path) -> None:
     file, experiment = made(tmp_path, "b.xml", "a.xml", others=("bad.xml",))
     tables = tomllib.loads(file.text)["jobs"]
-    assert tables == [{"name": name, "xml": f"{name}.xml", "task": "forward"} for name in ("b", "a")]
+    assert tables == [
+        {"name": name, "xml": f"{name}.xml", "task": "forward"} for name in ("b", "a")
+    ]
     assert "0.04 s" in file.text
     assert "# bad.xml: XML parse error" in file.text
     assert experiment.directory_name == tmp_path.name
 
 
 def test_a_folder_of_variants_is_one_entry(tmp_path: Path) -> None:
-    file, experiment = made(tmp_path / "my [odd] robots", *(f"v{number:03}.xml" for number in range(300)))
+    file, experiment = made(
+        tmp_path / "my [odd] robots", *(f"v{number:03}.xml" for number in range(300))
+    )
     (table,) = tomllib.loads(file.text)["jobs"]
     assert "name" not in table
     assert len(experiment.jobs) == 300
 
 
 def test_a_series_beside_other_files_is_one_entry(tmp_path: Path) -> None:
-    file, experiment = made(tmp_path, *(f"{name}.xml" for name in ("c_1", "c_2", "c_long", "w9", "w8", "w10", "cow")))
+    file, experiment = made(
+        tmp_path, *(f"{name}.xml" for name in ("c_1", "c_2", "c_long", "w9", "w8", "w10", "cow"))
+    )
     assert [table["xml"] for table in tomllib.loads(file.text)["jobs"]] == ["*.xml"]
-    file, experiment = made(tmp_path, "c_1.xml", "c_2.xml", "c_long.xml", "w9.xml", "w8.xml", others=("c.xml", "w.xml"))
-    assert [table["xml"] for table in tomllib.loads(file.text)["jobs"]] == ["c_*.xml", "w9.xml", "w8.xml"]
+    file, experiment = made(
+        tmp_path, "c_1.xml", "c_2.xml", "c_long.xml", "w9.xml", "w8.xml", others=("c.xml", "w.xml")
+    )
+    assert [table["xml"] for table in tomllib.loads(file.text)["jobs"]] == [
+        "c_*.xml",
+        "w9.xml",
+        "w8.xml",
+    ]
     assert len(experiment.jobs) == 5
 
 
 def test_bad_files_among_variants_are_left_out_by_few_patterns(tmp_path: Path) -> None:
     bad = {17, 18, 140}
     good = [f"v{number:03}.xml" for number in range(200) if number not in bad]
-    file, experiment = made(tmp_path, *good, others=tuple(f"v{number:03}.xml" for number in sorted(bad)))
+    file, experiment = made(
+        tmp_path, *good, others=tuple(f"v{number:03}.xml" for number in sorted(bad))
+    )
     assert trained(experiment) == [tmp_path / name for name in good]
     assert len(tomllib.loads(file.text)["jobs"]) < 20
 
 
 def test_robots_of_one_name_in_many_folders_get_names_of_their_own(tmp_path: Path) -> None:
     file, experiment = made(
-        tmp_path, *(f"{name}/scene.xml" for name in ("ant", "dog", "eel")), "ant/legs.xml", others=("dog/legs.xml",)
+        tmp_path,
+        *(f"{name}/scene.xml" for name in ("ant", "dog", "eel")),
+        "ant/legs.xml",
+        others=("dog/legs.xml",),
     )
-    assert {job.spec.name for job in experiment.jobs} == {"ant/scene", "dog/scene", "eel/scene", "legs"}
-    assert [table["xml"] for table in tomllib.loads(file.text)["jobs"]] == ["*/scene.xml", "ant/legs.xml"]
-    _, experiment = made(tmp_path / "few", "A/x.xml", "a/x.xml", "a/x.XML", "y.xml", others=("z.xml",))
+    assert {job.spec.name for job in experiment.jobs} == {
+        "ant/scene",
+        "dog/scene",
+        "eel/scene",
+        "legs",
+    }
+    assert [table["xml"] for table in tomllib.loads(file.text)["jobs"]] == [
+        "*/scene.xml",
+        "ant/legs.xml",
+    ]
+    _, experiment = made(
+        tmp_path / "few", "A/x.xml", "a/x.xml", "a/x.XML", "y.xml", others=("z.xml",)
+    )
     assert {job.spec.name for job in experiment.jobs} == {"A/x", "a/x", "a/x.XML", "y"}
     assert len({job.job_id.lower() for job in experiment.jobs}) == 4
 
@@ -99,14 +136,23 @@ def test_patterns_never_take_robots_of_another_task(tmp_path: Path) -> None:
         path.touch()
         rows.append(row(path, "reach" if number % 7 == 3 else "forward"))
     _, experiment = drafted(rows, tmp_path)
-    assert {job.xml_source: job.spec.task for job in experiment.jobs} == {Path(one.path): one.task for one in rows}
+    assert {job.xml_source: job.spec.task for job in experiment.jobs} == {
+        Path(one.path): one.task for one in rows
+    }
 
 
 ODD = st.text(st.sampled_from("ab01*?[]!-^'\"\\ #é…}{"), min_size=1, max_size=4)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(names=st.sets(ODD, min_size=1, max_size=25), bad=st.sets(ODD, max_size=4), inner=st.booleans())
+@settings(
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    names=st.sets(ODD, min_size=1, max_size=25), bad=st.sets(ODD, max_size=4), inner=st.booleans()
+)
 def test_every_robot_is_trained_once_whatever_it_is_called(
     names: set[str], bad: set[str], inner: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -121,12 +167,16 @@ def test_every_robot_is_trained_once_whatever_it_is_called(
 def test_a_robot_that_is_reached_in_two_ways_is_trained_once(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "a.xml").touch()
-    file, experiment = drafted([row(tmp_path / "a.xml"), row(tmp_path / "inner/../a.xml")], tmp_path)
+    file, experiment = drafted(
+        [row(tmp_path / "a.xml"), row(tmp_path / "inner/../a.xml")], tmp_path
+    )
     assert trained(experiment) == [tmp_path / "a.xml"]
     assert len(file.robots) == 1
 
 
-def test_a_part_is_not_trained_beside_the_robot_that_includes_it_unless_it_is_named(tmp_path: Path) -> None:
+def test_a_part_is_not_trained_beside_the_robot_that_includes_it_unless_it_is_named(
+    tmp_path: Path,
+) -> None:
     paths = [tmp_path / name for name in ("body.xml", "scene.xml")]
     for path in paths:
         path.touch()
@@ -143,8 +193,13 @@ def test_a_part_is_not_trained_beside_the_robot_that_includes_it_unless_it_is_na
 def test_robots_with_files_elsewhere_are_left_out_unless_they_are_allowed(tmp_path: Path) -> None:
     path = tmp_path / "a.xml"
     path.touch()
-    rows = [row(path, outside="leads to /etc", verdict="warning"), row(path.with_name("b.xml"), task=None)]
-    with pytest.raises(UsageError, match=r"no robot that can be trained.*\n.*leads to /etc.*--allow-outside") as error:
+    rows = [
+        row(path, outside="leads to /etc", verdict="warning"),
+        row(path.with_name("b.xml"), task=None),
+    ]
+    with pytest.raises(
+        UsageError, match=r"no robot that can be trained.*\n.*leads to /etc.*--allow-outside"
+    ) as error:
         drafted(rows, tmp_path)
     assert "no built-in task suits" in str(error.value)
     _, experiment = drafted(rows, tmp_path, allow_outside=True)
@@ -167,19 +222,24 @@ def test_a_robot_whose_path_no_job_file_can_hold_is_left_out(tmp_path: Path) -> 
 def test_messages_cannot_leave_their_comment(tmp_path: Path) -> None:
     (tmp_path / "a.xml").touch()
     evil = "bad\nname = 'x'\x1b[2J\x7f \u2028 \udcff" + "y" * 1000
-    file, experiment = drafted([row(tmp_path / "a.xml"), row("b\n.xml", verdict="error", messages=(evil,))], tmp_path)
+    file, experiment = drafted(
+        [row(tmp_path / "a.xml"), row("b\n.xml", verdict="error", messages=(evil,))], tmp_path
+    )
     assert len(experiment.jobs) == 1
     assert max(map(len, file.text.splitlines())) < 300
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("200_000", 200_000), ("2e5", 200_000), ("200k", 200_000), ("1.5M", 1_500_000), ("1", 1)]
+    ("text", "number"),
+    [("200_000", 200_000), ("2e5", 200_000), ("200k", 200_000), ("1.5M", 1_500_000), ("1", 1)],
 )
 def test_timesteps_are_read_as_people_write_them(text: str, number: int) -> None:
     assert robot_job_file.parse_timesteps(text) == number
 
 
-@pytest.mark.parametrize("text", ["", "k", "0", "-5", "1.5", "nan", "inf", "1e400", "1e13", "many", "2 0"])
+@pytest.mark.parametrize(
+    "text", ["", "k", "0", "-5", "1.5", "nan", "inf", "1e400", "1e13", "many", "2 0"]
+)
 def test_timesteps_that_are_no_number_of_steps_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="whole number from 1 to"):
         robot_job_file.parse_timesteps(text)
@@ -194,7 +254,9 @@ def test_the_preset_decides_what_is_not_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("timesteps", [1, 500, 4_000, 10_240, 50_000_000])
-def test_every_length_of_training_is_valid_and_has_iterations(tmp_path: Path, timesteps: int) -> None:
+def test_every_length_of_training_is_valid_and_has_iterations(
+    tmp_path: Path, timesteps: int
+) -> None:
     (tmp_path / "a.xml").touch()
     _, experiment = drafted([row(tmp_path / "a.xml")], tmp_path, timesteps=timesteps)
     (job,) = experiment.jobs
@@ -211,7 +273,9 @@ def test_a_long_training_gets_the_time_that_it_needs(tmp_path: Path) -> None:
 def test_the_estimate_adds_physics_and_the_rest_and_divides_by_the_jobs_at_once() -> None:
     robots = [row(str(number)) for number in range(8)]
     one, all_on_two = (training_time.estimate(part, 100_000, 2) for part in (robots[:1], robots))
-    assert one.seconds == pytest.approx(120_000 * 8e-5 + 100_000 * training_time.STEP_S + training_time.JOB_S)
+    assert one.seconds == pytest.approx(
+        120_000 * 8e-5 + 100_000 * training_time.STEP_S + training_time.JOB_S
+    )
     assert all_on_two.seconds == pytest.approx(4 * one.seconds)
     assert one.physics_share == pytest.approx(9.6 / one.seconds)
     unmeasured = training_time.estimate([row("x", figures={})], 100_000, 2)
@@ -247,5 +311,7 @@ def test_entries_keep_the_order_of_the_robots(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("z.xml", "a.xml")]
     for path in paths:
         path.touch()
-    (first, second) = robot_entries.entries(dict.fromkeys(paths, "forward"), tmp_path.resolve(), [tmp_path])
+    (first, second) = robot_entries.entries(
+        dict.fromkeys(paths, "forward"), tmp_path.resolve(), [tmp_path]
+    )
     assert (first.name, second.name) == ("z", "a")

@@ -62,7 +62,9 @@ def test_an_illegal_move_raises_and_names_job_and_states(old: str, new: str) -> 
         move("a-s0", STATES[old], STATES[new])
 
 
-def test_every_state_has_its_row_in_the_table_and_success_is_final_unless_the_job_is_extended() -> None:
+def test_every_state_has_its_row_in_the_table_and_success_is_final_unless_the_job_is_extended() -> (
+    None
+):
     assert LEGAL.keys() == STATES.keys()
     assert LEGAL["SUCCEEDED"] == {"PENDING"}
     assert set(TERMINAL) == STATES.keys() - {"PENDING", "RUNNING", "PAUSED"}
@@ -75,7 +77,10 @@ def test_a_state_is_frozen(state: State) -> None:
 
 
 def test_a_state_carries_only_its_own_facts() -> None:
-    fields = {name: {field.name for field in dataclasses.fields(state)} - {"name"} for name, state in STATES.items()}
+    fields = {
+        name: {field.name for field in dataclasses.fields(state)} - {"name"}
+        for name, state in STATES.items()
+    }
     assert fields == {
         "PENDING": {"failures", "not_before"},
         "RUNNING": {"attempt", "failures"},

@@ -1,4 +1,5 @@
-"""What the supervisor does in a job's directory: each attempt finds it as it must be, and what nobody needs goes."""
+"""What the supervisor does in a job's directory: each attempt finds it as it must be, and what
+nobody needs goes."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ from typing import Any
 
 import pytest
 from command_helpers import invoke
-from supervisor_helpers import Experiment, RecordingReporter, behaviours, ledgers_closed, make_job, make_spec, rows  # noqa: F401 - a fixture
+from supervisor_helpers import (
+    Experiment,
+    RecordingReporter,
+    behaviours,
+    ledgers_closed,  # noqa: F401 - a fixture
+    make_job,
+    make_spec,
+    rows,
+)
 
 from orchestrator.core import atomic_files, robot_hash
 from orchestrator.core.paths import JobPaths, RunPaths
@@ -39,7 +48,12 @@ def test_what_an_earlier_launch_of_the_same_number_left_is_gone(tmp_path: Path) 
 def test_what_was_being_written_when_a_process_was_killed_is_removed(tmp_path: Path) -> None:
     paths = JobPaths(tmp_path / "run/jobs/a-s0")
     paths.attempt(0).root.mkdir(parents=True)
-    for file in (tmp_path / "run/summary.json", paths.spec, paths.robot_hash, paths.attempt(0).exit):
+    for file in (
+        tmp_path / "run/summary.json",
+        paths.spec,
+        paths.robot_hash,
+        paths.attempt(0).exit,
+    ):
         (file.parent / f".{file.name}.123.tmp").write_text("half")
     (tmp_path / "run/supervisor.lock").touch()
     with run_directory.claim(tmp_path / "run"):
@@ -47,16 +61,24 @@ def test_what_was_being_written_when_a_process_was_killed_is_removed(tmp_path: P
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize(("folders", "number"), [((), 1), ((0, 1), 1), ((0, 1, 2), 2), ((0, 1, 2, 3), 3), ((0, 3), 1)])
-def test_no_attempt_begins_beside_the_folder_of_the_next(tmp_path: Path, folders: tuple[int, ...], number: int) -> None:
+@pytest.mark.parametrize(
+    ("folders", "number"), [((), 1), ((0, 1), 1), ((0, 1, 2), 2), ((0, 1, 2, 3), 3), ((0, 3), 1)]
+)
+def test_no_attempt_begins_beside_the_folder_of_the_next(
+    tmp_path: Path, folders: tuple[int, ...], number: int
+) -> None:
     paths = JobPaths(tmp_path)
     for folder in folders:
         paths.attempt(folder).root.mkdir(parents=True)
     assert job_directory.free_number(paths, 1) == number
 
 
-def test_launches_that_a_power_cut_took_from_the_ledger_do_not_supersede_the_next(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("a-s0", max_retries=1)], behaviours({"a-s0": Behaviour()}))
+def test_launches_that_a_power_cut_took_from_the_ledger_do_not_supersede_the_next(
+    tmp_path: Path,
+) -> None:
+    experiment = Experiment(
+        tmp_path, [make_job("a-s0", max_retries=1)], behaviours({"a-s0": Behaviour()})
+    )
     job = experiment.paths.job("a-s0")
     job.attempt(0).root.mkdir(parents=True)
     job.attempt(1).root.mkdir()
@@ -64,7 +86,9 @@ def test_launches_that_a_power_cut_took_from_the_ledger_do_not_supersede_the_nex
     assert [launch.number for launch in experiment.fake.launches] == [1]
 
 
-def test_replay_buffers_of_ranks_that_ran_elsewhere_are_removed_when_the_training_is_done(tmp_path: Path) -> None:
+def test_replay_buffers_of_ranks_that_ran_elsewhere_are_removed_when_the_training_is_done(
+    tmp_path: Path,
+) -> None:
     experiment = Experiment(
         tmp_path,
         [
@@ -131,7 +155,9 @@ def test_an_altered_robot_is_replaced_by_the_one_that_was_examined_and_kept(
     alter: Callable[[Path], None], tmp_path: Path
 ) -> None:
     staged = staged_robot(tmp_path / "staged")
-    experiment = with_robots(tmp_path / "run", staged, "a", "b", staged_robots={"a": staged, "b": staged})
+    experiment = with_robots(
+        tmp_path / "run", staged, "a", "b", staged_robots={"a": staged, "b": staged}
+    )
     directory = experiment.paths.job("a")
     alter(directory.robot)
     altered = hash_of_copy(directory.robot, "hopper.xml")
@@ -158,7 +184,9 @@ def test_without_an_intact_copy_the_job_with_the_altered_robot_fails_and_the_oth
     assert "`retry`" in row["message"]
 
 
-def test_the_robot_is_compared_before_the_first_attempt_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_robot_is_compared_before_the_first_attempt_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compared: list[Path] = []
 
     def noted(folder: Path, main: str) -> str | None:
@@ -170,21 +198,37 @@ def test_the_robot_is_compared_before_the_first_attempt_only(tmp_path: Path, mon
     def killed_first(launch: Launch) -> Behaviour:
         return Behaviour(returncode=0 if launch.number else -9)
 
-    experiment = with_robots(tmp_path / "run", staged_robot(tmp_path / "staged"), "a", behave=killed_first)
+    experiment = with_robots(
+        tmp_path / "run", staged_robot(tmp_path / "staged"), "a", behave=killed_first
+    )
     assert experiment.run() == {"a": "SUCCEEDED"}
     assert experiment.order == ["a", "a"]
     assert compared == [experiment.paths.job("a").robot]
 
 
-def test_the_copies_of_robots_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_copies_of_robots_survive_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: set[Path] = set()
-    monkeypatch.setattr(atomic_files.os, "fsync", lambda file: synced.add(Path(f"/proc/self/fd/{file}").readlink()))
+    monkeypatch.setattr(
+        atomic_files.os, "fsync", lambda file: synced.add(Path(f"/proc/self/fd/{file}").readlink())
+    )
     staged, paths = staged_robot(tmp_path / "staged"), RunPaths(tmp_path / "run")
     jobs = [make_job(job_id, spec={"xml": "robot/hopper.xml"}) for job_id in ("a", "b")]
-    verdict = JobVerdict(bundle=staged, xml="hopper.xml", robot_hash=hash_of_copy(staged, "hopper.xml"))
+    verdict = JobVerdict(
+        bundle=staged, xml="hopper.xml", robot_hash=hash_of_copy(staged, "hopper.xml")
+    )
     paths.root.mkdir()
     ledger = Ledger.create(paths.ledger)
-    reconcile(jobs, {"a": verdict, "b": verdict}, {"a": 0, "b": 1}, "refuse", paths, ledger, RecordingReporter())
+    reconcile(
+        jobs,
+        {"a": verdict, "b": verdict},
+        {"a": 0, "b": 1},
+        "refuse",
+        paths,
+        ledger,
+        RecordingReporter(),
+    )
     for path in (paths.jobs, *paths.jobs.rglob("*")):
         assert path in synced
     assert paths.job("b").robot_hash in synced
@@ -199,7 +243,9 @@ def test_an_altered_robot_is_not_verified_and_its_policy_is_played_with_a_warnin
     monkeypatch.setattr(policy_process, "use", lambda job, request: played.append(job.root.name))
     for job in experiment.jobs:
         job_directory.prepare(experiment.paths.job(job.job_id), 0, job.spec)
-        experiment.paths.job(job.job_id).robot_hash.write_text(hash_of_copy(staged, "hopper.xml") or "")
+        experiment.paths.job(job.job_id).robot_hash.write_text(
+            hash_of_copy(staged, "hopper.xml") or ""
+        )
     edit(experiment.paths.job("altered").robot)
     experiment.ledger.close()
 
@@ -213,4 +259,7 @@ def test_an_altered_robot_is_not_verified_and_its_policy_is_played_with_a_warnin
     assert done.stderr.startswith("warning: run/jobs/altered/robot/hopper.xml and its files differ")
     refused = invoke("export", "run", "altered", "--to", "a.npz", cwd=tmp_path)
     assert (refused.returncode, played) == (2, ["intact", "altered"])
-    assert "altered cannot be exported: run/jobs/altered/robot/hopper.xml and its files differ" in refused.stderr
+    assert (
+        "altered cannot be exported: run/jobs/altered/robot/hopper.xml and its files differ"
+        in refused.stderr
+    )

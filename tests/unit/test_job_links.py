@@ -1,4 +1,5 @@
-"""``after`` and ``init = "job:NAME"``: which jobs a name stands for, circles, and the order of launch."""
+"""``after`` and ``init = "job:NAME"``: which jobs a name stands for, circles, and the order of
+launch."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ ENV = {"env": "CartPole-v1"}
 RATES = {"ppo.learning_rate": [1e-4, 3e-4]}
 
 
-def links(place: Path, *jobs: dict[str, Any], **defaults: Any) -> dict[str, tuple[tuple[str, ...], str | None]]:
+def links(
+    place: Path, *jobs: dict[str, Any], **defaults: Any
+) -> dict[str, tuple[tuple[str, ...], str | None]]:
     """By job: for which it waits, and from which it starts."""
     found = resolve(place, *({**ENV, **job} for job in jobs), defaults=defaults).jobs
     return {job.job_id: (job.spec.after, job.spec.init_job) for job in found}
@@ -37,11 +40,17 @@ def test_a_name_stands_for_all_of_its_jobs_and_an_id_for_one(tmp_path: Path) -> 
     assert found["stand-s0"] == ((), None)
 
 
-def test_a_job_starts_from_the_one_with_its_seed_and_its_values_and_waits_for_it(tmp_path: Path) -> None:
+def test_a_job_starts_from_the_one_with_its_seed_and_its_values_and_waits_for_it(
+    tmp_path: Path,
+) -> None:
     stages = [{"name": "stand"}, {"name": "walk", "init": "job:stand"}]
     found = links(tmp_path, *stages, seeds=[0, 1], matrix=RATES)
     assert found["walk-lr3e-4-s1"] == (("stand-lr3e-4-s1",), "stand-lr3e-4-s1")
-    single = links(tmp_path, {"name": "stand", "seeds": [7]}, {"name": "walk", "init": "job:stand", "seeds": [0, 1]})
+    single = links(
+        tmp_path,
+        {"name": "stand", "seeds": [7]},
+        {"name": "walk", "init": "job:stand", "seeds": [0, 1]},
+    )
     assert single["walk-s1"] == (("stand-s7",), "stand-s7"), "of one job, there is no choice"
 
 
@@ -74,7 +83,9 @@ def test_a_wrong_link_is_one_problem_at_its_place(case: str, tmp_path: Path) -> 
 
 def test_a_job_that_has_problems_of_its_own_is_no_unknown_name(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as error:
-        links(tmp_path, {"name": "stand", "n_envs": 0, "env": 3}, {"name": "walk", "after": ["stand"]})
+        links(
+            tmp_path, {"name": "stand", "n_envs": 0, "env": 3}, {"name": "walk", "after": ["stand"]}
+        )
     assert not [message for place, message in problems(error) if "jobs[1]" in place]
 
 
@@ -94,12 +105,21 @@ def test_only_the_job_that_it_starts_from_is_part_of_the_fingerprint(tmp_path: P
 
 
 def chain(*links: tuple[str, tuple[str, ...]], steps: int = 1000) -> list[Job]:
-    return [make_job(name, spec={"after": after, "total_timesteps": steps}) for name, after in links]
+    return [
+        make_job(name, spec={"after": after, "total_timesteps": steps}) for name, after in links
+    ]
 
 
 @given(st.permutations(["a", "b", "c", "d", "e", "f"]), st.data())
-def test_parents_come_first_and_the_rest_stays_in_order(order: list[str], data: st.DataObject) -> None:
-    jobs = chain(*((name, tuple(n for n in "abcdef" if n < name and data.draw(st.booleans()))) for name in order))
+def test_parents_come_first_and_the_rest_stays_in_order(
+    order: list[str], data: st.DataObject
+) -> None:
+    jobs = chain(
+        *(
+            (name, tuple(n for n in "abcdef" if n < name and data.draw(st.booleans())))
+            for name in order
+        )
+    )
     ordered = retry_policy.parents_first(jobs)
     places = {job.job_id: number for number, job in enumerate(ordered)}
     assert sorted(places) == list("abcdef")

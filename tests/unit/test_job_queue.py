@@ -175,7 +175,9 @@ def test_a_job_that_fails_at_once_and_waits_anew_is_not_lost() -> None:
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 1), st.integers(0, 3)), max_size=40),
     st.randoms(use_true_random=False),
 )
-def test_everybody_starts_exactly_once(cores: int, wanted: list[tuple[int, int, int]], random: Any) -> None:
+def test_everybody_starts_exactly_once(
+    cores: int, wanted: list[tuple[int, int, int]], random: Any
+) -> None:
     room = Room(JobQueue(), cores=4, gpus=1)
     for number, (asked, gpus, delay) in enumerate(wanted):
         room.add(f"j{number}", min(asked, cores), gpus, not_before=float(delay) if delay else None)

@@ -23,16 +23,27 @@ from orchestrator.jobfile.value_types import parse_duration, parse_size
 def test_the_example_of_the_documentation_becomes_its_jobs(write: Callable[..., Path]) -> None:
     path = write(EXAMPLE)
     experiment = load(path)
-    assert (experiment.name, experiment.max_parallel, experiment.order) == ("robots", None, "longest-first")
+    assert (experiment.name, experiment.max_parallel, experiment.order) == (
+        "robots",
+        None,
+        "longest-first",
+    )
     assert experiment.base == path.parent
     assert [job.job_id for job in experiment.jobs] == ["hopper-s0"] + [
-        f"{robot}-lr{rate}-s{seed}" for robot in ("ant", "bug") for rate in ("1e-4", "3e-4") for seed in (0, 1, 2)
+        f"{robot}-lr{rate}-s{seed}"
+        for robot in ("ant", "bug")
+        for rate in ("1e-4", "3e-4")
+        for seed in (0, 1, 2)
     ]
     hopper, ant = experiment.jobs[:2]
     assert hopper.xml_source == path.parent.parent / "mjcf" / "hopper.xml"
     assert (hopper.where, ant.where) == ("jobs[0]", "jobs[1]")
     assert hopper.resources.memory_mib == 2048
-    assert (hopper.resources.timeout_s, hopper.resources.stall_timeout_s, hopper.max_retries) == (7200.0, 600.0, 2)
+    assert (hopper.resources.timeout_s, hopper.resources.stall_timeout_s, hopper.max_retries) == (
+        7200.0,
+        600.0,
+        2,
+    )
     assert hopper.spec == WorkerSpec(
         job_id="hopper-s0",
         name="hopper",
@@ -71,12 +82,22 @@ def test_a_job_of_name_and_robot_alone_has_every_default(place: Path) -> None:
     assert job.spec.task == "auto"
     assert job.spec.hyperparameters == {}, "only what the user wrote is passed on"
     assert (job.resources.cores, job.resources.threads, job.resources.gpus) == (1, 1, 0)
-    assert (job.resources.memory_mib, job.resources.timeout_s, job.resources.stall_timeout_s) == (2048, 7200, 600)
-    assert (job.resources.log_mib, job.resources.nice, job.resources.min_free_disk_mib) == (64, 0, 1024)
+    assert (job.resources.memory_mib, job.resources.timeout_s, job.resources.stall_timeout_s) == (
+        2048,
+        7200,
+        600,
+    )
+    assert (job.resources.log_mib, job.resources.nice, job.resources.min_free_disk_mib) == (
+        64,
+        0,
+        1024,
+    )
     assert job.max_retries == 2
 
 
-@pytest.mark.parametrize("task", ["auto", "reach", "gymnasium:Ant-v5", "my_tasks:Jump", "lab.tasks:Track", "my:Track"])
+@pytest.mark.parametrize(
+    "task", ["auto", "reach", "gymnasium:Ant-v5", "my_tasks:Jump", "lab.tasks:Track", "my:Track"]
+)
 def test_a_task_is_built_in_or_gymnasiums_or_the_users_own(place: Path, task: str) -> None:
     (job,) = resolve(place, HOPPER | {"task": task}).jobs
     assert job.spec.task == task
@@ -85,7 +106,9 @@ def test_a_task_is_built_in_or_gymnasiums_or_the_users_own(place: Path, task: st
 
 def test_job_tables_are_merged_over_defaults_key_by_key(place: Path) -> None:
     defaults = {"ppo": {"n_steps": 256, "gamma": 0.9}, "resources": {"cores": 2, "memory": "1 GiB"}}
-    (job,) = resolve(place, HOPPER | {"ppo": {"gamma": 1}, "resources": {"memory": "512 MiB"}}, defaults=defaults).jobs
+    (job,) = resolve(
+        place, HOPPER | {"ppo": {"gamma": 1}, "resources": {"memory": "512 MiB"}}, defaults=defaults
+    ).jobs
     assert job.spec.hyperparameters == {"n_steps": 256, "gamma": 1.0}
     assert (job.resources.cores, job.resources.threads, job.resources.memory_mib) == (2, 2, 512)
     assert (job.spec.cores, job.spec.threads) == (2, 2), "the worker is told"
@@ -94,7 +117,11 @@ def test_job_tables_are_merged_over_defaults_key_by_key(place: Path) -> None:
 def test_set_wins_over_defaults_and_jobs(place: Path) -> None:
     own = HOPPER | {"name": "own", "total_timesteps": 5, "ppo": {"n_steps": 64}}
     experiment = resolve(
-        place, HOPPER, own, defaults={"total_timesteps": 7}, **{"total_timesteps": 6, "ppo.n_steps": 128}
+        place,
+        HOPPER,
+        own,
+        defaults={"total_timesteps": 7},
+        **{"total_timesteps": 6, "ppo.n_steps": 128},
     )
     assert [job.spec.total_timesteps for job in experiment.jobs] == [6, 6]
     assert [job.spec.hyperparameters["n_steps"] for job in experiment.jobs] == [128, 128]
@@ -139,7 +166,13 @@ def test_env_and_entry_point_replace_the_default_task(place: Path) -> None:
         defaults={"task": "balance", "task_options": {"height": 1.0}},
     )
     ant, mine, hopper = (job.spec for job in experiment.jobs)
-    assert (ant.name, ant.task, ant.env, ant.xml, ant.env_kwargs) == ("Ant-v5", None, "Ant-v5", None, {"frame_skip": 5})
+    assert (ant.name, ant.task, ant.env, ant.xml, ant.env_kwargs) == (
+        "Ant-v5",
+        None,
+        "Ant-v5",
+        None,
+        {"frame_skip": 5},
+    )
     assert (mine.name, mine.task, mine.entry_point, mine.xml) == (
         "mine",
         None,
@@ -157,30 +190,46 @@ def test_a_job_on_a_gpu_trains_on_cuda(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "counted"), [(0.5, 0.5), (0.29, 0.29), (1 / 3, 0.3333), (1 / 6, 0.1666), (0.99999, 0.9999)]
+    ("written", "counted"),
+    [(0.5, 0.5), (0.29, 0.29), (1 / 3, 0.3333), (1 / 6, 0.1666), (0.99999, 0.9999)],
 )
-def test_a_share_of_a_gpu_is_rounded_down_to_what_is_counted(place: Path, written: float, counted: float) -> None:
+def test_a_share_of_a_gpu_is_rounded_down_to_what_is_counted(
+    place: Path, written: float, counted: float
+) -> None:
     (job,) = resolve(place, HOPPER | {"resources": {"gpus": written}}).jobs
-    assert (job.spec.device, job.resources.gpus, job.resources.all_gpus) == ("cuda", counted, counted)
+    assert (job.spec.device, job.resources.gpus, job.resources.all_gpus) == (
+        "cuda",
+        counted,
+        counted,
+    )
 
 
 def test_a_glob_names_its_jobs_by_stem_and_by_folder_where_stems_are_equal(place: Path) -> None:
-    experiment = resolve(place, {"name": "zoo", "xml": "../mjcf/zoo/*.xml"}, {"xml": "../mjcf/menagerie/*/scene.xml"})
+    experiment = resolve(
+        place, {"name": "zoo", "xml": "../mjcf/zoo/*.xml"}, {"xml": "../mjcf/menagerie/*/scene.xml"}
+    )
     assert [job.spec.name for job in experiment.jobs] == ["ant", "bug", "go1/scene", "spot/scene"]
     assert [job.job_id for job in experiment.jobs][:2] == ["ant-s0", "bug-s0"]
     assert [job.spec.xml for job in experiment.jobs][2:] == ["robot/scene.xml"] * 2
 
 
 @pytest.mark.parametrize("target", [".", "..", "sub/../../below"])
-@pytest.mark.parametrize("pattern", ["below/**/*.xml", "other/../below/**/**/*.xml", "{root}/b*/**", "**/*.xml"])
-def test_patterns_over_all_folders_follow_links_but_not_back_up(tmp_path: Path, target: str, pattern: str) -> None:
+@pytest.mark.parametrize(
+    "pattern", ["below/**/*.xml", "other/../below/**/**/*.xml", "{root}/b*/**", "**/*.xml"]
+)
+def test_patterns_over_all_folders_follow_links_but_not_back_up(
+    tmp_path: Path, target: str, pattern: str
+) -> None:
     for path in ("below/a.xml", "below/sub/b.xml", "below/.hidden/h.xml", "other/c.xml"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     (tmp_path / "below/more").symlink_to("../other")
     (tmp_path / "below/back").symlink_to(target)
     (tmp_path / "other/across").symlink_to("../below/sub")
-    paths = [Path(os.path.normpath(path)) for path in matching_paths(pattern.format(root=tmp_path), tmp_path)]
+    paths = [
+        Path(os.path.normpath(path))
+        for path in matching_paths(pattern.format(root=tmp_path), tmp_path)
+    ]
     names = ["below/a.xml", "below/more/across/b.xml", "below/more/c.xml", "below/sub/b.xml"]
     if pattern == "**/*.xml":
         names += ["other/across/b.xml", "other/c.xml"]
@@ -195,7 +244,11 @@ def test_an_existing_file_with_brackets_in_its_name_is_no_glob(place: Path) -> N
 
 
 def test_a_matrix_is_the_product_of_its_lists(place: Path) -> None:
-    matrix = {"ppo.n_steps": [128, 256], "policy_kwargs.net_arch": [[32], [64, 64]], "task": ["balance"]}
+    matrix = {
+        "ppo.n_steps": [128, 256],
+        "policy_kwargs.net_arch": [[32], [64, 64]],
+        "task": ["balance"],
+    }
     jobs = resolve(place, HOPPER | {"matrix": matrix, "ppo": {"gamma": 0.9}}).jobs
     assert [job.job_id for job in jobs] == [
         "hopper-n_steps128-net_arch32-task_balance-s0",
@@ -215,10 +268,19 @@ def test_a_matrix_is_the_product_of_its_lists(place: Path) -> None:
         ({"ppo.learning_rate": 1e-4}, "-lr1e-4"),
         ({"ppo.learning_rate": 2.5e-4}, "-lr2.5e-4"),
         ({"ppo.gamma": 0.99, "n_envs": 4}, "-gamma0.99-n_envs4"),
-        ({"policy_kwargs.log_std_init": -2.0, "normalize": False}, "-log_std_init-2.0-normalize_false"),
+        (
+            {"policy_kwargs.log_std_init": -2.0, "normalize": False},
+            "-log_std_init-2.0-normalize_false",
+        ),
         ({"env_kwargs.reset_noise": 1e-05}, "-reset_noise1e-5"),
-        ({"model.geom.thigh.size": "*1.2", "model.actuator.*.gear": [60, 1]}, "-thigh.size1.2x-gear60x1"),
-        ({"model.body.*_thigh.pos": "*0.5", "model.option.timestep": 0.004}, "-thigh.pos0.5x-timestep4e-3"),
+        (
+            {"model.geom.thigh.size": "*1.2", "model.actuator.*.gear": [60, 1]},
+            "-thigh.size1.2x-gear60x1",
+        ),
+        (
+            {"model.body.*_thigh.pos": "*0.5", "model.option.timestep": 0.004},
+            "-thigh.pos0.5x-timestep4e-3",
+        ),
     ],
 )
 def test_a_matrix_point_has_a_short_readable_mark(point: dict[str, Any], suffix: str) -> None:
@@ -227,15 +289,28 @@ def test_a_matrix_point_has_a_short_readable_mark(point: dict[str, Any], suffix:
 
 def test_changes_to_the_robot_are_one_flat_table_however_they_were_written(place: Path) -> None:
     written = {
-        "defaults": {"model": {"option.timestep": 0.004, "geom": {"thigh": {"size": 0.1, "density": 5}}}},
-        "jobs": [{"name": "a", "xml": "../mjcf/hopper.xml", "model": {"geom.thigh.size": "*2"}, "matrix": {}}],
+        "defaults": {
+            "model": {"option.timestep": 0.004, "geom": {"thigh": {"size": 0.1, "density": 5}}}
+        },
+        "jobs": [
+            {
+                "name": "a",
+                "xml": "../mjcf/hopper.xml",
+                "model": {"geom.thigh.size": "*2"},
+                "matrix": {},
+            }
+        ],
     }
     written["jobs"][0]["matrix"] = {"model.geom.thigh.density": [6, "*2"]}
     found = from_mapping(
-        {"name": "e", **written}, source="e.toml", base=place, overrides={"model.option.timestep": 0.008}
+        {"name": "e", **written},
+        source="e.toml",
+        base=place,
+        overrides={"model.option.timestep": 0.008},
     )
     assert [dict(job.spec.model_edits) for job in found.jobs] == [
-        {"option.timestep": 0.008, "geom.thigh.size": "*2", "geom.thigh.density": density} for density in (6, "*2")
+        {"option.timestep": 0.008, "geom.thigh.size": "*2", "geom.thigh.density": density}
+        for density in (6, "*2")
     ]
     assert [dict(job.point) for job in found.jobs] == [
         {"model.geom.thigh.density": 6},
@@ -251,17 +326,25 @@ def test_changes_to_the_robot_are_one_flat_table_however_they_were_written(place
             {"bodi.x.pos": 1},
             '"bodi.x.pos": unknown kind of element; did you mean body? expected one of option, compiler',
         ),
-        ({"geom.size": 1}, '"geom.size" names no attribute; expected for example geom.NAME.ATTRIBUTE'),
+        (
+            {"geom.size": 1},
+            '"geom.size" names no attribute; expected for example geom.NAME.ATTRIBUTE',
+        ),
         ({"option": 1}, '"option" names no attribute; expected for example option.timestep'),
         ({"geom.x.size": "*a"}, '"geom.x.size": expected a factor such as "*1.2", found "*a"'),
         ({"geom.x.size": []}, '"geom.x.size": expected a number'),
         ({"geom.x.size": [[1]]}, '"geom.x.size": expected a number'),
         ({"geom.x.size": 1, "geom": {"x": {"size": 2}}}, '"geom.x.size" is written twice'),
-        ({"geom.x": {"size": 1}, "geom.x.size.y": 2}, '"geom.x.size.y" is written twice, or is part of another key'),
+        (
+            {"geom.x": {"size": 1}, "geom.x.size.y": 2},
+            '"geom.x.size.y" is written twice, or is part of another key',
+        ),
         (3, "expected a table of changes to the robot"),
     ],
 )
-def test_what_cannot_be_a_change_to_a_robot_is_refused(place: Path, model: Any, message: str) -> None:
+def test_what_cannot_be_a_change_to_a_robot_is_refused(
+    place: Path, model: Any, message: str
+) -> None:
     with pytest.raises(SpecError) as error:
         resolve(place, {"name": "a", "xml": "../mjcf/hopper.xml", "model": model})
     ((where, said),) = problems(error)
@@ -278,7 +361,11 @@ def test_what_cannot_be_a_change_to_a_robot_is_refused(place: Path, model: Any, 
         ([HOPPER], {"sac.gamma": 0.9}, 'no job with algo = "sac"'),
         ([HOPPER], {"distributed.mode": "parameter-server"}, "no job with several ranks"),
         ([HOPPER | {"n_envs": 4}], {"n_envs": 2}, None),
-        ([HOPPER | {"matrix": {"ppo.gamma": [0.9]}}], {"ppo.gamma": 0.8}, "on jobs[0]: its matrix varies it"),
+        (
+            [HOPPER | {"matrix": {"ppo.gamma": [0.9]}}],
+            {"ppo.gamma": 0.8},
+            "on jobs[0]: its matrix varies it",
+        ),
         ([HOPPER | {"task": "forward"}], {"task": "stand"}, None),
         ([HOPPER, {"name": "a", "env": "Ant-v5"}], {"env_kwargs.x": 1}, None),
         ([HOPPER | {"n_envs": 4}, HOPPER | {"name": "b"}], {"n_envs": 2}, None),
@@ -313,7 +400,14 @@ def test_a_change_needs_a_robot_and_a_matrix_takes_changes_one_by_one(place: Pat
     assert where == "jobs[0].model"
     assert "this job names none; set xml" in message
     with pytest.raises(SpecError) as error:
-        resolve(place, {"name": "a", "xml": "../mjcf/hopper.xml", "matrix": {"model": {"option.timestep": [1]}}})
+        resolve(
+            place,
+            {
+                "name": "a",
+                "xml": "../mjcf/hopper.xml",
+                "matrix": {"model": {"option.timestep": [1]}},
+            },
+        )
     assert '"model.option.timestep" = […]' in problems(error)[0][1]
 
 
@@ -324,7 +418,14 @@ def test_a_long_matrix_point_is_marked_by_its_hash() -> None:
 
 @pytest.mark.parametrize(
     ("text", "mebibytes"),
-    [("2 GiB", 2048), ("512 MiB", 512), ("1.5GB", 1431), ("1 gib", 1024), ("1kB", 1), (" 1 TiB ", 2**20)],
+    [
+        ("2 GiB", 2048),
+        ("512 MiB", 512),
+        ("1.5GB", 1431),
+        ("1 gib", 1024),
+        ("1kB", 1),
+        (" 1 TiB ", 2**20),
+    ],
 )
 def test_sizes_are_read_in_binary_and_decimal_units(text: str, mebibytes: int) -> None:
     assert parse_size(text) == mebibytes
@@ -332,7 +433,11 @@ def test_sizes_are_read_in_binary_and_decimal_units(text: str, mebibytes: int) -
 
 def test_an_empty_matrix_of_a_job_undoes_that_of_the_defaults(place: Path) -> None:
     shared = {"matrix": {"ppo.n_steps": [128, 256]}}
-    jobs = [HOPPER, HOPPER | {"name": "once", "matrix": {}}, HOPPER | {"name": "more", "matrix": {"ppo.gamma": [0.9]}}]
+    jobs = [
+        HOPPER,
+        HOPPER | {"name": "once", "matrix": {}},
+        HOPPER | {"name": "more", "matrix": {"ppo.gamma": [0.9]}},
+    ]
     made = resolve(place, *jobs, defaults=shared).jobs
     assert [job.spec.name for job in made] == ["hopper", "hopper", "once", "more", "more"]
 
@@ -355,19 +460,28 @@ def test_durations_are_read_in_every_unit(text: str, seconds: float) -> None:
 
 
 def test_a_number_is_a_duration_in_seconds(place: Path) -> None:
-    (job,) = resolve(place, HOPPER | {"resources": {"timeout": 1.5, "stall_timeout": 3, "log": "16 MiB"}}).jobs
-    assert (job.resources.timeout_s, job.resources.stall_timeout_s, job.resources.log_mib) == (1.5, 3.0, 16)
+    (job,) = resolve(
+        place, HOPPER | {"resources": {"timeout": 1.5, "stall_timeout": 3, "log": "16 MiB"}}
+    ).jobs
+    assert (job.resources.timeout_s, job.resources.stall_timeout_s, job.resources.log_mib) == (
+        1.5,
+        3.0,
+        16,
+    )
 
 
 @pytest.mark.parametrize(
-    ("written", "env_steps", "seconds"), [(5000, 5000, None), ("10min", None, 600.0), ("1h30min", None, 5400.0)]
+    ("written", "env_steps", "seconds"),
+    [(5000, 5000, None), ("10min", None, 600.0), ("1h30min", None, 5400.0)],
 )
 def test_checkpoints_are_a_number_of_steps_or_a_time_apart(
     place: Path, written: int | str, env_steps: int | None, seconds: float | None
 ) -> None:
     spec = resolve(place, HOPPER | {"checkpoint_every": written}).jobs[0].spec
     assert (spec.checkpoint_every, spec.checkpoint_every_s) == (env_steps, seconds)
-    assert spec.fingerprint() == resolve(place, HOPPER).jobs[0].spec.fingerprint(), "it may change in a resumed run"
+    assert spec.fingerprint() == resolve(place, HOPPER).jobs[0].spec.fingerprint(), (
+        "it may change in a resumed run"
+    )
 
 
 @pytest.mark.parametrize(("written", "mib"), [("1 GiB", 1024), ("300 MB", 287), ("0", 0), (0, 0)])
@@ -395,7 +509,11 @@ def test_a_job_asked_to_be_forked_says_why_it_must_be_execed(
 ) -> None:
     (job,) = resolve(place, HOPPER | changes, defaults={"resources": {"start": "fork"}}).jobs
     assert job.resources.start == "fork"
-    assert (job.why_exec is None) if reason is None else (job.why_exec is not None and reason in job.why_exec)
+    assert (
+        (job.why_exec is None)
+        if reason is None
+        else (job.why_exec is not None and reason in job.why_exec)
+    )
     assert job.resources.for_measurement().start == "exec"
     assert resolve(place, HOPPER).jobs[0].resources.start == "auto"
 
@@ -415,6 +533,8 @@ def test_the_jobs_of_a_search_are_forked_unless_the_job_file_says_otherwise(plac
 @pytest.mark.slow
 def test_ten_thousand_jobs_are_distinguished(place: Path) -> None:
     experiment = resolve(
-        place, *(HOPPER | {"name": f"j{number}"} for number in range(5000)), defaults={"seeds": [0, 1]}
+        place,
+        *(HOPPER | {"name": f"j{number}"} for number in range(5000)),
+        defaults={"seeds": [0, 1]},
     )
     assert len({job.job_id for job in experiment.jobs}) == 10_000

@@ -38,7 +38,9 @@ def test_a_name_that_is_safe_is_the_directory_name(place: Path, name: str) -> No
         ("x" * 300, "x" * 48),
     ],
 )
-def test_any_other_name_is_kept_and_makes_a_safe_directory_name(place: Path, name: str, remains: str) -> None:
+def test_any_other_name_is_kept_and_makes_a_safe_directory_name(
+    place: Path, name: str, remains: str
+) -> None:
     (job,) = resolve(place, HOPPER | {"name": name}).jobs
     assert re.fullmatch(f"{re.escape(remains)}-[0-9a-f]{{8}}-s0", job.job_id)
     assert job.spec.name == name
@@ -84,7 +86,9 @@ def test_safe_names_are_safe_deterministic_and_unchanged_by_repetition(name: str
     assert safe == safe_name(name) == safe_name(safe)
 
 
-NAMES = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1).filter(str.strip)
+NAMES = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1).filter(
+    str.strip
+)
 
 
 @settings(deadline=None)
@@ -98,7 +102,9 @@ def test_job_ids_are_safe_unique_and_deterministic_for_any_names(
     def ids() -> list[str]:
         return [
             job.job_id
-            for job in resolve(place, *({"name": name, "env": "Ant-v5", "seeds": seeds} for name in names)).jobs
+            for job in resolve(
+                place, *({"name": name, "env": "Ant-v5", "seeds": seeds} for name in names)
+            ).jobs
         ]
 
     first = ids()

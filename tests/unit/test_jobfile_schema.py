@@ -92,7 +92,13 @@ def test_the_schema_rejects_what_the_program_rejects(place: Path, job: dict[str,
 @pytest.mark.parametrize(
     "job",
     [
-        {"ppo": {"learning_rate": "linear(3e-4, 1e-5, 0.8)", "clip_range_vf": 0.2, "target_kl": 0.02}},
+        {
+            "ppo": {
+                "learning_rate": "linear(3e-4, 1e-5, 0.8)",
+                "clip_range_vf": 0.2,
+                "target_kl": 0.02,
+            }
+        },
         {"policy_kwargs": {"net_arch": {"pi": [64], "vf": []}}},
         {"resources": {"memory": "1.5 GB", "timeout": "1h 30min", "stall_timeout": 90}},
         {"resources": {"gpus": 0.5}, "matrix": {"resources.gpus": [0, 0.25, 2]}},

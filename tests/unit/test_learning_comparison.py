@@ -1,4 +1,5 @@
-"""The comparison of two learners: tests that keep their promises, and a command that reads finished experiments."""
+"""The comparison of two learners: tests that keep their promises, and a command that reads finished
+experiments."""
 
 from __future__ import annotations
 
@@ -17,7 +18,15 @@ from jobfile_helpers import schema_validator
 from supervisor_helpers import make_job
 
 from benchmarks import learning, learning_ranks, learning_runs, permutation_tests, published
-from benchmarks.permutation_tests import Design, Pair, energy_distance, holm, interval, mean_difference, p_value
+from benchmarks.permutation_tests import (
+    Design,
+    Pair,
+    energy_distance,
+    holm,
+    interval,
+    mean_difference,
+    p_value,
+)
 from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Succeeded
@@ -94,7 +103,8 @@ class TestOfOneRobot:
         assert "--seeds 11" in capsys.readouterr().err
         assert not (tmp_path / "ranks").exists()
         trained = [
-            learning_runs.Trained(seed=seed, env_steps=1, final=1.0, evaluated=None, curve=()) for seed in range(11)
+            learning_runs.Trained(seed=seed, env_steps=1, final=1.0, evaluated=None, curve=())
+            for seed in range(11)
         ]
         side = learning_runs.Side(learner="sb3", robots={"dog": trained}, work={}, unfinished=())
         with pytest.raises(UsageError, match="dog: 11 and 11 finished seeds"):
@@ -137,8 +147,12 @@ class TestPromises:
 
     @pytest.mark.parametrize("robots", [1, 5])
     @pytest.mark.parametrize("statistic", [mean_difference, energy_distance])
-    def test_false_alarms_are_as_rare_as_promised(self, robots: int, statistic: permutation_tests.Statistic) -> None:
-        assert 0.03 <= Design(seeds=5, robots=robots, statistic=statistic, draws=500).power() <= 0.06
+    def test_false_alarms_are_as_rare_as_promised(
+        self, robots: int, statistic: permutation_tests.Statistic
+    ) -> None:
+        assert (
+            0.03 <= Design(seeds=5, robots=robots, statistic=statistic, draws=500).power() <= 0.06
+        )
 
     def test_power_rises_with_difference_seeds_and_robots(self) -> None:
         alone = Design(seeds=5)
@@ -183,7 +197,9 @@ class TestPromises:
         assert low < one.difference < high
         for edge, outwards in ((low, -1), (high, 1)):
             assert (
-                p_value([one.without(edge - outwards * 0.01)]) > 0.05 >= p_value([one.without(edge + outwards * 0.01)])
+                p_value([one.without(edge - outwards * 0.01)])
+                > 0.05
+                >= p_value([one.without(edge + outwards * 0.01)])
             )
 
     def test_holms_correction_is_the_published_one(self) -> None:
@@ -208,12 +224,16 @@ def write_run(
     evaluated: bool = True,
     **spec: Any,
 ) -> Path:
-    """A run directory in which every robot has been trained with one seed a return, unless named ``unfinished``."""
+    """A run directory in which every robot has been trained with one seed a return, unless named
+    ``unfinished``."""
     root.mkdir()
     paths = RunPaths(root)
     ledger = Ledger.create(paths.ledger)
     jobs = {
-        f"{robot}-s{seed}": (make_job(f"{robot}-s{seed}", spec={"name": robot, "seed": seed, **spec}), final)
+        f"{robot}-s{seed}": (
+            make_job(f"{robot}-s{seed}", spec={"name": robot, "seed": seed, **spec}),
+            final,
+        )
         for robot, finals in returns.items()
         for seed, final in enumerate(finals)
     }
@@ -222,7 +242,15 @@ def write_run(
         if job_id in unfinished:
             continue
         ledger.start_attempt(
-            Attempt(job_id=job_id, number=0, cpus=(0,), gpus=(), pid=None, pid_start=None, started_at=1.8e9),
+            Attempt(
+                job_id=job_id,
+                number=0,
+                cpus=(0,),
+                gpus=(),
+                pid=None,
+                pid_start=None,
+                started_at=1.8e9,
+            ),
             queue_s=0.0,
         )
         record = ExitRecord(
@@ -253,19 +281,27 @@ def write_run(
     return root
 
 
-def drawn(seed: int, shift: float = 0.0, robots: Mapping[str, float] = ROBOTS) -> dict[str, list[float]]:
+def drawn(
+    seed: int, shift: float = 0.0, robots: Mapping[str, float] = ROBOTS
+) -> dict[str, list[float]]:
     rng = np.random.default_rng(seed)
-    return {robot: (rng.normal(mean, 0.1 * mean, 5) + shift * 0.1 * mean).tolist() for robot, mean in robots.items()}
+    return {
+        robot: (rng.normal(mean, 0.1 * mean, 5) + shift * 0.1 * mean).tolist()
+        for robot, mean in robots.items()
+    }
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> tuple[Path, Path]:
-    return write_run(tmp_path / "sb3", "sb3", drawn(0)), write_run(tmp_path / "fast", "fast", drawn(1))
+    return write_run(tmp_path / "sb3", "sb3", drawn(0)), write_run(
+        tmp_path / "fast", "fast", drawn(1)
+    )
 
 
 @pytest.fixture
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulations with so few draws that they are fast; how exact they are is the claim of :class:`TestPromises`."""
+    """Simulations with so few draws that they are fast; how exact they are is the claim of
+    :class:`TestPromises`."""
     monkeypatch.setattr(permutation_tests, "p_values", quick(permutation_tests.p_values))
     monkeypatch.setattr(learning, "Design", partial(Design, experiments=50, draws=50))
 
@@ -279,8 +315,14 @@ class TestCommand:
         printed = capsys.readouterr().out
         trained, evaluated = printed.split("Mean deterministic return")
         for text in (trained, evaluated):
-            lines = [line for line in text.split("Seed by seed")[0].splitlines() if line.startswith("| ")]
-            assert [line.split(" | ")[0].strip("| *") for line in lines] == ["robot", *ROBOTS, "all 3"]
+            lines = [
+                line for line in text.split("Seed by seed")[0].splitlines() if line.startswith("| ")
+            ]
+            assert [line.split(" | ")[0].strip("| *") for line in lines] == [
+                "robot",
+                *ROBOTS,
+                "all 3",
+            ]
         sb3 = drawn(0)["Hopper-v5"]
         assert f"| Hopper-v5 | {np.mean(sb3):,.0f} ± {np.std(sb3, ddof=1):,.0f} |" in trained
         assert f"| Hopper-v5 | sb3 | {sb3[0]:,.0f} ({1.2 * sb3[0]:,.0f}) |" in printed
@@ -291,7 +333,11 @@ class TestCommand:
     def test_a_worse_learner_is_found(self, runs: tuple[Path, Path], tmp_path: Path) -> None:
         worse = learning_runs.read(write_run(tmp_path / "worse", "fast", drawn(1, shift=-3.0)))
         sb3 = learning_runs.read(runs[0])
-        line = next(line for line in learning.comparison(sb3, worse, list(ROBOTS), "final") if "**all 3**" in line)
+        line = next(
+            line
+            for line in learning.comparison(sb3, worse, list(ROBOTS), "final")
+            if "**all 3**" in line
+        )
         assert "**< 0.001**" in line
         assert "**−" in line
 
@@ -304,7 +350,9 @@ class TestCommand:
         assert printed.count("| 1.000 | 1.000 |") == 2 * len(ROBOTS)
         assert "correlation +1.00" in printed
 
-    def test_what_is_not_finished_is_named_and_left_out(self, runs: tuple[Path, Path], tmp_path: Path) -> None:
+    def test_what_is_not_finished_is_named_and_left_out(
+        self, runs: tuple[Path, Path], tmp_path: Path
+    ) -> None:
         missing = ["Hopper-v5-s3", *(f"Walker2d-v5-s{seed}" for seed in range(4))]
         half = write_run(tmp_path / "half", "fast", drawn(1), unfinished=missing)
         text = learning.report(learning_runs.read(runs[0]), learning_runs.read(half))
@@ -314,7 +362,8 @@ class TestCommand:
 
     def test_without_evaluation_there_is_the_training_alone(self, tmp_path: Path) -> None:
         sides = [
-            learning_runs.read(write_run(tmp_path / name, name, drawn(0), evaluated=False)) for name in ("sb3", "fast")
+            learning_runs.read(write_run(tmp_path / name, name, drawn(0), evaluated=False))
+            for name in ("sb3", "fast")
         ]
         text = learning.report(*sides)
         assert "Final return of training" in text
@@ -322,7 +371,9 @@ class TestCommand:
 
     def test_different_work_is_refused(self, runs: tuple[Path, Path], tmp_path: Path) -> None:
         other = write_run(tmp_path / "other", "fast", drawn(1), n_envs=8)
-        with pytest.raises(UsageError, match=r"-s\d: n_envs is 1 in A and 8 in B; only the learner may differ"):
+        with pytest.raises(
+            UsageError, match=r"-s\d: n_envs is 1 in A and 8 in B; only the learner may differ"
+        ):
             learning_runs.in_common(learning_runs.read(runs[0]), learning_runs.read(other))
 
     def test_what_cannot_be_compared_is_told_in_a_line(
@@ -331,7 +382,11 @@ class TestCommand:
         everything = [f"{robot}-s{seed}" for robot in ROBOTS for seed in range(5)]
         idle = write_run(tmp_path / "idle", "fast", drawn(1), unfinished=everything)
         others = write_run(tmp_path / "others", "fast", drawn(1, robots={"Ant-v5": 900.0}))
-        for bad, said in ((idle, "no job has succeeded"), (others, "no robot has 2 finished"), (tmp_path, "not a run")):
+        for bad, said in (
+            (idle, "no job has succeeded"),
+            (others, "no robot has 2 finished"),
+            (tmp_path, "not a run"),
+        ):
             assert learning.main([str(runs[0]), str(bad)]) == 2
             assert said in capsys.readouterr().err
 

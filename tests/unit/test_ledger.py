@@ -18,7 +18,17 @@ from supervisor_helpers import filled, ledgers_closed, make_job, make_spec  # no
 
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import Attempt, AttemptOutcome, Cancelled, Cause, Failed, Pending, Running, State, Succeeded
+from orchestrator.core.job import (
+    Attempt,
+    AttemptOutcome,
+    Cancelled,
+    Cause,
+    Failed,
+    Pending,
+    Running,
+    State,
+    Succeeded,
+)
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import LONGEST_LINE, LONGEST_TEXT
 from orchestrator.ledger import SCHEMA_VERSION, Ledger, summary
@@ -27,7 +37,13 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def attempt(job_id: str = "a-s0", number: int = 0, **changes: Any) -> Attempt:
-    values: dict[str, Any] = {"cpus": (0, 3), "gpus": ("GPU-1",), "pid": 17, "pid_start": 4.5, "started_at": 1e9}
+    values: dict[str, Any] = {
+        "cpus": (0, 3),
+        "gpus": ("GPU-1",),
+        "pid": 17,
+        "pid_start": 4.5,
+        "started_at": 1e9,
+    }
     return Attempt(job_id=job_id, number=number, **values | changes)
 
 
@@ -87,7 +103,9 @@ def test_a_training_without_evaluation_has_none_of_a_shorter_training(
     records = ExitRecord(code=0, message="", eval_mean=5.0), ExitRecord(code=code, message="")
     for number, record in enumerate(records):
         ledger.start_attempt(attempt("j0", number), queue_s=0.0)
-        ledger.end_attempt("j0", number, ended_at=2e9, wall_s=1.0, returncode=code, outcome=outcome, record=record)
+        ledger.end_attempt(
+            "j0", number, ended_at=2e9, wall_s=1.0, returncode=code, outcome=outcome, record=record
+        )
     assert ledger.summary()[0]["eval_mean"] == left
 
 
@@ -96,7 +114,11 @@ def test_attempts_are_kept_and_summed(tmp_path: Path) -> None:
     outcome = AttemptOutcome(cause=Cause.SIGNAL, message="killed")
     for number in range(3):
         ledger.start_attempt(attempt("j0", number), queue_s=float(number))
-        record = ExitRecord(code=0, message="", env_steps=100 * number, eval_mean=5.0) if number == 2 else None
+        record = (
+            ExitRecord(code=0, message="", env_steps=100 * number, eval_mean=5.0)
+            if number == 2
+            else None
+        )
         ledger.end_attempt(
             "j0",
             number,
@@ -119,7 +141,9 @@ def test_attempts_are_kept_and_summed(tmp_path: Path) -> None:
     assert ledger.last_attempt("j0") == attempt("j0", 2)
 
 
-def test_an_attempt_that_never_began_to_train_does_not_hide_the_steps_of_an_earlier_one(tmp_path: Path) -> None:
+def test_an_attempt_that_never_began_to_train_does_not_hide_the_steps_of_an_earlier_one(
+    tmp_path: Path,
+) -> None:
     ledger = filled(tmp_path / "l", 1)
     ledger.set_progress([("j0", 500, 1.0, 10.0, "sb3")])
     ledger.start_attempt(attempt("j0"), queue_s=0.0)
@@ -144,8 +168,16 @@ def test_what_a_matrix_varies_is_a_column_of_every_row(tmp_path: Path) -> None:
     ledger.put_jobs((number, job, None) for number, job in enumerate(jobs))
     assert [dict(row.job.point) for row in ledger.jobs()] == points
     rows = ledger.summary()
-    assert [(row["model.geom.a.size"], row["n_envs"]) for row in rows] == [([1, 2], 4), (None, None), (None, None)]
-    assert [row["seed"] for row in rows] == [0, 0, 0]  # a column of its own: what the job really has
+    assert [(row["model.geom.a.size"], row["n_envs"]) for row in rows] == [
+        ([1, 2], 4),
+        (None, None),
+        (None, None),
+    ]
+    assert [row["seed"] for row in rows] == [
+        0,
+        0,
+        0,
+    ]  # a column of its own: what the job really has
     assert len({tuple(row) for row in rows}) == 1
     paths = RunPaths(tmp_path)
     summary.write(paths, ledger)
@@ -153,7 +185,9 @@ def test_what_a_matrix_varies_is_a_column_of_every_row(tmp_path: Path) -> None:
         assert [row["model.geom.a.size"] for row in csv.DictReader(file)] == ["1 2", "", ""]
 
 
-def test_the_columns_follow_declarations_that_change_and_jobs_of_other_processes(tmp_path: Path) -> None:
+def test_the_columns_follow_declarations_that_change_and_jobs_of_other_processes(
+    tmp_path: Path,
+) -> None:
     ledger = Ledger.create(tmp_path / "l")
     job = replace(make_job("j0"), point={"ppo.gamma": 0.9})
     ledger.put_jobs([(0, job, None)])
@@ -189,7 +223,11 @@ def test_limits_can_change_and_what_was_experienced_stays(tmp_path: Path) -> Non
     ledger.set_state("j0", Pending(failures=2))
     ledger.update_declaration(7, make_job("j0", max_retries=9, memory_mib=5))
     (row,) = ledger.jobs()
-    assert (row.job.max_retries, row.job.resources.memory_mib, row.state) == (9, 5, Pending(failures=2))
+    assert (row.job.max_retries, row.job.resources.memory_mib, row.state) == (
+        9,
+        5,
+        Pending(failures=2),
+    )
     assert row.robot_hash == "hash0"
 
 
@@ -218,7 +256,10 @@ def test_text_that_is_not_utf_8_is_stored_as_escapes(tmp_path: Path) -> None:
     with contextlib.closing(Ledger.create(tmp_path / "l")) as ledger:
         ledger.put_jobs([(0, job, None)])
         ledger.start_attempt(attempt("a", node=latin_1), queue_s=0.0)
-        outcome, record = AttemptOutcome(cause=Cause.LAUNCH, message=latin_1), ExitRecord(code=1, message="")
+        outcome, record = (
+            AttemptOutcome(cause=Cause.LAUNCH, message=latin_1),
+            ExitRecord(code=1, message=""),
+        )
         ended: dict[str, Any] = {"ended_at": 1.0, "wall_s": 1.0, "returncode": 1}
         ledger.end_attempt("a", 0, **ended, outcome=outcome, record=record)
         ledger.set_state("a", Failed(cause=Cause.LAUNCH, message=latin_1))
@@ -234,7 +275,9 @@ def test_texts_that_an_earlier_version_stored_are_cut_and_can_be_written(tmp_pat
     ledger.start_attempt(attempt("j0"), queue_s=0.0)
     ledger.set_state("j0", Failed(cause=Cause.ERROR, message="no"))
     ledger.close()
-    record = json.dumps({"code": 1, "message": "", "traceback": os.fsdecode(b"at /dM\xfcl\n") * 10_000})
+    record = json.dumps(
+        {"code": 1, "message": "", "traceback": os.fsdecode(b"at /dM\xfcl\n") * 10_000}
+    )
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE attempts SET record = ?", (record,))
         connection.execute("UPDATE jobs SET message = ?", ("x" * 1_000_000,))
@@ -259,7 +302,10 @@ def test_no_cell_of_the_table_is_a_formula_or_more_than_a_line(tmp_path: Path) -
         "\t=x": r"\u0009=x",
     }
     ledger = Ledger.create(tmp_path / "l")
-    ledger.put_jobs((number, make_job(f"j{number}", spec={"name": name}), None) for number, name in enumerate(jobs))
+    ledger.put_jobs(
+        (number, make_job(f"j{number}", spec={"name": name}), None)
+        for number, name in enumerate(jobs)
+    )
     ledger.set_progress([("j0", 1, -2.5, None, None)])
     ledger.set_state("j1", Failed(cause=Cause.ERROR, message="-1+cmd\nnext line\x1b[2J"))
     summary.write(paths, ledger)
@@ -337,7 +383,20 @@ def test_a_truncated_ledger_is_refused_whatever_its_length(whole: Path) -> None:
     page = 4096
     assert len(content) > 10 * page
     some = random.sample(range(101, len(content) - 1), 40)
-    for length in [1, 15, 16, 99, 100, 101, page - 1, page, page + 1, 2 * page, len(content) - page, *some]:
+    for length in [
+        1,
+        15,
+        16,
+        99,
+        100,
+        101,
+        page - 1,
+        page,
+        page + 1,
+        2 * page,
+        len(content) - page,
+        *some,
+    ]:
         whole.write_bytes(content[:length])
         refused(whole, "--rebuild-ledger")
 
@@ -401,7 +460,9 @@ def test_a_ledger_of_a_newer_version_is_refused_and_not_touched(whole: Path) -> 
     refused(whole, "version 99", f"version {SCHEMA_VERSION}")
 
 
-def test_a_ledger_of_an_older_version_can_be_made_anew_from_the_job_directories(whole: Path) -> None:
+def test_a_ledger_of_an_older_version_can_be_made_anew_from_the_job_directories(
+    whole: Path,
+) -> None:
     with contextlib.closing(sqlite3.connect(whole)) as connection:
         connection.execute("PRAGMA user_version = 1")
     refused(whole, "version 1,", f"version {SCHEMA_VERSION}", "run --rebuild-ledger")

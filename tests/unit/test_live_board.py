@@ -1,4 +1,5 @@
-"""The pieces that the live page is made of: versions, growing curves, and rows that are read again."""
+"""The pieces that the live page is made of: versions, growing curves, and rows that are read
+again."""
 
 from __future__ import annotations
 
@@ -27,10 +28,18 @@ from orchestrator.ledger.row_reader import RowReader
 from orchestrator.web import folder_source, job_details
 from orchestrator.web.board import Board, Changes
 from orchestrator.web.feed import Feed, Source
-from orchestrator.web.folder_source import SEARCH_EVERY_S, SEARCH_LATEST_S, SEARCH_SHARE, FolderSource, key_of
+from orchestrator.web.folder_source import (
+    SEARCH_EVERY_S,
+    SEARCH_LATEST_S,
+    SEARCH_SHARE,
+    FolderSource,
+    key_of,
+)
 
 
-def changes(*drop: str, restart: tuple[str, ...] = (), grow: dict[str, list[int]] | None = None, **put: int) -> Changes:
+def changes(
+    *drop: str, restart: tuple[str, ...] = (), grow: dict[str, list[int]] | None = None, **put: int
+) -> Changes:
     made = Changes(drop=list(drop), grow=grow or {}, restart=set(restart))
     for name, value in put.items():
         made.set(name, value)
@@ -50,19 +59,39 @@ def test_a_viewer_gets_what_is_newer_than_what_it_has() -> None:
     assert board.since(1) == ""
     assert board.apply(changes(a=2))
     assert board.apply(changes("b", grow={"c": [3]}))
-    assert json.loads(board.since(1)) == {"version": 3, "put": {"a": 2}, "grow": {"c": [3]}, "drop": ["b"]}
-    assert json.loads(board.since(2)) == {"version": 3, "put": {}, "grow": {"c": [3]}, "drop": ["b"]}
+    assert json.loads(board.since(1)) == {
+        "version": 3,
+        "put": {"a": 2},
+        "grow": {"c": [3]},
+        "drop": ["b"],
+    }
+    assert json.loads(board.since(2)) == {
+        "version": 3,
+        "put": {},
+        "grow": {"c": [3]},
+        "drop": ["b"],
+    }
     board.apply(changes(restart=("c",), grow={"c": [9]}))
-    assert json.loads(board.since(3)) == {"version": 4, "put": {}, "grow": {"c": [9]}, "restart": ["c"]}
+    assert json.loads(board.since(3)) == {
+        "version": 4,
+        "put": {},
+        "grow": {"c": [9]},
+        "restart": ["c"],
+    }
     assert json.loads(board.since(0))["grow"] == {"c": [9]}
 
 
-def test_when_a_source_is_over_a_viewer_gets_everything_from_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_a_source_is_over_a_viewer_gets_everything_from_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("orchestrator.web.feed.LOOK_EVERY_S", 0.0)
     made: list[Iterator[Changes]] = []
 
     def source() -> Source:
-        told = [changes(a=1, b=1, grow={"c": [1]}), Changes(is_over=True)], [changes(a=1, grow={"c": [2]})]
+        told = (
+            [changes(a=1, b=1, grow={"c": [1]}), Changes(is_over=True)],
+            [changes(a=1, grow={"c": [2]})],
+        )
         made.append(iter(told[len(made)]))
         return SimpleNamespace(read=lambda: next(made[-1], Changes()))
 
@@ -77,9 +106,19 @@ def test_when_a_source_is_over_a_viewer_gets_everything_from_another_one(monkeyp
 
     clock, first, again, second = asyncio.run(look())
     assert clock.startswith("event: clock")
-    assert json.loads(first[6:]) == {"version": 1, "put": {"a": 1, "b": 1}, "grow": {"c": [1]}, "restart": ["c"]}
+    assert json.loads(first[6:]) == {
+        "version": 1,
+        "put": {"a": 1, "b": 1},
+        "grow": {"c": [1]},
+        "restart": ["c"],
+    }
     assert again.startswith("event: clock")
-    assert json.loads(second[6:]) == {"version": 1, "put": {"a": 1}, "grow": {"c": [2]}, "restart": ["c"]}
+    assert json.loads(second[6:]) == {
+        "version": 1,
+        "put": {"a": 1},
+        "grow": {"c": [2]},
+        "restart": ["c"],
+    }
 
 
 def test_after_an_unexpected_error_another_source_reads_everything_anew(
@@ -123,7 +162,10 @@ def test_after_an_unexpected_error_another_source_reads_everything_anew(
 
 def curve_file(folder: Path, *rows: tuple[int, float]) -> Path:
     path = folder / "progress.csv"
-    lines = ["time/total_timesteps,rollout/ep_rew_mean", *(f"{steps},{value}" for steps, value in rows)]
+    lines = [
+        "time/total_timesteps,rollout/ep_rew_mean",
+        *(f"{steps},{value}" for steps, value in rows),
+    ]
     path.with_suffix(".new").write_text("\n".join(lines) + "\n")
     return path.with_suffix(".new").rename(path)
 
@@ -156,7 +198,9 @@ def test_a_curve_that_was_cut_back_starts_over(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_read_again_are_those_of_the_summary(tmp_path: Path) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained(name=f"r{number}", state="PENDING") for number in range(4)])
+    paths = make_run_dir(
+        tmp_path / "run", [Trained(name=f"r{number}", state="PENDING") for number in range(4)]
+    )
     ledger, reader = Ledger.open(paths.ledger), RowReader()
     try:
         reader.update(ledger)
@@ -166,7 +210,10 @@ def test_rows_that_are_read_again_are_those_of_the_summary(tmp_path: Path) -> No
         ledger.set_state("j2-s0", Paused())
         reader.update(ledger)
         assert list(reader.rows.values()) == ledger.summary()
-        assert [job_id for job_id, row in reader.rows.items() if row is not before[job_id]] == ["j1-s0", "j2-s0"]
+        assert [job_id for job_id, row in reader.rows.items() if row is not before[job_id]] == [
+            "j1-s0",
+            "j2-s0",
+        ]
         ledger.delete_job("j0-s0")
         ledger.put_jobs([(9, make_job("new-s0"), None)])
         ledger.set_state("j3-s0", Cancelled())
@@ -182,7 +229,9 @@ def test_files_of_an_open_job_are_read_again_when_they_have_changed(
     paths = make_run_dir(tmp_path / "run", [Trained(attempts=3), Trained(name="other", attempts=2)])
     readings: list[str] = []
     read_regular = run_reader.read_regular
-    monkeypatch.setattr(run_reader, "read_regular", lambda path: readings.append(path.name) or read_regular(path))
+    monkeypatch.setattr(
+        run_reader, "read_regular", lambda path: readings.append(path.name) or read_regular(path)
+    )
     first = job_details.details(paths.root, "j0-s0")
     assert first is not None
     with run_directory.opened_ledger(paths) as ledger:
@@ -199,12 +248,17 @@ def test_files_of_an_open_job_are_read_again_when_they_have_changed(
 
 
 def test_a_follower_reads_only_what_has_changed(tmp_path: Path) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained(state="RUNNING"), Trained(name="other", state="PENDING")])
+    paths = make_run_dir(
+        tmp_path / "run", [Trained(state="RUNNING"), Trained(name="other", state="PENDING")]
+    )
     follower = RunFollower(paths.root)
     first = follower.look()
     assert first is not None
     assert first.snapshot is not None
-    assert (first.condition, [row["state"] for row in first.snapshot.rows]) == ("killed", ["PENDING", "PENDING"])
+    assert (first.condition, [row["state"] for row in first.snapshot.rows]) == (
+        "killed",
+        ["PENDING", "PENDING"],
+    )
     assert follower.look() is None
     with run_directory.opened_ledger(paths) as ledger:
         ledger.set_state("j1-s0", Succeeded())
@@ -238,7 +292,9 @@ def test_a_new_ledger_with_the_inode_number_of_a_removed_one_is_another_one(tmp_
         ledger.commit()
     follower.look()
     assert follower.generation == before
-    other = make_run_dir(tmp_path / "another", [Trained(state="FAILED", message="the hip fell off")])
+    other = make_run_dir(
+        tmp_path / "another", [Trained(state="FAILED", message="the hip fell off")]
+    )
     with run_directory.opened_ledger(other) as ledger:
         ledger.change("UPDATE attempts SET queue_s = queue_s + 0.001")
         ledger.commit()
@@ -254,14 +310,18 @@ def test_an_attempt_that_a_cluster_places_later_leaves_the_page_as_it_is(tmp_pat
     before = follower.generation
     with run_directory.opened_ledger(paths) as ledger:
         attempt = ledger.last_attempt("j0-s0")
-        ledger.place_attempt(dataclasses.replace(attempt, node="far", started_at=attempt.started_at + 60))
+        ledger.place_attempt(
+            dataclasses.replace(attempt, node="far", started_at=attempt.started_at + 60)
+        )
         ledger.set_progress([("j0-s0", 64, None, None, None)])
         ledger.commit()
     assert follower.look() is not None
     assert follower.generation == before
 
 
-def test_unknown_addresses_make_it_search_no_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_addresses_make_it_search_no_sooner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     takes_s = 2 * SEARCH_EVERY_S * SEARCH_SHARE
     clock, searches = SimpleNamespace(now=1000.0), []
     below = run_index.below
@@ -288,10 +348,14 @@ def test_unknown_addresses_make_it_search_no_sooner(tmp_path: Path, monkeypatch:
     assert len(searches) == 2
     last = make_run_dir(tmp_path / "three", [Trained()]).root
     clock.now += SEARCH_LATEST_S
-    assert source.find(key_of(str(last))) is not None, "a search that takes long is repeated all the same"
+    assert source.find(key_of(str(last))) is not None, (
+        "a search that takes long is repeated all the same"
+    )
 
 
-def test_a_log_that_is_left_half_read_continues_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_left_half_read_continues_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.experiment.worker_logs.CHUNK", 4)
     path = tmp_path / "worker.log"
     path.write_text("0123456789")

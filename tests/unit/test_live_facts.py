@@ -1,4 +1,5 @@
-"""What `status` shows of running and waiting jobs beside the ledger: by `live.json`, and as of now."""
+"""What `status` shows of running and waiting jobs beside the ledger: by `live.json`, and as of
+now."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ LONGEST_S = 10_000.0
 """Simulated time after which what is awaited has not come."""
 
 
-def seen(root: Path, jobs: list[Job], behave: dict[str, Any], condition: Callable[[Snapshot], bool]) -> Snapshot:
+def seen(
+    root: Path, jobs: list[Job], behave: dict[str, Any], condition: Callable[[Snapshot], bool]
+) -> Snapshot:
     """The first reading of a running experiment for which ``condition`` holds."""
     found: list[Snapshot] = []
     with run_directory.claim(root) as paths:
@@ -73,9 +76,16 @@ def test_status_has_what_running_jobs_report(tmp_path: Path) -> None:
     assert all(row["wall_s"] is not None for row in snapshot.rows if row["state"] == "RUNNING")
 
 
-def test_status_says_that_jobs_wait_for_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_says_that_jobs_wait_for_disk_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(free_disk, "free_mib", lambda _: 100)
-    snapshot = seen(tmp_path, [make_job(min_free_disk_mib=1024)], {}, lambda now: bool(now.live and now.live.waiting))
+    snapshot = seen(
+        tmp_path,
+        [make_job(min_free_disk_mib=1024)],
+        {},
+        lambda now: bool(now.live and now.live.waiting),
+    )
     (row,) = snapshot.facts()
     assert all(text in row["waiting"] for text in ("100 MiB", "1,024 MiB", str(tmp_path)))
 
@@ -92,7 +102,9 @@ def test_status_says_so_only_of_jobs_that_ask_for_more_space_than_there_is(
     is_running, waits, has_no_slot = ("RUNNING", False), ("PENDING", True), ("PENDING", False)
     assert facts == {"runs": is_running, "large": waits, "also": is_running, "next": has_no_slot}
     elsewhere = replace(snapshot, free_disk_asked=None)
-    assert all(row["waiting"] for row in elsewhere.facts() if row["state"] == "PENDING"), "what they ask for is unknown"
+    assert all(row["waiting"] for row in elsewhere.facts() if row["state"] == "PENDING"), (
+        "what they ask for is unknown"
+    )
 
 
 def test_only_the_file_of_the_supervisor_that_runs_counts(tmp_path: Path) -> None:
@@ -111,7 +123,9 @@ def start(experiment: Experiment, number: int, started_at: float) -> None:
     experiment.begin("a", number=number, cpus=(), started_at=started_at)
 
 
-def test_the_time_of_a_resumed_job_counts_up_and_without_a_supervisor_none_is_running(tmp_path: Path) -> None:
+def test_the_time_of_a_resumed_job_counts_up_and_without_a_supervisor_none_is_running(
+    tmp_path: Path,
+) -> None:
     experiment = Experiment(tmp_path, [make_job("a")])
     start(experiment, 0, time.time() - 1000.0)
     outcome = AttemptOutcome(cause=Cause.INTERRUPTED)

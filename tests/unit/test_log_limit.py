@@ -1,4 +1,5 @@
-"""A worker's log is cut while the worker writes to it: its head and its end stay, and what is gone is counted."""
+"""A worker's log is cut while the worker writes to it: its head and its end stay, and what is gone
+is counted."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def test_a_log_within_its_limit_stays_as_it_is(log: Log) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_log_keeps_its_first_mib_and_its_end_and_counts_what_is_gone(log: Log, times: int) -> None:
+def test_a_log_keeps_its_first_mib_and_its_end_and_counts_what_is_gone(
+    log: Log, times: int
+) -> None:
     for _ in range(times):
         log.grow(6 * MIB)
         log.cut()
@@ -95,7 +98,9 @@ def test_a_reader_that_comes_too_late_finds_the_line_about_the_gap(log: Log) -> 
 def test_a_log_that_cannot_be_cut_keeps_no_other_from_it(log: Log, tmp_path: Path) -> None:
     log.grow(6 * MIB)
     (tmp_path / "folder.log").mkdir()
-    log_limit.limit({tmp_path / "missing.log": -1, tmp_path / "folder.log": -(10**9), log.path: LIMIT})
+    log_limit.limit(
+        {tmp_path / "missing.log": -1, tmp_path / "folder.log": -(10**9), log.path: LIMIT}
+    )
     assert log.path.stat().st_size < LIMIT
 
 

@@ -28,14 +28,20 @@ def write(root: Path, files: dict[str, str]) -> None:
         path.write_text(text)
 
 
-def cpu_tree(root: Path, cores: Iterable[tuple[int, ...]], nodes: dict[int, str] | None = None) -> None:
+def cpu_tree(
+    root: Path, cores: Iterable[tuple[int, ...]], nodes: dict[int, str] | None = None
+) -> None:
     """``cores``: the CPUs of every physical core; ``nodes``: NUMA node → CPU list."""
-    files = {"proc/meminfo": "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n"}
+    files = {
+        "proc/meminfo": "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n"
+    }
     every = []
     for core in cores:
         for cpu in core:
             every.append(cpu)
-            files[f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"] = ",".join(map(str, core)) + "\n"
+            files[f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"] = (
+                ",".join(map(str, core)) + "\n"
+            )
             files[f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"] = "0\n"
     files["sys/devices/system/cpu/online"] = ",".join(map(str, sorted(every))) + "\n"
     for node, cpus in (nodes or {}).items():
@@ -48,7 +54,9 @@ def mount(root: Path, *lines: str) -> None:
     texts = ["22 27 0:21 / /proc rw,relatime - proc proc rw"]
     for number, line in enumerate(lines):
         top, point, kind, options = line.split()
-        texts.append(f"{30 + number} 25 0:{number} {top} {point} rw,relatime shared:9 - {kind} {kind} {options}")
+        texts.append(
+            f"{30 + number} 25 0:{number} {top} {point} rw,relatime shared:9 - {kind} {kind} {options}"
+        )
         (root / point.lstrip("/")).mkdir(parents=True, exist_ok=True)
     write(root, {"proc/self/mountinfo": "\n".join(texts) + "\n"})
 
@@ -120,7 +128,9 @@ class TestTopology:
         write(tmp_path, {"sys/devices/system/cpu/cpu0/topology/physical_package_id": "-1\n"})
         assert detect(tmp_path).cpus[0].package == 0
 
-    def test_without_the_files_every_cpu_is_a_core_and_nothing_is_limited(self, tmp_path: Path) -> None:
+    def test_without_the_files_every_cpu_is_a_core_and_nothing_is_limited(
+        self, tmp_path: Path
+    ) -> None:
         machine = detect(tmp_path, affinity=[0, 1])
         assert (order(machine), machine.physical_cores, machine.quota) == ([0, 1], 2, None)
         assert cgroup.throttled_s(tmp_path) is None
@@ -134,7 +144,15 @@ class TestCgroups:
         return tmp_path
 
     def test_v2_quota_of_a_grandparent_counts(self, root: Path) -> None:
-        v2(root, "/a/b/c", {"a/cpu.max": "150000 100000\n", "a/b/cpu.max": "max 100000\n", "a/b/c/cpu.max": "max\n"})
+        v2(
+            root,
+            "/a/b/c",
+            {
+                "a/cpu.max": "150000 100000\n",
+                "a/b/cpu.max": "max 100000\n",
+                "a/b/c/cpu.max": "max\n",
+            },
+        )
         found = detect(root)
         assert found.quota == 1.5
         assert (found.capacity, largest_job(found), found.physical_cores) == (1, 1, 4)
@@ -144,7 +162,11 @@ class TestCgroups:
         assert detect(root).quota == 2.0
 
     def test_v2_without_limit(self, root: Path) -> None:
-        v2(root, "/a", {"a/cpu.max": "max 100000\n", "a/memory.max": "max\n", "a/memory.current": "5\n"})
+        v2(
+            root,
+            "/a",
+            {"a/cpu.max": "max 100000\n", "a/memory.max": "max\n", "a/memory.current": "5\n"},
+        )
         found = detect(root)
         assert (found.quota, found.capacity, found.memory_total_mib) == (None, 4, 16384)
         assert topology.available_memory_mib(root) == 8192
@@ -233,18 +255,29 @@ class TestCgroups:
         assert (found.quota, found.memory_total_mib) == (2.0, 1024)
 
     def test_container_whose_mount_shows_only_its_own_group(self, root: Path) -> None:
-        quota = {"cpu,cpuacct/cpu.cfs_quota_us": "100000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}
+        quota = {
+            "cpu,cpuacct/cpu.cfs_quota_us": "100000\n",
+            "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        }
         v1(root, "/docker/4f2a", quota, top="/docker/4f2a")
         assert detect(root).quota == 1.0
 
     def test_group_below_the_container_mount(self, root: Path) -> None:
-        quota = {"cpu,cpuacct/in/cpu.cfs_quota_us": "100000\n", "cpu,cpuacct/in/cpu.cfs_period_us": "100000\n"}
+        quota = {
+            "cpu,cpuacct/in/cpu.cfs_quota_us": "100000\n",
+            "cpu,cpuacct/in/cpu.cfs_period_us": "100000\n",
+        }
         v1(root, "/docker/4f2a/in", quota, top="/docker/4f2a")
         assert detect(root).quota == 1.0
 
     @pytest.mark.parametrize("path", ["/elsewhere/x", "/../sibling", "/docker/4f2abc"])
-    def test_group_the_mount_does_not_show_falls_back_to_the_mount_point(self, root: Path, path: str) -> None:
-        quota = {"cpu,cpuacct/cpu.cfs_quota_us": "100000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}
+    def test_group_the_mount_does_not_show_falls_back_to_the_mount_point(
+        self, root: Path, path: str
+    ) -> None:
+        quota = {
+            "cpu,cpuacct/cpu.cfs_quota_us": "100000\n",
+            "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        }
         v1(root, path, quota, top="/docker/4f2a")
         assert detect(root).quota == 1.0
 
@@ -255,18 +288,33 @@ class TestCgroups:
 
     def test_mount_point_with_a_blank(self, root: Path) -> None:
         v2(root, "/", {})
-        text = (root / "proc/self/mountinfo").read_text().replace("/sys/fs/cgroup", "/sys/fs/c\\040g")
+        text = (
+            (root / "proc/self/mountinfo").read_text().replace("/sys/fs/cgroup", "/sys/fs/c\\040g")
+        )
         write(root, {"proc/self/mountinfo": text, "sys/fs/c g/cpu.max": "100000 100000\n"})
         assert detect(root).quota == 1.0
 
     def test_garbage_is_taken_for_no_limit(self, root: Path) -> None:
         v2(root, "/a", {"a/cpu.max": "\n", "a/memory.max": "??\n"})
-        write(root, {"proc/self/mountinfo": (root / "proc/self/mountinfo").read_text() + "nonsense\n- cgroup\n"})
+        write(
+            root,
+            {
+                "proc/self/mountinfo": (root / "proc/self/mountinfo").read_text()
+                + "nonsense\n- cgroup\n"
+            },
+        )
         found = detect(root)
         assert (found.quota, found.memory_total_mib) == (None, 16384)
 
     def test_throttling_adds_up_over_ancestors(self, root: Path) -> None:
-        v2(root, "/a/b", {"a/cpu.stat": "usage_usec 5\nthrottled_usec 1500000\n", "a/b/cpu.stat": "throttled_usec 7\n"})
+        v2(
+            root,
+            "/a/b",
+            {
+                "a/cpu.stat": "usage_usec 5\nthrottled_usec 1500000\n",
+                "a/b/cpu.stat": "throttled_usec 7\n",
+            },
+        )
         assert cgroup.throttled_s(root) == pytest.approx(1.500007)
 
     def test_throttle_meter_sees_growth_and_leaks_no_descriptor(self, root: Path) -> None:
@@ -291,8 +339,11 @@ class TestCgroups:
         assert cgroup.oom_kills(root) == 1
 
 
-def made(nodes: int = 1, cores: int = 4, smt: int = 1, quota: float | None = None, gpus: int = 0) -> Machine:
-    """``cores`` per node; CPUs are numbered as Linux mostly does: every core's first thread, then the siblings."""
+def made(
+    nodes: int = 1, cores: int = 4, smt: int = 1, quota: float | None = None, gpus: int = 0
+) -> Machine:
+    """``cores`` per node; CPUs are numbered as Linux mostly does: every core's first thread, then
+    the siblings."""
     total = nodes * cores
     cpus = [
         Cpu(index=sibling * total + core, core=core, package=core // cores, numa_node=core // cores)
@@ -465,7 +516,10 @@ class TestSlotPool:
         quota=st.none() | st.floats(0.1, 20),
         max_parallel=st.none() | st.integers(1, 30),
         moves=st.lists(
-            st.tuples(st.booleans(), st.integers(1, 8), st.sampled_from([0, 1, 2, 0.1, 0.3, 0.5, 0.7])), max_size=40
+            st.tuples(
+                st.booleans(), st.integers(1, 8), st.sampled_from([0, 1, 2, 0.1, 0.3, 0.5, 0.7])
+            ),
+            max_size=40,
         ),
     )
     def test_cpus_are_shared_only_when_asked_for_and_all_come_back(

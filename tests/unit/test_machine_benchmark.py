@@ -1,4 +1,5 @@
-"""``benchmarks.machine``: what a call measures and leaves to the next one, its tables, and two machines compared."""
+"""``benchmarks.machine``: what a call measures and leaves to the next one, its tables, and two
+machines compared."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ from orchestrator.core.errors import UsageError
 from orchestrator.machine.topology import Machine
 
 TWO = machine_with(2)
-BENCHES = [name for name, section in machine.SECTIONS.items() if section.command.startswith("orchestrator bench")]
+BENCHES = [
+    name
+    for name, section in machine.SECTIONS.items()
+    if section.command.startswith("orchestrator bench")
+]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +44,9 @@ BENCHES = [name for name, section in machine.SECTIONS.items() if section.command
         (machine_with(8, memory_mib=1700), [1, 2, 4]),
     ],
 )
-def test_levels_end_with_the_cores_and_with_all_smt_siblings(here: Machine, levels: list[int]) -> None:
+def test_levels_end_with_the_cores_and_with_all_smt_siblings(
+    here: Machine, levels: list[int]
+) -> None:
     assert machine.levels(here) == levels
 
 
@@ -47,7 +54,9 @@ def no_figures(_: Path) -> Content:
     return Content()
 
 
-def section(about_s: float, *, continues: bool = True, read: Callable[[Path], Content] = no_figures) -> Section:
+def section(
+    about_s: float, *, continues: bool = True, read: Callable[[Path], Content] = no_figures
+) -> Section:
     return Section("A section", "it", lambda _: about_s, read, continues)
 
 
@@ -72,7 +81,9 @@ def test_what_can_be_continued_takes_what_time_is_left(
 
 @pytest.mark.parametrize("name", BENCHES)
 @pytest.mark.parametrize("here", [machine_with(1), machine_with(16)], ids=["1 core", "16 cores"])
-def test_bench_accepts_the_options_of_each_section(name: str, here: Machine, tmp_path: Path) -> None:
+def test_bench_accepts_the_options_of_each_section(
+    name: str, here: Machine, tmp_path: Path
+) -> None:
     arguments = machine.command(machine.SECTIONS[name], here, tmp_path / "with a space")
     assert arguments[1:4] == ["-m", "orchestrator", "bench"]
     bench = typer.main.get_group(app).commands["bench"]
@@ -117,7 +128,12 @@ def test_the_next_call_measures_what_is_missing_and_nothing_else(
     runs.ends = {"weak": ("stopped", "after 300 s"), "small": ("failed", "it is broken")}
     states = runs.call(tmp_path, 300.0, "weak", "whole", "small")
     assert runs.names == ["weak", "small"]
-    assert states == {"weak": "stopped", "whole": "not measured", "small": "failed", "other": "not measured"}
+    assert states == {
+        "weak": "stopped",
+        "whole": "not measured",
+        "small": "failed",
+        "other": "not measured",
+    }
     shown = (tmp_path / "machine.md").read_text()
     assert "| quadruped × 1 | 2 (1 – 9) |" in shown
     assert "Not measured: no time left." in shown
@@ -130,7 +146,9 @@ def test_the_next_call_measures_what_is_missing_and_nothing_else(
     assert runs.names == []
 
 
-def test_results_that_cannot_be_read_fail_their_section_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_results_that_cannot_be_read_fail_their_section_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def damaged(_: Path) -> Content:
         raise UsageError("the file is damaged")
 
@@ -139,7 +157,9 @@ def test_results_that_cannot_be_read_fail_their_section_alone(monkeypatch: pytes
     assert "the file is damaged" in (tmp_path / "machine.md").read_text()
 
 
-def test_figures_of_two_machines_are_not_mixed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_figures_of_two_machines_are_not_mixed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     Runs(monkeypatch, only=section(1)).call(tmp_path, 100.0)
     with pytest.raises(UsageError, match=r"machine\.physical_cores was 2, is 16.* another --out"):
         machine.begin(tmp_path / "machine.json", machine_with(16))
@@ -148,7 +168,13 @@ def test_figures_of_two_machines_are_not_mixed(monkeypatch: pytest.MonkeyPatch, 
 def test_a_bound_a_single_value_and_a_missing_one_are_told_apart() -> None:
     cases = {"a": {"x": [1.0, 3.0, 2.0], "y": [250.0]}, "b": {"x": [4.0]}}
     assert machine.table(cases, ["b"]) == [
-        *("|  | x | y |", "| --- | --- | --- |", "| a | 2 (1 – 3) | 250 (once) |", "| b | ≤ 4 (once) |  |", "")
+        *(
+            "|  | x | y |",
+            "| --- | --- | --- |",
+            "| a | 2 (1 – 3) | 250 (once) |",
+            "| b | ≤ 4 (once) |  |",
+            "",
+        )
     ]
     assert machine.table({}, []) == []
 
@@ -156,16 +182,26 @@ def test_a_bound_a_single_value_and_a_missing_one_are_told_apart() -> None:
 def scaled(folder: Path, **machine_changes: Any) -> Content:
     records = [*measurements("pinned", 1), *measurements("pinned", 2), *measurements("pinned", 4)]
     records += collapsed(2, status="cut")
-    facts = {"cpu_model": "Example 9000", "cpus": [0, 1], "physical_cores": 2, "capacity": 2, **machine_changes}
+    facts = {
+        "cpu_model": "Example 9000",
+        "cpus": [0, 1],
+        "physical_cores": 2,
+        "capacity": 2,
+        **machine_changes,
+    }
     recorded.write(folder / "quadruped", records, machine=facts)
     return machine_figures.of_scaling("robot", "quadruped", folder)
 
 
-def test_weak_scaling_has_speeds_efficiency_and_the_metrics_of_what_takes_the_rest(tmp_path: Path) -> None:
+def test_weak_scaling_has_speeds_efficiency_and_the_metrics_of_what_takes_the_rest(
+    tmp_path: Path,
+) -> None:
     content = scaled(tmp_path)
     alone, two = content.cases["robot, pinned × 1"], content.cases["robot, pinned × 2"]
     assert two["a process"] == pytest.approx([value / 2 for value in two[STEPS]])
-    assert two["efficiency"] == pytest.approx([b / a / 2 for b, a in zip(two[STEPS], alone[STEPS], strict=True)])
+    assert two["efficiency"] == pytest.approx(
+        [b / a / 2 for b, a in zip(two[STEPS], alone[STEPS], strict=True)]
+    )
     assert "efficiency" not in alone
     assert alone[CPU_MS] == pytest.approx([1e6 / value for value in alone[STEPS]], rel=0.01)
     assert content.bounds == ["robot, default × 2"]
@@ -175,7 +211,10 @@ def test_weak_scaling_has_speeds_efficiency_and_the_metrics_of_what_takes_the_re
 
 
 def test_smt_siblings_are_compared_where_there_are_some(tmp_path: Path) -> None:
-    (case,) = scaled(tmp_path / "with", cpus=[0, 1, 2, 3]).cases.keys() - scaled(tmp_path / "without").cases.keys()
+    (case,) = (
+        scaled(tmp_path / "with", cpus=[0, 1, 2, 3]).cases.keys()
+        - scaled(tmp_path / "without").cases.keys()
+    )
     assert case == "robot, 4 processes on SMT siblings / 2 on cores"
 
 
@@ -192,15 +231,23 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Pat
     """The second is twice as fast, and takes half of the CPU time."""
     for name, factor in (("old", 1.0), ("new", 2.0)):
         values = {STEPS: [100.0 * factor, 101.0 * factor], CPU_MS: [10 / factor, 10.1 / factor]}
-        content = Content({"robot × 1": values, "robot × 2": {STEPS: [50.0]}}, ["robot × 2"] if name == "old" else [])
+        content = Content(
+            {"robot × 1": values, "robot × 2": {STEPS: [50.0]}},
+            ["robot × 2"] if name == "old" else [],
+        )
         (tmp_path / name).mkdir()
-        Runs(monkeypatch, weak=section(1, read=lambda _, content=content: content)).call(tmp_path / name, 100.0)
+        Runs(monkeypatch, weak=section(1, read=lambda _, content=content: content)).call(
+            tmp_path / name, 100.0
+        )
     return tmp_path / "old/machine.json", tmp_path / "new/machine.json"
 
 
 def test_compare_reads_two_machines(machines: tuple[Path, Path], tmp_path: Path) -> None:
     (found,) = compare_with_first(machines)
-    ratios = {(pair.what, pair.figure): (pair.ratio, pair.less_is_better, pair.bound) for pair in found.pairs}
+    ratios = {
+        (pair.what, pair.figure): (pair.ratio, pair.less_is_better, pair.bound)
+        for pair in found.pairs
+    }
     speed, cost = ratios["robot × 1", STEPS], ratios["robot × 1", CPU_MS]
     assert speed[0] is not None
     assert cost[0] is not None
@@ -211,17 +258,27 @@ def test_compare_reads_two_machines(machines: tuple[Path, Path], tmp_path: Path)
     assert "robot × 1" in shown.stdout
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"sections": {"weak": 1}, "less_is_better": []}'])
-def test_another_file_is_not_compared(text: str, machines: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"sections": {"weak": 1}, "less_is_better": []}']
+)
+def test_another_file_is_not_compared(
+    text: str, machines: tuple[Path, Path], tmp_path: Path
+) -> None:
     other = tmp_path / "other.json"
     other.write_text(text)
-    with pytest.raises(UsageError, match=r"other\.json: cannot be compared; expected a machine\.json"):
+    with pytest.raises(
+        UsageError, match=r"other\.json: cannot be compared; expected a machine\.json"
+    ):
         compare_with_first([machines[0], other])
 
 
 def test_no_section_takes_the_cases_of_another(tmp_path: Path) -> None:
     of_scaling = machine_figures.of_scaling
-    readers = [one.read for one in machine.SECTIONS.values() if getattr(one.read, "func", None) is of_scaling]
+    readers = [
+        one.read
+        for one in machine.SECTIONS.values()
+        if getattr(one.read, "func", None) is of_scaling
+    ]
     cases = []
     for reader in readers:
         recorded.write(tmp_path / reader.args[1], measurements("pinned", 1))
@@ -230,10 +287,19 @@ def test_no_section_takes_the_cases_of_another(tmp_path: Path) -> None:
 
 
 def test_packings_are_read_where_nothing_else_was_measured(tmp_path: Path) -> None:
-    point = {"processes": 2, "threads": 1, "n_envs": 8, "smt": True, "samples": [5.0, 6.0, 4.0], "message": ""}
+    point = {
+        "processes": 2,
+        "threads": 1,
+        "n_envs": 8,
+        "smt": True,
+        "samples": [5.0, 6.0, 4.0],
+        "message": "",
+    }
     failed = {**point, "threads": 2, "smt": False, "samples": [], "message": "it was killed"}
     (tmp_path / "tune/bench").mkdir(parents=True)
     (tmp_path / "tune/bench/tune.json").write_text(json.dumps({"points": [point, failed]}))
     content = machine.SECTIONS["tune"].read(tmp_path)
-    assert content.cases == {"quadruped, 2 × 1 threads × 8 environments, on SMT siblings": {STEPS: [5.0, 6.0, 4.0]}}
+    assert content.cases == {
+        "quadruped, 2 × 1 threads × 8 environments, on SMT siblings": {STEPS: [5.0, 6.0, 4.0]}
+    }
     assert content.notes == ["quadruped, 2 × 2 threads × 8 environments: it was killed"]

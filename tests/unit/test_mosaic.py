@@ -1,4 +1,5 @@
-"""The video of all robots: who is in it, and what it shows. The videos of single robots are made by the test."""
+"""The video of all robots: who is in it, and what it shows. The videos of single robots are made by
+the test."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def film(path: Path, colour: str, pictures: int) -> Path:
 def test_robots_stand_side_by_side_and_one_that_is_over_stands_still(tmp_path: Path) -> None:
     lengths = {"red": 6, "green": 3, "blue": 6}
     robots = [
-        PlayedRobot(name=name, episode_return=1234.5, video=film(tmp_path / f"{name}.mp4", name, pictures))
+        PlayedRobot(
+            name=name, episode_return=1234.5, video=film(tmp_path / f"{name}.mp4", name, pictures)
+        )
         for name, pictures in lengths.items()
     ]
     assert robots[0].shown_return == "1,234"
@@ -41,13 +44,24 @@ def test_robots_stand_side_by_side_and_one_that_is_over_stands_still(tmp_path: P
 
 
 def test_long_names_and_returns_are_readable(tmp_path: Path) -> None:
-    names = [f"quadruped-thigh.pos0.7x-forcerange0.6x-lr{rate}" for rate in ("1e-3", "1e-4", "3e-3", "3e-4")]
-    robots = [PlayedRobot(name=name, episode_return=-0.3, video=film(tmp_path / "a.mp4", "red", 1)) for name in names]
-    assert [robots[0].shown_return, replace(robots[0], episode_return=-0.04).shown_return] == ["-0.3", "0.0"]
+    names = [
+        f"quadruped-thigh.pos0.7x-forcerange0.6x-lr{rate}"
+        for rate in ("1e-3", "1e-4", "3e-3", "3e-4")
+    ]
+    robots = [
+        PlayedRobot(name=name, episode_return=-0.3, video=film(tmp_path / "a.mp4", "red", 1))
+        for name in names
+    ]
+    assert [robots[0].shown_return, replace(robots[0], episode_return=-0.04).shown_return] == [
+        "-0.3",
+        "0.0",
+    ]
     [shown] = [np.asarray(picture) for picture in mosaic.pictures(robots)]
     height, width = shown.shape[0] // 2, shown.shape[1] // 2
     tiles = {
-        shown[row : row + height, column : column + width].tobytes() for row in (0, height) for column in (0, width)
+        shown[row : row + height, column : column + width].tobytes()
+        for row in (0, height)
+        for column in (0, width)
     }
     assert len(tiles) == 4
     assert np.ptp(shown[:, width - 4 : width], axis=0).max() < 60, "nothing is cut off"
@@ -65,11 +79,24 @@ def test_a_gif_lasts_as_long_as_the_video(tmp_path: Path) -> None:
 def test_of_the_seeds_of_a_robot_the_best_with_a_policy_is_shown(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
 
-    def row(job_id: str, seed: int, value: float | None, *, has_policy: bool = True) -> dict[str, object]:
+    def row(
+        job_id: str, seed: int, value: float | None, *, has_policy: bool = True
+    ) -> dict[str, object]:
         paths.job(job_id).root.mkdir(parents=True)
         if has_policy:
             paths.job(job_id).model.touch()
-        return {"name": job_id[0], "job_id": job_id, "seed": seed, "eval_mean": value, "ep_rew_mean": None}
+        return {
+            "name": job_id[0],
+            "job_id": job_id,
+            "seed": seed,
+            "eval_mean": value,
+            "ep_rew_mean": None,
+        }
 
-    rows = [row("a-s0", 0, 1.0), row("a-s1", 1, 2.0), row("a-s2", 2, 3.0, has_policy=False), row("b-s0", 0, None)]
+    rows = [
+        row("a-s0", 0, 1.0),
+        row("a-s1", 1, 2.0),
+        row("a-s2", 2, 3.0, has_policy=False),
+        row("b-s0", 0, None),
+    ]
     assert [one["job_id"] for one in mosaic._chosen(rows, paths)] == ["a-s1", "b-s0"]

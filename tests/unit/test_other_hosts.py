@@ -49,9 +49,12 @@ def test_requests_from_another_host_reach_the_supervisor_without_its_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Behaviour(after_s=NEVER, exits_within_s=5.0)
-    behave = behaviours({"fails-once": [Behaviour(returncode=1), Behaviour()], "long": FOREVER, "longer": slow})
+    behave = behaviours(
+        {"fails-once": [Behaviour(returncode=1), Behaviour()], "long": FOREVER, "longer": slow}
+    )
     jobs = [make_job(name) for name in ("fails-once", "long", "longer")]
-    # By what summary.json says: it is written the less often, the more seconds (not of the fake clock) that takes.
+    # By what summary.json says: it is written the less often, the more seconds (not of the fake
+    # clock) that takes.
     agenda = [
         ("fails-once", "FAILED", lambda: control.ask(tmp_path, [], "retry")),
         ("fails-once", "SUCCEEDED", lambda: control.stop(tmp_path, ["long"])),
@@ -69,7 +72,11 @@ def test_requests_from_another_host_reach_the_supervisor_without_its_ledger(
                     agenda.pop(0)[2]()
 
         experiment.reporter.each_turn = each_turn
-        assert experiment.run() == {"fails-once": "SUCCEEDED", "long": "CANCELLED", "longer": "PENDING"}
+        assert experiment.run() == {
+            "fails-once": "SUCCEEDED",
+            "long": "CANCELLED",
+            "longer": "PENDING",
+        }
     assert experiment.supervisor.interrupted
     assert experiment.reporter.kinds().count("stopping") == 1
     assert os.listdir(tmp_path / "requests") == []
@@ -106,13 +113,18 @@ def test_what_needs_the_ledger_is_refused_while_its_supervisor_runs_elsewhere(
                 command(tmp_path)
 
 
-def test_a_request_that_no_supervisor_lived_to_read_is_for_the_next_but_a_stop_is_not(tmp_path: Path) -> None:
+def test_a_request_that_no_supervisor_lived_to_read_is_for_the_next_but_a_stop_is_not(
+    tmp_path: Path,
+) -> None:
     files = RequestFiles(tmp_path / "requests")
     files.add([Request(verb="stop", job_id="1:1.0"), Request(verb="cancel", job_id="a")])
     (tmp_path / "requests" / "damaged.jsonl").write_bytes(b"\xff{")
     ledger = Experiment(tmp_path, [make_job("a"), make_job("b")]).ledger
     assert not recovery.apply_late_requests(ledger, "2:2.0")
-    assert {row.job.job_id: row.state.name for row in ledger.jobs()} == {"a": "CANCELLED", "b": "PENDING"}
+    assert {row.job.job_id: row.state.name for row in ledger.jobs()} == {
+        "a": "CANCELLED",
+        "b": "PENDING",
+    }
     assert os.listdir(tmp_path / "requests") == []
 
 
@@ -152,14 +164,19 @@ def test_a_retry_is_acted_on_once_even_if_its_file_outlives_the_commit(
     ledger.set_state("b", Cancelled())
     ledger.handled(cancel)
     with monkeypatch.context() as killed_here:
-        killed_here.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError("killed")))
+        killed_here.setattr(
+            Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError("killed"))
+        )
         ledger.commit()
     ledger.abandon()
     (file,) = (tmp_path / "requests").iterdir()
     assert file.read_text().count("\n") == 2
     with contextlib.closing(Ledger.open(tmp_path / "ledger.sqlite3")) as ledger:
         assert not recovery.apply_late_requests(ledger, "2:2.0")
-        assert {row.job.job_id: row.state.name for row in ledger.jobs()} == {"a": "FAILED", "b": "CANCELLED"}
+        assert {row.job.job_id: row.state.name for row in ledger.jobs()} == {
+            "a": "FAILED",
+            "b": "CANCELLED",
+        }
         assert os.listdir(tmp_path / "requests") == []
     RequestFiles(tmp_path / "requests").add([retry])
     with contextlib.closing(Ledger.open(tmp_path / "ledger.sqlite3")) as ledger:

@@ -19,7 +19,16 @@ from supervisor_helpers import (
 )
 
 from orchestrator.core.errors import UsageError
-from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, Running, State, Succeeded
+from orchestrator.core.job import (
+    Cancelled,
+    Cause,
+    Failed,
+    Paused,
+    Pending,
+    Running,
+    State,
+    Succeeded,
+)
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.experiment import control, recovery, run_directory
@@ -30,7 +39,9 @@ from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.supervisor.retry_policy import exit_code
 
 
-def at(agenda: list[tuple[float, list[tuple[str, str | None]]]], root: Path) -> Callable[[View], None]:
+def at(
+    agenda: list[tuple[float, list[tuple[str, str | None]]]], root: Path
+) -> Callable[[View], None]:
     """Requests of other processes at these simulated seconds."""
 
     def each_turn(view: View) -> None:
@@ -44,8 +55,12 @@ def states(ledger: Ledger) -> dict[str, str]:
     return {row.job.job_id: row.state.name for row in ledger.jobs()}
 
 
-def test_paused_jobs_leave_their_slot_to_others_and_the_run_ends_without_them(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job(name) for name in names(3)], behaviours({"j0000": FOREVER}), cpus=1)
+def test_paused_jobs_leave_their_slot_to_others_and_the_run_ends_without_them(
+    tmp_path: Path,
+) -> None:
+    experiment = Experiment(
+        tmp_path, [make_job(name) for name in names(3)], behaviours({"j0000": FOREVER}), cpus=1
+    )
     experiment.reporter.each_turn = at([(3.0, [("pause", "j0000"), ("pause", "j0002")])], tmp_path)
     assert experiment.run() == {"j0000": "PAUSED", "j0001": "SUCCEEDED", "j0002": "PAUSED"}
     assert experiment.order == ["j0000", "j0001"]
@@ -57,14 +72,22 @@ def test_paused_jobs_leave_their_slot_to_others_and_the_run_ends_without_them(tm
     assert (attempt["cause"], experiment.ledger.noted()) == (Cause.PAUSED, {})
 
 
-def test_a_paused_job_keeps_its_count_of_failures_and_resumes_from_the_same_run(tmp_path: Path) -> None:
+def test_a_paused_job_keeps_its_count_of_failures_and_resumes_from_the_same_run(
+    tmp_path: Path,
+) -> None:
     table: dict[str, Behaviour | list[Behaviour]] = {
         "a": [Behaviour(returncode=-9), FOREVER, Behaviour(returncode=-9)],
         "b": Behaviour(after_s=60.0),
     }
-    experiment = Experiment(tmp_path, [make_job("a", max_retries=1), make_job("b")], behaviours(table))
-    experiment.reporter.each_turn = at([(10.0, [("pause", "a")]), (20.0, [("resume", "a")])], tmp_path)
-    assert experiment.run() == {"a": "FAILED", "b": "SUCCEEDED"}, "the second failure is one too many"
+    experiment = Experiment(
+        tmp_path, [make_job("a", max_retries=1), make_job("b")], behaviours(table)
+    )
+    experiment.reporter.each_turn = at(
+        [(10.0, [("pause", "a")]), (20.0, [("resume", "a")])], tmp_path
+    )
+    assert experiment.run() == {"a": "FAILED", "b": "SUCCEEDED"}, (
+        "the second failure is one too many"
+    )
     assert experiment.reporter.kinds("a") == [
         "launched",
         "retrying",
@@ -76,15 +99,27 @@ def test_a_paused_job_keeps_its_count_of_failures_and_resumes_from_the_same_run(
     ]
 
 
-def test_a_job_resumed_while_it_is_being_paused_is_queued_again_when_its_worker_has_exited(tmp_path: Path) -> None:
-    table: dict[str, Behaviour | list[Behaviour]] = {"a": [Behaviour(after_s=NEVER, exits_within_s=5.0), Behaviour()]}
+def test_a_job_resumed_while_it_is_being_paused_is_queued_again_when_its_worker_has_exited(
+    tmp_path: Path,
+) -> None:
+    table: dict[str, Behaviour | list[Behaviour]] = {
+        "a": [Behaviour(after_s=NEVER, exits_within_s=5.0), Behaviour()]
+    }
     experiment = Experiment(tmp_path, [make_job("a")], behaviours(table))
     experiment.reporter.each_turn = at([(3.0, [("pause", "a"), ("resume", "a")])], tmp_path)
     assert experiment.run() == {"a": "SUCCEEDED"}
-    assert experiment.reporter.kinds("a") == ["launched", "paused", "resumed", "launched", "succeeded"]
+    assert experiment.reporter.kinds("a") == [
+        "launched",
+        "paused",
+        "resumed",
+        "launched",
+        "succeeded",
+    ]
 
 
-def test_a_worker_that_does_not_exit_when_its_job_is_paused_is_killed_and_that_is_said(tmp_path: Path) -> None:
+def test_a_worker_that_does_not_exit_when_its_job_is_paused_is_killed_and_that_is_said(
+    tmp_path: Path,
+) -> None:
     deaf = Behaviour(after_s=NEVER, exits_within_s=NEVER)
     experiment = Experiment(tmp_path, [make_job("a")], lambda launch: deaf, grace_s=7.0)
     checkpoints = experiment.paths.job("a").checkpoints
@@ -121,7 +156,11 @@ def test_paused_jobs_can_be_cancelled_and_then_not_resumed(tmp_path: Path) -> No
     experiment = Experiment(
         tmp_path, [make_job("a"), make_job("b")], behaviours({"a": Behaviour(after_s=30.0)}), cpus=1
     )
-    agenda = [(1.0, [("pause", "b")]), (2.0, [("cancel", "b")]), (3.0, [("resume", "b"), ("pause", "b")])]
+    agenda = [
+        (1.0, [("pause", "b")]),
+        (2.0, [("cancel", "b")]),
+        (3.0, [("resume", "b"), ("pause", "b")]),
+    ]
     experiment.reporter.each_turn = at(agenda, tmp_path)
     assert experiment.run() == {"a": "SUCCEEDED", "b": "CANCELLED"}
 
@@ -196,7 +235,9 @@ def test_jobs_are_paused_and_resumed_while_no_supervisor_runs(tmp_path: Path) ->
     assert rows(tmp_path)["ab"]["state"] == "CANCELLED"
 
 
-def test_jobs_that_were_invalid_are_not_retried_and_who_has_no_others_is_told_so(tmp_path: Path) -> None:
+def test_jobs_that_were_invalid_are_not_retried_and_who_has_no_others_is_told_so(
+    tmp_path: Path,
+) -> None:
     ledger = Experiment(tmp_path, [make_job(name) for name in ("bad", "ended", "slow")]).ledger
     ledger.set_state("bad", Failed(cause=Cause.INVALID, message="no joints"))
     ledger.set_state("ended", Succeeded())
@@ -223,7 +264,9 @@ def test_a_pattern_means_all_jobs_that_match_and_are_in_a_fitting_state(tmp_path
 
 
 @pytest.mark.parametrize("verb", list(control.COMMANDS))
-def test_a_pattern_that_no_job_matches_is_refused_with_similar_ids(verb: control.JobVerb, tmp_path: Path) -> None:
+def test_a_pattern_that_no_job_matches_is_refused_with_similar_ids(
+    verb: control.JobVerb, tmp_path: Path
+) -> None:
     Experiment(tmp_path, [make_job(name) for name in ("cart-s0", "dog-s1")]).ledger.close()
     with pytest.raises(UsageError, match=r"crt-s\*: no such job; jobs here: cart-s0"):
         control.ask(tmp_path, ["crt-s*"], verb)
@@ -231,9 +274,13 @@ def test_a_pattern_that_no_job_matches_is_refused_with_similar_ids(verb: control
         control.ask(tmp_path, ["Cart-*"], verb)
 
 
-def test_a_beginning_that_several_jobs_have_is_refused_with_the_pattern_for_all(tmp_path: Path) -> None:
+def test_a_beginning_that_several_jobs_have_is_refused_with_the_pattern_for_all(
+    tmp_path: Path,
+) -> None:
     Experiment(tmp_path, [make_job(name) for name in ("cart-s0", "cart-s1")]).ledger.close()
-    with pytest.raises(UsageError, match=r"cart: matches several jobs: cart-s0, cart-s1; 'cart\*' in quotes"):
+    with pytest.raises(
+        UsageError, match=r"cart: matches several jobs: cart-s0, cart-s1; 'cart\*' in quotes"
+    ):
         control.stop(tmp_path, ["cart"])
     with pytest.raises(UsageError, match=r"cart-\*: matches several jobs: cart-s0, cart-s1$"):
         control.find(tmp_path, "cart-*")
@@ -243,7 +290,9 @@ def test_a_beginning_that_several_jobs_have_is_refused_with_the_pattern_for_all(
 
 @pytest.mark.parametrize("has_run", [True, False])
 @pytest.mark.parametrize("on_change", ["keep", "restart"])
-def test_a_paused_job_stays_paused_over_a_run_whatever_changes(has_run: bool, on_change: str, tmp_path: Path) -> None:
+def test_a_paused_job_stays_paused_over_a_run_whatever_changes(
+    has_run: bool, on_change: str, tmp_path: Path
+) -> None:
     experiment = Experiment(tmp_path, [make_job("a"), make_job("b")])
     for job in "ab":
         if has_run:
@@ -327,15 +376,22 @@ def test_a_rebuilt_ledger_knows_from_the_summary_which_jobs_are_paused(tmp_path:
         ([], 0),
     ],
 )
-def test_the_exit_code_tells_that_jobs_are_paused_unless_others_failed(ended: list[State], code: int) -> None:
-    assert exit_code({str(number): state for number, state in enumerate(ended)}, interrupted=False) == code
+def test_the_exit_code_tells_that_jobs_are_paused_unless_others_failed(
+    ended: list[State], code: int
+) -> None:
+    assert (
+        exit_code({str(number): state for number, state in enumerate(ended)}, interrupted=False)
+        == code
+    )
 
 
 def test_a_job_is_paused_from_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with run_directory.claim(tmp_path) as paths:
         holder = run_directory.holder(paths)
         assert holder is not None
-        experiment = Experiment(tmp_path, [make_job("a")], lambda launch: FOREVER, holder=holder.key)
+        experiment = Experiment(
+            tmp_path, [make_job("a")], lambda launch: FOREVER, holder=holder.key
+        )
 
         def pause() -> None:
             with monkeypatch.context() as patch:

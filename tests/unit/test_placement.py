@@ -48,7 +48,9 @@ def test_where_all_are_used_it_is_the_one_that_the_fewest_use() -> None:
 def test_an_idle_core_comes_before_the_sibling_of_a_busy_one() -> None:
     cpus = machine(4, smt=2)
     assert place(cpus, CpuUse(competitors=[program(0), program(5)])) == (2,)
-    assert place(cpus, CpuUse(competitors=[program(0, 1, 2, 3)])) == (4,), "a sibling before a CPU in use"
+    assert place(cpus, CpuUse(competitors=[program(0, 1, 2, 3)])) == (4,), (
+        "a sibling before a CPU in use"
+    )
 
 
 def test_several_cores_come_from_the_node_that_is_idle() -> None:
@@ -63,7 +65,9 @@ def test_a_little_load_does_not_outweigh_the_order_of_preference() -> None:
 
 def test_a_program_bound_to_several_cpus_competes_for_each_in_part() -> None:
     cpus = machine(3)
-    assert place(cpus, CpuUse(competitors=[program(0, 1, demand=0.5), program(0, 1, demand=0.5)])) == (2,)
+    assert place(
+        cpus, CpuUse(competitors=[program(0, 1, demand=0.5), program(0, 1, demand=0.5)])
+    ) == (2,)
 
 
 def test_too_few_cpus_are_none() -> None:
@@ -79,7 +83,9 @@ def test_too_few_cpus_are_none() -> None:
     nodes=st.sampled_from([1, 2, 4]),
     seed=st.integers(0, 10_000),
 )
-def test_no_cpu_is_shared_while_another_is_idle(cores: int, smt: int, nodes: int, seed: int) -> None:
+def test_no_cpu_is_shared_while_another_is_idle(
+    cores: int, smt: int, nodes: int, seed: int
+) -> None:
     """On machines of 1 to 256 CPUs, whoever uses whichever of them."""
     rng = random.Random(seed)
     cpus = machine(cores, smt, min(nodes, cores))

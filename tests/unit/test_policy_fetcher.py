@@ -30,7 +30,8 @@ def paths(tmp_path: Path) -> RunPaths:
 
 
 def child_of(answers: list[ExaminationAnswer | str | None], log: list[Any]) -> type:
-    """A child that gives ``answers`` one after the other, and notes what it is asked and when it is ended."""
+    """A child that gives ``answers`` one after the other, and notes what it is asked and when it is
+    ended."""
 
     class StandIn:
         may_be_blameless = False
@@ -76,7 +77,9 @@ def fetch(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> Fetch:
 
 
 def job(name: str = "b") -> Job:
-    return make_job(name, spec={"init": "job:a-s0", "after": ("a-s0",), "model_edits": {"geom.a.size": "*2"}})
+    return make_job(
+        name, spec={"init": "job:a-s0", "after": ("a-s0",), "model_edits": {"geom.a.size": "*2"}}
+    )
 
 
 def test_a_policy_comes_into_the_job_directory_and_the_child_ends_when_nothing_is_left(
@@ -108,8 +111,12 @@ def test_a_job_with_a_checkpoint_needs_no_policy_and_one_without_needs_it_anew_i
     assert not fetcher.needs(make_job("b"))
 
 
-@pytest.mark.parametrize("answer", [ExaminationAnswer(problem="other names"), "examining it took more than 60 s"])
-def test_whatever_goes_wrong_is_a_problem_of_one_job(answer: ExaminationAnswer | str, fetch: Fetch) -> None:
+@pytest.mark.parametrize(
+    "answer", [ExaminationAnswer(problem="other names"), "examining it took more than 60 s"]
+)
+def test_whatever_goes_wrong_is_a_problem_of_one_job(
+    answer: ExaminationAnswer | str, fetch: Fetch
+) -> None:
     fetcher, log = fetch(answer)
     fetcher.request(job())
     (fetched,) = fetcher.take()

@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def shell_commands(text: str) -> list[str]:
-    return [line for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.splitlines()]
+    return [
+        line for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.splitlines()
+    ]
 
 
 def test_readme_has_two_commands_and_ci_runs_the_second_word_for_word() -> None:
@@ -35,7 +37,9 @@ def keys(schema: dict) -> set[str]:
 
 def test_documentation_names_every_key_of_the_job_file() -> None:
     text = (ROOT / "docs/job-file.md").read_text()
-    assert {key for key in keys(json_schema()) if f"`{key}`" not in text and f".{key}`" not in text} == set()
+    assert {
+        key for key in keys(json_schema()) if f"`{key}`" not in text and f".{key}`" not in text
+    } == set()
 
 
 def test_documentation_names_every_command() -> None:
@@ -47,4 +51,6 @@ def test_documentation_names_every_command() -> None:
 def test_links_between_documents_lead_somewhere() -> None:
     for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
-            assert "://" in target or (document.parent / target).exists(), f"{document.name}: {target}"
+            assert "://" in target or (document.parent / target).exists(), (
+                f"{document.name}: {target}"
+            )

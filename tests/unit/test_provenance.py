@@ -12,7 +12,13 @@ from supervisor_helpers import make_job, make_machine
 from orchestrator.core.paths import RunPaths
 from orchestrator.machine import imported_code, provenance
 
-HERE = {"python": "3.11.7", "torch": "2.13.0+cpu", "numpy": "2.4.6", "psutil": "7.2.2", provenance.CODE: "abc"}
+HERE = {
+    "python": "3.11.7",
+    "torch": "2.13.0+cpu",
+    "numpy": "2.4.6",
+    "psutil": "7.2.2",
+    provenance.CODE: "abc",
+}
 
 
 class NoRepository(provenance.Repository):
@@ -31,7 +37,9 @@ class Sessions:
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
         self.paths, self._patch = RunPaths(root), patch
 
-    def next(self, *, cpu: str = "A", user_code: dict[str, str] | None = None, **facts: Any) -> list[str]:
+    def next(
+        self, *, cpu: str = "A", user_code: dict[str, str] | None = None, **facts: Any
+    ) -> list[str]:
         versions = HERE | facts.pop("versions", {})
         self._patch.setattr(provenance, "installed_versions", lambda: versions)
         self._patch.setattr(provenance, "cpu_model", lambda: cpu)
@@ -67,7 +75,9 @@ def test_the_first_session_and_an_unchanged_one_report_nothing(sessions: Session
         ({"nodes": [{"cpu_model": "A"}, {"cpu_model": "B"}]}, "CPU A, now A and B"),
     ],
 )
-def test_what_may_change_results_is_reported_once(sessions: Sessions, changed: dict[str, Any], line: str) -> None:
+def test_what_may_change_results_is_reported_once(
+    sessions: Sessions, changed: dict[str, Any], line: str
+) -> None:
     sessions.next(user_code={"/exp": "1"})
     assert sessions.next(**{"user_code": {"/exp": "1"}, **changed}) == [line]
     assert sessions.next(**{"user_code": {"/exp": "1"}, **changed}) == []
@@ -83,25 +93,41 @@ def test_what_may_change_results_is_reported_once(sessions: Sessions, changed: d
         {"nodes": [{"cpu_model": "A"}]},
     ],
 )
-def test_what_changes_no_result_is_not_reported(sessions: Sessions, changed: dict[str, Any]) -> None:
+def test_what_changes_no_result_is_not_reported(
+    sessions: Sessions, changed: dict[str, Any]
+) -> None:
     sessions.next(user_code={"/exp": "1"})
     assert sessions.next(**{"user_code": {"/exp": "1"}, **changed}) == []
 
 
-@pytest.mark.parametrize("earlier", ['[{"versions": {"numpy": "2.4.6"}, "host": "here"}]', "[]", "nonsense", '["?"]'])
-def test_what_an_earlier_version_did_not_record_is_not_compared(sessions: Sessions, earlier: str) -> None:
+@pytest.mark.parametrize(
+    "earlier", ['[{"versions": {"numpy": "2.4.6"}, "host": "here"}]', "[]", "nonsense", '["?"]']
+)
+def test_what_an_earlier_version_did_not_record_is_not_compared(
+    sessions: Sessions, earlier: str
+) -> None:
     sessions.paths.provenance.write_text(earlier)
     assert sessions.next(user_code={"/exp": "1"}) == []
     assert json.loads(sessions.paths.provenance.read_text())[-1]["cpu_model"] == "A"
 
 
-def test_the_hash_of_the_users_code_is_that_of_the_folder_that_jobs_import_from(tmp_path: Path) -> None:
+def test_the_hash_of_the_users_code_is_that_of_the_folder_that_jobs_import_from(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "walking.py").write_text("SPEED = 1\n")
-    imports, plain = {"entry_point": "walking:make", "env": None, "search_path": str(tmp_path)}, {"env": "Ant-v5"}
+    imports, plain = (
+        {"entry_point": "walking:make", "env": None, "search_path": str(tmp_path)},
+        {"env": "Ant-v5"},
+    )
     jobs = [make_job("a", spec=imports), make_job("b", spec=imports), make_job("c", spec=plain)]
     before = imported_code.digests(jobs)
     assert list(before) == [str(tmp_path)]
     assert imported_code.digests(jobs) == before
     (tmp_path / "walking.py").write_text("SPEED = 2\n")
     assert imported_code.digests(jobs) != before
-    assert imported_code.digests([make_job("d", spec=imports | {"search_path": str(tmp_path / "gone")})]) == {}
+    assert (
+        imported_code.digests(
+            [make_job("d", spec=imports | {"search_path": str(tmp_path / "gone")})]
+        )
+        == {}
+    )

@@ -20,7 +20,11 @@ class Waits:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.in_main_thread: list[bool] = []
         ray, strategies = ModuleType("ray"), ModuleType("ray.util.scheduling_strategies")
-        stubs = {"get": self.get, "remote": lambda _: self, "exceptions": SimpleNamespace(GetTimeoutError=TimeoutError)}
+        stubs = {
+            "get": self.get,
+            "remote": lambda _: self,
+            "exceptions": SimpleNamespace(GetTimeoutError=TimeoutError),
+        }
         vars(ray).update(stubs)
         vars(strategies).update(NodeAffinitySchedulingStrategy=lambda *_, **__: None)
         for module in (ray, ModuleType("ray.util"), strategies):
@@ -38,8 +42,11 @@ class Waits:
             yield self.get(chunk)
 
 
-def test_a_task_waits_for_ray_in_another_thread_than_its_main_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While its main thread waits, Ray lends its CPUs to another task (``test_ray_internals.py`` shows that)."""
+def test_a_task_waits_for_ray_in_another_thread_than_its_main_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While its main thread waits, Ray lends its CPUs to another task (``test_ray_internals.py``
+    shows that)."""
     waits = Waits(monkeypatch)
     agent: Any = SimpleNamespace(acquire_cpus=SimpleNamespace(remote=lambda *_: "granted"))
     launch = SimpleNamespace(job_id="a", work="w", job_dir=None)

@@ -15,7 +15,12 @@ from file_sync_helpers import (
     write,
 )
 
-from orchestrator.executors.ray.file_sync.chunks import Chunk, FileSyncError, RemovedFile, StoredFile
+from orchestrator.executors.ray.file_sync.chunks import (
+    Chunk,
+    FileSyncError,
+    RemovedFile,
+    StoredFile,
+)
 from orchestrator.executors.ray.file_sync.receiver import Receiver
 
 LEAVING = ["../out", "a/../../out", "/out", "", ".", "a//b", "a/./b", "a/", "..", "a\0b"]
@@ -23,7 +28,8 @@ LEAVING = ["../out", "a/../../out", "/out", "", ".", "a//b", "a/./b", "a/", ".."
 
 @pytest.mark.parametrize("path", LEAVING)
 @pytest.mark.parametrize(
-    "make", [part, lambda path: tail(path, 0, b"x"), RemovedFile, lambda path: StoredFile(path, "name", 1)]
+    "make",
+    [part, lambda path: tail(path, 0, b"x"), RemovedFile, lambda path: StoredFile(path, "name", 1)],
 )
 def test_no_chunk_leaves_the_directory(tmp_path: Path, path: str, make: Any) -> None:
     (tmp_path / "out").write_text("mine")
@@ -60,7 +66,9 @@ def test_a_file_appears_when_it_is_whole_and_an_incomplete_one_is_removed(tmp_pa
     receiver.apply(part("model.zip", b"aft", is_last=False))
     assert (tmp_path / "model.zip").read_bytes() == b"before"
     del receiver  # killed
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == [".arriving.tmp"]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == [
+        ".arriving.tmp"
+    ]
     receiver = Receiver(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["model.zip"]
     with pytest.raises(FileSyncError, match=r"model.zip: received its bytes from 3 on, after None"):
@@ -96,4 +104,6 @@ def test_folders_that_become_empty_are_removed(tmp_path: Path) -> None:
     receiver = Receiver(tmp_path)
     receiver.apply(RemovedFile(ROWS_0))
     receiver.apply(RemovedFile(ROWS_0))
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-000000001024.pt"]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [
+        "checkpoint-000000001024.pt"
+    ]

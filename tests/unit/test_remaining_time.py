@@ -33,14 +33,24 @@ LONG = replace(TINY, wall_s=47 * 600.0, ended=10.0 + 47 * 300.0)
         pytest.param(replace(TINY, attempts=1), 0.0, 2, None, id="fewer ends than run at once"),
     ],
 )
-def test_the_estimate(work: EndedWork, rate: float, running: int, remaining_s: float | None) -> None:
-    assert work.remaining_s(steps_to_go=153 * 64, env_steps_per_s=rate, running=running) == remaining_s
+def test_the_estimate(
+    work: EndedWork, rate: float, running: int, remaining_s: float | None
+) -> None:
+    assert (
+        work.remaining_s(steps_to_go=153 * 64, env_steps_per_s=rate, running=running) == remaining_s
+    )
 
 
-def test_an_experiment_of_jobs_that_never_report_has_an_estimate_once_some_have_ended(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job(name) for name in names(20)], lambda _: Behaviour(after_s=2.0), cpus=2)
+def test_an_experiment_of_jobs_that_never_report_has_an_estimate_once_some_have_ended(
+    tmp_path: Path,
+) -> None:
+    experiment = Experiment(
+        tmp_path, [make_job(name) for name in names(20)], lambda _: Behaviour(after_s=2.0), cpus=2
+    )
     seen: dict[int, float | None] = {}
-    experiment.reporter.each_turn = lambda view: seen.update({view.counts["SUCCEEDED"]: view.remaining_s})
+    experiment.reporter.each_turn = lambda view: seen.update(
+        {view.counts["SUCCEEDED"]: view.remaining_s}
+    )
     experiment.run()
     assert seen[0] is None
     assert seen[8] == pytest.approx(12.0)

@@ -1,4 +1,5 @@
-"""The report of a run directory: correct numbers, a self-contained page, also while the experiment runs."""
+"""The report of a run directory: correct numbers, a self-contained page, also while the experiment
+runs."""
 
 from __future__ import annotations
 
@@ -10,14 +11,30 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from report_helpers import ARMS, STEPS, TIMINGS, Page, Trained, film_strip, made, make_bench_dir, make_run_dir
+from report_helpers import (
+    ARMS,
+    STEPS,
+    TIMINGS,
+    Page,
+    Trained,
+    film_strip,
+    made,
+    make_bench_dir,
+    make_run_dir,
+)
 
 from orchestrator import report
 from orchestrator.analysis import run_reader
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Cause
 from orchestrator.core.paths import RunPaths
-from orchestrator.report import drawing, experiment_data, experiment_tables, number_format, thumbnails
+from orchestrator.report import (
+    drawing,
+    experiment_data,
+    experiment_tables,
+    number_format,
+    thumbnails,
+)
 from orchestrator.report.experiment_facts import attempt_outcome
 from orchestrator.report.markdown import markdown
 
@@ -26,7 +43,8 @@ EVIL = "<script>a(1)</script>\"'&$x$|`*"
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports whose figures are empty: for claims of their text; what is drawn is the claim of others."""
+    """Reports whose figures are empty: for claims of their text; what is drawn is the claim of
+    others."""
     leave_undrawn(monkeypatch)
 
 
@@ -53,7 +71,9 @@ def test_every_file_is_there_and_says_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_numbers_are_those_of_the_run(tmp_path: Path) -> None:
-    _, facts, page = made(tmp_path / "run", [Trained(iterations=5), Trained(seed=1, iterations=5, attempts=2)])
+    _, facts, page = made(
+        tmp_path / "run", [Trained(iterations=5), Trained(seed=1, iterations=5, attempts=2)]
+    )
     assert facts["totals"]["states"] == {"SUCCEEDED": 2}
     assert facts["totals"]["retries"] == 1
     assert facts["totals"]["env_steps"] == 2 * 5 * STEPS
@@ -79,7 +99,14 @@ def test_several_seeds_have_an_interval_and_a_single_one_has_none(tmp_path: Path
 
 def test_page_needs_nothing_but_itself(tmp_path: Path) -> None:
     _, _, page = made(tmp_path / "run", [Trained(preview=film_strip)])
-    assert not {tag for tag, _ in page.tags} & {"script", "iframe", "object", "embed", "base", "form"}
+    assert not {tag for tag, _ in page.tags} & {
+        "script",
+        "iframe",
+        "object",
+        "embed",
+        "base",
+        "form",
+    }
     for tag, attributes in page.tags:
         assert not [name for name in attributes if name.startswith("on")], tag
         for name in ("src", "href", "xlink:href", "srcset", "data"):
@@ -93,7 +120,10 @@ def test_page_needs_nothing_but_itself(tmp_path: Path) -> None:
 
 
 def test_names_are_shown_as_they_are_whatever_they_hold(tmp_path: Path) -> None:
-    jobs = [Trained(name=EVIL, state="FAILED", message=EVIL), Trained(name="_grüße 🦿 \x0b夢", point={"<b>": EVIL})]
+    jobs = [
+        Trained(name=EVIL, state="FAILED", message=EVIL),
+        Trained(name="_grüße 🦿 \x0b夢", point={"<b>": EVIL}),
+    ]
     jobs.append(Trained(name="_grüße 🦿 \x0b夢", suffix="-b", point={"<b>": "2"}))
     done, facts, page = made(tmp_path / "run", jobs)
     assert "script" not in {tag for tag, _ in page.tags}
@@ -121,7 +151,11 @@ def test_figures_have_the_colours_of_the_page(tmp_path: Path) -> None:
 
 
 def test_a_running_experiment_is_reported_so_far(tmp_path: Path) -> None:
-    jobs = [Trained(name="done"), Trained(name="going", state="RUNNING"), Trained(name="waiting", state="PENDING")]
+    jobs = [
+        Trained(name="done"),
+        Trained(name="going", state="RUNNING"),
+        Trained(name="waiting", state="PENDING"),
+    ]
     paths = make_run_dir(tmp_path / "run", jobs)
     going = paths.job("j1-s0")
     with going.progress_csv.open("a") as file:
@@ -182,7 +216,10 @@ def test_missing_files_leave_gaps_and_no_error(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_missing_previews_are_reported_once(tmp_path: Path) -> None:
-    jobs = [Trained(name=f"r{number}", preview=film_strip if number == 0 else None) for number in range(4)]
+    jobs = [
+        Trained(name=f"r{number}", preview=film_strip if number == 0 else None)
+        for number in range(4)
+    ]
     _, _, page = made(tmp_path / "run", jobs)
     assert page.text.count("preview:") == 1
     assert "3 of 4 robots have no preview" in page.text
@@ -201,44 +238,67 @@ def test_how_workers_were_started_is_reported_with_the_reasons(tmp_path: Path) -
     ]
     _, facts, page = made(tmp_path / "run", starts)
     text = (
-        "Of 5 workers that have ended, 3 forked from a process that had imported their packages and 2 started as new "
+        "Of 5 workers that have ended, 3 forked from a process that "
+        "had imported their packages and 2 started as new "
     )
-    assert f"{text}Python processes: {hangs} (1); fewer than 3 jobs that can be forked are due (1)" in page.text
+    assert (
+        f"{text}Python processes: {hangs} (1); fewer than 3 jobs that can be forked are due (1)"
+        in page.text
+    )
     assert [attempt["start"] for attempt in facts["attempts"]].count("fork") == 3
     assert hangs in [attempt["why_exec"] for attempt in facts["attempts"]]
 
 
 def test_failures_are_reported_with_their_causes(tmp_path: Path) -> None:
-    _, facts, page = made(tmp_path / "run", [Trained(name="bad", state="FAILED", attempts=2, message="knee & hip")])
+    _, facts, page = made(
+        tmp_path / "run", [Trained(name="bad", state="FAILED", attempts=2, message="knee & hip")]
+    )
     assert [failure["cause"] for failure in facts["jobs"][0]["failures"]] == ["killed", "error"]
     assert facts["totals"]["retries"] == 1
     assert "knee & hip" in page.text
 
 
-@pytest.mark.parametrize("cause", [Cause.INTERRUPTED, Cause.SUPERVISOR_DIED, Cause.PAUSED, Cause.CANCELLED])
-def test_stopped_attempts_are_no_failures_and_resuming_is_no_retry(tmp_path: Path, cause: Cause) -> None:
+@pytest.mark.parametrize(
+    "cause", [Cause.INTERRUPTED, Cause.SUPERVISOR_DIED, Cause.PAUSED, Cause.CANCELLED]
+)
+def test_stopped_attempts_are_no_failures_and_resuming_is_no_retry(
+    tmp_path: Path, cause: Cause
+) -> None:
     paths = make_run_dir(tmp_path / "run", [Trained(attempts=3, before=cause)])
     facts = report.compose(paths.root).facts
     assert [attempt["cause"] for attempt in facts["attempts"]] == [cause, cause, None]
     assert (facts["jobs"][0]["failures"], facts["totals"]["retries"]) == ([], 0)
 
 
-def test_the_preview_of_a_robot_is_that_of_its_highest_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_preview_of_a_robot_is_that_of_its_highest_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(experiment_tables, "thumbnails", dict)
     returns = {"none": None, "low": -1.5, "zero": 0.0}
-    jobs: Any = [{"group": "g", "job_id": job, "ep_rew_mean": it, "preview": True} for job, it in returns.items()]
-    assert experiment_tables.previews(jobs, RunPaths(tmp_path)) == {"g": RunPaths(tmp_path).job("zero").preview}
+    jobs: Any = [
+        {"group": "g", "job_id": job, "ep_rew_mean": it, "preview": True}
+        for job, it in returns.items()
+    ]
+    assert experiment_tables.previews(jobs, RunPaths(tmp_path)) == {
+        "g": RunPaths(tmp_path).job("zero").preview
+    }
 
 
 @pytest.mark.slow
 def test_hundreds_of_jobs_stay_readable_and_small(tmp_path: Path) -> None:
     strip = film_strip()
-    jobs = [Trained(name=f"robot {number}", iterations=3, preview=lambda: strip) for number in range(200)]
+    jobs = [
+        Trained(name=f"robot {number}", iterations=3, preview=lambda: strip)
+        for number in range(200)
+    ]
     done, facts, page = made(tmp_path / "run", jobs)
     assert done.page.stat().st_size < 10e6
     assert len(facts["robots"]) == 200
     assert sum(tag == "img" for tag, _ in page.tags) == 200
-    assert "12 robots with the highest and the 12 with the lowest" in facts["figures"]["learning-curves"]
+    assert (
+        "12 robots with the highest and the 12 with the lowest"
+        in facts["figures"]["learning-curves"]
+    )
     assert "160 more rows" in page.text
 
 
@@ -257,7 +317,9 @@ def test_varied_parameters_have_a_figure(tmp_path: Path) -> None:
     assert facts["robots"][0]["point"] == {"ppo.learning_rate": 1e-4, "model.geom.leg.size": "*0.8"}
 
 
-@pytest.mark.parametrize(("last", "axis"), [(400.0, "evaluated return"), (None, "return in training")])
+@pytest.mark.parametrize(
+    ("last", "axis"), [(400.0, "evaluated return"), (None, "return in training")]
+)
 def test_varied_parameters_are_rated_by_the_evaluation_where_all_jobs_have_one(
     last: float | None, axis: str, tmp_path: Path
 ) -> None:
@@ -274,7 +336,11 @@ def test_varied_parameters_are_rated_by_the_evaluation_where_all_jobs_have_one(
 @pytest.mark.parametrize("values", [([64, 64], [32]), ({"pi": [64]}, {"pi": [32]})])
 def test_varied_lists_and_tables_have_a_figure(values: tuple[Any, Any], tmp_path: Path) -> None:
     points = [{"policy_kwargs.net_arch": value} for value in values]
-    jobs = [Trained(suffix=f"-{number}", point=points[number], seed=seed) for number in (0, 1) for seed in (0, 1)]
+    jobs = [
+        Trained(suffix=f"-{number}", point=points[number], seed=seed)
+        for number in (0, 1)
+        for seed in (0, 1)
+    ]
     document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
     (figure,) = (figure for figure in document.figures() if figure.name == "varied-parameters")
     labels = [label.get_text() for label in figure.draw().axes[0].get_xticklabels()]
@@ -346,7 +412,9 @@ def test_a_level_with_jobs_that_failed_is_named_and_not_compared(tmp_path: Path)
     path.write_text(json.dumps(strong))
     text = markdown(report.compose(tmp_path), "").partition("## Makespan")[2].partition("\n## ")[0]
     assert "4 at once is left out, as not all jobs were completed: robot-0-s0 FAILED." in text
-    assert [line.split("|")[1].strip() for line in text.splitlines() if re.match(r"\| \d", line)] == ["1", "2"]
+    assert [
+        line.split("|")[1].strip() for line in text.splitlines() if re.match(r"\| \d", line)
+    ] == ["1", "2"]
 
 
 def test_headlines_show_bounds_as_bounds(tmp_path: Path) -> None:
@@ -372,13 +440,27 @@ def test_benchmark_has_every_figure_and_number(tmp_path: Path) -> None:
     folder = report.make(make_bench_dir(tmp_path)).page.parent
     facts = json.loads((folder / "report.json").read_text())
     assert facts["kind"] == "benchmark"
-    assert set(facts["figures"]) == {"scaling", "phases", "latency", "scaling-law", "makespan", "packing"}
-    assert all((folder / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in facts["figures"])
+    assert set(facts["figures"]) == {
+        "scaling",
+        "phases",
+        "latency",
+        "scaling-law",
+        "makespan",
+        "packing",
+    }
+    assert all(
+        (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in facts["figures"]
+    )
     assert list(facts["arms"]) == list(ARMS)
     for arm in ARMS:
         for level in ("1", "2", "4"):
             one = facts["arms"][arm]["levels"][level]
-            for estimate in (one["throughput"], one["speedup"], one["efficiency"], *one["phases"].values()):
+            for estimate in (
+                one["throughput"],
+                one["speedup"],
+                one["efficiency"],
+                *one["phases"].values(),
+            ):
                 assert {"median", "low", "high"} <= estimate.keys(), (arm, level)
     pinned, default = (facts["arms"][arm]["levels"]["2"] for arm in ("pinned", "default"))
     assert pinned["efficiency"]["median"] == pytest.approx(1.0, abs=0.05)
@@ -400,11 +482,14 @@ def test_benchmark_page_has_its_facts(bench_report: report.WrittenReport) -> Non
         assert len(figure.caption) > 100
 
 
-def test_bounds_have_no_interval_and_a_warning_is_given_once(bench_report: report.WrittenReport) -> None:
+def test_bounds_have_no_interval_and_a_warning_is_given_once(
+    bench_report: report.WrittenReport,
+) -> None:
     text = bench_report.markdown()
     assert re.search(r"\| pinned × 1 \| [\d,]+ \([^)]*\) \| 1 \| 100% \| 5 \|", text)
     assert re.search(
-        r"\| pool-spawn × 4 \| ≤ [\d.,]+ \| ≤ [\d.]+ \| ≤ 20% \| 5 \| 5 measurements cut off; cut off after", text
+        r"\| pool-spawn × 4 \| ≤ [\d.,]+ \| ≤ [\d.]+ \| ≤ 20% \| 5 \| 5 measurements cut off; cut off after",
+        text,
     )
     assert text.count("ot to be relied on") == 1
     assert "Metrics of one process" in text
@@ -419,7 +504,12 @@ def test_uncounted_measurements_are_reported_and_baselines_keep_their_order(tmp_
         if (cell["arm"], cell["level"]) == ("threads", 2):
             cell |= {"status": "disturbed" if cell["repeat"] < 2 else "ok", "message": "a hog"}
         if (cell["arm"], cell["level"]) == ("pool-fork", 4):
-            cell |= {"status": "failed", "throughput": None, "processes": [], "message": "<b>exit 1"}
+            cell |= {
+                "status": "failed",
+                "throughput": None,
+                "processes": [],
+                "message": "<b>exit 1",
+            }
     path.write_text("".join(json.dumps(cell) + "\n" for cell in cells))
     done = report.make(root)
     assert "2 disturbed measurements left out; a hog" in done.markdown()
@@ -490,7 +580,9 @@ def test_thumbnails_keep_within_their_budget(tmp_path: Path) -> None:
 
 
 def test_covered_time_counts_overlaps_once_and_gaps_not_at_all(tmp_path: Path) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained(name=f"r{number}", iterations=0) for number in range(4)], cpus=2)
+    paths = make_run_dir(
+        tmp_path / "run", [Trained(name=f"r{number}", iterations=0) for number in range(4)], cpus=2
+    )
     assert experiment_data.gather(paths.root)["totals"]["busy_s"] == pytest.approx(20.0)
 
 

@@ -1,4 +1,5 @@
-"""Ranks in reports: their number, their share of time in all-reduce, and the speed-up by more ranks."""
+"""Ranks in reports: their number, their share of time in all-reduce, and the speed-up by more
+ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def made(root: Path, jobs: list[Trained]) -> tuple[report.WrittenReport, dict[st
 
 def trained(ranks: int, seed: int, iteration_s: float, mode: str = "allreduce") -> Trained:
     suffix = f"-{ranks}-{mode}"
-    return Trained(name="dog", suffix=suffix, seed=seed, ranks=ranks, mode=mode, iteration_s=iteration_s)
+    return Trained(
+        name="dog", suffix=suffix, seed=seed, ranks=ranks, mode=mode, iteration_s=iteration_s
+    )
 
 
 def test_speed_up_over_ranks_is_that_of_the_same_seeds(tmp_path: Path) -> None:
@@ -47,7 +50,10 @@ def test_speed_up_over_ranks_is_that_of_the_same_seeds(tmp_path: Path) -> None:
 
 def test_jobs_have_ranks_and_all_reduce_share_where_any_has_several(tmp_path: Path) -> None:
     done, facts = made(tmp_path / "run", [Trained(name="one"), trained(2, 0, 1.0)])
-    assert [(job["ranks"], job["allreduce"]) for job in facts["jobs"]] == [(1, None), (2, pytest.approx(0.4))]
+    assert [(job["ranks"], job["allreduce"]) for job in facts["jobs"]] == [
+        (1, None),
+        (2, pytest.approx(0.4)),
+    ]
     assert "| ranks | in all-reduce |" in done.markdown()
     make_run_dir(tmp_path / "alone", [Trained(name="one")])
     alone = report.compose(tmp_path / "alone")
@@ -64,7 +70,9 @@ def test_two_modes_without_a_job_of_one_rank_are_compared_with_each_other(tmp_pa
     assert (wide["mode"], wide["speedup"]) == ("allreduce", None)
     assert served["speedup"]["median"] == pytest.approx(0.7)
     lines = [line for line in markdown(document, "").splitlines() if line.startswith("| dog |")]
-    assert [line.count("| 1 |") for line in lines if "allreduce" in line or "parameter" in line][-2:] == [1, 0]
+    assert [line.count("| 1 |") for line in lines if "allreduce" in line or "parameter" in line][
+        -2:
+    ] == [1, 0]
 
 
 def test_without_a_common_seed_there_is_no_speed_up(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The report of a search: its facts, what of them is on the page, and that a large one stays small."""
+"""The report of a search: its facts, what of them is on the page, and that a large one stays
+small."""
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ def test_the_best_come_first_with_their_points_and_jobs(document: Document) -> N
     cells = dict(zip(found.columns, (cell.text for cell in found.rows[0]), strict=True))
     assert cells["jobs"] == f"walker-t{ranked[0]:05d}-s0"
     assert cells["policy_kwargs.net_arch"] == json.dumps(best["point"]["policy_kwargs.net_arch"])
-    assert float(cells["model.geom.thigh.size"]) == pytest.approx(best["point"]["model.geom.thigh.size"], rel=1e-3)
+    assert float(cells["model.geom.thigh.size"]) == pytest.approx(
+        best["point"]["model.geom.thigh.size"], rel=1e-3
+    )
     headlines = {one.label: one for one in document.headlines}
     assert headlines["best"].note == f"eval_mean of trial {ranked[0]}"
     assert headlines["trials"].value == str(TRIALS)
@@ -89,7 +92,10 @@ def test_the_best_so_far_rises_with_env_steps_and_time(document: Document) -> No
 
 @pytest.fixture(scope="module")
 def of_seeds(searched: Path) -> list[Path]:
-    return [make_search_dir(searched.with_name(f"run{seed}"), 60, search={"seed": seed}).root for seed in (1, 2)]
+    return [
+        make_search_dir(searched.with_name(f"run{seed}"), 60, search={"seed": seed}).root
+        for seed in (1, 2)
+    ]
 
 
 def test_of_several_search_seeds_the_best_so_far_has_an_interval(
@@ -102,7 +108,9 @@ def test_of_several_search_seeds_the_best_so_far_has_an_interval(
     )
     assert facts["seeds"][0]["improvements"] == facts["improvements"]
     bands: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("matplotlib.axes.Axes.fill_between", lambda *arguments, **_: bands.append(arguments[1:]))
+    monkeypatch.setattr(
+        "matplotlib.axes.Axes.fill_between", lambda *arguments, **_: bands.append(arguments[1:])
+    )
     figures = {figure.name: figure for figure in document.figures()}
     figures["best-so-far-of-seeds"].draw()
     by_steps, by_time = bands
@@ -143,7 +151,9 @@ def test_a_dimension_that_matters_is_told_from_one_that_does_not(document: Docum
     rung = {key: effects[search_data.AT_FIRST_RUNG] for key, effects in dimensions.items()}
     assert rung["model.geom.thigh.size"]["share"] > 0.7
     assert rung["ppo.learning_rate"]["share"] < 0.2
-    assert rung["model.geom.thigh.size"]["n"] > dimensions["model.geom.thigh.size"]["eval_mean"]["n"]
+    assert (
+        rung["model.geom.thigh.size"]["n"] > dimensions["model.geom.thigh.size"]["eval_mean"]["n"]
+    )
     assert len(others) == 2
 
 
@@ -156,7 +166,9 @@ def test_rungs_count_who_reached_them_and_who_went_on(document: Document) -> Non
     assert column(found, "reached") == [str(number) for number in reached]
     assert column(found, "went on") == [str(reached[1]), str(ended)]
     assert column(found, "wait here") == [str(reached[0] - reached[1]), str(reached[1] - ended)]
-    left = (reached[0] - reached[1]) * (TOTAL - RUNGS[0]) + (reached[1] - ended) * (TOTAL - RUNGS[1])
+    left = (reached[0] - reached[1]) * (TOTAL - RUNGS[0]) + (reached[1] - ended) * (
+        TOTAL - RUNGS[1]
+    )
     assert facts["saved"] == pytest.approx(left / (reached[0] * TOTAL))
     assert column(table(document, "Failed trials"), "trials") == [str(TRIALS // 10)]
 
@@ -190,7 +202,11 @@ def test_film_strips_stand_beside_the_trials(searched: Path, tmp_path: Path) -> 
 
 
 def test_several_objectives_have_a_pareto_front(tmp_path: Path) -> None:
-    table_of = {"objective": ["eval_mean", "cost"], "direction": ["maximize", "minimize"], "sampler": "nsga2"}
+    table_of = {
+        "objective": ["eval_mean", "cost"],
+        "direction": ["maximize", "minimize"],
+        "sampler": "nsga2",
+    }
     document = report.compose(make_search_dir(tmp_path / "run", 60, search=table_of).root)
     facts = document.facts["search"]
     values = {one["trial"]: one["values"] for one in facts["trials"] if one["values"]}
@@ -200,12 +216,18 @@ def test_several_objectives_have_a_pareto_front(tmp_path: Path) -> None:
         if not any(m >= mean and c <= cost and (m, c) != (mean, cost) for m, c in values.values())
     }
     assert set(facts["front"]) == front
-    assert column(table(document, "Search"), "trial") == [f"trial {number}" for number in facts["front"]]
-    assert {"pareto-front", "slices-1", "slices-2"} <= {figure.name for figure in document.figures()}
+    assert column(table(document, "Search"), "trial") == [
+        f"trial {number}" for number in facts["front"]
+    ]
+    assert {"pareto-front", "slices-1", "slices-2"} <= {
+        figure.name for figure in document.figures()
+    }
     assert facts["improvements"]["cost"][-1]["value"] == min(cost for _, cost in values.values())
 
 
-def test_the_jobs_of_a_matrix_that_are_compared_have_rungs_and_all_else(searched: Path, tmp_path: Path) -> None:
+def test_the_jobs_of_a_matrix_that_are_compared_have_rungs_and_all_else(
+    searched: Path, tmp_path: Path
+) -> None:
     paths = RunPaths(shutil.copytree(searched, tmp_path / "run"))
     declared = json.loads(paths.search_declared.read_text())
     declared["data"]["scheduler"] = declared["data"].pop("search")["scheduler"]
@@ -230,7 +252,9 @@ def test_a_declaration_that_cannot_be_read_is_named(searched: Path, tmp_path: Pa
 
 def test_a_search_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
     for trials in (0, 1, 2):
-        document = report.compose(make_search_dir(tmp_path / f"run{trials}", trials, is_over=False).root)
+        document = report.compose(
+            make_search_dir(tmp_path / f"run{trials}", trials, is_over=False).root
+        )
         assert document.facts["search"]["best"] == []
 
 
@@ -254,18 +278,29 @@ def test_effects_are_strong_weak_or_unknown() -> None:
     hidden = search_data.effect(u_shaped, ordered=True)
     assert abs(hidden["correlation"]) < 0.3
     assert hidden["share"] > 0.7
-    for known in (pairs(5, 1.0), [(place, 1.0) for place, _ in pairs(50, 0)], [(0.5, y) for _, y in pairs(50, 0)]):
+    for known in (
+        pairs(5, 1.0),
+        [(place, 1.0) for place, _ in pairs(50, 0)],
+        [(0.5, y) for _, y in pairs(50, 0)],
+    ):
         assert search_data.effect(known, ordered=True)["share"] is None
-    choices = search_data.effect([(float(n % 2), float(n % 2 * 10 + n % 5)) for n in range(40)], ordered=False)
+    choices = search_data.effect(
+        [(float(n % 2), float(n % 2 * 10 + n % 5)) for n in range(40)], ordered=False
+    )
     assert choices["correlation"] is None
     assert choices["share"] > 0.7
 
 
-AXES = (ArchiveAxis(name="a", low=0.0, high=2.0, cells=4), ArchiveAxis(name="b", low=-1.0, high=1.0, cells=5))
+AXES = (
+    ArchiveAxis(name="a", low=0.0, high=2.0, cells=4),
+    ArchiveAxis(name="b", low=-1.0, high=1.0, cells=5),
+)
 
 
 def spec(direction: Any = "maximize") -> SearchSpec:
-    return SearchSpec(space=(), sampler="map-elites", objectives=("m",), directions=(direction,), measures=AXES)
+    return SearchSpec(
+        space=(), sampler="map-elites", objectives=("m",), directions=(direction,), measures=AXES
+    )
 
 
 def trial(number: int, value: float, *measures: float) -> Trial:
@@ -273,8 +308,16 @@ def trial(number: int, value: float, *measures: float) -> Trial:
 
 
 def test_an_archive_keeps_the_best_of_each_cell() -> None:
-    trials = [trial(0, 1.0, 0.1, 0.0), trial(1, 2.0, 0.2, 0.1), trial(2, 2.0, 0.3, 0.1), trial(3, 0.5, 9.0, -9.0)]
-    assert [(one["cell"], one["trial"]) for one in shown_trials.archive(trials, spec())] == [((0, 2), 1), ((3, 0), 3)]
+    trials = [
+        trial(0, 1.0, 0.1, 0.0),
+        trial(1, 2.0, 0.2, 0.1),
+        trial(2, 2.0, 0.3, 0.1),
+        trial(3, 0.5, 9.0, -9.0),
+    ]
+    assert [(one["cell"], one["trial"]) for one in shown_trials.archive(trials, spec())] == [
+        ((0, 2), 1),
+        ((3, 0), 3),
+    ]
     smallest = shown_trials.archive(trials, spec("minimize"))
     assert [(one["cell"], one["trial"]) for one in smallest] == [((3, 0), 3), ((0, 2), 0)]
 
@@ -291,18 +334,33 @@ def test_previews_are_drawn_of_the_finished_trials_that_a_report_shows(
     assert reader.search is not None
     drawn = shown_trials.jobs_to_show(reader.history.trials, reader.search)
     facts: Any = document.facts["search"]
-    ended = {job_id for one in facts["trials"] if one["state"] == "finished" for job_id in one["jobs"]}
+    ended = {
+        job_id for one in facts["trials"] if one["state"] == "finished" for job_id in one["jobs"]
+    }
     assert len(drawn) == 7
     assert set(drawn) == search_data.reported_jobs(facts) & ended
 
 
 @pytest.mark.slow
 def test_every_figure_of_a_search_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {"best-so-far", "best-so-far-of-seeds", "importance", "slices", "parallel-coordinates", "rungs", "archive"}
+    names = {
+        "best-so-far",
+        "best-so-far-of-seeds",
+        "importance",
+        "slices",
+        "parallel-coordinates",
+        "rungs",
+        "archive",
+    }
     empty = drawing.Rendered(png=b"", svg=b"<svg/>", inline="<svg/>")
     render = drawing.render
-    monkeypatch.setattr(drawing, "render", lambda figure: render(figure) if figure.name in names else empty)
-    measures = {"speed": {"low": 0, "high": 6, "cells": 6}, "height": {"low": 0, "high": 4, "cells": 4}}
+    monkeypatch.setattr(
+        drawing, "render", lambda figure: render(figure) if figure.name in names else empty
+    )
+    measures = {
+        "speed": {"low": 0, "high": 6, "cells": 6},
+        "height": {"low": 0, "high": 4, "cells": 4},
+    }
     search = {"measures": measures, "sampler": "map-elites", "inherit": "nearest"}
     run = make_search_dir(tmp_path / "run", 60, search=search, seeds=(0, 1))
     other = make_search_dir(tmp_path / "other", 60, search={**search, "seed": 1}, seeds=(0, 1))

@@ -1,4 +1,5 @@
-"""What a run queues again by itself: finished jobs whose files are gone, and jobs that the job file declares again."""
+"""What a run queues again by itself: finished jobs whose files are gone, and jobs that the job file
+declares again."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from orchestrator.ledger import JobRow
 
 
 def after(root: Path, state: State, job: Job | None = None) -> Experiment:
-    """An experiment whose job ``a`` has had an attempt, has all of its files, and is in ``state``."""
+    """An experiment whose job ``a`` has had an attempt, has all of its files, and is in
+    ``state``."""
     experiment = Experiment(root, [job or make_job("a", spec={"normalize": True})])
     experiment.begin("a", state)
     directory = experiment.paths.job("a")
@@ -46,7 +48,9 @@ def test_a_finished_job_with_all_of_its_files_stays_as_it_is(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["model.zip", "vecnormalize.pkl"])
-def test_a_finished_job_without_its_results_goes_on_from_its_checkpoint(name: str, tmp_path: Path) -> None:
+def test_a_finished_job_without_its_results_goes_on_from_its_checkpoint(
+    name: str, tmp_path: Path
+) -> None:
     experiment = after(tmp_path, Succeeded())
     (experiment.paths.job("a").root / name).unlink()
     (row,) = reconciled(experiment)
@@ -63,7 +67,9 @@ def test_a_finished_job_whose_directory_is_gone_begins_anew(tmp_path: Path) -> N
     assert "from the beginning: a" in experiment.reporter.messages()
 
 
-def test_a_job_whose_robot_is_gone_with_its_directory_stays_finished_and_the_command_is_told(tmp_path: Path) -> None:
+def test_a_job_whose_robot_is_gone_with_its_directory_stays_finished_and_the_command_is_told(
+    tmp_path: Path,
+) -> None:
     job = make_job("a", spec={"env": None, "xml": "robot.xml", "task": "forward"})
     experiment = after(tmp_path, Succeeded(), job)
     shutil.rmtree(experiment.paths.job("a").root)
@@ -75,7 +81,10 @@ def test_a_job_whose_robot_is_gone_with_its_directory_stays_finished_and_the_com
 def test_a_job_whose_initial_policy_is_gone_with_its_directory_stays_finished_until_the_policy_is_given(
     tmp_path: Path,
 ) -> None:
-    job, policy = make_job("a", spec={"init": "/policy", "init_sha256": "ab" * 32}), tmp_path / "policy.pt"
+    job, policy = (
+        make_job("a", spec={"init": "/policy", "init_sha256": "ab" * 32}),
+        tmp_path / "policy.pt",
+    )
     experiment = after(tmp_path, Succeeded(), job)
     shutil.rmtree(experiment.paths.job("a").root)
     assert reconciled(experiment)[0].state == Succeeded()
@@ -99,7 +108,9 @@ def test_a_job_that_has_begun_begins_anew_where_its_directory_is_gone_and_stays_
 ) -> None:
     policy = tmp_path / "policy.pt"
     policy.write_bytes(b"weights")
-    experiment = after(tmp_path, state, make_job("a", spec={"init": "/policy", "init_sha256": "ab" * 32}))
+    experiment = after(
+        tmp_path, state, make_job("a", spec={"init": "/policy", "init_sha256": "ab" * 32})
+    )
     shutil.rmtree(experiment.paths.job("a").root)
     (row,) = reconciled(experiment, verdict=JobVerdict(init=policy))
     assert (row.state, row.attempts) == (state, 0)
@@ -107,7 +118,9 @@ def test_a_job_that_has_begun_begins_anew_where_its_directory_is_gone_and_stays_
     assert experiment.paths.job("a").robot_hash.exists()
 
 
-def test_a_job_cancelled_before_its_launch_stays_so_and_takes_the_robot_as_it_is_now(tmp_path: Path) -> None:
+def test_a_job_cancelled_before_its_launch_stays_so_and_takes_the_robot_as_it_is_now(
+    tmp_path: Path,
+) -> None:
     job = make_job("a", spec={"env": None, "xml": "robot/robot.xml", "task": "forward"})
     experiment = Experiment(tmp_path, [job])
     for content in ("one", "other"):
@@ -120,7 +133,9 @@ def test_a_job_cancelled_before_its_launch_stays_so_and_takes_the_robot_as_it_is
     assert (experiment.paths.job("a").robot / "robot.xml").read_text() == "other"
 
 
-def test_a_robot_in_a_folder_that_cannot_be_read_blocks_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_robot_in_a_folder_that_cannot_be_read_blocks_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = dataclasses.replace(make_job("a"), xml_source=tmp_path / "theirs/robot.xml")
     experiment = after(tmp_path, Pending(), job)
     stat = os.stat
@@ -135,14 +150,19 @@ def test_a_robot_in_a_folder_that_cannot_be_read_blocks_no_run(tmp_path: Path, m
     assert experiment.ledger.jobs()[0].state == Cancelled(is_undeclared=True)
 
 
-def test_only_a_job_that_was_cancelled_as_it_was_not_declared_resumes_when_it_is(tmp_path: Path) -> None:
+def test_only_a_job_that_was_cancelled_as_it_was_not_declared_resumes_when_it_is(
+    tmp_path: Path,
+) -> None:
     gone = dataclasses.replace(make_job("a"), xml_source=tmp_path / "gone.xml")
     experiment = after(tmp_path, Pending(), gone)
     other = make_job("b")
     reconciled(experiment, [other])
     states = {row.job.job_id: row.state for row in experiment.ledger.jobs()}
     assert states == {"a": Cancelled(is_undeclared=True), "b": Pending()}
-    assert f"there is no {tmp_path / 'gone.xml'} any more: it is CANCELLED" in experiment.reporter.messages()
+    assert (
+        f"there is no {tmp_path / 'gone.xml'} any more: it is CANCELLED"
+        in experiment.reporter.messages()
+    )
     rows = reconciled(experiment, [gone, other])
     assert [(row.state, row.attempts) for row in rows] == [(Pending(), 1), (Pending(), 0)]
     experiment.ledger.set_state("a", Cancelled())

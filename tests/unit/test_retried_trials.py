@@ -1,4 +1,5 @@
-"""`retry` of a failed trial: it is trained again with all of its seeds, and counts; samplers are told nothing twice."""
+"""`retry` of a failed trial: it is trained again with all of its seeds, and counts; samplers are
+told nothing twice."""
 
 from __future__ import annotations
 
@@ -13,7 +14,18 @@ from supervisor_helpers import ledgers_closed  # noqa: F401 - a fixture
 from trial_helpers import Told, search_run
 
 from orchestrator.core.errors import LedgerBusyError
-from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Job, Paused, Pending, Running, State, Succeeded
+from orchestrator.core.job import (
+    Attempt,
+    Cancelled,
+    Cause,
+    Failed,
+    Job,
+    Paused,
+    Pending,
+    Running,
+    State,
+    Succeeded,
+)
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import additions, control, recovery, resume
 from orchestrator.ledger import Ledger, search_events
@@ -29,9 +41,12 @@ ONE, OTHER = "hopper-t00001-s0", "hopper-t00001-s1"
 
 
 def failed_run(root: Path) -> RunPaths:
-    """A search that is over. Its second trial has failed at the second rung; the sampler was told that."""
+    """A search that is over. Its second trial has failed at the second rung; the sampler was told
+    that."""
     trials = [Told(values=[1.0]), Told(reached=[2.0], is_promoted=True, why="it fell")]
-    paths = search_run(root, trials, seeds=(0, 1), objective="ep_rew_mean", scheduler={"min_env_steps": 100})
+    paths = search_run(
+        root, trials, seeds=(0, 1), objective="ep_rew_mean", scheduler={"min_env_steps": 100}
+    )
     ledger = Ledger.open(paths.ledger)
     ledger.set_state(ONE, FAILED)
     ledger.set_state(OTHER, Cancelled())
@@ -50,7 +65,9 @@ class Searched:
 
     def __init__(self, paths: RunPaths) -> None:
         experiment = resume.declared_search(paths)
-        self.searcher = Searcher(paths=paths, experiment=experiment, holder="me", watchdog=Watchdog())
+        self.searcher = Searcher(
+            paths=paths, experiment=experiment, holder="me", watchdog=Watchdog()
+        )
         self.searcher._record([SearchEvent(kind="began", content={"lanes": 2})])
         self.paths, self.trial = paths, self.searcher.history.trials[1]
 
@@ -95,7 +112,9 @@ class Searched:
         return search_events.events(self.searcher.ledger)
 
 
-def test_a_retried_trial_is_trained_with_all_seeds_and_compared_and_told_once(tmp_path: Path) -> None:
+def test_a_retried_trial_is_trained_with_all_seeds_and_compared_and_told_once(
+    tmp_path: Path,
+) -> None:
     paths = failed_run(tmp_path / "run")
     assert "queued 1 job" in control.ask(paths.root, [ONE], "retry")
     searched = Searched(paths)
@@ -113,7 +132,12 @@ def test_a_retried_trial_is_trained_with_all_seeds_and_compared_and_told_once(tm
     searched.turns()
     assert (searched.trial.values, searched.searcher.history.is_over) == ([5.0], True)
     kinds = searched.kinds()
-    assert (kinds["retried", 1], kinds["over", 1], kinds["told", 1], kinds["ended", None]) == (1, 2, 1, 2)
+    assert (kinds["retried", 1], kinds["over", 1], kinds["told", 1], kinds["ended", None]) == (
+        1,
+        2,
+        1,
+        2,
+    )
 
 
 def test_what_is_shown_of_a_search_counts_a_retried_trial_as_what_it_is_now(tmp_path: Path) -> None:
@@ -137,11 +161,18 @@ def test_what_is_shown_of_a_search_counts_a_retried_trial_as_what_it_is_now(tmp_
     first, second = reader.asked
     assert shown == [(1, "failed", [first]), (0, "training", [first]), (0, "finished", [second])]
     late.update(searched.searcher.ledger)  # all of it at once
-    assert (late.failed, late.best(), late.front, late.saved_share) == (0, reader.best(), reader.front, 0.0)
+    assert (late.failed, late.best(), late.front, late.saved_share) == (
+        0,
+        reader.best(),
+        reader.front,
+        0.0,
+    )
     assert list(_spent(searched.events(), {0, 1})) == [0, 1]
 
 
-def test_what_other_seeds_of_a_failed_trial_train_until_they_are_cancelled_is_counted(tmp_path: Path) -> None:
+def test_what_other_seeds_of_a_failed_trial_train_until_they_are_cancelled_is_counted(
+    tmp_path: Path,
+) -> None:
     search = searched(tmp_path / "run", GOES_ON)
     reader = TrialReader.of(search.paths)
     assert reader is not None
@@ -167,7 +198,11 @@ def test_a_retried_trial_that_fails_again_has_failed(state: State, tmp_path: Pat
     assert not searched.trial.is_over
     searched.move(state)
     searched.turns()
-    assert (searched.trial.is_over, searched.trial.values, searched.searcher.history.is_over) == (True, None, True)
+    assert (searched.trial.is_over, searched.trial.values, searched.searcher.history.is_over) == (
+        True,
+        None,
+        True,
+    )
     kinds = searched.kinds()
     assert (kinds["retried", 1], kinds["over", 1], kinds["told", 1]) == (1, 2, 1)
 
@@ -175,14 +210,18 @@ def test_a_retried_trial_that_fails_again_has_failed(state: State, tmp_path: Pat
 def searched(root: Path, trial: Told) -> Searched:
     """A search that goes on: its first trial is finished, the second one is this."""
     settings = {"objective": "ep_rew_mean", "scheduler": {"min_env_steps": 100}}
-    return Searched(search_run(root, [Told(values=[1.0]), trial], seeds=(0, 1), is_over=False, **settings))
+    return Searched(
+        search_run(root, [Told(values=[1.0]), trial], seeds=(0, 1), is_over=False, **settings)
+    )
 
 
 RUNNING = Running(attempt=Attempt(job_id=OTHER, number=0, cpus=(), gpus=(), started_at=0.0))
 GOES_ON, AT_RUNG = Told(reached=[2.0], is_promoted=True), Told(reached=[2.0])
 
 
-def test_a_trial_has_failed_as_soon_as_one_of_its_jobs_is_cancelled_at_its_rung(tmp_path: Path) -> None:
+def test_a_trial_has_failed_as_soon_as_one_of_its_jobs_is_cancelled_at_its_rung(
+    tmp_path: Path,
+) -> None:
     search = searched(tmp_path / "run", AT_RUNG)
     search.set(**{ONE: Cancelled()})
     search.turns()
@@ -197,7 +236,9 @@ def test_a_trial_has_failed_as_soon_as_one_of_its_jobs_is_cancelled_at_its_rung(
     assert (search.states(), search.pauses()) == (["PENDING", "PENDING"], [300, 300])
 
 
-def test_a_retried_job_trains_to_where_its_trial_was_promoted_while_it_was_cancelled(tmp_path: Path) -> None:
+def test_a_retried_job_trains_to_where_its_trial_was_promoted_while_it_was_cancelled(
+    tmp_path: Path,
+) -> None:
     search = searched(tmp_path / "run", AT_RUNG)
     search.searcher._turn()  # it is promoted
     search.set(**{ONE: Cancelled()})
@@ -233,7 +274,9 @@ def test_a_retry_while_other_seeds_are_being_cancelled_is_not_undone(tmp_path: P
     search = searched(tmp_path / "run", GOES_ON)
     search.set(**{ONE: FAILED})
     search.turns()
-    search.set(**{ONE: Pending()})  # the user retries it, while a request to cancel the other one is unread
+    search.set(
+        **{ONE: Pending()}
+    )  # the user retries it, while a request to cancel the other one is unread
     search.turns()
     assert search.states() == ["PENDING", "PENDING"]
     search.set(**{OTHER: RUNNING})
@@ -261,7 +304,11 @@ def test_a_seed_that_succeeds_while_it_is_being_cancelled_is_no_retry(tmp_path: 
 def test_what_was_entered_is_not_entered_again_if_the_ledger_is_locked_when_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    search, written, read = searched(tmp_path / "run", GOES_ON), additions.written, search_events.events
+    search, written, read = (
+        searched(tmp_path / "run", GOES_ON),
+        additions.written,
+        search_events.events,
+    )
     search.move(Succeeded(), 1000)
     locked = list[LedgerBusyError]()
 
@@ -291,9 +338,13 @@ def test_failed_trials_that_nobody_retries_stay_as_they_are(tmp_path: Path) -> N
     assert searched.kinds()["retried", 1] == 0
 
 
-def test_a_repeated_trial_that_the_user_pauses_beyond_a_rung_is_compared_with_none(tmp_path: Path) -> None:
+def test_a_repeated_trial_that_the_user_pauses_beyond_a_rung_is_compared_with_none(
+    tmp_path: Path,
+) -> None:
     trials = [Told(values=[1.0]), Told(reevaluates=0)]
-    searched = Searched(search_run(tmp_path / "run", trials, seeds=(0, 1), is_over=False, max_env_steps=1))
+    searched = Searched(
+        search_run(tmp_path / "run", trials, seeds=(0, 1), is_over=False, max_env_steps=1)
+    )
     searched.move(Paused(), 500)
     searched.turns()
     assert searched.searcher._waits_for_user()
@@ -306,12 +357,20 @@ def test_the_pareto_front_is_trained_again_with_seeds_that_no_trial_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = ([5.0, 9.0], [4.0, 9.5], [3.0, 1.0])  # the second is surpassed by the first
-    goals = {"sampler": "nsga2", "objective": ["eval_mean", "wall_s"], "direction": ["maximize", "minimize"]}
+    goals = {
+        "sampler": "nsga2",
+        "objective": ["eval_mean", "wall_s"],
+        "direction": ["maximize", "minimize"],
+    }
     trials = [Told(values=each) for each in values]
-    search = Searched(search_run(tmp_path / "run", trials, seeds=(0, 1000), is_over=False, reevaluate=2, **goals))
+    search = Searched(
+        search_run(tmp_path / "run", trials, seeds=(0, 1000), is_over=False, reevaluate=2, **goals)
+    )
     entered: list[tuple[int, list[int]]] = []
 
-    def enter(_: Searcher, point: Any, jobs: Sequence[Job], parent: None, *, reevaluates: int) -> None:
+    def enter(
+        _: Searcher, point: Any, jobs: Sequence[Job], parent: None, *, reevaluates: int
+    ) -> None:
         entered.append((reevaluates, [job.spec.seed for job in jobs]))
 
     monkeypatch.setattr(Searcher, "_enter", enter)

@@ -11,7 +11,16 @@ from supervisor_helpers import RESOURCES, make_job
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Pending, Running, State, Succeeded
+from orchestrator.core.job import (
+    AttemptOutcome,
+    Cancelled,
+    Cause,
+    Failed,
+    Pending,
+    Running,
+    State,
+    Succeeded,
+)
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.retry_policy import AttemptUsage
 
@@ -39,7 +48,14 @@ def record(code: int, message: str = "") -> ExitRecord:
         (10, None, None, False, Cause.DIVERGED, "values became non-finite"),
         (11, record(11), STOP, False, Cause.INTERRUPTED, "SIGINT"),
         (11, record(11), LATE, False, Cause.TIMEOUT, "late"),
-        (11, record(11), None, False, Cause.SIGNAL, "stopped by a signal that the supervisor did not send"),
+        (
+            11,
+            record(11),
+            None,
+            False,
+            Cause.SIGNAL,
+            "stopped by a signal that the supervisor did not send",
+        ),
         (12, record(12, "disk"), None, False, Cause.DISK_FULL, "disk"),
         (12, record(12, "disk"), STOP, False, Cause.DISK_FULL, "disk"),
         (12, record(12, "disk"), GONE, False, Cause.CANCELLED, "cancelled"),
@@ -51,7 +67,14 @@ def record(code: int, message: str = "") -> ExitRecord:
         (-11, None, None, False, Cause.SIGNAL, "killed by SIGSEGV"),
         (-15, None, STOP, False, Cause.INTERRUPTED, "SIGINT"),
         (-63, None, None, False, Cause.SIGNAL, "killed by signal 63"),
-        (-9, None, None, True, Cause.OUT_OF_MEMORY, "killed by SIGKILL: the machine ran out of memory"),
+        (
+            -9,
+            None,
+            None,
+            True,
+            Cause.OUT_OF_MEMORY,
+            "killed by SIGKILL: the machine ran out of memory",
+        ),
         (-9, None, LATE, True, Cause.TIMEOUT, "late"),
         (None, None, None, False, Cause.NODE_LOST, "its node was lost"),
         (None, None, GONE, False, Cause.CANCELLED, "cancelled"),
@@ -67,9 +90,9 @@ def test_what_an_exit_means(
     cause: Cause | None,
     message: str,
 ) -> None:
-    assert retry_policy.judge(returncode, record_left, end_reason=end_reason, oom_killed=oom_killed) == AttemptOutcome(
-        cause=cause, message=message
-    )
+    assert retry_policy.judge(
+        returncode, record_left, end_reason=end_reason, oom_killed=oom_killed
+    ) == AttemptOutcome(cause=cause, message=message)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +113,12 @@ def test_what_an_exit_means(
 def test_of_several_ranks_the_one_that_ended_is_named(
     rank: int, returncode: int, record_left: ExitRecord | None, message: str
 ) -> None:
-    assert retry_policy.judge(returncode, record_left, end_reason=None, oom_killed=False, rank=rank).message == message
+    assert (
+        retry_policy.judge(
+            returncode, record_left, end_reason=None, oom_killed=False, rank=rank
+        ).message
+        == message
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +147,10 @@ def test_where_a_job_goes_when_its_attempt_has_ended(
     cause: Cause | None, failures: int, max_retries: int, new: State
 ) -> None:
     outcome = AttemptOutcome(cause=cause, message="why")
-    assert retry_policy.next_state(outcome, failures=failures, max_retries=max_retries, now=100.0) == new
+    assert (
+        retry_policy.next_state(outcome, failures=failures, max_retries=max_retries, now=100.0)
+        == new
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +167,12 @@ def test_a_lost_node_is_not_counted_against_the_job_unless_it_loses_too_many(
     losses: int, max_retries: int, new: State
 ) -> None:
     outcome = AttemptOutcome(cause=Cause.NODE_LOST, message="why")
-    assert retry_policy.next_state(outcome, failures=0, max_retries=max_retries, now=100.0, losses=losses) == new
+    assert (
+        retry_policy.next_state(
+            outcome, failures=0, max_retries=max_retries, now=100.0, losses=losses
+        )
+        == new
+    )
 
 
 @given(st.sampled_from([None, *Cause]), st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))
@@ -144,7 +180,11 @@ def test_every_end_leads_somewhere_legal_and_never_to_endless_retries(
     cause: Cause | None, failures: int, max_retries: int, losses: int
 ) -> None:
     new = retry_policy.next_state(
-        AttemptOutcome(cause=cause), failures=failures, max_retries=max_retries, now=0.0, losses=losses
+        AttemptOutcome(cause=cause),
+        failures=failures,
+        max_retries=max_retries,
+        now=0.0,
+        losses=losses,
     )
     assert not isinstance(new, Running)
     if cause is Cause.NODE_LOST and losses <= retry_policy.MOST_LOSSES:
@@ -154,7 +194,8 @@ def test_every_end_leads_somewhere_legal_and_never_to_endless_retries(
 
 
 @pytest.mark.parametrize(
-    ("failures", "seconds"), [(0, 1), (1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (8, 60), (10_000, 60)]
+    ("failures", "seconds"),
+    [(0, 1), (1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (8, 60), (10_000, 60)],
 )
 def test_back_off_doubles_up_to_a_minute(failures: int, seconds: float) -> None:
     assert retry_policy.backoff_s(failures) == seconds
@@ -162,7 +203,9 @@ def test_back_off_doubles_up_to_a_minute(failures: int, seconds: float) -> None:
 
 def usage(**changes: float) -> AttemptUsage:
     values = {"started": 0.0, "last_progress": 0.0, "rss_mib": 0.0} | changes
-    return AttemptUsage(resources=make_job(memory_mib=100, timeout_s=50.0, stall_timeout_s=10.0).resources, **values)
+    return AttemptUsage(
+        resources=make_job(memory_mib=100, timeout_s=50.0, stall_timeout_s=10.0).resources, **values
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,12 +270,16 @@ def test_memory_that_running_jobs_may_still_claim_is_set_aside(
 
 @given(st.lists(st.integers(1, 5)))
 def test_longest_first_is_a_stable_sort(steps: list[int]) -> None:
-    jobs = [make_job(f"j{index}", spec={"total_timesteps": count}) for index, count in enumerate(steps)]
+    jobs = [
+        make_job(f"j{index}", spec={"total_timesteps": count}) for index, count in enumerate(steps)
+    ]
     ordered = retry_policy.launch_order(jobs, "longest-first", lambda job: job.spec.total_timesteps)
     assert [(-job.spec.total_timesteps, jobs.index(job)) for job in ordered] == sorted(
         (-job.spec.total_timesteps, index) for index, job in enumerate(jobs)
     )
-    assert retry_policy.launch_order(jobs, "as-listed", lambda job: job.spec.total_timesteps) == jobs
+    assert (
+        retry_policy.launch_order(jobs, "as-listed", lambda job: job.spec.total_timesteps) == jobs
+    )
 
 
 def test_resumable_and_retryable_ends_are_different_ends() -> None:

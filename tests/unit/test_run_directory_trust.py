@@ -81,7 +81,10 @@ def test_no_file_is_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("content")
     (tmp_path / "summary.json").symlink_to("precious")
     write_whole(tmp_path / "summary.json", "new")
-    assert ((tmp_path / "precious").read_text(), (tmp_path / "summary.json").is_symlink()) == ("content", False)
+    assert ((tmp_path / "precious").read_text(), (tmp_path / "summary.json").is_symlink()) == (
+        "content",
+        False,
+    )
     (tmp_path / f".spec.json.{os.getpid()}.tmp").symlink_to("precious")
     with pytest.raises(OSError, match="symbolic links"):
         write_whole(tmp_path / "spec.json", "new")

@@ -1,4 +1,5 @@
-"""Jobs that pause at a rung, and are promoted: what the supervisor, the next one, and the user's commands do."""
+"""Jobs that pause at a rung, and are promoted: what the supervisor, the next one, and the user's
+commands do."""
 
 from __future__ import annotations
 
@@ -21,7 +22,16 @@ from supervisor_helpers import (
 from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Job, Paused, Pending, Running, State
+from orchestrator.core.job import (
+    AttemptOutcome,
+    Cancelled,
+    Cause,
+    Job,
+    Paused,
+    Pending,
+    Running,
+    State,
+)
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
@@ -48,12 +58,16 @@ def to_rungs(launch: Launch) -> Behaviour:
     spec = WorkerSpec.from_json((launch.job_dir / "spec.json").read_bytes())
     steps = spec.pause_at or spec.total_timesteps
     code = ExitCode.SUCCEEDED if spec.pause_at is None else ExitCode.PAUSED
-    record = ExitRecord(code=code, message=f"reached {steps}", env_steps=steps, ep_rew_mean=steps / 10)
+    record = ExitRecord(
+        code=code, message=f"reached {steps}", env_steps=steps, ep_rew_mean=steps / 10
+    )
     (launch.job_dir / f"attempts/{launch.number}/exit.json").write_text(record.to_json())
     return Behaviour(after_s=10.0, returncode=code)
 
 
-def test_a_job_pauses_at_its_rung_with_its_value_and_goes_on_when_it_is_promoted(tmp_path: Path) -> None:
+def test_a_job_pauses_at_its_rung_with_its_value_and_goes_on_when_it_is_promoted(
+    tmp_path: Path,
+) -> None:
     experiment = Experiment(tmp_path, [rung_job(), rung_job("b"), make_job("c")], to_rungs, cpus=3)
     assert experiment.run() == {"a": "PAUSED", "b": "PAUSED", "c": "SUCCEEDED"}
     row = rows(tmp_path)["a"]
@@ -69,19 +83,27 @@ def test_a_job_pauses_at_its_rung_with_its_value_and_goes_on_when_it_is_promoted
     assert again.run() == {"a": "PAUSED", "b": "SUCCEEDED", "c": "SUCCEEDED"}
     assert (spec_of(tmp_path, "a").pause_at, spec_of(tmp_path, "b").pause_at) == (600, None)
     assert again.reporter.kinds("a") == ["promoted", "launched", "paused"]
-    assert {row.job.job_id: row.job.spec.pause_at for row in again.ledger.jobs()} == {"a": 600, "b": None, "c": None}
+    assert {row.job.job_id: row.job.spec.pause_at for row in again.ledger.jobs()} == {
+        "a": 600,
+        "b": None,
+        "c": None,
+    }
 
 
 def test_promoted_while_it_trains_to_its_rung_a_job_does_not_wait_there(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [rung_job()], to_rungs)
-    experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 5, lambda: ask(tmp_path, ("promote", "a=end")))
+    experiment.reporter.each_turn = once(
+        lambda view: view.elapsed_s > 5, lambda: ask(tmp_path, ("promote", "a=end"))
+    )
     assert experiment.run() == {"a": "SUCCEEDED"}
     assert experiment.reporter.kinds("a") == ["launched", "promoted", "launched", "succeeded"]
 
 
 def test_promoted_while_it_is_queued_a_job_is_launched_to_the_later_rung(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("first"), rung_job()], to_rungs, cpus=1)
-    experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 5, lambda: ask(tmp_path, ("promote", "a=600")))
+    experiment.reporter.each_turn = once(
+        lambda view: view.elapsed_s > 5, lambda: ask(tmp_path, ("promote", "a=600"))
+    )
     assert experiment.run() == {"first": "SUCCEEDED", "a": "PAUSED"}
     assert (spec_of(tmp_path).pause_at, experiment.order) == (600, ["first", "a"])
 
@@ -90,13 +112,16 @@ def test_promoted_jobs_are_launched_before_those_that_have_not_begun(tmp_path: P
     jobs = [rung_job("a"), rung_job("b"), *(make_job(name) for name in "cde")]
     experiment = Experiment(tmp_path, jobs, to_rungs, cpus=1)
     experiment.reporter.each_turn = once(
-        lambda view: view.elapsed_s > 25, lambda: ask(tmp_path, ("promote", "b=end"), ("promote", "a=600"))
+        lambda view: view.elapsed_s > 25,
+        lambda: ask(tmp_path, ("promote", "b=end"), ("promote", "a=600")),
     )
     experiment.run()
     assert experiment.order == ["a", "b", "c", "b", "a", "d", "e"]
 
 
-def test_the_next_supervisor_launches_promoted_jobs_before_those_that_have_not_begun(tmp_path: Path) -> None:
+def test_the_next_supervisor_launches_promoted_jobs_before_those_that_have_not_begun(
+    tmp_path: Path,
+) -> None:
     experiment = Experiment(tmp_path, [make_job("new"), rung_job()])
     experiment.begin("a", AT_RUNG)
     experiment.ledger.commit()
@@ -109,7 +134,19 @@ def test_the_next_supervisor_launches_promoted_jobs_before_those_that_have_not_b
 
 
 def test_promotions_that_are_late_or_make_no_sense_do_nothing(tmp_path: Path) -> None:
-    texts = ["a=200", "a=100", "a=0", "a=", "a", "=end", "nobody=600", "a=-1", "a=6e2", f"a={'9' * 30}", None]
+    texts = [
+        "a=200",
+        "a=100",
+        "a=0",
+        "a=",
+        "a",
+        "=end",
+        "nobody=600",
+        "a=-1",
+        "a=6e2",
+        f"a={'9' * 30}",
+        None,
+    ]
     Experiment(tmp_path, [rung_job()], to_rungs).run()
     experiment = Experiment(tmp_path, [], to_rungs)
     ask(tmp_path, *(("promote", text) for text in texts))
@@ -122,7 +159,9 @@ def test_promotions_that_are_late_or_make_no_sense_do_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["running", "late"])
-def test_a_cancelled_job_that_is_promoted_trains_as_far_when_it_is_retried(is_late: bool, tmp_path: Path) -> None:
+def test_a_cancelled_job_that_is_promoted_trains_as_far_when_it_is_retried(
+    is_late: bool, tmp_path: Path
+) -> None:
     Experiment(tmp_path, [rung_job()], to_rungs).run()
     experiment = Experiment(tmp_path, [], to_rungs)
     ask(tmp_path, ("cancel", "a"), ("promote", "a=600"), ("retry", "a"))
@@ -156,7 +195,10 @@ def test_the_user_does_not_resume_but_may_cancel_what_waits_at_a_rung(tmp_path: 
         control.ask(tmp_path, ["a"], "resume")
     assert "queued 1 job (b) again" in control.ask(tmp_path, [], "resume")
     assert "cancelled 1 job" in control.stop(tmp_path, ["a"])
-    assert {job_id: row["state"] for job_id, row in rows(tmp_path).items()} == {"a": "CANCELLED", "b": "PENDING"}
+    assert {job_id: row["state"] for job_id, row in rows(tmp_path).items()} == {
+        "a": "CANCELLED",
+        "b": "PENDING",
+    }
 
 
 @pytest.mark.parametrize(
@@ -180,9 +222,14 @@ def test_a_job_that_came_to_its_rung_as_its_supervisor_died_is_settled(
     experiment.ledger.commit()
     folder = experiment.paths.job("a").attempt(0)
     folder.root.mkdir(parents=True)
-    folder.exit.write_text(ExitRecord(code=ExitCode.PAUSED, message="reached 256", env_steps=256).to_json())
+    folder.exit.write_text(
+        ExitRecord(code=ExitCode.PAUSED, message="reached 256", env_steps=256).to_json()
+    )
     (row,) = experiment.ledger.jobs()
-    assert recovery.settle(row, experiment.paths, experiment.ledger, SilentReporter()).state == expected
+    assert (
+        recovery.settle(row, experiment.paths, experiment.ledger, SilentReporter()).state
+        == expected
+    )
     (row,) = experiment.ledger.jobs()
     assert (row.state, row.env_steps) == (expected, 256)
 
@@ -244,7 +291,9 @@ def test_a_rung_decides_nothing_of_the_result_and_older_specs_have_none() -> Non
     spec = make_spec("a", pause_at=200)
     assert spec.fingerprint() == make_spec("a").fingerprint()
     text = make_spec("a").to_json()
-    assert WorkerSpec.from_json("".join(line for line in text.splitlines() if "pause_at" not in line)) == make_spec("a")
+    assert WorkerSpec.from_json(
+        "".join(line for line in text.splitlines() if "pause_at" not in line)
+    ) == make_spec("a")
     with pytest.raises(ValueError, match="pause_at"):
         WorkerSpec.from_json(replace(spec, pause_at=0).to_json())
 

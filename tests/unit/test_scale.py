@@ -1,4 +1,5 @@
-"""Thousands of jobs on hundreds of nodes that fail: nothing is lost, and no turn of the loop goes through all that run.
+"""Thousands of jobs on hundreds of nodes that fail: nothing is lost, and no turn of the loop goes
+through all that run.
 
 Counted, not timed: a busy machine changes none of it.
 """
@@ -42,11 +43,20 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """1,000 jobs on 100 nodes, of which a hundred times as many are lost as the worst published figure says."""
+    """1,000 jobs on 100 nodes, of which a hundred times as many are lost as the worst published
+    figure says."""
     root = tmp_path_factory.mktemp("cluster")
-    # Of the simulated hours, not of the seconds that they take: a share that would be most of these.
+    # Of the simulated hours, not of the seconds that they take: a share that would be most of
+    # these.
     with mock.patch.object(recorder, "SUMMARY_SHARE", recorder.SUMMARY_SHARE / 20):
-        return simulate(root, 100, 1000, rates=Rates().worse(100), reporter=SilentReporter(), progress_every_s=120.0)
+        return simulate(
+            root,
+            100,
+            1000,
+            rates=Rates().worse(100),
+            reporter=SilentReporter(),
+            progress_every_s=120.0,
+        )
 
 
 @pytest.mark.slow
@@ -109,10 +119,17 @@ class Turns(RecordingReporter):
 
 def calls_of_turns(root: Path, running: int, waiting: int) -> int:
     root.mkdir()
-    jobs = [make_job(f"j{number:05}", stall_timeout_s=3600.0, timeout_s=1e5) for number in range(running + waiting)]
+    jobs = [
+        make_job(f"j{number:05}", stall_timeout_s=3600.0, timeout_s=1e5)
+        for number in range(running + waiting)
+    ]
     reporter = Turns(running, TURNS)
-    reporter.supervisor = endless_supervisor(root, jobs, nodes=running // 10, cores=10, reporter=reporter)
-    reporter.supervisor._recorder._next_summary = 1e9  # its cost is bounded by a share of time instead
+    reporter.supervisor = endless_supervisor(
+        root, jobs, nodes=running // 10, cores=10, reporter=reporter
+    )
+    reporter.supervisor._recorder._next_summary = (
+        1e9  # its cost is bounded by a share of time instead
+    )
     reporter.supervisor.run()
     return reporter.calls
 
@@ -125,7 +142,9 @@ def test_a_turn_costs_the_same_however_many_jobs_run_and_wait(tmp_path: Path) ->
 
 def make_attempt(job_id: str) -> ActiveAttempt:
     handle = Handle(job_id, 0)
-    return ActiveAttempt(job=make_job(job_id), handle=handle, slot=Slot(index=0), started=0.0, last_progress=0.0)
+    return ActiveAttempt(
+        job=make_job(job_id), handle=handle, slot=Slot(index=0), started=0.0, last_progress=0.0
+    )
 
 
 def test_sums_over_all_that_run_are_what_they_would_be_counted_anew() -> None:
@@ -134,14 +153,23 @@ def test_sums_over_all_that_run_are_what_they_would_be_counted_anew() -> None:
     for one in ones:
         running.add(one)
     for number, one in enumerate(ones):
-        running.progressed(one, Progress(phase="training", env_steps=number, env_steps_per_s=0.1, cpu_share=0.3), 1.0)
+        running.progressed(
+            one,
+            Progress(phase="training", env_steps=number, env_steps_per_s=0.1, cpu_share=0.3),
+            1.0,
+        )
         running.sampled(one, 40.0 + number, 1.0)
     assert running.steps_to_go == sum(1000 - number for number in range(100))
     assert running.promised_mib == sum(60 - number for number in range(60))
     assert (running.env_steps_per_s, running.cores_busy) == (10.0, 30.0)
     for one in ones:
         running.remove(one)
-    assert (running.steps_to_go, running.promised_mib, running.env_steps_per_s, running.cores_busy) == (0, 0, 0.0, 0.0)
+    assert (
+        running.steps_to_go,
+        running.promised_mib,
+        running.env_steps_per_s,
+        running.cores_busy,
+    ) == (0, 0, 0.0, 0.0)
 
 
 def test_each_is_looked_at_when_its_moment_has_come_and_not_before() -> None:
@@ -176,7 +204,8 @@ def test_the_next_attempt_of_a_job_does_not_inherit_the_looks_of_the_last() -> N
 
 
 def test_progress_of_many_jobs_writes_few_pages(tmp_path: Path) -> None:
-    """Each page of the ledger holds what happens to many jobs; what is declared of them lies elsewhere."""
+    """Each page of the ledger holds what happens to many jobs; what is declared of them lies
+    elsewhere."""
     jobs = [make_job(f"robot-{number:05}-s0") for number in range(1000)]
     ledger = entered(RunPaths(tmp_path), jobs)
     ledger._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -201,7 +230,12 @@ def test_the_summary_of_many_jobs_is_written_page_by_page_as_its_share_of_time_a
 ) -> None:
     one, paths = of_35_jobs, of_35_jobs.paths
     monkeypatch.setattr(recorder, "SUMMARY_SHARE", 1e-9)
-    for time_s in (0.0, 1e12, 1e12 + 1.0, 2e12):  # the second time 1 s is too early for the next page
+    for time_s in (
+        0.0,
+        1e12,
+        1e12 + 1.0,
+        2e12,
+    ):  # the second time 1 s is too early for the next page
         one.end_turn(time_s)
         assert not paths.summary_json.exists()
     one.end_turn(3e12)
@@ -240,7 +274,9 @@ def test_of_the_summary_only_pages_are_made_again_whose_jobs_run_or_have_moved(
         for _ in range(4):
             one.end_turn(next(time_s))
         firsts = [job_id for job_id in made if job_id.endswith("0")]
-        assert json.loads(paths.summary_json.read_text()) == json.loads(json.dumps(ledger.summary()))
+        assert json.loads(paths.summary_json.read_text()) == json.loads(
+            json.dumps(ledger.summary())
+        )
         table = list(csv.DictReader(paths.summary_csv.read_text().splitlines()))
         assert [row["state"] for row in table] == [row["state"] for row in ledger.summary()]
         return firsts
@@ -267,7 +303,9 @@ def test_of_the_summary_only_pages_are_made_again_whose_jobs_run_or_have_moved(
 def test_what_one_asks_for_is_set_aside_but_never_of_a_machine_that_is_idle(tmp_path: Path) -> None:
     from supervisor_helpers import Experiment
 
-    experiment = Experiment(tmp_path, [make_job("large", memory_mib=9000)], available_memory_mib=lambda: 10)
+    experiment = Experiment(
+        tmp_path, [make_job("large", memory_mib=9000)], available_memory_mib=lambda: 10
+    )
     assert experiment.run() == {"large": "SUCCEEDED"}  # waiting would not make room
 
 
@@ -275,7 +313,9 @@ def test_lines_above_the_live_table_are_printed_together(monkeypatch: pytest.Mon
     """Each time the table is drawn anew below them, which takes longer than a line."""
     monkeypatch.setenv("TERM", "xterm")
     ticks = itertools.count(start=100)
-    monkeypatch.setattr(live_table.time, "monotonic", lambda: next(ticks) / 1000)  # printing takes a millisecond, too
+    monkeypatch.setattr(
+        live_table.time, "monotonic", lambda: next(ticks) / 1000
+    )  # printing takes a millisecond, too
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=100, height=30)
     live_reporter = LiveReporter(console)

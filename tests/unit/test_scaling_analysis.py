@@ -31,7 +31,9 @@ def test_every_figure_has_a_median_and_an_interval(tmp_path: Path) -> None:
     assert level["throughput"]["median"] == pytest.approx(2000 / WALL, rel=0.01)
     assert level["speedup"]["median"] == pytest.approx(2, rel=0.01)
     assert level["efficiency"]["median"] == pytest.approx(1, rel=0.01)
-    assert {name: one["median"] for name, one in level["phases"].items()} == pytest.approx(bench.ALONE, rel=0.01)
+    assert {name: one["median"] for name, one in level["phases"].items()} == pytest.approx(
+        bench.ALONE, rel=0.01
+    )
     assert level["update_s"]["median"] == pytest.approx(0.1 * 64 / 1000, rel=0.01)
     assert level["witnesses"]["run_delay_s"]["median"] == pytest.approx(0.002, rel=0.01)
     assert level["witnesses"]["runnable"]["median"] == pytest.approx(1 + 0.002 / WALL, rel=0.01)
@@ -56,7 +58,9 @@ def test_the_learners_that_were_measured_are_named(tmp_path: Path) -> None:
 
 def test_efficiency_is_measured_by_the_cores_there_are(tmp_path: Path) -> None:
     shared = measurements("pinned", 4, phases=slower(2, *bench.ALONE))
-    level = analyse(bench.write(tmp_path, measurements("pinned", 1) + shared))["arms"]["pinned"]["levels"]["4"]
+    level = analyse(bench.write(tmp_path, measurements("pinned", 1) + shared))["arms"]["pinned"][
+        "levels"
+    ]["4"]
     assert level["ideal"] == 2
     assert level["speedup"]["median"] == pytest.approx(2, rel=0.01)
     assert level["efficiency"]["median"] == pytest.approx(1, rel=0.01)
@@ -73,11 +77,15 @@ def test_baselines_are_compared_with_one_pinned_process_as_well(tmp_path: Path) 
 
 def test_a_measurement_that_was_cut_off_is_a_bound_from_above(tmp_path: Path) -> None:
     found = analyse(
-        bench.write(tmp_path, measurements("default", 1) + collapsed(2)[:3] + collapsed(2, status="cut")[3:])
+        bench.write(
+            tmp_path, measurements("default", 1) + collapsed(2)[:3] + collapsed(2, status="cut")[3:]
+        )
     )
     level = found["arms"]["default"]["levels"]["2"]
     assert level["at_most"] is True
-    assert level["throughput"]["low"] is level["speedup"]["low"] is level["efficiency"]["low"] is None
+    assert (
+        level["throughput"]["low"] is level["speedup"]["low"] is level["efficiency"]["low"] is None
+    )
     assert level["throughput"]["high"] > 0
     assert level["cells"] == {"ok": 3, "cut": 2, "failed": 0, "disturbed": 0}
     assert "nothing to fit" in found["usl"]["default"]["warning"]
@@ -85,10 +93,17 @@ def test_a_measurement_that_was_cut_off_is_a_bound_from_above(tmp_path: Path) ->
 
 def test_disturbed_measurements_count_only_where_there_are_no_others(tmp_path: Path) -> None:
     wild = measurement(
-        "pinned", 1, 0, phases=slower(9, *bench.ALONE), status="disturbed", message="others used 2 cores"
+        "pinned",
+        1,
+        0,
+        phases=slower(9, *bench.ALONE),
+        status="disturbed",
+        message="others used 2 cores",
     )
     alone = measurements("pinned", 2, repeats=2, status="disturbed")
-    levels = analyse(bench.write(tmp_path, [wild, *measurements("pinned", 1), *alone]))["arms"]["pinned"]["levels"]
+    levels = analyse(bench.write(tmp_path, [wild, *measurements("pinned", 1), *alone]))["arms"][
+        "pinned"
+    ]["levels"]
     assert levels["1"]["throughput"]["high"] < 1.1 * 1000 / WALL
     assert levels["1"]["throughput"]["low"] > 0.9 * 1000 / WALL
     assert levels["1"]["cells"] == {"ok": 5, "cut": 0, "failed": 0, "disturbed": 1}
@@ -97,8 +112,13 @@ def test_disturbed_measurements_count_only_where_there_are_no_others(tmp_path: P
     assert levels["2"]["throughput"]["n"] == 2
 
 
-def test_a_measurement_that_was_cut_off_under_a_disturbance_waits_to_be_taken_again(tmp_path: Path) -> None:
-    waiting = [{**one, "throughput": None} for one in measurements("pinned", 2, status="disturbed", message="a hog")]
+def test_a_measurement_that_was_cut_off_under_a_disturbance_waits_to_be_taken_again(
+    tmp_path: Path,
+) -> None:
+    waiting = [
+        {**one, "throughput": None}
+        for one in measurements("pinned", 2, status="disturbed", message="a hog")
+    ]
     found = analyse(bench.write(tmp_path, measurements("pinned", 1) + waiting))
     assert list(found["arms"]["pinned"]["levels"]) == ["1"]
     assert found["arms"]["pinned"]["failed"] == {"2": ["a hog"]}
@@ -107,7 +127,9 @@ def test_a_measurement_that_was_cut_off_under_a_disturbance_waits_to_be_taken_ag
 
 def test_a_measurement_taken_again_replaces_the_first(tmp_path: Path) -> None:
     first = measurement("pinned", 1, 0, phases=slower(9, *bench.ALONE))
-    level = analyse(bench.write(tmp_path, [first, *measurements("pinned", 1)]))["arms"]["pinned"]["levels"]["1"]
+    level = analyse(bench.write(tmp_path, [first, *measurements("pinned", 1)]))["arms"]["pinned"][
+        "levels"
+    ]["1"]
     assert level["throughput"]["n"] == 5
     assert level["throughput"]["low"] > 0.9 * 1000 / WALL
 
@@ -115,7 +137,11 @@ def test_a_measurement_taken_again_replaces_the_first(tmp_path: Path) -> None:
 def test_a_baseline_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
     failed = measurements("default", 2, status="failed", message="hopper: killed")
     found = analyse(bench.write(tmp_path, [*measurements("pinned", 1), *failed]))
-    assert found["arms"]["default"] == {"about": None, "levels": {}, "failed": {"2": ["hopper: killed"]}}
+    assert found["arms"]["default"] == {
+        "about": None,
+        "levels": {},
+        "failed": {"2": ["hopper: killed"]},
+    }
     assert found["cells"]["failed"] == 5
 
 
@@ -123,12 +149,18 @@ def test_a_torn_last_line_is_left_out_and_others_are_counted(tmp_path: Path) -> 
     torn = json.dumps(measurement("pinned", 2, 0))[:200]
     found = analyse(bench.write(tmp_path, measurements("pinned", 1), tail=torn))
     assert (list(found["arms"]["pinned"]["levels"]), found["cells"]["unreadable"]) == (["1"], 0)
-    found = analyse(bench.write(tmp_path, measurements("pinned", 1), tail=f'{torn}\n[1, 2]\n{{"arm": "pinned"}}\n'))
+    found = analyse(
+        bench.write(
+            tmp_path, measurements("pinned", 1), tail=f'{torn}\n[1, 2]\n{{"arm": "pinned"}}\n'
+        )
+    )
     assert found["cells"]["unreadable"] == 3
 
 
 def test_what_the_system_does_not_tell_is_none(tmp_path: Path) -> None:
-    silent = measurements("pinned", 1, run_delay=None, throttled=None, first_step_s=None, others_cores=None)
+    silent = measurements(
+        "pinned", 1, run_delay=None, throttled=None, first_step_s=None, others_cores=None
+    )
     for one in silent:
         one["processes"] = [{**process, "updates": None} for process in one["processes"]]
     level = analyse(bench.write(tmp_path, silent))["arms"]["pinned"]["levels"]["1"]
@@ -139,14 +171,16 @@ def test_what_the_system_does_not_tell_is_none(tmp_path: Path) -> None:
 
 
 def test_throttling_of_the_group_is_shared_among_its_processes(tmp_path: Path) -> None:
-    level = analyse(bench.write(tmp_path, measurements("pinned", 2, throttled=0.1)))["arms"]["pinned"]["levels"]["2"]
+    level = analyse(bench.write(tmp_path, measurements("pinned", 2, throttled=0.1)))["arms"][
+        "pinned"
+    ]["levels"]["2"]
     assert level["witnesses"]["throttled_s"]["median"] == pytest.approx(0.1, rel=0.02)
 
 
 def test_a_single_repeat_pretends_no_interval(tmp_path: Path) -> None:
-    levels = analyse(bench.write(tmp_path, measurements("pinned", 1, 1) + measurements("pinned", 2, 1)))["arms"][
-        "pinned"
-    ]["levels"]
+    levels = analyse(
+        bench.write(tmp_path, measurements("pinned", 1, 1) + measurements("pinned", 2, 1))
+    )["arms"]["pinned"]["levels"]
     assert (levels["2"]["speedup"]["low"], levels["2"]["speedup"]["high"]) == (None, None)
 
 

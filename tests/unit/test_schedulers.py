@@ -15,13 +15,22 @@ from orchestrator.search.schedulers import FIRST_GO_ON, Promotion, Scheduler, ma
 
 
 def scheduler(
-    kind: SchedulerKind = "asha", order: TrialOrder = "asynchronous", *, rungs: int = 2, factor: int = 3
+    kind: SchedulerKind = "asha",
+    order: TrialOrder = "asynchronous",
+    *,
+    rungs: int = 2,
+    factor: int = 3,
 ) -> Scheduler:
-    return make(SchedulerSpec(kind=kind, min_env_steps=100, factor=factor), order, rungs, "maximize")
+    return make(
+        SchedulerSpec(kind=kind, min_env_steps=100, factor=factor), order, rungs, "maximize"
+    )
 
 
-def after(compared: Scheduler, rung: int, *values: float | None, first: int = 0) -> list[tuple[int, int | None]]:
-    """Promotions when trials ``first``, ``first + 1`` … come to ``rung`` with ``values``, one after another."""
+def after(
+    compared: Scheduler, rung: int, *values: float | None, first: int = 0
+) -> list[tuple[int, int | None]]:
+    """Promotions when trials ``first``, ``first + 1`` … come to ``rung`` with ``values``, one after
+    another."""
     promotions = []
     for trial, value in enumerate(values, first):
         compared.reached(trial, rung, value)
@@ -44,7 +53,9 @@ def test_asha_promotes_the_best_third_of_those_that_have_come_whenever_one_comes
     assert after(compared, 0, 1.0, first=2) == [(1, 1)]
     assert after(compared, 0, 6.0, 2.0, first=3) == []
     assert after(compared, 0, 8.0, first=5) == [(5, 1)]
-    assert after(compared, 0, 0.0, 0.0, 0.0, first=6) == [(3, 1)], "one that was left behind is promoted later"
+    assert after(compared, 0, 0.0, 0.0, 0.0, first=6) == [(3, 1)], (
+        "one that was left behind is promoted later"
+    )
 
 
 def test_asked_only_when_all_have_come_asha_promotes_no_more_than_its_share() -> None:
@@ -84,7 +95,9 @@ def test_a_trial_that_had_failed_and_is_retried_goes_on_like_any_other(order: Tr
 
 
 @pytest.mark.parametrize("kind", ["asha", "median"])
-def test_a_trial_that_is_cancelled_before_it_goes_on_goes_on_when_it_is_retried(kind: SchedulerKind) -> None:
+def test_a_trial_that_is_cancelled_before_it_goes_on_goes_on_when_it_is_retried(
+    kind: SchedulerKind,
+) -> None:
     compared = scheduler(kind)
     compared.reached(0, 0, 1.0)
     compared.no_more(1)
@@ -145,7 +158,10 @@ def test_smaller_values_are_better_where_the_search_minimizes() -> None:
 def test_a_trial_is_stopped_that_is_worse_than_the_median_of_those_before() -> None:
     compared = scheduler("median")
     assert len(after(compared, 0, None, *map(float, range(FIRST_GO_ON - 1)))) == FIRST_GO_ON
-    assert after(compared, 0, 0.5, 1.0, 1.0, first=FIRST_GO_ON) == [(FIRST_GO_ON + 1, 1), (FIRST_GO_ON + 2, 1)]
+    assert after(compared, 0, 0.5, 1.0, 1.0, first=FIRST_GO_ON) == [
+        (FIRST_GO_ON + 1, 1),
+        (FIRST_GO_ON + 2, 1),
+    ]
     assert after(compared, 1, 0.0, first=3) == [(3, None)], "each rung has a median of its own"
 
 
@@ -181,13 +197,18 @@ def test_without_rungs_nothing_is_decided(order: TrialOrder) -> None:
 
 
 def search(
-    compared: Scheduler, values: Sequence[Sequence[float | None]], fails: Callable[[int, int], bool], slots: Random
+    compared: Scheduler,
+    values: Sequence[Sequence[float | None]],
+    fails: Callable[[int, int], bool],
+    slots: Random,
 ) -> tuple[list[Promotion], list[tuple[str, tuple[int | float | None, ...]]]]:
     """A search whose trials come to their rungs in an order that ``slots`` chooses.
 
-    Returns its promotions, and the calls that led to them. No trial is promoted that does not wait at the rung before.
+    Returns its promotions, and the calls that led to them. No trial is promoted that does not wait
+    at the rung before.
 
-    :param values: of each trial, at each rung. :param fails: whether a trial fails on the way to a rung.
+    :param values: of each trial, at each rung. :param fails: whether a trial fails on the way to a
+        rung.
     """
     calls: list[tuple[str, tuple[int | float | None, ...]]] = []
     promotions: list[Promotion] = []
@@ -222,28 +243,43 @@ def search(
 
 
 RUNGS = 2
-TRIAL_VALUES = st.lists(st.one_of(st.none(), st.integers(-3, 3).map(float)), min_size=RUNGS, max_size=RUNGS)
+TRIAL_VALUES = st.lists(
+    st.one_of(st.none(), st.integers(-3, 3).map(float)), min_size=RUNGS, max_size=RUNGS
+)
 VALUES = st.lists(TRIAL_VALUES, min_size=1, max_size=25)
 FAILURES = st.sets(st.tuples(st.integers(0, 24), st.integers(0, RUNGS - 1)))
-KINDS = st.sampled_from([("asha", "asynchronous"), ("median", "asynchronous"), ("asha", "fixed"), ("median", "fixed")])
+KINDS = st.sampled_from(
+    [("asha", "asynchronous"), ("median", "asynchronous"), ("asha", "fixed"), ("median", "fixed")]
+)
 
 
 @settings(max_examples=40, deadline=None)
 @given(KINDS, VALUES, FAILURES, st.randoms(use_true_random=False))
 def test_in_any_search_the_same_calls_lead_to_the_same_promotions_and_as_many_as_are_due(
-    kind: tuple[SchedulerKind, TrialOrder], values: list[list[float | None]], fail: set[tuple[int, int]], slots: Random
+    kind: tuple[SchedulerKind, TrialOrder],
+    values: list[list[float | None]],
+    fail: set[tuple[int, int]],
+    slots: Random,
 ) -> None:
-    promotions, calls = search(scheduler(*kind), values, lambda trial, rung: (trial, rung) in fail, slots)
+    promotions, calls = search(
+        scheduler(*kind), values, lambda trial, rung: (trial, rung) in fail, slots
+    )
     again = scheduler(*kind)
     for name, arguments in calls:
-        expected = [("promoted", (promotion.trial, promotion.rung)) for promotion in again.decisions()]
+        expected = [
+            ("promoted", (promotion.trial, promotion.rung)) for promotion in again.decisions()
+        ]
         assert (name == "promoted") == bool(expected)
         assert not expected or (name, arguments) in expected
         getattr(again, name)(*arguments)
     assert again.decisions() == []
     comers = len(values)
     for rung in range(RUNGS):
-        going = [promotion for promotion in promotions if promotion.rung == (rung + 1 if rung + 1 < RUNGS else None)]
+        going = [
+            promotion
+            for promotion in promotions
+            if promotion.rung == (rung + 1 if rung + 1 < RUNGS else None)
+        ]
         if kind == ("asha", "asynchronous") and not fail:
             assert len(going) >= math.ceil(comers / 3)
         comers = len(going)
@@ -255,7 +291,11 @@ def test_brackets_promote_the_same_trials_in_whatever_order_these_come(
     values: list[list[float | None]], fail: set[tuple[int, int]], one: Random, other: Random
 ) -> None:
     promoted = [
-        set(search(scheduler(order="fixed"), values, lambda trial, rung: (trial, rung) in fail, slots)[0])
+        set(
+            search(
+                scheduler(order="fixed"), values, lambda trial, rung: (trial, rung) in fail, slots
+            )[0]
+        )
         for slots in (one, other)
     ]
     assert promoted[0] == promoted[1]
@@ -263,5 +303,9 @@ def test_brackets_promote_the_same_trials_in_whatever_order_these_come(
     for number in range(math.ceil(len(values) / size)):
         bracket = range(number * size, min((number + 1) * size, len(values)))
         alive = [trial for trial in bracket if (trial, 0) not in fail]
-        at_the_first = [promotion for promotion in promoted[0] if promotion.trial in bracket and promotion.rung == 1]
+        at_the_first = [
+            promotion
+            for promotion in promoted[0]
+            if promotion.trial in bracket and promotion.rung == 1
+        ]
         assert len(at_the_first) == min(len(alive), math.ceil(len(bracket) / 3))

@@ -1,4 +1,5 @@
-"""What `status`, `attach`, `list` and `run` say of a search; jobs at rungs count as done, and no pool takes them."""
+"""What `status`, `attach`, `list` and `run` say of a search; jobs at rungs count as done, and no
+pool takes them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import Cause, Failed, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import Behaviour
-from orchestrator.experiment import control, resume, run_directory, run_end, run_index, search_process
+from orchestrator.experiment import (
+    control,
+    resume,
+    run_directory,
+    run_end,
+    run_index,
+    search_process,
+)
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.experiment.run_end import RunEnd
 from orchestrator.experiment.run_plan import RunOptions
@@ -30,7 +38,11 @@ from orchestrator.search.watch import SearchWatch, WatchReporter
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.terminal import screen
 
-DONE, AT_FIRST, AT_SECOND = Told(values=[3.0], reached=[1.0, 2.0]), Told(reached=[0.5]), Told(reached=[1.0, 1.5])
+DONE, AT_FIRST, AT_SECOND = (
+    Told(values=[3.0], reached=[1.0, 2.0]),
+    Told(reached=[0.5]),
+    Told(reached=[1.0, 1.5]),
+)
 GOES_ON = Told(reached=[2.0], is_promoted=True)
 HOLDER = LockHolder(pid=1, pid_start=1.0, host="here", since="2026-01-01 00:00:00.0")
 
@@ -51,8 +63,15 @@ def test_one_line_tells_how_far_a_search_is(tmp_path: Path) -> None:
 
 
 def test_the_commonest_reason_of_failed_trials_is_part_of_the_line(tmp_path: Path) -> None:
-    trials = [DONE, Told(why="no legs"), Told(why="leg of 0.5\ntoo long"), Told(why="leg of 0.7\ntoo " + 400 * "long")]
-    line = line_of(search_run(tmp_path / "first", [*trials, Told(why="leg of 0.71\ntoo long")], is_over=False))
+    trials = [
+        DONE,
+        Told(why="no legs"),
+        Told(why="leg of 0.5\ntoo long"),
+        Told(why="leg of 0.7\ntoo " + 400 * "long"),
+    ]
+    line = line_of(
+        search_run(tmp_path / "first", [*trials, Told(why="leg of 0.71\ntoo long")], is_over=False)
+    )
     assert "4 failed (2 of them as trial 4: leg of 0.71 too long)" in line
     long = line_of(search_run(tmp_path / "second", [DONE, trials[-1]], is_over=False))
     assert "1 failed (trial 1: leg of 0.7 too longlong" in long
@@ -63,16 +82,22 @@ def test_the_commonest_reason_of_failed_trials_is_part_of_the_line(tmp_path: Pat
 def test_status_says_why_a_search_has_stopped(tmp_path: Path) -> None:
     paths = search_run(tmp_path / "run", [DONE], is_over=False)
     paths.search_stopped.write_text("the sampler has no idea")
-    text = "The search has stopped: the sampler has no idea. Correct the cause; the next run goes on"
+    text = (
+        "The search has stopped: the sampler has no idea. Correct the cause; the next run goes on"
+    )
     assert text in " ".join(commands.invoke("status", paths.root, cwd=tmp_path).stdout.split())
     empty = RunPaths(tmp_path / "empty")  # before its first trial
     empty.search_declared.parent.mkdir(parents=True)
     empty.search_declared.write_bytes(paths.search_declared.read_bytes())
     Ledger.create(empty.ledger).close()
     empty.search_stopped.write_text("no class")
-    assert "stopped: no class." in " ".join(commands.invoke("status", empty.root, cwd=tmp_path).stdout.split())
+    assert "stopped: no class." in " ".join(
+        commands.invoke("status", empty.root, cwd=tmp_path).stdout.split()
+    )
     experiment = resume.declared_search(paths)
-    searcher = SearchProcess(paths=paths, holder="me", slots=SimpleNamespace(lanes=1), reporter=SilentReporter())  # type: ignore[arg-type]
+    searcher = SearchProcess(
+        paths=paths, holder="me", slots=SimpleNamespace(lanes=1), reporter=SilentReporter()
+    )  # type: ignore[arg-type]
     with searcher.declared(experiment, {}):
         assert "stopped" not in commands.invoke("status", paths.root, cwd=tmp_path).stdout
 
@@ -125,14 +150,20 @@ def test_the_line_is_part_of_what_run_shows(tmp_path: Path) -> None:
     assert line_of(paths) in screen.totals(screen.of_view(shown[0])).plain
 
 
-def test_what_waits_at_rungs_is_not_to_be_trained_and_the_rest_only_to_its_rung(tmp_path: Path) -> None:
+def test_what_waits_at_rungs_is_not_to_be_trained_and_the_rest_only_to_its_rung(
+    tmp_path: Path,
+) -> None:
     paths = search_run(tmp_path / "run", [DONE, AT_FIRST, GOES_ON, Told()], is_over=False)
     shown = screen.of_snapshot(control.status(paths.root))
     assert shown.steps_to_go == (300 - 100) + 100
 
 
 def test_a_supervisor_counts_env_steps_up_to_the_rungs(tmp_path: Path) -> None:
-    jobs = [make_job("a", spec={"pause_at": 200}), make_job("b", spec={"pause_at": 300}), make_job("c")]
+    jobs = [
+        make_job("a", spec={"pause_at": 200}),
+        make_job("b", spec={"pause_at": 300}),
+        make_job("c"),
+    ]
     experiment = Experiment(tmp_path, jobs, lambda launch: Behaviour(after_s=10.0), cpus=1)
     promote = once(lambda view: view.elapsed_s > 5, lambda: ask(tmp_path, ("promote", "b=end")))
     left: list[int] = []
@@ -188,13 +219,18 @@ def test_list_and_the_exit_code_of_status_are_those_of_the_search(
     assert search_process.exit_code_of(control.status(paths.root)) == code
 
 
-def test_a_search_whose_jobs_succeed_without_a_value_has_failed_and_says_what_to_do(tmp_path: Path) -> None:
+def test_a_search_whose_jobs_succeed_without_a_value_has_failed_and_says_what_to_do(
+    tmp_path: Path,
+) -> None:
     why = "hops has no value; known are eval_mean, ep_rew_mean"
     paths = search_run(tmp_path / "run", [Told(why=why), AT_FIRST])
     ledger = Ledger.open(paths.ledger)
     ledger.set_state("hopper-t00000-s0", Succeeded())
     ledger.commit()
-    for fact in (f"No trial has a value of eval_mean (trial 0: {why})", "Correct the cause; then `run --fresh`"):
+    for fact in (
+        f"No trial has a value of eval_mean (trial 0: {why})",
+        "Correct the cause; then `run --fresh`",
+    ):
         assert fact in line_of(paths), "no job has failed, so `retry` would train none"
     assert search_process.exit_code_of(control.status(paths.root)) == 1
 
@@ -223,7 +259,9 @@ def test_a_search_whose_jobs_succeed_without_a_value_has_failed_and_says_what_to
 def test_a_search_that_has_stopped_with_a_problem_has_failed_also_while_trials_wait_at_rungs(
     is_search: bool, problem: str, is_stopping: bool, is_interrupted: bool, code: int
 ) -> None:
-    process: Any = SimpleNamespace(_is_search=is_search, _is_needed=True, has_finished=False, problem=problem)
+    process: Any = SimpleNamespace(
+        _is_search=is_search, _is_needed=True, has_finished=False, problem=problem
+    )
     supervisor: Any = SimpleNamespace(is_stopping=is_stopping, interrupted=is_interrupted)
     states = {"a": Succeeded(), "b": Paused(at_rung=True)}
     assert SearchProcess.exit_code(process, states, supervisor) == code
@@ -233,7 +271,9 @@ def set_failed(paths: RunPaths, trials: Sequence[Told]) -> None:
     ledger = Ledger.open(paths.ledger)
     for number, trial in enumerate(trials):
         if trial.why:
-            ledger.set_state(f"hopper-t{number:05d}-s0", Failed(cause=Cause.ERROR, message=trial.why))
+            ledger.set_state(
+                f"hopper-t{number:05d}-s0", Failed(cause=Cause.ERROR, message=trial.why)
+            )
     ledger.close()
 
 
@@ -270,7 +310,12 @@ def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Pat
         search_process.let_all_train_on(experiment, ledger, Reporter())
         ledger.commit()
     states: list[State] = [row.state for row in ledger.jobs()]
-    assert states == [Succeeded(), Pending(), Pending(), Failed(cause=Cause.ERROR, message="it fell")]
+    assert states == [
+        Succeeded(),
+        Pending(),
+        Pending(),
+        Failed(cause=Cause.ERROR, message="it fell"),
+    ]
     assert [row.job.spec.pause_at for row in ledger.jobs()] == [None] * 4
     assert search_events.standing(ledger) == "none"
     ledger.close()
@@ -279,13 +324,17 @@ def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Pat
     assert "hopper-t00002-s0" not in message
 
 
-def test_a_job_of_a_matrix_that_starts_over_is_trained_to_the_rung_that_it_was_promoted_to(tmp_path: Path) -> None:
+def test_a_job_of_a_matrix_that_starts_over_is_trained_to_the_rung_that_it_was_promoted_to(
+    tmp_path: Path,
+) -> None:
     paths = search_run(tmp_path / "run", [DONE, AT_FIRST, GOES_ON])
     declared = replace(resume.declared_search(paths), search=None)
     paths.search_declared.write_text(json.dumps(declared.declaration))
     with run_directory.opened_ledger(paths) as ledger:
         new = make_job("new")
-        begun = replace(declared, jobs=(*(row.job.with_spec(pause_at=None) for row in ledger.jobs()), new))
+        begun = replace(
+            declared, jobs=(*(row.job.with_spec(pause_at=None) for row in ledger.jobs()), new)
+        )
         found, _ = search_process.resumed(begun, RunOptions(run_dir=paths.root), ledger, paths)
     assert [job.spec.pause_at for job in found.jobs] == [None, 300, 300, 100]
 

@@ -47,7 +47,9 @@ def test_files_received_from_the_driver_are_not_sent_back(tmp_path: Path) -> Non
     assert list(sender.scan()) == [RemovedFile("checkpoints/checkpoint-000000000512.pt")]
 
 
-def test_what_a_worker_removes_of_a_shorter_training_is_removed_at_the_driver(tmp_path: Path) -> None:
+def test_what_a_worker_removes_of_a_shorter_training_is_removed_at_the_driver(
+    tmp_path: Path,
+) -> None:
     results = dict.fromkeys(("eval.json", "moment.npz", "preview.png"), "of the shorter one")
     write(tmp_path / "driver", JOB | results)
     node, driver = Receiver(tmp_path / "node"), Receiver(tmp_path / "driver")
@@ -85,9 +87,18 @@ def test_files_are_sent_after_those_that_they_depend_on(tmp_path: Path) -> None:
     write(tmp_path, {"checkpoints/checkpoint-000000000256.pt": "oldest", **JOB})
     sender = Sender(tmp_path)
     sent = paths_of(list(sender.scan()))
-    order = ["progress.csv", ROWS_0, "checkpoints/checkpoint-000000001024.pt", "model.zip", "attempts/0/exit.json"]
+    order = [
+        "progress.csv",
+        ROWS_0,
+        "checkpoints/checkpoint-000000001024.pt",
+        "model.zip",
+        "attempts/0/exit.json",
+    ]
     assert [path for path in sent if path in order] == order
-    write(tmp_path, {"checkpoints/checkpoint-000000002048.pt": "newest", "attempts/0/exit.json": '{"code": 0}'})
+    write(
+        tmp_path,
+        {"checkpoints/checkpoint-000000002048.pt": "newest", "attempts/0/exit.json": '{"code": 0}'},
+    )
     (tmp_path / "checkpoints/checkpoint-000000000256.pt").unlink()
     append(tmp_path / "progress.csv", "2\n")
     assert [(type(chunk), chunk.path) for chunk in sender.scan()] == [
@@ -104,7 +115,10 @@ def test_a_checkpoint_rejected_by_the_worker_is_removed_first(tmp_path: Path) ->
     list(sender.scan())
     (tmp_path / "checkpoints/checkpoint-000000001024.pt").unlink()
     replace(tmp_path / "progress.csv", "a\n")
-    assert paths_of(list(sender.scan())) == ["checkpoints/checkpoint-000000001024.pt", "progress.csv"]
+    assert paths_of(list(sender.scan())) == [
+        "checkpoints/checkpoint-000000001024.pt",
+        "progress.csv",
+    ]
 
 
 @pytest.mark.parametrize("look", ["list_files", "_open_regular"])
@@ -141,8 +155,13 @@ def test_a_checkpoint_written_during_a_scan_does_not_remove_the_previous_one_ear
     assert paths_of(list(sender.scan())) == ["progress.csv", newer, older]
 
 
-def test_when_new_checkpoints_vanish_before_they_are_sent_the_receiver_keeps_the_old_ones(tmp_path: Path) -> None:
-    write(tmp_path / "node", {"checkpoints/checkpoint-000000000512.pt": "older", "progress.csv": "a\n"})
+def test_when_new_checkpoints_vanish_before_they_are_sent_the_receiver_keeps_the_old_ones(
+    tmp_path: Path,
+) -> None:
+    write(
+        tmp_path / "node",
+        {"checkpoints/checkpoint-000000000512.pt": "older", "progress.csv": "a\n"},
+    )
     sender, receiver = Sender(tmp_path / "node"), Receiver(tmp_path / "driver")
     synchronise(sender, receiver)
     (tmp_path / "node/checkpoints/checkpoint-000000000512.pt").unlink()
@@ -159,11 +178,15 @@ def test_when_new_checkpoints_vanish_before_they_are_sent_the_receiver_keeps_the
     assert tree(tmp_path / "driver/checkpoints") == {"checkpoint-000000002048.pt": b"newest"}
 
 
-def test_unchanged_files_are_neither_sent_nor_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_files_are_neither_sent_nor_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path, JOB)
     sender = Sender(tmp_path)
     list(sender.scan())
-    monkeypatch.setattr(sender_module, "_open_regular", lambda path: pytest.fail(f"{path} was opened"))
+    monkeypatch.setattr(
+        sender_module, "_open_regular", lambda path: pytest.fail(f"{path} was opened")
+    )
     assert list(sender.scan()) == []
     assert not sender.is_incomplete
 
@@ -256,7 +279,9 @@ def test_a_log_truncated_in_place_and_grown_again_is_sent_whole(tmp_path: Path) 
     assert tree(driver) == tree(node)
 
 
-def test_a_log_that_is_cut_at_its_limit_and_grows_again_is_sent_whole_even_with_equal_lines(tmp_path: Path) -> None:
+def test_a_log_that_is_cut_at_its_limit_and_grows_again_is_sent_whole_even_with_equal_lines(
+    tmp_path: Path,
+) -> None:
     node, driver = tmp_path / "node", tmp_path / "driver"
     log, line = "attempts/0/worker.log", "the same line \n"
     write(node, {log: line * (5 * MIB // len(line))})

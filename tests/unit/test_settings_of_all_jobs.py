@@ -1,4 +1,5 @@
-"""``--set`` against what jobs set themselves; whole numbers as floats, limits of numbers, and too few updates."""
+"""``--set`` against what jobs set themselves; whole numbers as floats, limits of numbers, and too
+few updates."""
 
 from __future__ import annotations
 
@@ -26,9 +27,21 @@ def changed(place: Path, *jobs: dict[str, Any], given: str) -> Experiment:
 @pytest.mark.parametrize(
     ("own", "given", "found"),
     [
-        ({"resources": {"memory": "2 GiB"}}, "resources.memory=4 GiB", lambda job: job.resources.memory_mib == 4096),
-        ({"ppo": {"n_steps": 512}}, "ppo.n_steps=256", lambda job: job.spec.hyperparameters["n_steps"] == 256),
-        ({"total_timesteps": 9}, "total_timesteps=2e5", lambda job: job.spec.total_timesteps == 200_000),
+        (
+            {"resources": {"memory": "2 GiB"}},
+            "resources.memory=4 GiB",
+            lambda job: job.resources.memory_mib == 4096,
+        ),
+        (
+            {"ppo": {"n_steps": 512}},
+            "ppo.n_steps=256",
+            lambda job: job.spec.hyperparameters["n_steps"] == 256,
+        ),
+        (
+            {"total_timesteps": 9},
+            "total_timesteps=2e5",
+            lambda job: job.spec.total_timesteps == 200_000,
+        ),
         ({"seeds": [5]}, "seeds=[7]", lambda job: job.spec.seed == 7),
         ({"task": "stand"}, "task=forward", lambda job: job.spec.task == "forward"),
     ],
@@ -44,12 +57,22 @@ def test_the_command_line_wins_over_the_jobs_own_value(
 @pytest.mark.parametrize(
     ("own", "given", "kept"),
     [
-        ({"matrix": {"ppo.gamma": [0.9, 0.99]}}, "ppo.gamma=0.5", "on jobs[1]: its matrix varies it"),
-        ({"matrix": {"ppo.gamma": [0.9, 0.99]}}, "ppo={gamma = 0.5}", "on jobs[1]: its matrix varies it"),
+        (
+            {"matrix": {"ppo.gamma": [0.9, 0.99]}},
+            "ppo.gamma=0.5",
+            "on jobs[1]: its matrix varies it",
+        ),
+        (
+            {"matrix": {"ppo.gamma": [0.9, 0.99]}},
+            "ppo={gamma = 0.5}",
+            "on jobs[1]: its matrix varies it",
+        ),
         ({"env": "Ant-v5"}, "task=forward", "on jobs[1]: it has its own env"),
     ],
 )
-def test_a_job_that_keeps_its_own_value_is_named(place: Path, own: dict[str, Any], given: str, kept: str) -> None:
+def test_a_job_that_keeps_its_own_value_is_named(
+    place: Path, own: dict[str, Any], given: str, kept: str
+) -> None:
     experiment = changed(place, HOPPER, {**HOPPER, "name": "other", **own}, given=given)
     key = parse_override(given)[0]
     assert list(experiment.warnings) == [f"--set {key} has no effect {kept}"]
@@ -57,7 +80,9 @@ def test_a_job_that_keeps_its_own_value_is_named(place: Path, own: dict[str, Any
     assert varied == ([0.5, 0.9, 0.99] if "matrix" in own else [None, None])
 
 
-def test_the_name_of_a_job_in_a_setting_of_all_jobs_is_refused_with_the_place_for_it(place: Path) -> None:
+def test_the_name_of_a_job_in_a_setting_of_all_jobs_is_refused_with_the_place_for_it(
+    place: Path,
+) -> None:
     with pytest.raises(SpecError) as refused:
         changed(place, HOPPER, {**HOPPER, "name": "walker4"}, given="walker4.total_timesteps=5")
     assert "--set is for all jobs" in str(refused.value)
@@ -83,13 +108,21 @@ def test_a_wrong_value_is_refused_at_the_option_whatever_the_job_sets(place: Pat
     [
         ({"total_timesteps": 1e6}, lambda job: job.spec.total_timesteps),
         ({"checkpoint_every": 1e6}, lambda job: job.spec.checkpoint_every),
-        ({"algo": "sac", "sac": {"buffer_size": 1e6}}, lambda job: job.spec.hyperparameters["buffer_size"]),
+        (
+            {"algo": "sac", "sac": {"buffer_size": 1e6}},
+            lambda job: job.spec.hyperparameters["buffer_size"],
+        ),
         ({"resources": {"threads": 2.0}}, lambda job: job.resources.threads * 500_000),
-        ({"algo": "sac", "sac": {"train_freq": 4.0}}, lambda job: job.spec.hyperparameters["train_freq"] * 250_000),
+        (
+            {"algo": "sac", "sac": {"train_freq": 4.0}},
+            lambda job: job.spec.hyperparameters["train_freq"] * 250_000,
+        ),
         ({"matrix": {"total_timesteps": [1e6]}}, lambda job: job.spec.total_timesteps),
     ],
 )
-def test_a_float_without_a_fraction_is_a_whole_number(place: Path, job: dict[str, Any], value: Any) -> None:
+def test_a_float_without_a_fraction_is_a_whole_number(
+    place: Path, job: dict[str, Any], value: Any
+) -> None:
     (found,) = resolve(place, {**HOPPER, **job}).jobs
     assert (value(found), type(value(found))) == (1_000_000, int)
 
@@ -98,7 +131,10 @@ def test_a_float_without_a_fraction_is_a_whole_number(place: Path, job: dict[str
     ("job", "limits"),
     [
         ({"ppo": {"learning_rate": 1e20}}, ["above 0", "up to 1_000_000_000_000"]),
-        ({"ppo": {"learning_rate": "linear(1e20, 0)"}}, ["above 0", "not exceed 1_000_000_000_000"]),
+        (
+            {"ppo": {"learning_rate": "linear(1e20, 0)"}},
+            ["above 0", "not exceed 1_000_000_000_000"],
+        ),
         ({"total_timesteps": 1e15}, ["from 1 to 1_000_000_000_000", "found 1_000_000_000_000_000"]),
         ({"total_timesteps": -2.0}, ["from 1 to 1_000_000_000_000", "found -2"]),
         ({"ppo": {"gae_lambda": 2}}, ["from 0 to 1"]),
@@ -109,10 +145,15 @@ def test_a_float_without_a_fraction_is_a_whole_number(place: Path, job: dict[str
         ({"resources": {"memory": "2000000 TiB"}}, ["above 0 and below 1 EiB"]),
         ({"checkpoint_every": 1e13}, ["from 1 to 1_000_000_000_000"]),
         ({"policy_kwargs": {"net_arch": [0]}}, ["from 1 to 1_000_000_000_000"]),
-        ({"algo": "sac", "sac": {"target_entropy": 1e13}}, ["from -1_000_000_000_000 to 1_000_000_000_000"]),
+        (
+            {"algo": "sac", "sac": {"target_entropy": 1e13}},
+            ["from -1_000_000_000_000 to 1_000_000_000_000"],
+        ),
     ],
 )
-def test_an_error_of_a_number_names_both_limits(place: Path, job: dict[str, Any], limits: list[str]) -> None:
+def test_an_error_of_a_number_names_both_limits(
+    place: Path, job: dict[str, Any], limits: list[str]
+) -> None:
     with pytest.raises(SpecError) as error:
         resolve(place, {**HOPPER, **job})
     ((_, message),) = problems(error)
@@ -137,9 +178,16 @@ def test_too_few_updates_are_warned_of_with_numbers_that_make_five(
     place: Path, total: int, n_envs: int, batch_size: int, instead: str
 ) -> None:
     n_steps = 2048 if 2048 * n_envs % batch_size == 0 else 2040
-    job = {**HOPPER, "total_timesteps": total, "n_envs": n_envs, "ppo": {"n_steps": n_steps, "batch_size": batch_size}}
+    job = {
+        **HOPPER,
+        "total_timesteps": total,
+        "n_envs": n_envs,
+        "ppo": {"n_steps": n_steps, "batch_size": batch_size},
+    }
     (warning,) = resolve(place, job).warnings
-    assert warning.startswith(f"hopper: total_timesteps = {total:_} makes {iterations(total, n_envs, n_steps)} ")
+    assert warning.startswith(
+        f"hopper: total_timesteps = {total:_} makes {iterations(total, n_envs, n_steps)} "
+    )
     more = 5 * n_steps * n_envs
     assert f"set total_timesteps = {more:_}" in warning
     assert warning.endswith(instead or f"{more:_}")
@@ -176,8 +224,12 @@ def test_a_policy_to_start_from_is_named_relative_to_the_job_file(place: Path) -
     assert "model.zip" in found["jobs[1].init"]
 
 
-def test_only_what_is_copied_decides_the_weights_of_a_job_that_starts_from_a_policy(place: Path) -> None:
-    [plain], [named] = (resolve(place, {**HOPPER, "init": init}).jobs for init in ("none", "model.zip"))
+def test_only_what_is_copied_decides_the_weights_of_a_job_that_starts_from_a_policy(
+    place: Path,
+) -> None:
+    [plain], [named] = (
+        resolve(place, {**HOPPER, "init": init}).jobs for init in ("none", "model.zip")
+    )
     assert plain.spec.fingerprint() == named.spec.fingerprint()
     one, other = (dataclasses.replace(named.spec, init_sha256=sha256) for sha256 in ("a", "b"))
     assert len({spec.fingerprint() for spec in (plain.spec, one, other)}) == 3

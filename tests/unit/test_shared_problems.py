@@ -1,4 +1,5 @@
-"""Mistakes that all robots of a call share, finished jobs whose robots stay unexamined, and messages for Python."""
+"""Mistakes that all robots of a call share, finished jobs whose robots stay unexamined, and
+messages for Python."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ GOOD = JobVerdict()
 
 
 def refused(*, settings: str | None = None, code: str | None = None) -> JobVerdict:
-    return JobVerdict(problem=Problem(where="", message="x"), settings_problem=settings, code_problem=code)
+    return JobVerdict(
+        problem=Problem(where="", message="x"), settings_problem=settings, code_problem=code
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,16 +46,33 @@ def refused(*, settings: str | None = None, code: str | None = None) -> JobVerdi
         ([refused(code="NaN"), refused(code="NaN"), GOOD], []),
     ],
 )
-def test_only_what_no_robot_causes_is_shared(verdicts: list[JobVerdict], expected: list[str]) -> None:
-    jobs = [dataclasses.replace(make_job(f"job{i}"), xml_source=Path(f"/{i}.xml")) for i in range(len(verdicts))]
-    assert shared_problems(jobs, {job.job_id: one for job, one in zip(jobs, verdicts, strict=True)}) == expected
+def test_only_what_no_robot_causes_is_shared(
+    verdicts: list[JobVerdict], expected: list[str]
+) -> None:
+    jobs = [
+        dataclasses.replace(make_job(f"job{i}"), xml_source=Path(f"/{i}.xml"))
+        for i in range(len(verdicts))
+    ]
+    assert (
+        shared_problems(jobs, {job.job_id: one for job, one in zip(jobs, verdicts, strict=True)})
+        == expected
+    )
 
 
 def test_problems_of_robots_that_are_no_files_name_no_temporary_file(tmp_path: Path) -> None:
-    robots = [RobotArgument(name=f"{i}", file=tmp_path / f"{i}/robot.xml", index=i, label=f"xmls[{i}]") for i in (0, 1)]
+    robots = [
+        RobotArgument(name=f"{i}", file=tmp_path / f"{i}/robot.xml", index=i, label=f"xmls[{i}]")
+        for i in (0, 1)
+    ]
     jobs = [dataclasses.replace(make_job(robot.name), xml_source=robot.file) for robot in robots]
     experiment = Experiment(
-        **{"name": "x", "max_parallel": None, "order": "as-listed", "source": "x", "base": tmp_path},
+        **{
+            "name": "x",
+            "max_parallel": None,
+            "order": "as-listed",
+            "source": "x",
+            "base": tmp_path,
+        },
         jobs=tuple(jobs),
         unnamed={robot.file: robot for robot in robots},
     )
@@ -70,7 +90,9 @@ def test_two_seeds_of_one_robot_are_one_robot() -> None:
     assert shared_problems(jobs, {job.job_id: refused(code="NaN") for job in jobs}) == []
 
 
-def test_finished_jobs_stay_unexamined_while_their_robot_and_settings_are_the_same(tmp_path: Path) -> None:
+def test_finished_jobs_stay_unexamined_while_their_robot_and_settings_are_the_same(
+    tmp_path: Path,
+) -> None:
     paths, source = RunPaths(tmp_path / "run"), tmp_path / "bodies/robot.xml"
     job = make_job("a")
     spec = dataclasses.replace(job.spec, task="forward", entry_point=None, xml="robot/robot.xml")
@@ -120,7 +142,9 @@ def script_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[P
         folder.mkdir()
     (script / "my_tasks.py").touch()
     monkeypatch.chdir(here)
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script / "script.py"), raising=False)
+    monkeypatch.setattr(
+        sys.modules["__main__"], "__file__", str(script / "script.py"), raising=False
+    )
     return script, here
 
 
@@ -130,7 +154,9 @@ def test_the_module_of_a_task_is_looked_for_here_and_then_beside_the_script(
     from orchestrator.api import code_folder
 
     script, here = script_elsewhere
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as scripts do that insert a folder
+    monkeypatch.setattr(
+        sys, "path", [str(tmp_path), *sys.path]
+    )  # as scripts do that insert a folder
     assert code_folder("my_tasks:Crawl") == script
     assert code_folder("other:Crawl") == code_folder("forward") == code_folder(None) == here
     (here / "my_tasks.py").touch()

@@ -1,4 +1,5 @@
-"""The pages of the site that are made from the repository and from the program; CI builds the site itself."""
+"""The pages of the site that are made from the repository and from the program; CI builds the site
+itself."""
 
 import importlib.util
 from pathlib import Path
@@ -36,26 +37,35 @@ def hook(name: str) -> ModuleType:
         ("decisions/0016-files-are-sent-in-chunks.md", "../scale.md", "../scale.md"),
     ],
 )
-def test_links_of_the_repository_become_links_of_the_site(page: str, link: str, of_site: str) -> None:
+def test_links_of_the_repository_become_links_of_the_site(
+    page: str, link: str, of_site: str
+) -> None:
     text = "See [what there is]({}) and [elsewhere](https://example.org/a) or [here](#b)."
     assert hook("repository_pages").links_of_site(text.format(link), page) == text.format(of_site)
 
 
 def test_links_to_nothing_stay_for_the_build_to_refuse() -> None:
     assert (
-        hook("repository_pages").links_of_site("[gone](../jobs/gone.toml)", "search.md") == "[gone](../jobs/gone.toml)"
+        hook("repository_pages").links_of_site("[gone](../jobs/gone.toml)", "search.md")
+        == "[gone](../jobs/gone.toml)"
     )
 
 
 def test_code_of_a_table_has_its_pipes() -> None:
     pages = hook("repository_pages")
-    row = pages.TABLE_ROW.sub(pages.without_escapes, "`a\\|b`\n| `init FOLDER\\|FILE` | this \\| that |")
+    row = pages.TABLE_ROW.sub(
+        pages.without_escapes, "`a\\|b`\n| `init FOLDER\\|FILE` | this \\| that |"
+    )
     assert row == "`a\\|b`\n| `init FOLDER|FILE` | this \\| that |"
 
 
 def test_reference_has_every_key_of_the_job_file() -> None:
     text = hook("reference_pages").job_file_keys()
-    models = {name: model for name, model in json_schema()["$defs"].items() if not name.startswith("PolicyAnd")}
+    models = {
+        name: model
+        for name, model in json_schema()["$defs"].items()
+        if not name.startswith("PolicyAnd")
+    }
     keys = {key for model in [json_schema(), *models.values()] for key in model["properties"]}
     assert {key for key in keys if f"\n| `{key}` | " not in text} == set()
     assert "| `nice` | whole number ≥ 0 and ≤ 19 | `0` |" in text
@@ -64,6 +74,12 @@ def test_reference_has_every_key_of_the_job_file() -> None:
 
 def test_reference_has_every_command_and_every_public_name() -> None:
     options, names = hook("reference_pages").options(), hook("reference_pages").python_interface()
-    assert [name for name in typer.main.get_group(app).commands if f"\n## `orchestrator {name}`\n" not in options] == []
+    assert [
+        name
+        for name in typer.main.get_group(app).commands
+        if f"\n## `orchestrator {name}`\n" not in options
+    ] == []
     assert "--max-parallel" in options
-    assert [name for name in orchestrator.__all__ if f"\n::: orchestrator.{name}\n" not in names] == []
+    assert [
+        name for name in orchestrator.__all__ if f"\n::: orchestrator.{name}\n" not in names
+    ] == []

@@ -31,7 +31,14 @@ from orchestrator.machine.topology import Cpu, Machine
 
 HANDLE = Handle("hopper-s0", 3)
 MESSAGES = [
-    PilotHello(node="n1", cores=4, gpus=1, memory_mib=2048, cpu_model="a CPU", versions={"torch": "2.9", "x": None}),
+    PilotHello(
+        node="n1",
+        cores=4,
+        gpus=1,
+        memory_mib=2048,
+        cpu_model="a CPU",
+        versions={"torch": "2.9", "x": None},
+    ),
     LaunchOrder(
         handle=HANDLE,
         job_dir="/a b/jobs/hopper-s0",
@@ -66,7 +73,9 @@ def test_every_message_arrives_as_it_was_sent(tmp_path: Path) -> None:
     assert inbox.receive() == [PilotBeat()]
 
 
-def test_a_line_that_was_cut_off_is_skipped_and_what_is_half_written_awaited(tmp_path: Path) -> None:
+def test_a_line_that_was_cut_off_is_skipped_and_what_is_half_written_awaited(
+    tmp_path: Path,
+) -> None:
     outbox, inbox = Outbox(tmp_path / "box"), Inbox(tmp_path / "box")
     file = tmp_path / "box.0"
     file.write_bytes(b'\n{"PilotBe')
@@ -116,9 +125,16 @@ def test_the_script_has_what_the_job_file_says() -> None:
         mem_mib=32768,
         gpus=2,
         setup=("module load cuda",),
-        options={"mail-type": "END", "exclusive": None, "comment": "two words", "licenses": "a\\b, 'c'"},
+        options={
+            "mail-type": "END",
+            "exclusive": None,
+            "comment": "two words",
+            "licenses": "a\\b, 'c'",
+        },
     )
-    lines = batch_script(settings, name="robots-1a2b", folder=Path("/runs/r 1%/slurm"), pilots=4).splitlines()
+    lines = batch_script(
+        settings, name="robots-1a2b", folder=Path("/runs/r 1%/slurm"), pilots=4
+    ).splitlines()
     assert lines[0] == "#!/bin/bash"
     assert {
         "#SBATCH --job-name=robots-1a2b",
@@ -153,9 +169,17 @@ def machine(cpus: int, quota: float | None = None) -> Machine:
 
 @pytest.mark.parametrize(
     ("cpus", "quota", "given", "cores"),
-    [(64, None, "4", 4), (4, None, "4", 4), (4, 2.0, "4", 2), (2, None, "4", 4), (8, None, None, 8)],
+    [
+        (64, None, "4", 4),
+        (4, None, "4", 4),
+        (4, 2.0, "4", 2),
+        (2, None, "4", 4),
+        (8, None, None, 8),
+    ],
 )
-def test_a_pilot_offers_what_slurm_gave_it(cpus: int, quota: float | None, given: str | None, cores: int) -> None:
+def test_a_pilot_offers_what_slurm_gave_it(
+    cpus: int, quota: float | None, given: str | None, cores: int
+) -> None:
     variables = {} if given is None else {"SLURM_CPUS_ON_NODE": given}
     assert cores_of(machine(cpus, quota), variables) == cores
 
@@ -164,7 +188,10 @@ def test_memory_and_task_of_a_pilot() -> None:
     assert memory_of(machine(2), {"SLURM_MEM_PER_NODE": "4096"}) == 4096
     assert memory_of(machine(2), {"SLURM_MEM_PER_CPU": "1024", "SLURM_CPUS_ON_NODE": "2"}) == 2048
     assert memory_of(machine(2), {}) == 8000
-    assert task_of({"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_ID": "15"}) == "12_3"
+    assert (
+        task_of({"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_ID": "15"})
+        == "12_3"
+    )
 
 
 def test_pilots_of_the_session_before_have_started(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ def test_a_stage_begins_where_the_iteration_before_it_has_ended(tmp_path: Path) 
     assert run_reader.stage_starts(file) == []
     rows = [(100, 1), (200, 1), (300, 2), (400, 3), (500, 3)]
     lines = [f"{steps},{steps / 10},{stage}" for steps, stage in rows]
-    file.write_text("\n".join(["time/total_timesteps,rollout/ep_rew_mean,curriculum/stage", *lines, "600,1"]))
+    file.write_text(
+        "\n".join(["time/total_timesteps,rollout/ep_rew_mean,curriculum/stage", *lines, "600,1"])
+    )
     assert run_reader.stage_starts(file) == [200.0, 300.0]
     file.write_text("time/total_timesteps,rollout/ep_rew_mean\n100,1\n")
     assert run_reader.stage_starts(file) == []
@@ -29,5 +31,7 @@ def test_a_mark_is_on_the_curve_of_its_job() -> None:
         "c": {"curve": [], "stage_starts": []},
     }
     [axes] = experiment_figures.learning_curves(robots, jobs).axes
-    marks = [tuple(zip(*line.get_data(), strict=True)) for line in axes.lines if line.get_marker() == "^"]
+    marks = [
+        tuple(zip(*line.get_data(), strict=True)) for line in axes.lines if line.get_marker() == "^"
+    ]
     assert marks == [((150.0, 0.5), (300.0, 5.0))]

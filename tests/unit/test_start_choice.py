@@ -39,7 +39,9 @@ def forkable(job_id: str = "a-s0", **resources: Any) -> Job:
         (make_job(), 9, "", False, True, "3 or more jobs that can be forked are due"),
     ],
 )
-def test_the_choice(job: Job, due: int, never_forks: str, has_forked: bool, is_forked: bool, why: str) -> None:
+def test_the_choice(
+    job: Job, due: int, never_forks: str, has_forked: bool, is_forked: bool, why: str
+) -> None:
     choice = start_choice.choose(job, due=due, never_forks=never_forks, has_forked=has_forked)
     assert (choice.is_forked, choice.why) == (is_forked, why)
 
@@ -67,12 +69,18 @@ def test_one_that_could_not_be_launched_leaves_no_template(tmp_path: Path) -> No
 
     forked: dict[str, bool] = {}
     jobs = [forkable(name, max_retries=0) for name in "abc"]
-    assert Experiment(tmp_path, jobs, behave).run() == {"a": "FAILED", "b": "SUCCEEDED", "c": "SUCCEEDED"}
+    assert Experiment(tmp_path, jobs, behave).run() == {
+        "a": "FAILED",
+        "b": "SUCCEEDED",
+        "c": "SUCCEEDED",
+    }
     assert forked == {"a": True, "b": False, "c": False}
 
 
 def forks(tmp_path: Path, jobs: list[Job], executor: FakeExecutor | None = None) -> dict[str, bool]:
-    experiment = Experiment(tmp_path, jobs, cpus=2, **({} if executor is None else {"executor": executor}))
+    experiment = Experiment(
+        tmp_path, jobs, cpus=2, **({} if executor is None else {"executor": executor})
+    )
     assert set(experiment.run().values()) == {"SUCCEEDED"}
     launches = (executor or experiment.fake).launches
     return {launch.job_id: launch.fork for launch in launches}
@@ -87,7 +95,9 @@ def test_two_jobs_are_execed_also_beside_others_that_cannot_be_forked(tmp_path: 
     assert set(forks(tmp_path, jobs).values()) == {False}
 
 
-def test_jobs_wait_while_their_template_is_prepared_and_those_of_another_demand_do_not(tmp_path: Path) -> None:
+def test_jobs_wait_while_their_template_is_prepared_and_those_of_another_demand_do_not(
+    tmp_path: Path,
+) -> None:
     class Preparing(FakeExecutor):
         def prepare_to_fork(self) -> bool:
             return self.time_s >= 5.0

@@ -11,7 +11,8 @@ from orchestrator.analysis.statistics import Estimate, estimate, location, ratio
 
 
 def tries(n: int) -> int:
-    """Synthetic samples of ``n`` values: so many that chance moves the counted coverage by a percent or so."""
+    """Synthetic samples of ``n`` values: so many that chance moves the counted coverage by a
+    percent or so."""
     return 1_000 if n <= 10 else 250
 
 
@@ -52,10 +53,14 @@ class TestCoverage:
 
     @pytest.mark.parametrize("n", [3, 5, 30])
     @pytest.mark.parametrize("shape", SHAPES)
-    def test_the_interval_of_a_ratio_holds_it_and_is_no_wider_than_it_need_be(self, shape: str, n: int) -> None:
+    def test_the_interval_of_a_ratio_holds_it_and_is_no_wider_than_it_need_be(
+        self, shape: str, n: int
+    ) -> None:
         draw, _ = SHAPES[shape]
         rng = np.random.default_rng(n)
-        held = sum(holds(ratio(draw(rng, n), np.multiply(draw(rng, n), 0.5)), 2.0) for _ in range(tries(n)))
+        held = sum(
+            holds(ratio(draw(rng, n), np.multiply(draw(rng, n), 0.5)), 2.0) for _ in range(tries(n))
+        )
         # With three values on either side it errs on the safe side.
         assert 0.92 <= held / tries(n) <= (0.98 if n >= 10 else 1.0)
 
@@ -118,13 +123,20 @@ class TestEdges:
             (lambda: ratio([1.0, 2.0], [1.0], paired=True), "cannot be paired"),
         ],
     )
-    def test_values_without_a_median_are_refused(self, call: Callable[[], object], message: str) -> None:
+    def test_values_without_a_median_are_refused(
+        self, call: Callable[[], object], message: str
+    ) -> None:
         with pytest.raises(ValueError, match=message):
             call()
 
     def test_another_unit_scales_all_three(self) -> None:
         assert Estimate(2.0, 1.0, 3.0, 5).scaled(1000) == Estimate(2000.0, 1000.0, 3000.0, 5)
-        assert Estimate(2.0, None, None, 1).scaled(2).facts() == {"median": 4.0, "low": None, "high": None, "n": 1}
+        assert Estimate(2.0, None, None, 1).scaled(2).facts() == {
+            "median": 4.0,
+            "low": None,
+            "high": None,
+            "n": 1,
+        }
 
     def test_returns_have_the_same_interval_wherever_their_zero_is(self) -> None:
         values = [3.0, 5.0, 4.0, 9.0, 6.0, 5.5]
@@ -135,7 +147,17 @@ class TestEdges:
         assert location([7.0]) == Estimate(7.0, None, None, 1)
 
     def test_quantiles_of_students_distribution_are_the_tabulated_ones(self) -> None:
-        assert [round(t_quantile(0.975, freedom), 3) for freedom in (1, 2, 3)] == [12.706, 4.303, 3.182]
-        assert [round(t_quantile(0.95, freedom), 3) for freedom in (1, 2, 3)] == [6.314, 2.920, 2.353]
+        assert [round(t_quantile(0.975, freedom), 3) for freedom in (1, 2, 3)] == [
+            12.706,
+            4.303,
+            3.182,
+        ]
+        assert [round(t_quantile(0.95, freedom), 3) for freedom in (1, 2, 3)] == [
+            6.314,
+            2.920,
+            2.353,
+        ]
         tabulated = {4: 2.776, 5: 2.571, 10: 2.228, 30: 2.042, 1000: 1.962}
-        assert {freedom: t_quantile(0.975, freedom) for freedom in tabulated} == pytest.approx(tabulated, rel=1e-3)
+        assert {freedom: t_quantile(0.975, freedom) for freedom in tabulated} == pytest.approx(
+            tabulated, rel=1e-3
+        )

@@ -24,7 +24,11 @@ LARGE = os.urandom(3 * 2**20 + 5)
 
 @pytest.fixture(params=["memory", "file"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
-    uri = f"memory://file-sync-{tmp_path.name}" if request.param == "memory" else f"file://{tmp_path}/storage"
+    uri = (
+        f"memory://file-sync-{tmp_path.name}"
+        if request.param == "memory"
+        else f"file://{tmp_path}/storage"
+    )
     made = Storage(uri, "run-1")
     yield made
     made.clear()
@@ -44,7 +48,9 @@ def job_directory(tmp_path: Path) -> Path:
     return root
 
 
-def test_large_whole_files_go_through_the_storage_and_leave_nothing_there(storage: Storage, tmp_path: Path) -> None:
+def test_large_whole_files_go_through_the_storage_and_leave_nothing_there(
+    storage: Storage, tmp_path: Path
+) -> None:
     root = job_directory(tmp_path)
     receiver = Receiver(tmp_path / "driver", storage=pickle.loads(pickle.dumps(storage)))
     kinds = {}
@@ -107,7 +113,9 @@ def test_a_storage_that_differs_between_machines_is_reported(tmp_path: Path) -> 
     there, here = (Storage(f"file://{tmp_path}/{machine}", "run") for machine in ("there", "here"))
     root = job_directory(tmp_path)
     receiver = Receiver(tmp_path / "driver", storage=here)
-    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/here|every machine must see the same folder"):
+    with pytest.raises(
+        FileNotFoundError, match=f"{tmp_path}/here|every machine must see the same folder"
+    ):
         synchronise(Sender(root, storage=there), receiver)
     assert "checkpoints/checkpoint-000000000512.pt" not in tree(tmp_path / "driver")
 
@@ -144,7 +152,9 @@ def test_exceptions_of_a_file_system_become_os_errors(monkeypatch: pytest.Monkey
         raise RuntimeError("token expired")
 
     monkeypatch.setattr(type(filesystem), "open", fail)
-    with pytest.raises(OSError, match="writing to --storage memory://file-sync-errors: RuntimeError: token expired"):
+    with pytest.raises(
+        OSError, match="writing to --storage memory://file-sync-errors: RuntimeError: token expired"
+    ):
         storage.put(io.BytesIO(b"x"))
 
 
@@ -152,9 +162,21 @@ def test_exceptions_of_a_file_system_become_os_errors(monkeypatch: pytest.Monkey
     ("uri", "missing", "message"),
     [
         ("stram", None, r"--storage stram: expected auto, shared, stream or a URI such as s3://"),
-        ("nosuch://x", None, r"--storage nosuch://x: fsspec does not know it \(Protocol not known: nosuch\)"),
-        ("s3://bucket/x", "s3fs", r"s3:// needs a package that is not installed here \(Install s3fs to access S3\)"),
-        ("file:///x", "fsspec.core", r"needs the package fsspec.* pip install -c constraints.txt \".\[ray\]\""),
+        (
+            "nosuch://x",
+            None,
+            r"--storage nosuch://x: fsspec does not know it \(Protocol not known: nosuch\)",
+        ),
+        (
+            "s3://bucket/x",
+            "s3fs",
+            r"s3:// needs a package that is not installed here \(Install s3fs to access S3\)",
+        ),
+        (
+            "file:///x",
+            "fsspec.core",
+            r"needs the package fsspec.* pip install -c constraints.txt \".\[ray\]\"",
+        ),
     ],
 )
 def test_what_is_missing_for_a_uri_is_named(

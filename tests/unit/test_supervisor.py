@@ -1,4 +1,5 @@
-"""The loop, over a fake executor and a simulated clock: hours pass in milliseconds, and nothing is left to chance."""
+"""The loop, over a fake executor and a simulated clock: hours pass in milliseconds, and nothing is
+left to chance."""
 
 from __future__ import annotations
 
@@ -72,7 +73,10 @@ def test_a_job_of_many_cores_is_not_starved_by_small_ones(tmp_path: Path) -> Non
 
 
 def test_jobs_without_gpu_use_the_cores_while_others_wait_for_the_gpu(tmp_path: Path) -> None:
-    jobs = [*(make_job(f"gpu{number}", gpus=1) for number in range(2)), *(make_job(name) for name in names(50))]
+    jobs = [
+        *(make_job(f"gpu{number}", gpus=1) for number in range(2)),
+        *(make_job(name) for name in names(50)),
+    ]
     table = {"gpu0": Behaviour(after_s=100.0)}
     experiment = Experiment(tmp_path, jobs, behaviours(table), cpus=2, gpus=1)
     experiment.run()
@@ -80,7 +84,9 @@ def test_jobs_without_gpu_use_the_cores_while_others_wait_for_the_gpu(tmp_path: 
     assert experiment.fake.time_s == pytest.approx(101.0)
 
 
-def test_a_job_that_no_idle_machine_can_hold_fails_instead_of_waiting_for_ever(tmp_path: Path) -> None:
+def test_a_job_that_no_idle_machine_can_hold_fails_instead_of_waiting_for_ever(
+    tmp_path: Path,
+) -> None:
     experiment = Experiment(tmp_path, [make_job("big", cores=99), make_job("a")])
     assert experiment.run() == {"big": "FAILED", "a": "SUCCEEDED"}
     assert "99 cores" in rows(tmp_path)["big"]["message"]
@@ -108,9 +114,13 @@ def test_a_warning_of_a_worker_is_reported_once_for_each_attempt(tmp_path: Path)
     killed = Behaviour(after_s=10.0, progress_every_s=1.0, progress=warned, returncode=-9)
     silent = Behaviour(after_s=10.0, progress_every_s=1.0)
     table = {"a": [killed, killed, silent], "b": silent}
-    experiment = Experiment(tmp_path, [make_job("a", max_retries=2), make_job("b")], behaviours(table))
+    experiment = Experiment(
+        tmp_path, [make_job("a", max_retries=2), make_job("b")], behaviours(table)
+    )
     assert experiment.run() == {"a": "SUCCEEDED", "b": "SUCCEEDED"}
-    warnings = [(message, facts) for kind, message, facts in experiment.reporter.events if kind == "warning"]
+    warnings = [
+        (message, facts) for kind, message, facts in experiment.reporter.events if kind == "warning"
+    ]
     assert warnings == [("a: checkpoint-000000000512.pt is damaged", {"job_id": "a"})] * 2
 
 
@@ -129,7 +139,9 @@ def test_a_job_over_its_memory_limit_is_killed_and_says_what_it_reached(tmp_path
 
 def test_a_late_job_may_checkpoint_before_it_fails(tmp_path: Path) -> None:
     late = Behaviour(after_s=NEVER, progress_every_s=0.5, exits_within_s=2.0)
-    experiment = Experiment(tmp_path, [make_job("late", timeout_s=60.0)], behaviours({"late": late}), grace_s=5.0)
+    experiment = Experiment(
+        tmp_path, [make_job("late", timeout_s=60.0)], behaviours({"late": late}), grace_s=5.0
+    )
     assert experiment.run() == {"late": "FAILED"}
     assert experiment.fake.time_s == pytest.approx(62.0, abs=1.0)
     assert rows(tmp_path)["late"]["cause"] == "timeout"
@@ -137,7 +149,9 @@ def test_a_late_job_may_checkpoint_before_it_fails(tmp_path: Path) -> None:
 
 def test_a_late_job_that_does_not_listen_is_killed_when_the_grace_is_over(tmp_path: Path) -> None:
     deaf = Behaviour(after_s=NEVER, exits_within_s=NEVER)
-    experiment = Experiment(tmp_path, [make_job("deaf", timeout_s=60.0)], behaviours({"deaf": deaf}), grace_s=5.0)
+    experiment = Experiment(
+        tmp_path, [make_job("deaf", timeout_s=60.0)], behaviours({"deaf": deaf}), grace_s=5.0
+    )
     assert experiment.run() == {"deaf": "FAILED"}
     assert experiment.fake.time_s == pytest.approx(65.0, abs=1.0)
 
@@ -153,7 +167,9 @@ def test_a_hung_job_is_killed_and_retried(tmp_path: Path) -> None:
 
 def test_progress_keeps_a_job_from_being_taken_for_hung(tmp_path: Path) -> None:
     slow = Behaviour(after_s=1000.0, progress_every_s=19.0)
-    experiment = Experiment(tmp_path, [make_job("slow", stall_timeout_s=20.0)], behaviours({"slow": slow}))
+    experiment = Experiment(
+        tmp_path, [make_job("slow", stall_timeout_s=20.0)], behaviours({"slow": slow})
+    )
     assert experiment.run() == {"slow": "SUCCEEDED"}
 
 
@@ -171,7 +187,9 @@ def test_a_killed_job_is_retried_with_growing_pauses_up_to_max_retries(tmp_path:
     assert rows(tmp_path)["k"]["attempts"] == 4
 
 
-def test_a_job_whose_node_is_lost_again_and_again_goes_on_without_using_up_its_retries(tmp_path: Path) -> None:
+def test_a_job_whose_node_is_lost_again_and_again_goes_on_without_using_up_its_retries(
+    tmp_path: Path,
+) -> None:
     lost = Behaviour(after_s=1.0, returncode=None)
     table = {"k": [lost, lost, lost, Behaviour(after_s=1.0, returncode=-9), Behaviour(after_s=1.0)]}
     experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], behaviours(table))
@@ -180,7 +198,9 @@ def test_a_job_whose_node_is_lost_again_and_again_goes_on_without_using_up_its_r
 
 
 def test_a_job_that_takes_its_node_along_every_time_is_given_up_at_last(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], behaviours({"k": Behaviour(returncode=None)}))
+    experiment = Experiment(
+        tmp_path, [make_job("k", max_retries=1)], behaviours({"k": Behaviour(returncode=None)})
+    )
     assert experiment.run() == {"k": "FAILED"}
     assert len(experiment.fake.launches) == retry_policy.MOST_LOSSES + 2
 
@@ -198,7 +218,9 @@ class HandingBackExecutor(FakeExecutor):
         ]
 
 
-def test_what_a_pilot_hands_back_resumes_in_the_same_run_and_its_event_says_so(tmp_path: Path) -> None:
+def test_what_a_pilot_hands_back_resumes_in_the_same_run_and_its_event_says_so(
+    tmp_path: Path,
+) -> None:
     table = {"k": [Behaviour(returncode=ExitCode.INTERRUPTED), Behaviour()]}
     fake = HandingBackExecutor(behave=behaviours(table))
     experiment = Experiment(
@@ -216,12 +238,21 @@ def test_others_run_while_one_waits_to_be_retried(tmp_path: Path) -> None:
     jobs = [make_job("k", max_retries=1), *(make_job(name) for name in names(5))]
     experiment = Experiment(tmp_path, jobs, behaviours(table), cpus=1)
     experiment.run()
-    assert experiment.order[:3] == ["k", "j0000", "k"]  # due after the first, and then first in line
+    assert experiment.order[:3] == [
+        "k",
+        "j0000",
+        "k",
+    ]  # due after the first, and then first in line
 
 
 def test_a_retry_that_is_due_waits_for_a_lane_without_turning_all_the_time(tmp_path: Path) -> None:
-    table = {"k": [Behaviour(after_s=0.1, returncode=-9), Behaviour()], "long": Behaviour(after_s=100.0)}
-    experiment = Experiment(tmp_path, [make_job("k", max_retries=1), make_job("long")], behaviours(table), cpus=1)
+    table = {
+        "k": [Behaviour(after_s=0.1, returncode=-9), Behaviour()],
+        "long": Behaviour(after_s=100.0),
+    }
+    experiment = Experiment(
+        tmp_path, [make_job("k", max_retries=1), make_job("long")], behaviours(table), cpus=1
+    )
     instants: list[float] = []
     experiment.reporter.each_turn = lambda view: instants.append(view.elapsed_s)
     assert experiment.run() == {"k": "SUCCEEDED", "long": "SUCCEEDED"}
@@ -276,7 +307,9 @@ class Broken(Exception):
     """Something nobody thought of."""
 
 
-@pytest.mark.parametrize(("error", "raised"), [(Broken, SupervisorError), (KeyboardInterrupt, KeyboardInterrupt)])
+@pytest.mark.parametrize(
+    ("error", "raised"), [(Broken, SupervisorError), (KeyboardInterrupt, KeyboardInterrupt)]
+)
 def test_an_executor_that_fails_for_good_ends_all_workers_and_leaves_a_resumable_ledger(
     tmp_path: Path, error: type[BaseException], raised: type[BaseException]
 ) -> None:
@@ -292,8 +325,12 @@ def test_an_executor_that_fails_for_good_ends_all_workers_and_leaves_a_resumable
             FakeExecutor.close(self)
             Failing.closed = True
 
-    fake = Failing(behave=behaviours({"j0000": Behaviour(after_s=2.0)} | dict.fromkeys(names(6)[1:], FOREVER)))
-    experiment = Experiment(tmp_path, [make_job(name) for name in names(6)], executor=fake, now=fake.now, grace_s=0.1)
+    fake = Failing(
+        behave=behaviours({"j0000": Behaviour(after_s=2.0)} | dict.fromkeys(names(6)[1:], FOREVER))
+    )
+    experiment = Experiment(
+        tmp_path, [make_job(name) for name in names(6)], executor=fake, now=fake.now, grace_s=0.1
+    )
     with pytest.raises(raised):
         experiment.run()
     assert Failing.closed
@@ -301,7 +338,9 @@ def test_an_executor_that_fails_for_good_ends_all_workers_and_leaves_a_resumable
     experiment.ledger.abandon()
     states = {row.job.job_id: row.state for row in Ledger.open(tmp_path / "ledger.sqlite3").jobs()}
     assert states["j0000"].name == "SUCCEEDED"
-    assert all(isinstance(state, Pending | Running) for name, state in states.items() if name != "j0000")
+    assert all(
+        isinstance(state, Pending | Running) for name, state in states.items() if name != "j0000"
+    )
 
 
 def test_a_reporter_whose_terminal_is_closed_ends_nothing(tmp_path: Path) -> None:
@@ -330,17 +369,27 @@ def test_events_of_strangers_are_ignored(tmp_path: Path) -> None:
     class Strange(FakeExecutor):
         def poll(self, timeout_s: float) -> Sequence[Event]:
             progress = Progressed(stranger, Progress(phase="training"))
-            return [progress, Sampled(stranger, 1e9), Exited(stranger, 1), *FakeExecutor.poll(self, timeout_s)]
+            return [
+                progress,
+                Sampled(stranger, 1e9),
+                Exited(stranger, 1),
+                *FakeExecutor.poll(self, timeout_s),
+            ]
 
     fake = Strange()
     experiment = Experiment(tmp_path, [make_job("a")], executor=fake, now=fake.now)
     assert experiment.run() == {"a": "SUCCEEDED"}
 
 
-def test_a_wall_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wall_clock_that_jumps_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jumps = iter(range(10**9))
     monkeypatch.setattr(time, "time", lambda: (-1) ** next(jumps) * 1e9 + 2e9)
-    table = {"k": [Behaviour(returncode=-9), Behaviour()], "slow": Behaviour(after_s=50.0, progress_every_s=5.0)}
+    table = {
+        "k": [Behaviour(returncode=-9), Behaviour()],
+        "slow": Behaviour(after_s=50.0, progress_every_s=5.0),
+    }
     jobs = [make_job("k", max_retries=1), make_job("slow", timeout_s=60.0, stall_timeout_s=20.0)]
     experiment = Experiment(tmp_path, jobs, behaviours(table))
     assert set(experiment.run().values()) == {"SUCCEEDED"}
@@ -352,14 +401,26 @@ def test_a_wall_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: py
 
 
 def test_the_summary_is_the_ledger_at_the_end(tmp_path: Path) -> None:
-    progress = Progress(phase="training", env_steps=640, ep_rew_mean=2.5, env_steps_per_s=99.0, learner="sb3")
-    table = {"a": Behaviour(after_s=10.0, progress_every_s=1.0, progress=progress), "bad": Behaviour(returncode=1)}
-    experiment = Experiment(tmp_path, [make_job("a"), make_job("bad"), make_job("c")], behaviours(table))
+    progress = Progress(
+        phase="training", env_steps=640, ep_rew_mean=2.5, env_steps_per_s=99.0, learner="sb3"
+    )
+    table = {
+        "a": Behaviour(after_s=10.0, progress_every_s=1.0, progress=progress),
+        "bad": Behaviour(returncode=1),
+    }
+    experiment = Experiment(
+        tmp_path, [make_job("a"), make_job("bad"), make_job("c")], behaviours(table)
+    )
     experiment.run()
     written = (tmp_path / "summary.json").read_text()
     assert written == summary.to_json(experiment.ledger.summary())
     row = rows(tmp_path)["a"]
-    assert (row["state"], row["env_steps"], row["ep_rew_mean"], row["attempts"]) == ("SUCCEEDED", 640, 2.5, 1)
+    assert (row["state"], row["env_steps"], row["ep_rew_mean"], row["attempts"]) == (
+        "SUCCEEDED",
+        640,
+        2.5,
+        1,
+    )
     assert len((tmp_path / "summary.csv").read_text().splitlines()) == 4
 
 
@@ -383,7 +444,9 @@ def test_the_view_adds_up(tmp_path: Path) -> None:
     progress = Progress(phase="training", env_steps=400, env_steps_per_s=10.0)
     jobs = [make_job(name) for name in names(5)]
     experiment = Experiment(
-        tmp_path, jobs, lambda launch: Behaviour(after_s=10.0, progress_every_s=1.0, progress=progress)
+        tmp_path,
+        jobs,
+        lambda launch: Behaviour(after_s=10.0, progress_every_s=1.0, progress=progress),
     )
     views: list[tuple[int, float, int]] = []
     experiment.reporter.each_turn = lambda view: views.append(
@@ -397,7 +460,9 @@ def test_the_view_adds_up(tmp_path: Path) -> None:
 def test_the_view_does_not_count_again_what_a_waiting_job_has_done(tmp_path: Path) -> None:
     said = Progress(phase="training", env_steps=400, env_steps_per_s=10.0)
     killed = Behaviour(after_s=5.0, returncode=-9, progress_every_s=1.0, progress=said)
-    experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], behaviours({"k": [killed, FOREVER]}))
+    experiment = Experiment(
+        tmp_path, [make_job("k", max_retries=1)], behaviours({"k": [killed, FOREVER]})
+    )
     waiting: list[tuple[int, list[str]]] = []
 
     def each_turn(view: View) -> None:
@@ -429,10 +494,14 @@ def test_whether_cores_are_free_is_known_while_jobs_run(tmp_path: Path) -> None:
     assert seen == {2: {False}, 1: {True}, 0: {None}}
 
 
-def test_the_view_names_the_last_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_view_names_the_last_that_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.supervisor.supervisor.VIEWED", 5)
     table = {"j0000": Behaviour(returncode=1)}
-    experiment = Experiment(tmp_path, [make_job(name) for name in names(9)], behaviours(table), cpus=1)
+    experiment = Experiment(
+        tmp_path, [make_job(name) for name in names(9)], behaviours(table), cpus=1
+    )
     seen: list[list[tuple[str, str]]] = []
     experiment.reporter.each_turn = lambda view: seen.append(
         [(attempt.job.job_id, state.name) for attempt, state in view.ended]
@@ -464,18 +533,26 @@ def test_exit_code(states: list[str], interrupted: bool, code: int) -> None:
         "C": Cancelled(),
         "P": Pending(),
     }
-    assert exit_code({str(n): table[s] for n, s in enumerate(states)}, interrupted=interrupted) == code
+    assert (
+        exit_code({str(n): table[s] for n, s in enumerate(states)}, interrupted=interrupted) == code
+    )
 
 
 # -- thousands of jobs
 
 
 @pytest.mark.parametrize(
-    "kind", ["head does not fit", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("alike", "held back"))]
+    "kind",
+    [
+        "head does not fit",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("alike", "held back")),
+    ],
 )
 def test_a_turn_costs_the_same_however_many_jobs_wait(tmp_path: Path, kind: str) -> None:
     """Counted in Python function calls of the loop, which a busy machine does not change."""
-    assert calls_for_100_ends(tmp_path / "many", 1_000, kind) < 1.2 * calls_for_100_ends(tmp_path / "few", 200, kind)
+    assert calls_for_100_ends(tmp_path / "many", 1_000, kind) < 1.2 * calls_for_100_ends(
+        tmp_path / "few", 200, kind
+    )
 
 
 def calls_for_100_ends(root: Path, count: int, kind: str) -> int:
@@ -498,7 +575,9 @@ def calls_for_100_ends(root: Path, count: int, kind: str) -> int:
         elif ends >= 50:
             profile.enable()
 
-    experiment.supervisor._recorder._next_summary = 1e9  # its cost is bounded by a share of time instead
+    experiment.supervisor._recorder._next_summary = (
+        1e9  # its cost is bounded by a share of time instead
+    )
     experiment.reporter.each_turn = each_turn
     experiment.run()
     profile.disable()

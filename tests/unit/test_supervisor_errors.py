@@ -1,4 +1,5 @@
-"""No error of one job, of a reporter, or of a ledger that can be waited for, ends another job; any other drains."""
+"""No error of one job, of a reporter, or of a ledger that can be waited for, ends another job; any
+other drains."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ from orchestrator.supervisor.recorder import Recorder
 
 
 class Lock:
-    """Another program that has the ledger locked, such as a database browser or a suspended process."""
+    """Another program that has the ledger locked, such as a database browser or a suspended
+    process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -96,7 +98,9 @@ def test_jobs_start_and_end_while_the_ledger_is_locked_and_all_of_it_is_recorded
 ) -> None:
     progress = Progress(phase="training", env_steps=640)
     talker = Behaviour(after_s=2.0, progress_every_s=0.5, progress=progress)
-    experiment = Experiment(tmp_path, [make_job(name, max_retries=1) for name in names(8)], lambda launch: talker)
+    experiment = Experiment(
+        tmp_path, [make_job(name, max_retries=1) for name in names(8)], lambda launch: talker
+    )
     ended_while_locked: set[str] = set()
 
     def each_turn(view: View) -> None:
@@ -114,7 +118,9 @@ def test_jobs_start_and_end_while_the_ledger_is_locked_and_all_of_it_is_recorded
     assert len(warnings(experiment)) == 2
     experiment.ledger.close()
     assert states(tmp_path) == {"SUCCEEDED"}
-    assert {(row["attempts"], row["env_steps"], row["wall_s"]) for row in rows(tmp_path).values()} == {(1, 640, 2.0)}
+    assert {
+        (row["attempts"], row["env_steps"], row["wall_s"]) for row in rows(tmp_path).values()
+    } == {(1, 640, 2.0)}
 
 
 def test_limits_and_stops_apply_while_the_ledger_is_locked(tmp_path: Path, lock: Lock) -> None:
@@ -135,7 +141,9 @@ def test_limits_and_stops_apply_while_the_ledger_is_locked(tmp_path: Path, lock:
     assert experiment.fake.time_s < 22.0
 
 
-def test_only_the_latest_progress_is_kept_for_a_ledger_that_stays_locked(tmp_path: Path, lock: Lock) -> None:
+def test_only_the_latest_progress_is_kept_for_a_ledger_that_stays_locked(
+    tmp_path: Path, lock: Lock
+) -> None:
     talker = Behaviour(
         after_s=500.0,
         progress_every_s=1.0,
@@ -215,7 +223,9 @@ def test_requests_that_wait_for_a_locked_ledger_outlive_a_killed_supervisor_and_
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails = Behaviour(returncode=ExitCode.ERROR)
-    experiment = Experiment(tmp_path, [make_job("a"), make_job("b")], behaviours({"a": fails, "b": FOREVER}))
+    experiment = Experiment(
+        tmp_path, [make_job("a"), make_job("b")], behaviours({"a": fails, "b": FOREVER})
+    )
     retry, late = Request(verb="retry", job_id="a"), Request(verb="cancel", job_id="b")
     requests = [retry, Request(verb="add", job_id=""), late]
 
@@ -238,7 +248,9 @@ def test_requests_that_wait_for_a_locked_ledger_outlive_a_killed_supervisor_and_
     experiment.reporter.each_turn = each_turn
     with pytest.raises(KilledError):
         experiment.run()
-    assert experiment.reporter.kinds("a").count("failed") == 2, "it was retried, and has failed again"
+    assert experiment.reporter.kinds("a").count("failed") == 2, (
+        "it was retried, and has failed again"
+    )
     experiment.ledger.abandon()
     again = Ledger.open(experiment.paths.ledger)
     recovery.apply_late_requests(again, "next")
@@ -247,7 +259,9 @@ def test_requests_that_wait_for_a_locked_ledger_outlive_a_killed_supervisor_and_
     assert Ledger.open(experiment.paths.ledger).take_requests() == []
 
 
-def test_what_a_locked_ledger_refused_is_written_in_order_by_a_later_commit(tmp_path: Path, lock: Lock) -> None:
+def test_what_a_locked_ledger_refused_is_written_in_order_by_a_later_commit(
+    tmp_path: Path, lock: Lock
+) -> None:
     experiment = Experiment(tmp_path, [make_job("a")])
     ledger = experiment.ledger
     ledger.wait_for_lock(0.0)
@@ -267,7 +281,9 @@ def test_what_a_locked_ledger_refused_is_written_in_order_by_a_later_commit(tmp_
 # -- an error of one job
 
 
-def test_an_exit_that_cannot_be_handled_fails_its_job_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exit_that_cannot_be_handled_fails_its_job_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read = Recorder.exit_record
 
     def broken(self: Recorder, handle: Handle, rank: int = 0) -> ExitRecord | None:
@@ -298,8 +314,12 @@ def test_progress_that_cannot_be_handled_kills_its_attempt_alone(
     assert experiment.run() == {"j0000": "SUCCEEDED", "j0001": "FAILED"}
 
 
-@pytest.mark.parametrize("error", [ValueError("nobody thought of this"), PermissionError(13, "Permission denied")])
-def test_a_launch_that_raises_anything_fails_its_job_alone(tmp_path: Path, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [ValueError("nobody thought of this"), PermissionError(13, "Permission denied")]
+)
+def test_a_launch_that_raises_anything_fails_its_job_alone(
+    tmp_path: Path, error: Exception
+) -> None:
     def behave(launch: Launch) -> Behaviour:
         if launch.job_id == "j0001":
             raise error
@@ -326,7 +346,9 @@ def test_a_reporter_with_a_bug_ends_nothing(tmp_path: Path) -> None:
 # -- any other error
 
 
-def test_after_an_error_of_the_loop_workers_save_and_exit_and_the_end_is_recorded(tmp_path: Path) -> None:
+def test_after_an_error_of_the_loop_workers_save_and_exit_and_the_end_is_recorded(
+    tmp_path: Path,
+) -> None:
     class Once(FakeExecutor):
         killed = False
 
@@ -341,8 +363,12 @@ def test_after_an_error_of_the_loop_workers_save_and_exit_and_the_end_is_recorde
 
     slow = Behaviour(after_s=NEVER, exits_within_s=3.0)
     fake = Once(behave=lambda launch: slow)
-    experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], executor=fake, now=fake.now)
-    with pytest.raises(SupervisorError, match=r"nobody thought of this.*supervisor-error\.log.*same command"):
+    experiment = Experiment(
+        tmp_path, [make_job(name) for name in names(2)], executor=fake, now=fake.now
+    )
+    with pytest.raises(
+        SupervisorError, match=r"nobody thought of this.*supervisor-error\.log.*same command"
+    ):
         experiment.run()
     assert not Once.killed
     assert fake.time_s == pytest.approx(8.0, abs=1.0)
@@ -358,7 +384,9 @@ def test_a_ledger_that_is_damaged_meanwhile_lets_workers_save_and_exit(
     experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], lambda launch: slow)
 
     def damaged(self: Ledger) -> None:
-        raise LedgerError("ledger.sqlite3: the ledger is damaged; `run --rebuild-ledger` makes a new one")
+        raise LedgerError(
+            "ledger.sqlite3: the ledger is damaged; `run --rebuild-ledger` makes a new one"
+        )
 
     experiment.reporter.each_turn = once(
         lambda view: view.elapsed_s > 2, lambda: monkeypatch.setattr(Ledger, "commit", damaged)
@@ -370,7 +398,9 @@ def test_a_ledger_that_is_damaged_meanwhile_lets_workers_save_and_exit(
     assert experiment.fake.time_s == pytest.approx(5.0, abs=1.0)
 
 
-def test_workers_that_do_not_exit_after_an_error_are_killed_when_the_grace_is_over(tmp_path: Path) -> None:
+def test_workers_that_do_not_exit_after_an_error_are_killed_when_the_grace_is_over(
+    tmp_path: Path,
+) -> None:
     class Once(FakeExecutor):
         def poll(self, timeout_s: float) -> Sequence[Event]:
             if self.time_s > 5 and not experiment.supervisor._termination.stops_requested:

@@ -1,4 +1,5 @@
-"""What is killed is reported as killed, with where it resumes; and iterations that a stop would lose are warned of."""
+"""What is killed is reported as killed, with where it resumes; and iterations that a stop would
+lose are warned of."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def with_checkpoints(*steps: int, exits_within_s: float) -> Callable[[Launch], B
             (folder / f"checkpoint-{env_steps:012d}.pt").touch()
         (folder / ".checkpoint-000000009999.pt.7.tmp").touch()
         progress = Progress(phase="training", env_steps=700)
-        return Behaviour(after_s=NEVER, exits_within_s=exits_within_s, progress_every_s=1.0, progress=progress)
+        return Behaviour(
+            after_s=NEVER, exits_within_s=exits_within_s, progress_every_s=1.0, progress=progress
+        )
 
     return behave
 
@@ -44,14 +47,18 @@ def test_a_worker_killed_after_the_grace_time_is_reported_with_what_is_lost(
         lambda view: view.elapsed_s >= 3, lambda: experiment.supervisor.request_stop("SIGINT")
     )
     assert experiment.run() == {"deaf": "PENDING"}
-    ((message, facts),) = [(text, facts) for kind, text, facts in experiment.reporter.events if kind == "paused"]
+    ((message, facts),) = [
+        (text, facts) for kind, text, facts in experiment.reporter.events if kind == "paused"
+    ]
     assert f"killed after 7 s; resumes from env_steps {resumes_from}" in message
     assert f"{lost} are lost" in message
     assert (facts["resumes_from"], round(facts["killed_after_s"])) == (resumes_from, 7)
 
 
 def test_a_worker_that_exits_in_time_is_not_reported_as_killed(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("a")], with_checkpoints(512, exits_within_s=5.0), grace_s=7.0)
+    experiment = Experiment(
+        tmp_path, [make_job("a")], with_checkpoints(512, exits_within_s=5.0), grace_s=7.0
+    )
     experiment.reporter.each_turn = once(
         lambda view: view.elapsed_s >= 3, lambda: experiment.supervisor.request_stop("SIGINT")
     )
@@ -89,7 +96,9 @@ def test_no_iteration_is_too_long_where_no_grace_time_is_wanted(tmp_path: Path) 
 def test_two_requests_at_once_kill(tmp_path: Path) -> None:
     """As ``stop --now`` sends them."""
     deaf = Behaviour(after_s=NEVER, exits_within_s=NEVER)
-    experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], lambda launch: deaf, grace_s=1e4)
+    experiment = Experiment(
+        tmp_path, [make_job(name) for name in names(2)], lambda launch: deaf, grace_s=1e4
+    )
     experiment.reporter.each_turn = once(
         lambda view: view.elapsed_s >= 3, lambda: ask(tmp_path, ("stop", None), ("stop", None))
     )
@@ -99,7 +108,9 @@ def test_two_requests_at_once_kill(tmp_path: Path) -> None:
 
 def test_a_stop_that_names_another_supervisor_is_ignored(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a")], holder="2:2.0:now")
-    experiment.reporter.each_turn = once(lambda view: bool(view.active), lambda: ask(tmp_path, ("stop", "1:1.0:then")))
+    experiment.reporter.each_turn = once(
+        lambda view: bool(view.active), lambda: ask(tmp_path, ("stop", "1:1.0:then"))
+    )
     assert experiment.run() == {"a": "SUCCEEDED"}
 
 

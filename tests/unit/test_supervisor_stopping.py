@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,9 @@ def test_a_stop_lets_workers_leave_and_everything_is_resumable(tmp_path: Path) -
 
 def test_workers_that_do_not_leave_are_killed_at_one_shared_deadline(tmp_path: Path) -> None:
     deaf = Behaviour(after_s=NEVER, exits_within_s=NEVER)
-    experiment = Experiment(tmp_path, [make_job(name) for name in names(4)], lambda launch: deaf, cpus=4, grace_s=7.0)
+    experiment = Experiment(
+        tmp_path, [make_job(name) for name in names(4)], lambda launch: deaf, cpus=4, grace_s=7.0
+    )
     experiment.reporter.each_turn = once(
         lambda view: view.elapsed_s >= 10, lambda: experiment.supervisor.request_stop("SIGTERM")
     )
@@ -55,7 +58,9 @@ def test_workers_that_do_not_leave_are_killed_at_one_shared_deadline(tmp_path: P
 
 def test_a_second_stop_kills_at_once(tmp_path: Path) -> None:
     deaf = Behaviour(after_s=NEVER, exits_within_s=NEVER)
-    experiment = Experiment(tmp_path, [make_job(name) for name in names(4)], lambda launch: deaf, cpus=4, grace_s=1e4)
+    experiment = Experiment(
+        tmp_path, [make_job(name) for name in names(4)], lambda launch: deaf, cpus=4, grace_s=1e4
+    )
 
     def each_turn(view: View) -> None:
         if view.elapsed_s >= (10, 20, 30)[experiment.supervisor._termination.stops_requested]:
@@ -83,13 +88,16 @@ def test_a_stop_is_obeyed_while_all_jobs_are_held_back(tmp_path: Path) -> None:
     killed = Behaviour(after_s=0.1, returncode=-9)
     experiment = Experiment(tmp_path, [make_job("k", max_retries=50)], behaviours({"k": killed}))
     experiment.reporter.each_turn = once(
-        lambda view: view.elapsed_s > 200 and not view.active, lambda: experiment.supervisor.request_stop("SIGINT")
+        lambda view: view.elapsed_s > 200 and not view.active,
+        lambda: experiment.supervisor.request_stop("SIGINT"),
     )
     assert experiment.run() == {"k": "PENDING"}
     assert experiment.fake.time_s < 261
 
 
-def test_a_worker_that_dies_of_the_same_signal_as_the_supervisor_is_no_failure(tmp_path: Path) -> None:
+def test_a_worker_that_dies_of_the_same_signal_as_the_supervisor_is_no_failure(
+    tmp_path: Path,
+) -> None:
     """Batch systems signal every process at once; a worker that was still importing dies of it."""
 
     class Both(FakeExecutor):
@@ -99,14 +107,17 @@ def test_a_worker_that_dies_of_the_same_signal_as_the_supervisor_is_no_failure(t
                 experiment.supervisor.request_stop("SIGTERM")
             return events
 
-    experiment = Experiment(tmp_path, [make_job("a")], executor=Both(behave=lambda launch: Behaviour(returncode=-15)))
+    experiment = Experiment(
+        tmp_path, [make_job("a")], executor=Both(behave=lambda launch: Behaviour(returncode=-15))
+    )
     assert experiment.run() == {"a": "PENDING"}
 
 
 def test_a_stop_when_all_is_done_interrupts_nothing(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a")])
     experiment.reporter.each_turn = once(
-        lambda view: not view.active and view.elapsed_s > 0, lambda: experiment.supervisor.request_stop("SIGINT")
+        lambda view: not view.active and view.elapsed_s > 0,
+        lambda: experiment.supervisor.request_stop("SIGINT"),
     )
     assert experiment.run() == {"a": "SUCCEEDED"}
     assert not experiment.supervisor.interrupted
@@ -114,7 +125,9 @@ def test_a_stop_when_all_is_done_interrupts_nothing(tmp_path: Path) -> None:
 
 def test_stop_can_be_asked_for_from_another_process(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a")], lambda launch: FOREVER)
-    experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 3, lambda: ask(tmp_path, ("stop", None)))
+    experiment.reporter.each_turn = once(
+        lambda view: view.elapsed_s > 3, lambda: ask(tmp_path, ("stop", None))
+    )
     assert experiment.run() == {"a": "PENDING"}
     assert experiment.fake.time_s < 5
 
@@ -145,7 +158,9 @@ def test_a_job_is_noted_as_cancelled_until_its_worker_has_exited(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("verb", "state"), [("cancel", "CANCELLED"), ("pause", "PAUSED")])
-def test_a_job_that_stalls_is_not_retried_when_it_is_cancelled_or_paused(verb: str, state: str, tmp_path: Path) -> None:
+def test_a_job_that_stalls_is_not_retried_when_it_is_cancelled_or_paused(
+    verb: str, state: str, tmp_path: Path
+) -> None:
     job = make_job("a", max_retries=3, stall_timeout_s=3.0)
     experiment = Experiment(tmp_path, [job], lambda launch: FOREVER)
     is_stalled = lambda view: any(attempt.end_reason for attempt in view.active)  # noqa: E731
@@ -178,7 +193,9 @@ def test_failed_and_cancelled_jobs_can_be_tried_again(tmp_path: Path) -> None:
 
 
 def test_a_retry_asked_for_at_the_last_moment_is_heard(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("bad")], behaviours({"bad": [Behaviour(returncode=1), Behaviour()]}))
+    experiment = Experiment(
+        tmp_path, [make_job("bad")], behaviours({"bad": [Behaviour(returncode=1), Behaviour()]})
+    )
     experiment.reporter.each_turn = once(
         lambda view: view.counts["FAILED"] == 1, lambda: ask(tmp_path, ("retry", "bad"))
     )
@@ -186,8 +203,12 @@ def test_a_retry_asked_for_at_the_last_moment_is_heard(tmp_path: Path) -> None:
 
 
 def test_a_stop_asked_for_as_all_ends_does_not_stop_the_next_supervisor(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("bad"), make_job("b")], behaviours({"bad": Behaviour(returncode=1)}))
-    experiment.reporter.each_turn = once(lambda view: view.counts["FAILED"] == 1, lambda: ask(tmp_path, ("stop", None)))
+    experiment = Experiment(
+        tmp_path, [make_job("bad"), make_job("b")], behaviours({"bad": Behaviour(returncode=1)})
+    )
+    experiment.reporter.each_turn = once(
+        lambda view: view.counts["FAILED"] == 1, lambda: ask(tmp_path, ("stop", None))
+    )
     experiment.run()
     experiment.ledger.close()
     ask(tmp_path, ("retry", "bad"))
@@ -198,7 +219,8 @@ def test_a_stop_asked_for_as_all_ends_does_not_stop_the_next_supervisor(tmp_path
 def test_a_job_cancelled_and_retried_keeps_its_place_once(tmp_path: Path) -> None:
     jobs = [make_job(name) for name in names(3)]
     experiment = Experiment(tmp_path, jobs, behaviours({"j0000": Behaviour(after_s=9.0)}), cpus=1)
-    both = lambda: ask(tmp_path, ("cancel", "j0001"), ("retry", "j0001"), ("cancel", "j0001"), ("retry", "j0001"))  # noqa: E731
+    requests = [("cancel", "j0001"), ("retry", "j0001")] * 2
+    both = partial(ask, tmp_path, *requests)
     experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 3, both)
     assert set(experiment.run().values()) == {"SUCCEEDED"}
     assert experiment.order == ["j0000", "j0002", "j0001"]
@@ -218,7 +240,9 @@ def test_a_worker_that_finds_the_disk_full_stops_everything_resumably(tmp_path: 
 def test_a_full_disk_after_a_stop_does_not_count_as_the_second_stop(tmp_path: Path) -> None:
     full = Behaviour(after_s=NEVER, exits_within_s=1.0, returncode_asked=int(ExitCode.DISK_FULL))
     slow = Behaviour(after_s=NEVER, exits_within_s=9.0)
-    experiment = Experiment(tmp_path, [make_job("full"), make_job("slow")], behaviours({"full": full, "slow": slow}))
+    experiment = Experiment(
+        tmp_path, [make_job("full"), make_job("slow")], behaviours({"full": full, "slow": slow})
+    )
     experiment.reporter.each_turn = once(
         lambda view: view.elapsed_s >= 1, lambda: experiment.supervisor.request_stop("SIGINT")
     )
@@ -249,16 +273,24 @@ class FullLedger:
         return wrapped
 
 
-@pytest.mark.parametrize("method", ["end_attempt", "set_state", "start_attempt", "commit", "pages", "take_requests"])
+@pytest.mark.parametrize(
+    "method", ["end_attempt", "set_state", "start_attempt", "commit", "pages", "take_requests"]
+)
 @pytest.mark.parametrize("call", [1, 2, 5])
 def test_when_our_own_writes_find_no_space_all_workers_leave_and_we_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, call: int
 ) -> None:
-    monkeypatch.setattr(recorder, "SUMMARY_SHARE", 1e9)  # the fifth summary comes however slow the disk is
+    monkeypatch.setattr(
+        recorder, "SUMMARY_SHARE", 1e9
+    )  # the fifth summary comes however slow the disk is
     jobs = [make_job(name) for name in names(40)]
     # Several end at the same instant: none may be waited for in vain.
     experiment = Experiment(
-        tmp_path, jobs, lambda launch: Behaviour(after_s=2.0, exits_within_s=NEVER), cpus=8, grace_s=5
+        tmp_path,
+        jobs,
+        lambda launch: Behaviour(after_s=2.0, exits_within_s=NEVER),
+        cpus=8,
+        grace_s=5,
     )
     experiment.supervisor._recorder.ledger = experiment.supervisor.ledger = FullLedger(  # type: ignore[assignment]
         experiment.ledger, method, call
@@ -274,9 +306,13 @@ def test_when_our_own_writes_find_no_space_all_workers_leave_and_we_do(
     }
 
 
-def test_workers_that_do_not_leave_a_full_disk_are_killed_when_the_grace_is_over(tmp_path: Path) -> None:
+def test_workers_that_do_not_leave_a_full_disk_are_killed_when_the_grace_is_over(
+    tmp_path: Path,
+) -> None:
     deaf = Behaviour(after_s=NEVER, exits_within_s=NEVER, progress_every_s=1.0)
-    experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], lambda launch: deaf, grace_s=6.0)
+    experiment = Experiment(
+        tmp_path, [make_job(name) for name in names(2)], lambda launch: deaf, grace_s=6.0
+    )
     full = FullLedger(experiment.ledger, "set_progress", 1)
     experiment.supervisor._recorder.ledger = experiment.supervisor.ledger = full  # type: ignore[assignment]
     with pytest.raises(DiskFullError):
@@ -310,12 +346,16 @@ def test_a_launch_onto_a_full_disk_stops_everything(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job(name) for name in names(3)], behave, cpus=8)
     with pytest.raises(DiskFullError):
         experiment.run()
-    assert [row.attempts for row in experiment.ledger.jobs()] == [1, 1, 0], "no other is launched, and none again"
+    assert [row.attempts for row in experiment.ledger.jobs()] == [1, 1, 0], (
+        "no other is launched, and none again"
+    )
     experiment.ledger.close()
     assert set(Experiment(tmp_path, []).run().values()) == {"SUCCEEDED"}
 
 
-def test_a_resume_counts_although_the_disk_is_full_before_the_worker_has_paused(tmp_path: Path) -> None:
+def test_a_resume_counts_although_the_disk_is_full_before_the_worker_has_paused(
+    tmp_path: Path,
+) -> None:
     table: dict[str, Behaviour | list[Behaviour]] = {
         "a": Behaviour(after_s=NEVER, exits_within_s=10.0),
         "b": Behaviour(after_s=5.0, returncode=int(ExitCode.DISK_FULL)),
@@ -326,19 +366,28 @@ def test_a_resume_counts_although_the_disk_is_full_before_the_worker_has_paused(
     )
     with pytest.raises(DiskFullError):
         experiment.run()
-    assert {row.job.job_id: row.state.name for row in experiment.ledger.jobs()} == {"a": "PENDING", "b": "PENDING"}
+    assert {row.job.job_id: row.state.name for row in experiment.ledger.jobs()} == {
+        "a": "PENDING",
+        "b": "PENDING",
+    }
 
 
 # -- checkpoints on request
 
 
-def test_a_request_for_checkpoints_reaches_every_running_job_once_and_stops_none(tmp_path: Path) -> None:
+def test_a_request_for_checkpoints_reaches_every_running_job_once_and_stops_none(
+    tmp_path: Path,
+) -> None:
     jobs = [make_job(name) for name in names(3)]
     experiment = Experiment(tmp_path, jobs, lambda launch: Behaviour(after_s=20.0), cpus=2)
-    experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 3, experiment.supervisor.request_checkpoints)
+    experiment.reporter.each_turn = once(
+        lambda view: view.elapsed_s > 3, experiment.supervisor.request_checkpoints
+    )
     assert set(experiment.run().values()) == {"SUCCEEDED"}
     assert [handle.job_id for handle in experiment.fake.checkpoints] == ["j0000", "j0001"]
-    assert [facts["running"] for kind, _, facts in experiment.reporter.events if kind == "checkpoint"] == [2]
+    assert [
+        facts["running"] for kind, _, facts in experiment.reporter.events if kind == "checkpoint"
+    ] == [2]
 
 
 def test_a_job_that_is_ending_is_asked_for_no_checkpoint(tmp_path: Path) -> None:

@@ -19,10 +19,23 @@ def test_a_terrain_has_a_height_and_cells() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["rough", "rough()", "rough(-0.1)", "rough(0)", "rough(3)", "rough(0.1, 0.001)", "stairs(0.1)", 0.05, None]
+    "text",
+    [
+        "rough",
+        "rough()",
+        "rough(-0.1)",
+        "rough(0)",
+        "rough(3)",
+        "rough(0.1, 0.001)",
+        "stairs(0.1)",
+        0.05,
+        None,
+    ],
 )
 def test_what_is_no_terrain_is_refused_with_what_is_one(text: Any) -> None:
-    with pytest.raises(ValueError, match=re.escape('expected "rough(height)" or "rough(height, cell)" in metres')):
+    with pytest.raises(
+        ValueError, match=re.escape('expected "rough(height)" or "rough(height, cell)" in metres')
+    ):
         parse_terrain(text)
 
 
@@ -40,14 +53,21 @@ def test_a_job_file_takes_a_terrain_and_starts(place: Path) -> None:
 @pytest.mark.parametrize(
     ("randomize", "message"),
     [
-        ({"observation.noise.*": "choice(0, 1)"}, '"observation.noise.*": choice does not fit here'),
+        (
+            {"observation.noise.*": "choice(0, 1)"},
+            '"observation.noise.*": choice does not fit here',
+        ),
         ({"terrain": "uniform(0, 1)"}, "\"terrain\": 'uniform(0, 1)' is no terrain"),
         ({"start.height": "uniform(-1, 1)"}, '"start.height": may draw -1; expected at least 0'),
         ({"start.turn": "scale(0, 1)"}, '"start.turn": scale does not fit here'),
         ({"start.pose": "uniform(0, 1)"}, "unknown kind of element"),
     ],
 )
-def test_what_is_wrong_is_named_with_key_and_cure(place: Path, randomize: dict[str, Any], message: str) -> None:
+def test_what_is_wrong_is_named_with_key_and_cure(
+    place: Path, randomize: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SpecError) as error:
         resolve(place, {**HOPPER, "randomize": randomize})
-    assert any(where == "jobs[0].randomize" and message in text for where, text in problems(error)), problems(error)
+    assert any(
+        where == "jobs[0].randomize" and message in text for where, text in problems(error)
+    ), problems(error)

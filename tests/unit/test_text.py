@@ -31,7 +31,9 @@ def test_every_text_can_be_stored_and_is_the_same_in_json(text: str) -> None:
     stored = storable(text)
     stored.encode()
     assert storable(stored) == stored
-    assert json.loads(storable(json.dumps(text, ensure_ascii=False))) == json.loads(json.dumps(text))
+    assert json.loads(storable(json.dumps(text, ensure_ascii=False))) == json.loads(
+        json.dumps(text)
+    )
 
 
 @given(text=anything, repeats=st.integers(1, 5000))
@@ -63,7 +65,9 @@ def test_nothing_that_is_shown_controls_the_terminal_and_json_stays_the_same(tex
 
 def test_what_is_printed_on_a_console_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
     columns = [Column("job", lambda row: HOSTILE), Column("state", lambda row: "ok")]
-    output.show_table(columns, [0], above=[HOSTILE, Text.assemble((HOSTILE, "bold"), "\nnext line")])
+    output.show_table(
+        columns, [0], above=[HOSTILE, Text.assemble((HOSTILE, "bold"), "\nnext line")]
+    )
     shown = capsys.readouterr().out
     assert shown.count(r"a\u001b]52;c;ZXZpbA==") == shown.count(r"b\u009b2J\u202ec\udcfcd") == 3
     assert not set(shown) & set("\x1b\x07\x9b\u202e\udcfc")

@@ -1,4 +1,5 @@
-"""Trackers are told of each iteration once, whatever is killed when, and each is read back by its own reader."""
+"""Trackers are told of each iteration once, whatever is killed when, and each is read back by its
+own reader."""
 
 from __future__ import annotations
 
@@ -16,7 +17,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tracker_helpers import JOB, Rows, end, make_publisher, needs, send, tracked_run, turn, write_progress
+from tracker_helpers import (
+    JOB,
+    Rows,
+    end,
+    make_publisher,
+    needs,
+    send,
+    tracked_run,
+    turn,
+    write_progress,
+)
 
 from orchestrator import jobfile
 from orchestrator.core.errors import RunDirError, SpecError, UsageError
@@ -83,7 +94,8 @@ class Memory:
     sent: dict[str, list[int]]
     failing: int
     kept: int | None = None
-    """env_steps of the last point that it has kept; None for the last one it was sent, -1 if it has lost the job."""
+    """env_steps of the last point that it has kept; None for the last one it was sent, -1 if it has
+    lost the job."""
 
     def __init__(self, destination: str = "memory") -> None:
         self.destination = destination
@@ -111,7 +123,9 @@ class MemoryRun:
 
     def send(self, points: Sequence[tracked_job.Point]) -> Position:
         self._fail()
-        self.tracker.sent.setdefault(self.position.run, []).extend(point.env_steps for point in points)
+        self.tracker.sent.setdefault(self.position.run, []).extend(
+            point.env_steps for point in points
+        )
         self.position = replace(self.position, env_steps=points[-1].env_steps)
         return self.position
 
@@ -123,7 +137,9 @@ class MemoryRun:
 
     def show(self, pictures: Mapping[str, Path]) -> Position:
         self._fail()
-        self.tracker.shown_pictures.append({name: path.read_bytes() for name, path in pictures.items()})
+        self.tracker.shown_pictures.append(
+            {name: path.read_bytes() for name, path in pictures.items()}
+        )
         return self.position
 
     def _fail(self) -> None:
@@ -136,7 +152,9 @@ class MemoryRun:
 
 def with_memory(paths: RunPaths, memory: Memory) -> tuple[Publisher, list[str]]:
     messages: list[str] = []
-    made = Publisher(paths=paths, experiment="robots", backend="memory", options={}, report=messages.append)
+    made = Publisher(
+        paths=paths, experiment="robots", backend="memory", options={}, report=messages.append
+    )
     made._tracker = memory
     return made, messages
 
@@ -164,7 +182,9 @@ def test_a_tracker_that_fails_gets_everything_later_and_once(paths: RunPaths) ->
     assert memory.sent == {"run-1": [100, 200, 300]}
 
 
-def test_results_are_sent_when_a_job_has_ended_and_again_when_it_ends_once_more(paths: RunPaths) -> None:
+def test_results_are_sent_when_a_job_has_ended_and_again_when_it_ends_once_more(
+    paths: RunPaths,
+) -> None:
     memory, rows = Memory(), Rows()
     made, _ = with_memory(paths, memory)
     write_progress(paths, [100])
@@ -201,7 +221,10 @@ def test_pictures_that_are_made_later_are_sent_alone_and_once(paths: RunPaths) -
         turn(with_memory(paths, memory)[0], rows, is_last=True)
     paths.job(JOB).preview.unlink()
     turn(with_memory(paths, memory)[0], rows, is_last=True)
-    assert (memory.final, memory.shown_pictures) == (["SUCCEEDED"], [{"preview": b"a still"}, {"video": b"a video"}])
+    assert (memory.final, memory.shown_pictures) == (
+        ["SUCCEEDED"],
+        [{"preview": b"a still"}, {"video": b"a video"}],
+    )
     assert memory.sent == {"run-1": [100]}
 
 
@@ -217,7 +240,9 @@ def test_what_the_version_before_has_sent_is_not_sent_again(paths: RunPaths) -> 
     assert (memory.final, memory.shown_pictures) == (["SUCCEEDED"], [{"preview": b"a still"}])
 
 
-def test_previews_that_there_is_no_time_for_are_counted_and_sent_another_time(paths: RunPaths) -> None:
+def test_previews_that_there_is_no_time_for_are_counted_and_sent_another_time(
+    paths: RunPaths,
+) -> None:
     made, memory, rows = with_late_preview(paths)
     made.previews_s = 0.0
     for _ in range(2):
@@ -336,7 +361,9 @@ def test_only_one_process_sends_to_a_tracker(paths: RunPaths) -> None:
         second.lock()
 
 
-def test_a_job_that_ended_before_its_first_iteration_is_sent_without_points(paths: RunPaths) -> None:
+def test_a_job_that_ended_before_its_first_iteration_is_sent_without_points(
+    paths: RunPaths,
+) -> None:
     memory, rows = Memory(), Rows("FAILED")
     rows.row["env_steps"] = 0
     write_progress(paths, [])  # its header alone
@@ -371,7 +398,9 @@ def test_an_ended_job_that_a_tracker_has_lost_is_sent_as_a_new_run(paths: RunPat
     assert memory.final == ["SUCCEEDED", "SUCCEEDED"]
 
 
-def test_each_kind_of_failure_is_reported_once(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_of_failure_is_reported_once(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, messages = with_memory(paths, Memory())
     texts = iter([f"<Connection at 0x{number:x}> refused after {number} s" for number in range(8)])
 
@@ -383,7 +412,10 @@ def test_each_kind_of_failure_is_reported_once(paths: RunPaths, monkeypatch: pyt
     for _ in range(12):
         turn(made, Rows())
     assert made.failures == 12
-    assert messages == [f"memory: {JOB}: <Connection at 0x0> refused after 0 s", f"memory: {JOB}: no space left"]
+    assert messages == [
+        f"memory: {JOB}: <Connection at 0x0> refused after 0 s",
+        f"memory: {JOB}: no space left",
+    ]
 
 
 def test_a_busy_tracker_keeps_no_other_waiting_and_the_ledger_is_read_once_a_turn(
@@ -437,7 +469,10 @@ def test_a_missing_package_is_a_problem_of_its_key_and_names_the_extra(
 
 def test_what_does_not_belong_in_a_tracker_is_told(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
-        read_file({"wandb": {"projct": "x", "project": "50%", "mode": "sometimes"}, "tensorbord": True}, tmp_path)
+        read_file(
+            {"wandb": {"projct": "x", "project": "50%", "mode": "sometimes"}, "tensorbord": True},
+            tmp_path,
+        )
     text = str(caught.value)
     for expected in (
         "track.wandb.projct",
@@ -462,13 +497,17 @@ def scalars(paths: RunPaths) -> dict[str, list[int]]:
     needs("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    read = EventAccumulator(str(paths.tensorboard / JOB), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    read = EventAccumulator(
+        str(paths.tensorboard / JOB), size_guidance={"scalars": 0, "tensors": 0}
+    ).Reload()
     return {tag: [event.step for event in read.Scalars(tag)] for tag in read.Tags()["scalars"]} | {
         tag: [event.step for event in read.Tensors(tag)] for tag in read.Tags()["tensors"]
     }
 
 
-def test_tensorboard_has_no_point_twice_after_a_kill_between_file_and_position(paths: RunPaths) -> None:
+def test_tensorboard_has_no_point_twice_after_a_kill_between_file_and_position(
+    paths: RunPaths,
+) -> None:
     needs("tensorboard")
     rows, where = Rows(), paths.job(JOB).tracked("tensorboard", "tensorboard")
     write_progress(paths, [100, 200])
@@ -481,7 +520,9 @@ def test_tensorboard_has_no_point_twice_after_a_kill_between_file_and_position(p
     where.write_bytes(before)  # as if it had been killed before it wrote this
     file.write_bytes(content + b"torn")
     send(paths, rows)
-    assert file.read_bytes() == content, "the same bytes, so that a TensorBoard that reads them is not confused"
+    assert file.read_bytes() == content, (
+        "the same bytes, so that a TensorBoard that reads them is not confused"
+    )
     end(paths, rows)
     assert send(paths, rows)
     read = scalars(paths)
@@ -494,7 +535,9 @@ def test_tensorboard_has_no_point_twice_after_a_kill_between_file_and_position(p
 
 
 @pytest.mark.parametrize("left", [None, 0, 200])
-def test_a_file_of_tensorboard_that_has_lost_something_is_written_anew(paths: RunPaths, left: int | None) -> None:
+def test_a_file_of_tensorboard_that_has_lost_something_is_written_anew(
+    paths: RunPaths, left: int | None
+) -> None:
     needs("tensorboard")
     rows = Rows()
     write_progress(paths, [100, 200, 300])
@@ -568,7 +611,9 @@ def test_publish_names_what_is_wrong(paths: RunPaths) -> None:
             publishing.publish(paths.root, *arguments)
 
 
-def test_publish_does_not_open_the_ledger_of_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publish_does_not_open_the_ledger_of_another_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from orchestrator.track import publishing
 
     needs("tensorboard")

@@ -27,11 +27,19 @@ def test_a_training_takes_its_physics_and_the_rest() -> None:
     assert of_job(job(), 0.0) == pytest.approx(rest + 1e6 * training_time.UNMEASURED_S)
     assert of_job(job(eval_episodes=10), 3e-5) == pytest.approx(rest + 30.6)
     wide = {"n_envs": 4}
-    assert of_job(job(ranks=2, **wide), 3e-5) < of_job(job(cores=2, **wide), 3e-5) < of_job(job(**wide), 3e-5)
-    assert of_job(job(cores=2), 3e-5) == of_job(job(), 3e-5), "a single environment is stepped on one core"
+    assert (
+        of_job(job(ranks=2, **wide), 3e-5)
+        < of_job(job(cores=2, **wide), 3e-5)
+        < of_job(job(**wide), 3e-5)
+    )
+    assert of_job(job(cores=2), 3e-5) == of_job(job(), 3e-5), (
+        "a single environment is stepped on one core"
+    )
 
 
-@pytest.mark.parametrize("slow", [{"learner": "sb3"}, {"policy_kwargs": {"activation_fn": "silu"}}, {"algo": "sac"}])
+@pytest.mark.parametrize(
+    "slow", [{"learner": "sb3"}, {"policy_kwargs": {"activation_fn": "silu"}}, {"algo": "sac"}]
+)
 def test_learners_of_stable_baselines3_take_longer(slow: dict[str, object]) -> None:
     assert training_time.of_job(job(**slow), 3e-5) > 2 * training_time.of_job(job(), 3e-5)
 
@@ -39,21 +47,34 @@ def test_learners_of_stable_baselines3_take_longer(slow: dict[str, object]) -> N
 def test_physics_is_that_of_all_steps_in_a_control_period() -> None:
     figures = {"timestep_s": 0.005, "steps_per_s": 100_000.0, "control_period_s": 0.04}
     assert training_time.physics_s(figures) == pytest.approx(8 / 100_000)
-    assert training_time.physics_s(figures | {"steps_per_s": None}) == training_time.physics_s({}) == 0.0
+    assert (
+        training_time.physics_s(figures | {"steps_per_s": None})
+        == training_time.physics_s({})
+        == 0.0
+    )
 
 
 ASHA, MEDIAN, NONE = (
-    SchedulerSpec(kind=kind, min_env_steps=STEPS // 4, factor=4) for kind in ("asha", "median", "none")
+    SchedulerSpec(kind=kind, min_env_steps=STEPS // 4, factor=4)
+    for kind in ("asha", "median", "none")
 )
 EACH_S = STEPS * training_time.STEP_S + 30 + training_time.JOB_S
 
 
-def of_search(scheduler: SchedulerSpec | None = None, physics_s: float = 3e-5, **search: int) -> tuple[float, float]:
+def of_search(
+    scheduler: SchedulerSpec | None = None, physics_s: float = 3e-5, **search: int
+) -> tuple[float, float]:
     """In multiples of one training that takes as long as its example."""
     spec = SearchSpec(
-        space=(), sampler="random", objectives=("eval_mean",), directions=("maximize",), **{"trials": None, **search}
+        space=(),
+        sampler="random",
+        objectives=("eval_mean",),
+        directions=("maximize",),
+        **{"trials": None, **search},
     )
-    time = training_time.of_search([(job(), physics_s)] * 2, spec, scheduler, limits(spec, 2, STEPS), at_once=4)
+    time = training_time.of_search(
+        [(job(), physics_s)] * 2, spec, scheduler, limits(spec, 2, STEPS), at_once=4
+    )
     assert time.measured == (2 if physics_s else 0)
     return time.longest_s / EACH_S, time.with_rungs_s / EACH_S
 
@@ -63,13 +84,17 @@ def test_a_search_takes_its_trainings_on_all_slots_and_less_with_rungs() -> None
     assert of_search(NONE, trials=20) == pytest.approx((10, 10))
     assert of_search(ASHA, trials=20) == pytest.approx((10, 10 * (1 / 4 + 3 / 4 / 4)))
     assert of_search(MEDIAN, trials=20) == pytest.approx((10, 10 * (1 / 4 + 3 / 4 / 2)))
-    assert of_search(ASHA, trials=18, reevaluate=2) == pytest.approx((10, 9 * (1 / 4 + 3 / 4 / 4) + 1))
+    assert of_search(ASHA, trials=18, reevaluate=2) == pytest.approx(
+        (10, 9 * (1 / 4 + 3 / 4 / 4) + 1)
+    )
     assert of_search(trials=1) == pytest.approx((1, 1)), "no less than one training"
 
 
 def test_the_budget_of_a_search_limits_its_time() -> None:
     assert of_search(ASHA, trials=20, max_env_steps=12 * STEPS) == pytest.approx((3, 3))
-    assert of_search(ASHA, max_env_steps=12 * STEPS) == pytest.approx((3, 3)), "all of them are spent"
+    assert of_search(ASHA, max_env_steps=12 * STEPS) == pytest.approx((3, 3)), (
+        "all of them are spent"
+    )
     assert of_search(trials=20, max_time_s=100) == pytest.approx((100 / EACH_S + 1,) * 2), (
         "begun ones come to their end"
     )
@@ -101,12 +126,16 @@ def test_what_a_search_has_spent_is_no_longer_left() -> None:
 
 
 def test_what_remains_of_a_search_is_new_trials_and_what_the_others_have_to_go() -> None:
-    spec = SearchSpec(space=(), sampler="random", objectives=("eval_mean",), directions=("maximize",), trials=0)
+    spec = SearchSpec(
+        space=(), sampler="random", objectives=("eval_mean",), directions=("maximize",), trials=0
+    )
 
     def of_rest(trials: int, queued: int, left: int) -> tuple[float, float]:
         begun = BegunSearch(spent=Spent(4, 0, STEPS, 9.0), steps_queued=queued, steps_left=left)
         rest = replace(spec, trials=trials)
-        time = training_time.of_search([(job(), 3e-5)], rest, ASHA, limits(rest, 1, STEPS), at_once=1, begun=begun)
+        time = training_time.of_search(
+            [(job(), 3e-5)], rest, ASHA, limits(rest, 1, STEPS), at_once=1, begun=begun
+        )
         return time.longest_s / EACH_S, time.with_rungs_s / EACH_S
 
     assert of_rest(4, 0, 0) == pytest.approx((4, 4 * (1 / 4 + 3 / 4 / 4)))

@@ -35,16 +35,25 @@ def job(place: Path, **settings: Any) -> Job:
 def test_examination_gets_the_table_with_folders_relative_to_the_job_file(place: Path) -> None:
     declared = job(place, urdf={"base": "floating", "asset_paths": ["../robots", "/opt/robots"]})
     request = next(iter(requests_of([declared])[0].values()))[0]
-    expected = UrdfSettings(base="floating", asset_paths=(str(place.parent / "robots"), "/opt/robots"))
-    assert {**request.urdf, "asset_paths": tuple(request.urdf["asset_paths"]), "passive": ()} == dataclasses.asdict(
-        expected
+    expected = UrdfSettings(
+        base="floating", asset_paths=(str(place.parent / "robots"), "/opt/robots")
     )
+    assert {
+        **request.urdf,
+        "asset_paths": tuple(request.urdf["asset_paths"]),
+        "passive": (),
+    } == dataclasses.asdict(expected)
 
 
 def test_only_a_urdf_has_the_table_in_its_spec_and_so_in_its_fingerprint(place: Path) -> None:
     plain = job(place, xml="pony.xml")
     assert plain.spec.urdf == {}
-    assert resolve(place, {"xml": "pony.xml"}, defaults={"urdf": {"base": "floating"}}).jobs[0].spec.urdf == {}
+    assert (
+        resolve(place, {"xml": "pony.xml"}, defaults={"urdf": {"base": "floating"}})
+        .jobs[0]
+        .spec.urdf
+        == {}
+    )
     fixed, floating = job(place), job(place, urdf={"base": "floating"})
     moved = job(place, urdf={"asset_paths": ["elsewhere"]})
     assert fixed.spec.fingerprint() == moved.spec.fingerprint() != floating.spec.fingerprint()
@@ -52,7 +61,9 @@ def test_only_a_urdf_has_the_table_in_its_spec_and_so_in_its_fingerprint(place: 
 
 
 def test_a_matrix_varies_the_table(place: Path) -> None:
-    jobs = resolve(place, {"xml": "pony.urdf", "matrix": {"urdf.actuators": ["motor", "position"]}}).jobs
+    jobs = resolve(
+        place, {"xml": "pony.urdf", "matrix": {"urdf.actuators": ["motor", "position"]}}
+    ).jobs
     assert [one.spec.urdf["actuators"] for one in jobs] == ["motor", "position"]
 
 
@@ -60,15 +71,27 @@ def test_a_matrix_varies_the_table(place: Path) -> None:
     ("settings", "where", "message"),
     [
         ({"urdf": {"bass": "floating"}}, "jobs[0].urdf.bass", 'did you mean "base"?'),
-        ({"urdf": {"package_dirs": ["a"]}}, "jobs[0].urdf.package_dirs", 'did you mean "asset_paths"?'),
+        (
+            {"urdf": {"package_dirs": ["a"]}},
+            "jobs[0].urdf.package_dirs",
+            'did you mean "asset_paths"?',
+        ),
         ({"urdf": {"base": "flaoting"}}, "jobs[0].urdf.base", 'did you mean "floating"?'),
-        ({"urdf": {"actuators": "velocity"}}, "jobs[0].urdf.actuators", 'one of "motor", "position"'),
+        (
+            {"urdf": {"actuators": "velocity"}},
+            "jobs[0].urdf.actuators",
+            'one of "motor", "position"',
+        ),
         ({"urdf": {"frequency": 0}}, "jobs[0].urdf.frequency", "from 0.1 to 100"),
         ({"urdf": {"effort": -1.0}}, "jobs[0].urdf.effort", "above 0"),
         ({"urdf": {"asset_paths": "robots"}}, "jobs[0].urdf.asset_paths", "a list of folders"),
         ({"urdf": {"passive": [1]}}, "jobs[0].urdf.passive", "a list of names or patterns"),
         ({"asset_paths": ["robots"]}, "jobs[0].asset_paths", "urdf.asset_paths"),
-        ({"xml": "pony.xml", "urdf": {"base": "floating"}}, "jobs[0].urdf", "file name ends with .urdf"),
+        (
+            {"xml": "pony.xml", "urdf": {"base": "floating"}},
+            "jobs[0].urdf",
+            "file name ends with .urdf",
+        ),
     ],
 )
 def test_mistakes_are_answered_with_what_would_be_right(
@@ -99,7 +122,11 @@ def menagerie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_robot_of_menagerie_is_a_file_of_the_checkout(tmp_path: Path, menagerie: Path) -> None:
-    declared = resolve(tmp_path, {"xml": "menagerie:unitree_go1"}, {"xml": "menagerie:unitree_go1/go1", "name": "bare"})
+    declared = resolve(
+        tmp_path,
+        {"xml": "menagerie:unitree_go1"},
+        {"xml": "menagerie:unitree_go1/go1", "name": "bare"},
+    )
     assert [(one.spec.name, one.xml_source) for one in declared.jobs] == [
         ("unitree_go1", menagerie / "scene.xml"),
         ("bare", menagerie / "go1.xml"),
@@ -115,7 +142,9 @@ def test_robot_of_menagerie_is_a_file_of_the_checkout(tmp_path: Path, menagerie:
         ("menagerie:unitree_go2", "correct MENAGERIE_ROOT = "),
     ],
 )
-def test_what_menagerie_does_not_have_is_told(tmp_path: Path, menagerie: Path, xml: str, message: str) -> None:
+def test_what_menagerie_does_not_have_is_told(
+    tmp_path: Path, menagerie: Path, xml: str, message: str
+) -> None:
     with pytest.raises(SpecError) as refused:
         resolve(tmp_path, {"xml": xml})
     ((where, found),) = problems(refused)
@@ -140,11 +169,18 @@ def test_robot_of_the_cache_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     folder = tmp_path / "unitree_go1-0123"
     folder.mkdir()
     (folder / "scene.xml").write_text("<mujoco/>")
-    robot = SimpleNamespace(entry_names=("scene",), entry=lambda _: SimpleNamespace(file="scene.xml"))
+    robot = SimpleNamespace(
+        entry_names=("scene",), entry=lambda _: SimpleNamespace(file="scene.xml")
+    )
     cache = SimpleNamespace(root=None, is_cached=lambda _: True, model_path=lambda _: folder)
-    package = SimpleNamespace(names=lambda: ["unitree_go1"], get=lambda _: robot, Cache=lambda: cache)
+    package = SimpleNamespace(
+        names=lambda: ["unitree_go1"], get=lambda _: robot, Cache=lambda: cache
+    )
     monkeypatch.setitem(sys.modules, "mujoco_menagerie", package)
-    assert resolve(tmp_path, {"xml": "menagerie:unitree_go1"}).jobs[0].xml_source == folder / "scene.xml"
+    assert (
+        resolve(tmp_path, {"xml": "menagerie:unitree_go1"}).jobs[0].xml_source
+        == folder / "scene.xml"
+    )
 
 
 def test_without_the_package_one_sentence_says_how_to_install_it(
@@ -160,4 +196,10 @@ def test_without_the_package_one_sentence_says_how_to_install_it(
 
 def test_shipped_job_file_has_five_urdf_robots() -> None:
     jobs = load(ROOT / "jobs" / "urdf.toml").jobs
-    assert [one.spec.urdf["base"] for one in jobs] == ["fixed", "floating", "fixed", "floating", "floating"]
+    assert [one.spec.urdf["base"] for one in jobs] == [
+        "fixed",
+        "floating",
+        "fixed",
+        "floating",
+        "floating",
+    ]

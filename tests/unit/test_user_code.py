@@ -27,7 +27,11 @@ from orchestrator.machine import imported_code
 from orchestrator.machine.imported_code import digest, python_files
 from orchestrator.machine.slots import RankSlot
 
-CODE = {"tasks.py": b"import parts.legs\n", "parts/legs.py": b"LEGS = 4\n", "parts/__init__.py": b""}
+CODE = {
+    "tasks.py": b"import parts.legs\n",
+    "parts/legs.py": b"LEGS = 4\n",
+    "parts/__init__.py": b"",
+}
 
 
 @pytest.fixture
@@ -51,8 +55,20 @@ def test_only_python_files_are_copied(folder: Path) -> None:
         folder,
         dict.fromkeys(
             [
-                *("data.npy", "jobs.toml", ".hidden.py", ".git/hook.py", "parts/__pycache__/legs.py", "odd.pyc"),
-                *("venv/pyvenv.cfg", "venv/lib/site.py", "conda/conda-meta/history", "conda/lib/site.py"),
+                *(
+                    "data.npy",
+                    "jobs.toml",
+                    ".hidden.py",
+                    ".git/hook.py",
+                    "parts/__pycache__/legs.py",
+                    "odd.pyc",
+                ),
+                *(
+                    "venv/pyvenv.cfg",
+                    "venv/lib/site.py",
+                    "conda/conda-meta/history",
+                    "conda/lib/site.py",
+                ),
                 *(f"runs/walk/{RunPaths(Path()).ledger}", "runs/walk/jobs/a/robot/left.py"),
             ],
             b"",
@@ -74,7 +90,11 @@ def test_links_are_followed_but_not_in_an_endless_loop(folder: Path, tmp_path: P
 
 @pytest.mark.parametrize(
     ("limit", "most", "message"),
-    [("MOST_FILES", 2, "2 Python files"), ("MOST_FOLDERS", 1, "1 folders"), ("MOST_MIB", 0, "0 MiB of Python files")],
+    [
+        ("MOST_FILES", 2, "2 Python files"),
+        ("MOST_FOLDERS", 1, "1 folders"),
+        ("MOST_MIB", 0, "0 MiB of Python files"),
+    ],
 )
 def test_too_many_files_are_refused_with_the_limit_and_a_hint(
     folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, message: str
@@ -101,25 +121,39 @@ def test_only_jobs_that_name_a_module_have_code(changes: dict[str, Any], is_copi
 
 def test_code_is_as_it_was_when_the_first_job_named_it(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    folders, empty = CodeFolders(driver_directory=DriverDirectory.create(tmp_path / "run")), tmp_path / "empty"
+    folders, empty = (
+        CodeFolders(driver_directory=DriverDirectory.create(tmp_path / "run")),
+        tmp_path / "empty",
+    )
     empty.mkdir()
     first = folders.code(str(folder), "tasks:Jump")
     write_files(folder, {"new.py": b"added"})
     assert folders.code(str(folder), "tasks:Jump") is first is not None
     later = folders.code(str(folder), "new:Task")
     assert later is not None
-    assert pickle.loads(later.copy.read_bytes()) == {**pickle.loads(first.copy.read_bytes()), "new.py": b"added"}
+    assert pickle.loads(later.copy.read_bytes()) == {
+        **pickle.loads(first.copy.read_bytes()),
+        "new.py": b"added",
+    }
     assert folders.code(None, "") is folders.code(str(empty), "tasks:Jump") is None
 
 
-def test_a_folder_is_read_once_for_all_that_jobs_import_from_it(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_is_read_once_for_all_that_jobs_import_from_it(
+    folder: Path, tmp_path: Path
+) -> None:
     folders = CodeFolders(driver_directory=DriverDirectory.create(tmp_path))
     folders.read(str(folder), ["tasks:Jump", "tasks:Run"])
     write_files(folder, {"new.py": b"added"})
-    assert folders.code(str(folder), "tasks:Run") is folders.code(str(folder), "tasks:Jump") is not None
+    assert (
+        folders.code(str(folder), "tasks:Run")
+        is folders.code(str(folder), "tasks:Jump")
+        is not None
+    )
 
 
-def test_code_that_is_too_large_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_is_too_large_is_read_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folders = CodeFolders(driver_directory=DriverDirectory.create(tmp_path))
     with monkeypatch.context() as patch:
         patch.setattr(imported_code, "MOST_FILES", 1)
@@ -131,9 +165,14 @@ def test_code_that_is_too_large_is_read_once(folder: Path, tmp_path: Path, monke
 
 
 def test_a_file_that_cannot_be_read_is_named_and_read_again(folder: Path, tmp_path: Path) -> None:
-    folders, broken = CodeFolders(driver_directory=DriverDirectory.create(tmp_path)), folder / "broken.py"
+    folders, broken = (
+        CodeFolders(driver_directory=DriverDirectory.create(tmp_path)),
+        folder / "broken.py",
+    )
     broken.symlink_to("/proc/self/mem")  # its first page is never mapped
-    with pytest.raises(CodeCopyError, match=f"^{broken}: .*{folder}.*(Input/output error).*readable") as caught:
+    with pytest.raises(
+        CodeCopyError, match=f"^{broken}: .*{folder}.*(Input/output error).*readable"
+    ) as caught:
         folders.code(str(folder), "tasks:Jump")
     assert caught.value.errno == errno.EIO
     broken.unlink()
@@ -151,11 +190,17 @@ def test_a_launch_whose_code_finds_the_disk_of_the_run_directory_full_fails_with
 
     monkeypatch.setattr(DriverDirectory, "keep", keep)
     nodes: Any = SimpleNamespace(get=lambda _: None)
-    executor = RayExecutor(nodes=nodes, code=CodeFolders(driver_directory=DriverDirectory.create(tmp_path)).code)
+    executor = RayExecutor(
+        nodes=nodes, code=CodeFolders(driver_directory=DriverDirectory.create(tmp_path)).code
+    )
     slots = tuple(RankSlot(node=f"n{rank}") for rank in range(ranks))
     launch = dataclasses.replace(make_launch(tmp_path, "a", []), ranks=ranks, rank_slots=slots)
-    with pytest.raises(OSError, match=f"^{tmp_path}: .*{folder}.*No space left.*Free some space$") as caught:
-        executor.submit(dataclasses.replace(launch, code_folder=str(folder), code_name="tasks:Jump"))
+    with pytest.raises(
+        OSError, match=f"^{tmp_path}: .*{folder}.*No space left.*Free some space$"
+    ) as caught:
+        executor.submit(
+            dataclasses.replace(launch, code_folder=str(folder), code_name="tasks:Jump")
+        )
     assert caught.value.errno == errno.ENOSPC
 
 
@@ -187,7 +232,9 @@ def test_a_folder_with_the_same_code_is_used(folder: Path, code: UserCode, tmp_p
     assert not (tmp_path / "scratch").exists()
 
 
-@pytest.mark.parametrize("change", ["gone", "edited", "one more", "one less", "renamed", "too much"])
+@pytest.mark.parametrize(
+    "change", ["gone", "edited", "one more", "one less", "renamed", "too much"]
+)
 def test_a_different_folder_is_replaced_by_a_copy(
     folder: Path, code: UserCode, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +253,9 @@ def test_a_different_folder_is_replaced_by_a_copy(
             monkeypatch.setattr(imported_code, "MOST_FILES", 1)
     place = search_path(code, tmp_path / "scratch")
     assert place == tmp_path / "scratch/code" / code.digest
-    assert {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*.py")} == CODE
+    assert {
+        path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*.py")
+    } == CODE
 
 
 def test_the_code_is_fetched_once(

@@ -15,11 +15,20 @@ LEVELS = (1, 2, 4, 8, 16, 32)
 
 
 def measurements(
-    sigma: float, kappa: float, *, levels: Sequence[int] = LEVELS, repeats: int = 5, noise: float = 0.02, seed: int = 0
+    sigma: float,
+    kappa: float,
+    *,
+    levels: Sequence[int] = LEVELS,
+    repeats: int = 5,
+    noise: float = 0.02,
+    seed: int = 0,
 ) -> Mapping[int, list[float]]:
     rng = np.random.default_rng(seed)
     return {
-        cores: [1900 * usl.speedup(cores, sigma, kappa) * math.exp(rng.normal(0, noise)) for _ in range(repeats)]
+        cores: [
+            1900 * usl.speedup(cores, sigma, kappa) * math.exp(rng.normal(0, noise))
+            for _ in range(repeats)
+        ]
         for cores in levels
     }
 
@@ -38,7 +47,9 @@ def holds(interval: Estimate, truth: float) -> bool:
 
 @pytest.mark.slow
 class TestKnownParameters:
-    @pytest.mark.parametrize(("sigma", "kappa"), [(0.0, 0.0), (0.05, 0.0), (0.0, 0.002), (0.03, 0.0005), (0.2, 0.01)])
+    @pytest.mark.parametrize(
+        ("sigma", "kappa"), [(0.0, 0.0), (0.05, 0.0), (0.0, 0.002), (0.03, 0.0005), (0.2, 0.01)]
+    )
     def test_without_noise_they_are_found_exactly(self, sigma: float, kappa: float) -> None:
         found = fitted(measurements(sigma, kappa, noise=0.0))
         assert found.sigma.median == pytest.approx(sigma, abs=1e-9)
@@ -60,16 +71,30 @@ class TestKnownParameters:
             pytest.param(0.15, 0.004, 5, LEVELS, marks=pytest.mark.slow),
         ],
     )
-    def test_the_intervals_hold_them(self, sigma: float, kappa: float, repeats: int, levels: Sequence[int]) -> None:
-        truth = {"sigma": sigma, "kappa": kappa, "32": usl.speedup(32, sigma, kappa), "peak": usl.peak(sigma, kappa)}
+    def test_the_intervals_hold_them(
+        self, sigma: float, kappa: float, repeats: int, levels: Sequence[int]
+    ) -> None:
+        truth = {
+            "sigma": sigma,
+            "kappa": kappa,
+            "32": usl.speedup(32, sigma, kappa),
+            "peak": usl.peak(sigma, kappa),
+        }
         held = dict.fromkeys(truth, 0)
         tries = 200
         for seed in range(tries):
             found = fitted(measurements(sigma, kappa, levels=levels, repeats=repeats, seed=seed))
-            intervals = {"sigma": found.sigma, "kappa": found.kappa, "32": found.predictions[32], "peak": found.peak}
+            intervals = {
+                "sigma": found.sigma,
+                "kappa": found.kappa,
+                "32": found.predictions[32],
+                "peak": found.peak,
+            }
             for name, interval in intervals.items():
                 held[name] += holds(interval, truth[name])
-        assert {name: count for name, count in held.items() if not 0.9 <= count / tries <= 0.99} == {}
+        assert {
+            name: count for name, count in held.items() if not 0.9 <= count / tries <= 0.99
+        } == {}
 
     def test_neither_is_ever_negative(self) -> None:
         better_than_ideal = {cores: [1000.0 * cores**1.1, 1001.0 * cores**1.1] for cores in LEVELS}
@@ -84,8 +109,12 @@ class TestWhatFollows:
         best = max(range(1, 200), key=lambda cores: usl.speedup(cores, 0.05, 0.002))
         assert abs(best - peak) <= 1
 
-    @pytest.mark.parametrize(("sigma", "kappa"), [(0.05, 0.001), (0.2, 0.0), (0.0, 0.004), (1.0, 0.0)])
-    def test_the_last_core_worth_it_adds_half_and_the_next_one_less(self, sigma: float, kappa: float) -> None:
+    @pytest.mark.parametrize(
+        ("sigma", "kappa"), [(0.05, 0.001), (0.2, 0.0), (0.0, 0.004), (1.0, 0.0)]
+    )
+    def test_the_last_core_worth_it_adds_half_and_the_next_one_less(
+        self, sigma: float, kappa: float
+    ) -> None:
         last = usl.worth(sigma, kappa)
         if last > 1:
             assert usl.speedup(last, sigma, kappa) - usl.speedup(last - 1, sigma, kappa) >= 0.5
@@ -115,7 +144,9 @@ class TestHonesty:
         assert "measured at 1 and 2 processes only" in found.warning
         assert "This is unreliable" in found.facts()["text"]
 
-    @pytest.mark.parametrize("throughputs", [{}, {1: [1000.0]}, {1: [1000.0], 2: []}, {2: [1900.0], 4: [1900.0]}])
+    @pytest.mark.parametrize(
+        "throughputs", [{}, {1: [1000.0]}, {1: [1000.0], 2: []}, {2: [1900.0], 4: [1900.0]}]
+    )
     def test_one_level_says_nothing(self, throughputs: Mapping[int, Sequence[float]]) -> None:
         assert usl.fit(throughputs, 2) is None
 

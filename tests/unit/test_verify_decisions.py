@@ -21,10 +21,14 @@ from orchestrator.verify.verification import VerifyOptions, verify
 from orchestrator.verify.verification_runs import Kill, ShortTraining
 
 
-def test_wrong_usage_names_what_is_wrong_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_usage_names_what_is_wrong_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "jobs.toml"
-    path.write_text('name = "e"\n[[jobs]]\nname = "good"\nenv = "CartPole-v1"\ntotal_timesteps = 64\n')
+    path.write_text(
+        'name = "e"\n[[jobs]]\nname = "good"\nenv = "CartPole-v1"\ntotal_timesteps = 64\n'
+    )
     for source, options, message in (
         (path, VerifyOptions(jobs=["god"]), "no such job; did you mean good-s0"),
         (path, VerifyOptions(iterations=2), "--iterations 2: expected at least 3"),
@@ -67,20 +71,31 @@ def test_jobs_are_named_by_id_beginning_or_pattern(names: list[str], expected: l
 
 
 def test_a_name_that_fits_no_job_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"jobs\.toml: --jobs hoper: no such job; did you mean hopper-s0\?"):
+    with pytest.raises(
+        UsageError, match=r"jobs\.toml: --jobs hoper: no such job; did you mean hopper-s0\?"
+    ):
         choose([named("hopper-s0")], ["hoper"], Path("jobs.toml"))
-    with pytest.raises(UsageError, match=r"--jobs xy: no such job; valid: r0, r1, r2, r3, r4 and 2 more"):
+    with pytest.raises(
+        UsageError, match=r"--jobs xy: no such job; valid: r0, r1, r2, r3, r4 and 2 more"
+    ):
         choose([named(f"r{number}") for number in range(7)], ["xy"], Path("jobs.toml"))
 
 
 def test_groups_hold_what_runs_at_once() -> None:
-    cases = [Case(job=named(f"r{cores}-s{index}"), bundle=None) for index, cores in enumerate((1, 1, 2, 1))]
+    cases = [
+        Case(job=named(f"r{cores}-s{index}"), bundle=None)
+        for index, cores in enumerate((1, 1, 2, 1))
+    ]
 
     def room(jobs: list[Job]) -> bool:
         return sum(int(one.job_id[1]) for one in jobs) <= 2
 
     found = verification_runs.groups(cases, room)
-    assert [[one.job.job_id for one in group] for group in found] == [["r1-s0", "r1-s1"], ["r2-s2"], ["r1-s3"]]
+    assert [[one.job.job_id for one in group] for group in found] == [
+        ["r1-s0", "r1-s1"],
+        ["r2-s2"],
+        ["r1-s3"],
+    ]
 
 
 SAME, OTHER = (
@@ -95,7 +110,12 @@ def evidence(**changes: Any) -> Evidence:
 
 def test_the_same_weights_each_time_are_a_pass() -> None:
     verdict = judge("hopper-s0", evidence())
-    assert (verdict.verdict, verdict.reasons, verdict.notes, verdict.slowdown) == ("PASS", [], [], None)
+    assert (verdict.verdict, verdict.reasons, verdict.notes, verdict.slowdown) == (
+        "PASS",
+        [],
+        [],
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,12 +126,27 @@ def test_the_same_weights_each_time_are_a_pass() -> None:
         ({"together": [OTHER], "again": OTHER}, "even in two trainings alone"),
         ({"alone": [SAME, OTHER]}, "even in two trainings alone"),
         ({"resumed": [OTHER]}, "resumed from the beginning"),
-        ({"resumed": [dataclasses.replace(OTHER, resumed_from=64)]}, "the checkpoint at 64 env_steps"),
-        ({"resumed": [dataclasses.replace(OTHER, unsaveable="a file")]}, r"cannot be saved \(a file\)"),
+        (
+            {"resumed": [dataclasses.replace(OTHER, resumed_from=64)]},
+            "the checkpoint at 64 env_steps",
+        ),
+        (
+            {"resumed": [dataclasses.replace(OTHER, unsaveable="a file")]},
+            r"cannot be saved \(a file\)",
+        ),
         ({"resumed": [OTHER], "is_foreign": True}, "outside of its attributes"),
-        ({"resumed": [dataclasses.replace(SAME, was_killed=False)]}, "ended before it could be killed"),
-        ({"alone": [ShortTraining(sha256=None, problem="knee fell off")]}, "alone it was not trained to the end: knee"),
-        ({"resumed": [ShortTraining(sha256=None, problem="no memory")]}, "killed and resumed it was not .*: no memory"),
+        (
+            {"resumed": [dataclasses.replace(SAME, was_killed=False)]},
+            "ended before it could be killed",
+        ),
+        (
+            {"alone": [ShortTraining(sha256=None, problem="knee fell off")]},
+            "alone it was not trained to the end: knee",
+        ),
+        (
+            {"resumed": [ShortTraining(sha256=None, problem="no memory")]},
+            "killed and resumed it was not .*: no memory",
+        ),
     ],
 )
 def test_everything_else_is_a_fail_that_says_why(changes: dict[str, Any], reason: str) -> None:
@@ -151,10 +186,17 @@ def test_a_training_that_waited_for_a_cpu_is_noted() -> None:
 def test_a_subject_is_its_job_but_short_and_a_neighbour_goes_on_and_on() -> None:
     job = named("hopper-s0")
     job = dataclasses.replace(
-        job, spec=dataclasses.replace(job.spec, hyperparameters={"n_steps": 64}, n_envs=2, eval_episodes=3)
+        job,
+        spec=dataclasses.replace(
+            job.spec, hyperparameters={"n_steps": 64}, n_envs=2, eval_episodes=3
+        ),
     )
     short = case_job(job, 4, to_be_killed=True)
-    assert (short.spec.total_timesteps, short.spec.checkpoint_every, short.spec.eval_episodes) == (512, 1, 0)
+    assert (short.spec.total_timesteps, short.spec.checkpoint_every, short.spec.eval_episodes) == (
+        512,
+        1,
+        0,
+    )
     assert short.max_retries == 1
     neighbour = neighbour_of([Case(job=short, bundle=None)], 0)
     assert neighbour.job.job_id == neighbour.job.spec.job_id == "neighbour-0"
@@ -169,7 +211,9 @@ def test_a_neighbour_starts_from_the_policy_of_its_model() -> None:
 
 def test_a_neighbour_that_fails_is_told_and_a_case_is_not() -> None:
     told: list[str] = []
-    reporter = verification_runs._CaseReporter([Case(job=named("a-s0"), bundle=None)], lambda: None, told.append)
+    reporter = verification_runs._CaseReporter(
+        [Case(job=named("a-s0"), bundle=None)], lambda: None, told.append
+    )
     for job_id in ("a-s0", "neighbour-0"):
         reporter.event("failed", f"{job_id} failed: no policy", job_id=job_id)
     assert told == ["neighbour-0 failed: no policy"]
@@ -180,7 +224,9 @@ def test_jobs_that_learn_late_are_killed_after_they_have_begun_to_learn(
 ) -> None:
     ppo, sac = named("ppo-s0"), named("sac-s0")
     late = {"learning_starts": 10_000, "train_freq": 8}
-    sac = dataclasses.replace(sac, spec=dataclasses.replace(sac.spec, algo="sac", n_envs=1, hyperparameters=late))
+    sac = dataclasses.replace(
+        sac, spec=dataclasses.replace(sac.spec, algo="sac", n_envs=1, hyperparameters=late)
+    )
     cases = [Case(job=job, bundle=None) for job in (ppo, sac)]
     one = verification._Verification(
         cases=cases,
@@ -192,9 +238,13 @@ def test_jobs_that_learn_late_are_killed_after_they_have_begun_to_learn(
     )
     asked: list[dict[str, int]] = []
 
-    def train(_name: str, some: list[Case], _lanes: int, *, kills: dict[str, Kill]) -> dict[str, ShortTraining]:
+    def train(
+        _name: str, some: list[Case], _lanes: int, *, kills: dict[str, Kill]
+    ) -> dict[str, ShortTraining]:
         asked.append({job_id: kill.iterations for job_id, kill in kills.items()})
-        return {case.job.job_id: ShortTraining(sha256="a", was_killed=len(asked) > 1) for case in some}
+        return {
+            case.job.job_id: ShortTraining(sha256="a", was_killed=len(asked) > 1) for case in some
+        }
 
     monkeypatch.setattr(verification._Verification, "_train", staticmethod(train))
     for found in one.evidence.values():
@@ -210,7 +260,10 @@ def test_a_neighbour_of_a_job_of_several_ranks_has_one_and_the_memory_of_all() -
     assert neighbour_of([Case(job=wide, bundle=None)], 0).job.resources.all_memory_mib == 300
     assert neighbour_of([Case(job=wide, bundle=None)], 0).job.resources.ranks == 1
     assert neighbour_of([Case(job=wide, bundle=None)], 0).job.spec.ranks == 1
-    assert [job.job_id for job in choose([make_job("one-s0"), wide], [], Path("jobs.toml"))[0]] == ["one-s0", "wide-s0"]
+    assert [job.job_id for job in choose([make_job("one-s0"), wide], [], Path("jobs.toml"))[0]] == [
+        "one-s0",
+        "wide-s0",
+    ]
 
 
 def test_what_fits_into_the_time_limit_is_said_before_the_second_group_and_the_rest_is_named(

@@ -48,7 +48,11 @@ def waiting(links: dict[str, tuple[str, ...]], **spec: Any) -> list[Job]:
 def test_a_diamond_is_trained_in_its_order_however_it_is_listed(order: str, tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, waiting({name: DIAMOND[name] for name in order}), cpus=4)
     assert set(experiment.run().values()) == {"SUCCEEDED"}
-    assert (experiment.order[0], sorted(experiment.order[1:3]), experiment.order[3]) == ("a", ["b", "c"], "d")
+    assert (experiment.order[0], sorted(experiment.order[1:3]), experiment.order[3]) == (
+        "a",
+        ["b", "c"],
+        "d",
+    )
     assert experiment.fake.time_s == pytest.approx(3.0)
 
 
@@ -60,15 +64,27 @@ def test_who_has_waited_comes_before_the_queue(tmp_path: Path) -> None:
 
 
 def test_who_waits_for_a_failed_job_is_not_run_and_is_named_at_the_end(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [*waiting(DIAMOND), make_job("other")], behaviours({"b": FAILS}))
-    assert experiment.run() == {"a": "SUCCEEDED", "b": "FAILED", "c": "SUCCEEDED", "d": "PENDING", "other": "SUCCEEDED"}
+    experiment = Experiment(
+        tmp_path, [*waiting(DIAMOND), make_job("other")], behaviours({"b": FAILS})
+    )
+    assert experiment.run() == {
+        "a": "SUCCEEDED",
+        "b": "FAILED",
+        "c": "SUCCEEDED",
+        "d": "PENDING",
+        "other": "SUCCEEDED",
+    }
     assert not experiment.supervisor.interrupted
     assert exit_code(experiment.supervisor._jobs.states, interrupted=False) == 1
     assert "1 job was not run (d), as b (FAILED) did not succeed" in experiment.reporter.messages()
-    assert {job_id: row["waits_for"] for job_id, row in rows(tmp_path).items() if row["waits_for"]} == {"d": "b"}
+    assert {
+        job_id: row["waits_for"] for job_id, row in rows(tmp_path).items() if row["waits_for"]
+    } == {"d": "b"}
     (line,) = [line for line in screen.of_rows(experiment.ledger.summary()) if line.job_id == "d"]
     assert (line.activity, line.state) == ("waits for b", "PENDING")
-    assert "not run: waits for b" in "".join(map(str, status_view._remarks(experiment.ledger.summary())))
+    assert "not run: waits for b" in "".join(
+        map(str, status_view._remarks(experiment.ledger.summary()))
+    )
 
     ask(tmp_path, ("retry", "b"))
     again = Experiment(tmp_path, [])
@@ -78,15 +94,22 @@ def test_who_waits_for_a_failed_job_is_not_run_and_is_named_at_the_end(tmp_path:
 
 def test_a_retry_in_time_lets_those_behind_it_follow(tmp_path: Path) -> None:
     table = {"a": [FAILS, Behaviour()], "z": Behaviour(after_s=30.0)}
-    experiment = Experiment(tmp_path, [*waiting({"a": (), "b": ("a",)}), make_job("z")], behaviours(table))
-    experiment.reporter.each_turn = once(lambda view: view.counts["FAILED"] == 1, lambda: ask(tmp_path, ("retry", "a")))
+    experiment = Experiment(
+        tmp_path, [*waiting({"a": (), "b": ("a",)}), make_job("z")], behaviours(table)
+    )
+    experiment.reporter.each_turn = once(
+        lambda view: view.counts["FAILED"] == 1, lambda: ask(tmp_path, ("retry", "a"))
+    )
     assert set(experiment.run().values()) == {"SUCCEEDED"}
 
 
 def test_who_waits_for_a_paused_job_is_resumable_and_may_be_paused_itself(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, waiting({"a": (), "b": ("a",), "c": ("a",)}), behaviours({"a": FOREVER}))
+    experiment = Experiment(
+        tmp_path, waiting({"a": (), "b": ("a",), "c": ("a",)}), behaviours({"a": FOREVER})
+    )
     asked = once(
-        lambda view: view.elapsed_s > 1, lambda: ask(tmp_path, ("pause", "a"), ("pause", "b"), ("resume", "b"))
+        lambda view: view.elapsed_s > 1,
+        lambda: ask(tmp_path, ("pause", "a"), ("pause", "b"), ("resume", "b")),
     )
     experiment.reporter.each_turn = asked
     assert experiment.run() == {"a": "PAUSED", "b": "PENDING", "c": "PENDING"}
@@ -96,7 +119,9 @@ def test_who_waits_for_a_paused_job_is_resumable_and_may_be_paused_itself(tmp_pa
 
 def test_the_view_shows_what_a_job_waits_for(tmp_path: Path) -> None:
     experiment, seen = Experiment(tmp_path, waiting({"b": ("a",), "a": ()})), set[str]()
-    experiment.reporter.each_turn = lambda view: seen.update(line.activity for line in screen.of_view(view).next_up)
+    experiment.reporter.each_turn = lambda view: seen.update(
+        line.activity for line in screen.of_view(view).next_up
+    )
     experiment.run()
     assert "waits for a" in seen
     long = screen.JobLine(job_id="b", state="PENDING", waits_for="x" * 99)
@@ -109,7 +134,9 @@ def test_a_parent_that_is_not_declared_any_more_is_not_waited_for(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_supervisor_killed_at_any_turn_leaves_a_diamond_that_the_next_one_trains_in_its_order(tmp_path: Path) -> None:
+def test_a_supervisor_killed_at_any_turn_leaves_a_diamond_that_the_next_one_trains_in_its_order(
+    tmp_path: Path,
+) -> None:
     def killed(root: Path, turn: int) -> tuple[bool, list[str]]:
         left = itertools.count(1)
 
@@ -138,7 +165,11 @@ def test_a_supervisor_killed_at_any_turn_leaves_a_diamond_that_the_next_one_trai
         is_over, order = killed(tmp_path / str(turn), turn)
         last = {job_id: number for number, job_id in enumerate(order)}
         assert sorted(last) == list("abcd")
-        assert all(last[parent] < order.index(child) for child, parents in DIAMOND.items() for parent in parents)
+        assert all(
+            last[parent] < order.index(child)
+            for child, parents in DIAMOND.items()
+            for parent in parents
+        )
         if is_over:
             break
     assert turn > 4
@@ -148,7 +179,12 @@ class Policies:
     """Fetches one policy in two turns."""
 
     def __init__(self, problem: str = "") -> None:
-        self.problem, self.asked, self.fetched, self._waiting = problem, list[str](), set[str](), list[str]()
+        self.problem, self.asked, self.fetched, self._waiting = (
+            problem,
+            list[str](),
+            set[str](),
+            list[str](),
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -175,10 +211,15 @@ class Policies:
 
 
 def starting() -> list[Job]:
-    return [make_job("a"), *(make_job(name, spec={"after": ("a",), "init": "job:a"}) for name in "bc")]
+    return [
+        make_job("a"),
+        *(make_job(name, spec={"after": ("a",), "init": "job:a"}) for name in "bc"),
+    ]
 
 
-def test_a_policy_is_fetched_when_its_job_has_succeeded_and_recorded_before_the_launch(tmp_path: Path) -> None:
+def test_a_policy_is_fetched_when_its_job_has_succeeded_and_recorded_before_the_launch(
+    tmp_path: Path,
+) -> None:
     policies, launched = Policies(), dict[str, str | None]()
 
     def behave(launch: Launch) -> Behaviour:
@@ -198,8 +239,16 @@ def test_who_cannot_start_from_a_policy_has_failed_and_the_others_go_on(tmp_path
     jobs = [*starting(), make_job("d", spec={"after": ("b",)}), make_job("e")]
     experiment = Experiment(tmp_path, jobs, policies=Policies("another network"))
     found = experiment.run()
-    assert found == {"a": "SUCCEEDED", "b": "FAILED", "c": "FAILED", "d": "PENDING", "e": "SUCCEEDED"}
-    assert experiment.supervisor._jobs.states["b"] == Failed(cause=Cause.INVALID, message="another network")
+    assert found == {
+        "a": "SUCCEEDED",
+        "b": "FAILED",
+        "c": "FAILED",
+        "d": "PENDING",
+        "e": "SUCCEEDED",
+    }
+    assert experiment.supervisor._jobs.states["b"] == Failed(
+        cause=Cause.INVALID, message="another network"
+    )
 
 
 def test_a_stop_does_not_wait_for_policies(tmp_path: Path) -> None:
@@ -220,21 +269,34 @@ def test_a_stop_does_not_wait_for_policies(tmp_path: Path) -> None:
 
 def trained(root: Path, *jobs: Job) -> Experiment:
     """An experiment whose jobs have succeeded, each from the policy that it starts from."""
-    known = [replace(job, spec=replace(job.spec, init_sha256="ab")) if job.spec.init_job else job for job in jobs]
+    known = [
+        replace(job, spec=replace(job.spec, init_sha256="ab")) if job.spec.init_job else job
+        for job in jobs
+    ]
     experiment = Experiment(root, known, lambda launch: Behaviour())
     experiment.run()
     for job in jobs:
         paths = experiment.paths.job(job.job_id)
         paths.checkpoints.mkdir(parents=True)
-        for path in (paths.checkpoints / "checkpoint-000000001000.pt", paths.model, paths.vecnormalize):
+        for path in (
+            paths.checkpoints / "checkpoint-000000001000.pt",
+            paths.model,
+            paths.vecnormalize,
+        ):
             path.touch()
     return experiment
 
 
 def reconciled(experiment: Experiment, on_change: OnChange, *jobs: Job) -> dict[str, JobRow]:
-    verdicts, places = {job.job_id: JobVerdict() for job in jobs}, {job.job_id: n for n, job in enumerate(jobs)}
+    verdicts, places = (
+        {job.job_id: JobVerdict() for job in jobs},
+        {job.job_id: n for n, job in enumerate(jobs)},
+    )
     paths, ledger, reporter = experiment.paths, experiment.ledger, experiment.reporter
-    return {row.job.job_id: row for row in reconcile(jobs, verdicts, places, on_change, paths, ledger, reporter)}
+    return {
+        row.job.job_id: row
+        for row in reconcile(jobs, verdicts, places, on_change, paths, ledger, reporter)
+    }
 
 
 def stages(first: int, second: int = 1000, **spec: Any) -> list[Job]:
@@ -258,7 +320,9 @@ def test_a_job_has_changed_if_the_one_that_it_starts_from_has(second: int, tmp_p
         with pytest.raises(ChangedError) as error:
             reconciled(experiment, on_change, *stages(2000, second))  # type: ignore[arg-type]
         for parent in "ab":
-            assert f"init: job {parent}, which it starts from, is declared differently" in str(error.value)
+            assert f"init: job {parent}, which it starts from, is declared differently" in str(
+                error.value
+            )
         assert "d: " not in str(error.value).replace("declared", "")
     kept = reconciled(experiment, "keep", *stages(2000, second))
     assert {row.state.name for row in kept.values()} == {"SUCCEEDED"}

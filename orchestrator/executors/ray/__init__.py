@@ -1,6 +1,8 @@
-"""Attempts on the nodes of a Ray cluster: Ray connects the machines, schedules tasks and notices deaths.
+"""Attempts on the nodes of a Ray cluster: Ray connects the machines, schedules tasks and notices
+deaths.
 
-On a node the local executor starts the same worker processes as on one machine, on CPUs of their own.
+On a node the local executor starts the same worker processes as on one machine, on CPUs of their
+own.
 
 ==================== ===============================================================================================
 ``ray_backend``      the backend ``ray``, which combines the other modules

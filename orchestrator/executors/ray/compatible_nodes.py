@@ -1,6 +1,7 @@
 """The nodes that jobs may run on: those whose software agrees with the driver's, and their slots.
 
-Follows the node registry, updates the slots, and reports to the user which nodes join and leave. One thread.
+Follows the node registry, updates the slots, and reports to the user which nodes join and leave.
+One thread.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class CompatibleNodes:
             self.registry.suspect(node_id)
 
     def record_failed_start(self, node_id: str, why: str) -> None:
-        """Exclude a node where attempts fail to start again and again: it would always have the most free cores."""
+        """Exclude a node where attempts fail to start again and again: it would always have the
+        most free cores.
+        """
         self._failed_starts[node_id] += 1
         if self._failed_starts[node_id] >= MOST_FAILED_STARTS:
             self.exclude(node_id, why)
@@ -79,12 +82,18 @@ class CompatibleNodes:
         """
         warnings = []
         if not self.registry.settle(SETTLE_S):
-            warnings.append(f"Some nodes have not answered within {SETTLE_S:.0f} s; they will be used once they do.")
+            warnings.append(
+                f"Some nodes have not answered within {SETTLE_S:.0f} s; they will be used once they do."
+            )
         latest = {change.node_id: change for change in self.registry.changes()}
         joined = [change for change in latest.values() if isinstance(change, RayNode)]
         failed = [change for change in latest.values() if isinstance(change, NodeFailed)]
         incompatible = [f"{change.name}: {change.why}" for change in failed if not change.is_silent]
-        incompatible += [f"{node.name}: {', '.join(why)}" for node in joined if (why := self._incompatibilities(node))]
+        incompatible += [
+            f"{node.name}: {', '.join(why)}"
+            for node in joined
+            if (why := self._incompatibilities(node))
+        ]
         if incompatible:
             lines = "".join(f"\n  {line}" for line in incompatible)
             raise UsageError(
@@ -94,7 +103,9 @@ class CompatibleNodes:
                 " cluster"
             )
         if silent := [change.name for change in failed if change.is_silent]:
-            warnings.append(f"{listed(silent, SHOWN)} cannot be reached now, and will be used once it can.")
+            warnings.append(
+                f"{listed(silent, SHOWN)} cannot be reached now, and will be used once it can."
+            )
         for node in joined:
             self._use(node)
         for line in dict.fromkeys(line for node in joined for line in node.differences.others):
@@ -103,7 +114,8 @@ class CompatibleNodes:
         return [*warnings, *_hardware_warnings(joined)]
 
     def update(self) -> list[str]:
-        """Follow the changes since the last call; a late node that is incompatible is reported and not used.
+        """Follow the changes since the last call; a late node that is incompatible is reported and
+        not used.
 
         Returns the nodes that have left the cluster, whether they were used or not.
         """
@@ -125,7 +137,10 @@ class CompatibleNodes:
                     self._excluded.pop(node_id, None)
                     if (node := self._usable.pop(node_id, None)) is not None:
                         self.slots.remove(node_id)
-                        self.report("warning", f"{node.name} has left the cluster; its jobs continue elsewhere")
+                        self.report(
+                            "warning",
+                            f"{node.name} has left the cluster; its jobs continue elsewhere",
+                        )
         return departed
 
     def _update_joined(self, node: RayNode) -> None:
@@ -167,7 +182,11 @@ class CompatibleNodes:
 
 def _hardware_warnings(nodes: Sequence[RayNode]) -> list[str]:
     warnings = []
-    crowded = [f"{node.name} ({node.cores} of {node.facts.cores})" for node in nodes if node.cores > node.facts.cores]
+    crowded = [
+        f"{node.name} ({node.cores} of {node.facts.cores})"
+        for node in nodes
+        if node.cores > node.facts.cores
+    ]
     if crowded:
         warnings.append(
             f"Ray counts more CPUs than there are cores for jobs, which will slow each other down:"

@@ -1,4 +1,5 @@
-"""The connection to Ray, imported late: to a cluster started on this machine, or to an existing one as its driver.
+"""The connection to Ray, imported late: to a cluster started on this machine, or to an existing one
+as its driver.
 
 Ray's own messages are hidden from the user.
 """
@@ -28,7 +29,8 @@ from orchestrator.machine.topology import MIB, Machine
 
 LOCAL, AUTO = "local", "auto"
 SUBFOLDER = "ray"
-"""Ray makes its directory accessible to everyone, so it lies in one that is accessible to its owner only."""
+"""Ray makes its directory accessible to everyone, so it lies in one that is accessible to its owner
+only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,9 @@ class Connection:
     directory: Path | None
 
     def close(self) -> None:
-        """Leave the cluster, which kills what still runs in it; one that was started for this connection ends."""
+        """Leave the cluster, which kills what still runs in it; one that was started for this
+        connection ends.
+        """
         import ray
 
         ray.shutdown()
@@ -51,10 +55,12 @@ class Connection:
 
 
 def connect(ray_address: str, machine: Machine) -> Connection:
-    """:param ray_address: ``local``: start Ray on ``machine``; ``auto``: the cluster that this machine is a node of;
+    """:param ray_address: ``local``: start Ray on ``machine``; ``auto``: the cluster that this
+    machine is a node of;
         else ``HOST:PORT``.
 
-    :raises UsageError: Ray is missing or was used otherwise in this process, or the cluster cannot be used.
+    :raises UsageError: Ray is missing or was used otherwise in this process, or the cluster cannot
+        be used.
     """
     try:
         cluster_token.require_ray()
@@ -118,7 +124,9 @@ def _find_cluster(ray_address: str) -> str:
     host, port = address.parse(name)
     refuse_broken(address.host_port(host, port))
     if (why := address.connect_error(host, port)) is not None:
-        raise UsageError(f"--ray-address {ray_address}: no Ray cluster at {name} ({why}); `cluster up` starts one")
+        raise UsageError(
+            f"--ray-address {ray_address}: no Ray cluster at {name} ({why}); `cluster up` starts one"
+        )
     cluster = address.host_port(host, port)
     # Ray itself would try for 20 s while it prints messages, and then only say that it failed.
     query.check(cluster, insecure=cluster_token.is_insecure(cluster))
@@ -130,13 +138,17 @@ _imported_with: dict[str, str] = {}
 
 
 def _check_process(variables: Mapping[str, str]) -> None:
-    """:raises UsageError: this process uses Ray, or imported it with other variables, so that it would hang."""
+    """:raises UsageError: this process uses Ray, or imported it with other variables, so that it
+    would hang.
+    """
     if "ray" not in sys.modules:
         return
     import ray
 
     if ray.is_initialized():
-        raise UsageError("--executor ray: this program has a connection to Ray of its own; ray.shutdown() ends it")
+        raise UsageError(
+            "--executor ray: this program has a connection to Ray of its own; ray.shutdown() ends it"
+        )
     earlier = _imported_with or os.environ
     if any(earlier.get(name) != variables.get(name) for name in {*variables, *_imported_with}):
         raise UsageError(
@@ -169,12 +181,16 @@ def _initialise(ray_address: str, options: dict[str, Any]) -> None:
 
     with _signal_handlers_kept():
         try:
-            ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.CRITICAL, **options)
+            ray.init(
+                namespace=NAMESPACE, log_to_driver=False, logging_level=logging.CRITICAL, **options
+            )
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")
             if ray_address == LOCAL:
                 raise UsageError(f"--executor ray: Ray did not start: {reason}") from error
-            advice = "This machine must be a node of the cluster: `cluster join HOST:PORT` makes it one"
+            advice = (
+                "This machine must be a node of the cluster: `cluster join HOST:PORT` makes it one"
+            )
             refused = f"--ray-address {ray_address}: Ray refuses the connection: {reason}"
             raise UsageError(f"{refused}. {advice}") from error
     internals.hide_worker_messages()

@@ -13,13 +13,16 @@ from orchestrator.core.atomic_files import write_whole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverDirectory:
-    """A driver's run directory, by which a node can tell whether its own file system has it under the same path."""
+    """A driver's run directory, by which a node can tell whether its own file system has it under
+    the same path.
+    """
 
     root: Path
     nonce_file: Path
     nonce: str
     host: str
-    """The driver's host: without a shared file system another host may have a directory of the same path."""
+    """The driver's host: without a shared file system another host may have a directory of the same
+    path."""
 
     @property
     def identity(self) -> str:
@@ -27,7 +30,9 @@ class DriverDirectory:
 
     @classmethod
     def create(cls, root: Path) -> DriverDirectory:
-        """Write a file with a random word to ``root``, which this process has locked; :meth:`remove` removes it."""
+        """Write a file with a random word to ``root``, which this process has locked;
+        :meth:`remove` removes it.
+        """
         for stale in root.glob(".driver-*"):  # of a driver that was killed
             stale.unlink(missing_ok=True)
         nonce = secrets.token_hex(16)
@@ -45,7 +50,9 @@ class DriverDirectory:
     def is_accessible(self) -> bool:
         """Whether this machine has the same directory under its path, and may write to it."""
         try:
-            return self.nonce_file.read_text() == self.nonce and os.access(self.root, os.W_OK | os.X_OK)
+            return self.nonce_file.read_text() == self.nonce and os.access(
+                self.root, os.W_OK | os.X_OK
+            )
         except OSError:
             return False
 

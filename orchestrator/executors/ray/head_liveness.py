@@ -1,6 +1,7 @@
 """Whether the head of the cluster can be reached.
 
-When its head does not answer, Ray itself waits for a minute, and then ends the process with a traceback of its own.
+When its head does not answer, Ray itself waits for a minute, and then ends the process with a
+traceback of its own.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import time
 PROBE_EVERY_S = 2.0
 PROBE_TIMEOUT_S = 5.0
 DRIVER_TIMEOUT_S = 26.0
-"""A driver ends its run after this: when the network stalls for 20 s, up to 24 s pass until the head answers again."""
+"""A driver ends its run after this: when the network stalls for 20 s, up to 24 s pass until the
+head answers again."""
 FENCE_AFTER_S = 29.0
-"""A node ends its attempts after this: later than a driver, whose run ends in order then, and earlier than the 35 s
-after which the head declares a silent node dead (:data:`orchestrator.executors.ray.cluster.node_settings.HEALTH`)."""
+"""A node ends its attempts after this: later than a driver, whose run ends in order then, and
+earlier than the 35 s after which the head declares a silent node dead
+(:data:`orchestrator.executors.ray.cluster.node_settings.HEALTH`)."""
 
 
 class HeadLiveness:
@@ -30,8 +33,8 @@ class HeadLiveness:
 
     @property
     def missing_s(self) -> float:
-        """Time since the first of the probes that failed in a row. (Not since the last success: this process may have
-        been suspended.)
+        """Time since the first of the probes that failed in a row. (Not since the last success:
+        this process may have been suspended.)
         """
         since = self._failing_since
         return 0.0 if since is None else time.monotonic() - since

@@ -1,4 +1,5 @@
-"""Every private name of Ray that this program uses, so that an upgrade of Ray is checked in one file.
+"""Every private name of Ray that this program uses, so that an upgrade of Ray is checked in one
+file.
 
 ``tests/ray/test_ray_internals.py`` holds one test for each function here.
 """
@@ -18,27 +19,33 @@ Result = TypeVar("Result")
 def driver_variables() -> dict[str, str]:
     """Variables that keep a driver alive whose node has died, so that it can end in order.
 
-    Ray ends a process at once, without a message, when its connection to the node fails and the process that
-    ``RAY_RAYLET_PID`` names (without it: the parent process, which a driver in the background may have lost) has ended.
+    Ray ends a process at once, without a message, when its connection to the node fails and the
+    process that ``RAY_RAYLET_PID`` names (without it: the parent process, which a driver in the
+    background may have lost) has ended.
     """
     return {"RAY_RAYLET_PID": str(os.getpid())}
 
 
 def keeping_cpus(wait: Callable[[], Result]) -> Result:
-    """Call ``wait``, which waits for Ray, in a thread: while a task's main thread waits, Ray lends out its CPUs."""
+    """Call ``wait``, which waits for Ray, in a thread: while a task's main thread waits, Ray lends
+    out its CPUs.
+    """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(wait).result()
 
 
 def hide_worker_messages() -> None:
-    """Ray prints what happens to its own processes even with its logs off; this program reports it itself."""
+    """Ray prints what happens to its own processes even with its logs off; this program reports it
+    itself.
+    """
     from ray._private import worker
 
     worker._worker_logs_enabled = False
 
 
 def is_declared_dead(node_id: str) -> bool:
-    """Whether the cluster's head has declared the node dead; asked on the node, where Ray need not notice.
+    """Whether the cluster's head has declared the node dead; asked on the node, where Ray need not
+    notice.
 
     :raises Exception: there is no answer, or another version of Ray has no such names.
     """
@@ -51,7 +58,9 @@ def is_declared_dead(node_id: str) -> bool:
 
 
 def cluster_metadata(head: str) -> bytes | None:
-    """What the head at ``HOST:PORT`` says about itself, as JSON with ``ray_version`` and ``python_version``."""
+    """What the head at ``HOST:PORT`` says about itself, as JSON with ``ray_version`` and
+    ``python_version``.
+    """
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
 
     metadata: bytes | None = GcsClient(address=head).internal_kv_get(
@@ -71,9 +80,10 @@ def available_resources() -> Mapping[str, Mapping[str, float]]:
 def ray_command() -> None:
     """Ray's command line, as its ``ray`` program runs it, with three changes.
 
-    It may open as many files as this user is allowed to (each node and worker is a connection). And 127.0.0.1 remains
-    127.0.0.1: Ray replaces it by the machine's outward address, and then listens on all interfaces. And a head starts
-    no server of Ray Client, which Ray does where a package such as TensorBoard has installed grpcio.
+    It may open as many files as this user is allowed to (each node and worker is a connection). And
+    127.0.0.1 remains 127.0.0.1: Ray replaces it by the machine's outward address, and then listens
+    on all interfaces. And a head starts no server of Ray Client, which Ray does where a package
+    such as TensorBoard has installed grpcio.
     """
     import resource
 
@@ -83,7 +93,9 @@ def ray_command() -> None:
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     if not hasattr(services, "resolve_ip_for_localhost"):
-        raise SystemExit("this version of Ray would listen on all interfaces, whatever address it is given")
+        raise SystemExit(
+            "this version of Ray would listen on all interfaces, whatever address it is given"
+        )
     services.resolve_ip_for_localhost = lambda host: host
     if not hasattr(scripts, "get_ray_client_dependency_error"):
         raise SystemExit("this version of Ray would start a server of Ray Client beside the head")

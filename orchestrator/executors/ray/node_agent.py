@@ -1,7 +1,8 @@
-"""One small actor on every node: hands out its CPUs, passes orders to attempts, and describes the node.
+"""One small actor on every node: hands out its CPUs, passes orders to attempts, and describes the
+node.
 
-When the cluster has been out of reach for so long that other nodes may continue its attempts, it kills them. It lives
-as long as the driver that started it, and needs hardly any CPU time.
+When the cluster has been out of reach for so long that other nodes may continue its attempts, it
+kills them. It lives as long as the driver that started it, and needs hardly any CPU time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from orchestrator.core.messages import Progress
 from orchestrator.executors.ray import internals
 from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.executors.ray.head_liveness import FENCE_AFTER_S, HeadLiveness
-from orchestrator.executors.ray.scratch_directory import Holder, Order, ScratchDirectory, write_order
+from orchestrator.executors.ray.scratch_directory import (
+    Holder,
+    Order,
+    ScratchDirectory,
+    write_order,
+)
 from orchestrator.executors.ray.transport import Transport
 from orchestrator.machine import topology
 from orchestrator.machine.neighbours import Neighbours
@@ -28,11 +34,13 @@ from orchestrator.machine.slots import Slot, SlotPool
 
 NAMESPACE = "orchestrator"
 NAME_PREFIX = "node-agent"
-"""Of the actor's name, ``node-agent/<session>.<number>/<node>``, by which everybody in the cluster can find it."""
+"""Of the actor's name, ``node-agent/<session>.<number>/<node>``, by which everybody in the cluster
+can find it."""
 
 FENCE_EVERY_S = 0.5
 ASK_EVERY_S = 10.0
-"""How often a node asks whether it was declared dead: the questions of all nodes add up at the head."""
+"""How often a node asks whether it was declared dead: the questions of all nodes add up at the
+head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +58,8 @@ class NodeFacts:
 class CpuGrant:
     holder: Holder
     folder: Path
-    """The attempt's folder on this node. It contains the ``holder`` file, and exists as long as the attempt."""
+    """The attempt's folder on this node. It contains the ``holder`` file, and exists as long as the
+    attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +74,13 @@ class NodeAgent:
     """The actor that the module describes. It handles one call at a time."""
 
     def __init__(
-        self, session: str, node_id: str, cpus: int, driver_directory: DriverDirectory, transport: Transport, head: str
+        self,
+        session: str,
+        node_id: str,
+        cpus: int,
+        driver_directory: DriverDirectory,
+        transport: Transport,
+        head: str,
     ) -> None:
         """:param cpus: as Ray counts them; if they are more than the machine has, each is shared.
         :param head: ``HOST:PORT`` of the cluster's control service.
@@ -73,10 +88,14 @@ class NodeAgent:
         self._driver_directory = driver_directory
         self._machine = topology.detect()
         neighbours = Neighbours.of_this_machine(
-            experiment=driver_directory.root.name, run_dir=driver_directory.identity, starts_workers=False
+            experiment=driver_directory.root.name,
+            run_dir=driver_directory.identity,
+            starts_workers=False,
         )
         # Ray decides how many attempts run at once; the agents of all drivers decide on which CPUs.
-        self._slots = SlotPool(replace(self._machine, quota=None), cpus, neighbours, waits_for_others=True)
+        self._slots = SlotPool(
+            replace(self._machine, quota=None), cpus, neighbours, waits_for_others=True
+        )
         self._held: dict[str, CpuHold] = {}
         self._progress: dict[str, Progress] = {}
         self._storage_problem = transport.problem()
@@ -85,23 +104,31 @@ class NodeAgent:
             holder.kill_if_of(driver_directory)
         self._scratch.remove_stale()
         for holder in self._scratch.holders():  # of an agent before this one, which died
-            self._held[holder.key] = CpuHold(slot=self._slots.resume(holder.cpus), holder=holder, inherited=True)
+            self._held[holder.key] = CpuHold(
+                slot=self._slots.resume(holder.cpus), holder=holder, inherited=True
+            )
         self._node_id, self._is_declared_dead = node_id, False
         self._head = HeadLiveness(head)
         threading.Thread(target=self._fence, name="fence", daemon=True).start()
 
     def _fence(self) -> None:
-        """Kill all attempts before the cluster declares this node dead, or as soon as it has done so.
+        """Kill all attempts before the cluster declares this node dead, or as soon as it has done
+        so.
 
-        (The machine may have been suspended, and Ray here continues as if nothing had happened.) Other nodes continue
-        its attempts, perhaps on the same files, from what was written or synchronised so far.
+        (The machine may have been suspended, and Ray here continues as if nothing had happened.)
+        Other nodes continue its attempts, perhaps on the same files, from what was written or
+        synchronised so far.
         """
         ask_at = 0.0
         while not self._head.is_closed.wait(FENCE_EVERY_S):
             if self._head.answers and time.monotonic() >= ask_at:
                 ask_at = time.monotonic() + ASK_EVERY_S
-                with contextlib.suppress(Exception):  # no answer, or another Ray: the probes work without Ray
-                    self._is_declared_dead = self._is_declared_dead or internals.is_declared_dead(self._node_id)
+                with contextlib.suppress(
+                    Exception
+                ):  # no answer, or another Ray: the probes work without Ray
+                    self._is_declared_dead = self._is_declared_dead or internals.is_declared_dead(
+                        self._node_id
+                    )
             if self._is_cut_off:
                 for held in list(self._held.values()):
                     held.holder.kill()
@@ -121,12 +148,19 @@ class NodeAgent:
         )
 
     def acquire_cpus(
-        self, key: str, cores: int, pid: int, pid_start: float | None, job_id: str = "", work: str = ""
+        self,
+        key: str,
+        cores: int,
+        pid: int,
+        pid_start: float | None,
+        job_id: str = "",
+        work: str = "",
     ) -> CpuGrant | None:
-        """CPUs for the attempt ``key``, held by process ``pid`` of this machine; None while too few are free.
+        """CPUs for the attempt ``key``, held by process ``pid`` of this machine; None while too few
+        are free.
 
-        CPUs that other drivers' agents or other experiments hold are not free, unless Ray counts more CPUs than there
-        are.
+        CPUs that other drivers' agents or other experiments hold are not free, unless Ray counts
+        more CPUs than there are.
         """
         self.release_cpus(key)
         self._release_of_ended()
@@ -136,12 +170,16 @@ class NodeAgent:
         # An agent that died holds no locks, but its attempts still run.
         running = (holder for holder in self._scratch.other_sessions() if holder.is_alive())
         in_use_elsewhere = {cpu for holder in running for cpu in holder.cpus}
-        slot = self._slots.acquire(min(cores, len(self._machine.cpus)), in_use_elsewhere=in_use_elsewhere)
+        slot = self._slots.acquire(
+            min(cores, len(self._machine.cpus)), in_use_elsewhere=in_use_elsewhere
+        )
         if slot is None:
             return None
         cpus = tuple(islice(cycle(slot.cpus), cores))
         home = self._driver_directory.identity
-        holder = Holder(home=home, key=key, cpus=cpus, pid=pid, pid_start=pid_start, job_id=job_id, work=work)
+        holder = Holder(
+            home=home, key=key, cpus=cpus, pid=pid, pid_start=pid_start, job_id=job_id, work=work
+        )
         self._held[key] = CpuHold(slot=slot, holder=holder)
         return CpuGrant(holder=holder, folder=self._scratch.attempt(key))
 

@@ -1,7 +1,8 @@
 """The Ray task of an attempt: a streaming generator that reports to the driver.
 
-The worker processes are its children, started by the local executor. When the task's process ends, for whatever reason
-(the node's raylet, the driver or Ray's memory monitor may kill it), they end too: it is their supervisor.
+The worker processes are its children, started by the local executor. When the task's process ends,
+for whatever reason (the node's raylet, the driver or Ray's memory monitor may kill it), they end
+too: it is their supervisor.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What has happened since the previous batch. The handles in the events mean nothing to the driver."""
+    """What has happened since the previous batch. The handles in the events mean nothing to the
+    driver.
+    """
 
     events: tuple[Event, ...] = ()
     chunks: tuple[Chunk, ...] = ()
@@ -92,7 +95,8 @@ def run(assignment: Assignment, agent: Any) -> Iterator[Batch]:
     """The attempt from start to end. After the last batch, nothing of it is left on the node.
 
     :param agent: the actor of the node.
-    :raises OSError: it could not be started, or a disk is full; a ScratchFullError if it is the node's.
+    :raises OSError: it could not be started, or a disk is full; a ScratchFullError if it is the
+        node's.
     """
     grant = yield from _acquire_cpus(assignment, agent)
     folder = grant.folder
@@ -103,9 +107,13 @@ def run(assignment: Assignment, agent: Any) -> Iterator[Batch]:
                 if (folder_lock := lock(folder)) is not None:
                     stack.enter_context(folder_lock)
                 grant.holder.write(folder)
-                assignment = replace(assignment, environment=_environment(assignment, folder.parent))
+                assignment = replace(
+                    assignment, environment=_environment(assignment, folder.parent)
+                )
             if assignment.mode == "stream":
-                last = yield from _run_in_copy(assignment, grant, agent, folder / assignment.launch.job_id)
+                last = yield from _run_in_copy(
+                    assignment, grant, agent, folder / assignment.launch.job_id
+                )
             else:
                 last = yield from SupervisedWorkers(assignment, grant, agent).batches(lambda: ())
     finally:
@@ -130,15 +138,27 @@ def _full_disk_is_the_nodes() -> Iterator[None]:
 
 
 def _environment(assignment: Assignment, scratch: Path) -> dict[str, str | None]:
-    """Changes to the environment of the workers: as on one machine, without the variables for Ray's own processes."""
-    code = {} if assignment.code is None else assignment.code.variables(scratch, assignment.driver_node)
-    of_ray = [name for name, value in os.environ.items() if name.startswith("RAY_") or value.startswith("ray.")]
+    """Changes to the environment of the workers: as on one machine, without the variables for Ray's
+    own processes.
+    """
+    code = (
+        {}
+        if assignment.code is None
+        else assignment.code.variables(scratch, assignment.driver_node)
+    )
+    of_ray = [
+        name
+        for name, value in os.environ.items()
+        if name.startswith("RAY_") or value.startswith("ray.")
+    ]
     network = {} if assignment.ranks is None else _interface()
     return {**dict.fromkeys([*of_ray, "SPT_NOENV"]), **network, **assignment.environment, **code}
 
 
 def _interface() -> dict[str, str]:
-    """Ranks on other nodes connect to the cluster's interface, not to the address of this host in ``/etc/hosts``."""
+    """Ranks on other nodes connect to the cluster's interface, not to the address of this host in
+    ``/etc/hosts``.
+    """
     import psutil
     import ray
 
@@ -146,7 +166,9 @@ def _interface() -> dict[str, str]:
         return {}
     node = ray.util.get_node_ip_address()
     for name, entries in psutil.net_if_addrs().items():
-        if any(entry.address.partition("%")[0] == node for entry in entries):  # IPv6: `address%interface`
+        if any(
+            entry.address.partition("%")[0] == node for entry in entries
+        ):  # IPv6: `address%interface`
             return {GLOO_INTERFACE_VARIABLE: name}
     return {}
 
@@ -162,14 +184,18 @@ def _acquire_cpus(assignment: Assignment, agent: Any) -> Generator[Batch, None, 
     start, is_noticed = time.monotonic(), False
 
     def ask() -> CpuGrant | None:
-        request = agent.acquire_cpus.remote(assignment.key, assignment.cores, *holder, launch.job_id, launch.work)
+        request = agent.acquire_cpus.remote(
+            assignment.key, assignment.cores, *holder, launch.job_id, launch.work
+        )
         answer: CpuGrant | None = ray.get(request)
         return answer
 
     while (grant := internals.keeping_cpus(ask)) is None:
         waited_s = time.monotonic() - start
         if assignment.ranks is not None and waited_s > RANK_TIMEOUT_S:
-            raise OrchestratorError(f"no {assignment.cores} CPUs became free on the node within {RANK_TIMEOUT_S:.0f} s")
+            raise OrchestratorError(
+                f"no {assignment.cores} CPUs became free on the node within {RANK_TIMEOUT_S:.0f} s"
+            )
         if waited_s > CPUS_NOTICE_S and not is_noticed:
             yield Batch(waits_for_cpus=True)
             is_noticed = True
@@ -177,8 +203,12 @@ def _acquire_cpus(assignment: Assignment, agent: Any) -> Generator[Batch, None, 
     return grant
 
 
-def _run_in_copy(assignment: Assignment, grant: CpuGrant, agent: Any, job_dir: Path) -> Generator[Batch, None, Batch]:
-    """Run in a copy of the job directory, and send its changes; all of them have been sent before the last batch."""
+def _run_in_copy(
+    assignment: Assignment, grant: CpuGrant, agent: Any, job_dir: Path
+) -> Generator[Batch, None, Batch]:
+    """Run in a copy of the job directory, and send its changes; all of them have been sent before
+    the last batch.
+    """
     receiver = Receiver(job_dir, storage=assignment.storage, durable=False)
     for chunk in _chunks_from_driver(assignment):
         receiver.apply(chunk)
@@ -194,7 +224,9 @@ def _run_in_copy(assignment: Assignment, grant: CpuGrant, agent: Any, job_dir: P
 
 
 def _chunks_from_driver(assignment: Assignment) -> Iterator[Chunk]:
-    """The files that the worker needs, fetched from the driver's machine a little ahead of their use."""
+    """The files that the worker needs, fetched from the driver's machine a little ahead of their
+    use.
+    """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -206,7 +238,9 @@ def _chunks_from_driver(assignment: Assignment) -> Iterator[Chunk]:
         scheduling_strategy=NodeAffinitySchedulingStrategy(assignment.driver_node, soft=False),
         _generator_backpressure_num_objects=CHUNKS_AHEAD,
     )
-    stream = task.remote(assignment.launch.job_dir, storage=assignment.storage, ranks=assignment.ranks)
+    stream = task.remote(
+        assignment.launch.job_dir, storage=assignment.storage, ranks=assignment.ranks
+    )
 
     def fetch() -> Chunk | None:
         reference = next(stream, None)
@@ -236,19 +270,36 @@ class SupervisedWorkers:
     def __init__(self, assignment: Assignment, grant: CpuGrant, agent: Any) -> None:
         self._assignment, self._grant, self._agent = assignment, grant, agent
         command = WORKER_COMMAND if assignment.worker_command is None else assignment.worker_command
-        self._executor = LocalExecutor(worker_command=command, environment=assignment.environment, reaper_apart=True)
+        self._executor = LocalExecutor(
+            worker_command=command, environment=assignment.environment, reaper_apart=True
+        )
         self._latest: dict[type, Event] = {}
         """The latest event of each kind: the driver has no use for older ones."""
         self._progress_at = 0.0
 
     def batches(self, changes: Callable[[], Iterable[Chunk]]) -> Generator[Batch, None, Batch]:
-        """Start the workers and report about them, and ``changes`` since its last call; the last batch is returned."""
-        gpus = tuple(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")) if self._assignment.has_gpus else ()
-        launch = replace(self._assignment.launch, cpus=self._grant.holder.cpus, gpus=gpus, rank_slots=())
+        """Start the workers and report about them, and ``changes`` since its last call; the last
+        batch is returned.
+        """
+        gpus = (
+            tuple(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
+            if self._assignment.has_gpus
+            else ()
+        )
+        launch = replace(
+            self._assignment.launch, cpus=self._grant.holder.cpus, gpus=gpus, rank_slots=()
+        )
         with contextlib.closing(self._executor):
             handle = self._executor.submit(launch)
             node, cpus = self._assignment.node, launch.cpus
-            placed = Placed(handle=handle, node=node, cpus=cpus, gpus=gpus, pid=handle.pid, pid_start=handle.pid_start)
+            placed = Placed(
+                handle=handle,
+                node=node,
+                cpus=cpus,
+                gpus=gpus,
+                pid=handle.pid,
+                pid_start=handle.pid_start,
+            )
             yield Batch((placed,))
             report_at = 0.0
             while not self._poll(handle, POLL_S):

@@ -1,6 +1,8 @@
-"""The nodes of a cluster as they join and leave, each with its node agent; followed by a thread of its own.
+"""The nodes of a cluster as they join and leave, each with its node agent; followed by a thread of
+its own.
 
-Questions to Ray's head block as long as the head cannot be reached, so the supervisor's thread never asks it anything.
+Questions to Ray's head block as long as the head cannot be reached, so the supervisor's thread
+never asks it anything.
 """
 
 from __future__ import annotations
@@ -34,13 +36,16 @@ SUSPICION_S = 2.0
 """Delay before a suspected node is asked: the processes of a dying node would still answer."""
 RETRY_EVERY_S = 60.0
 PING_EVERY_S = 20.0
-"""For agents. (Ray could restart them itself, but when memory runs out it kills restartable actors first.)"""
+"""For agents. (Ray could restart them itself, but when memory runs out it kills restartable actors
+first.)"""
 CLOSE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayNode:
-    """A node whose agent has answered, whether jobs can run on it or not. Resources as Ray counts them."""
+    """A node whose agent has answered, whether jobs can run on it or not. Resources as Ray counts
+    them.
+    """
 
     node_id: str
     name: str
@@ -88,8 +93,14 @@ class _RegisteredNode:
 
 
 class NodeRegistry:
-    def __init__(self, connection: Connection, driver_directory: DriverDirectory, transport: Transport) -> None:
-        self._driver_directory, self._transport, self._connection = driver_directory, transport, connection
+    def __init__(
+        self, connection: Connection, driver_directory: DriverDirectory, transport: Transport
+    ) -> None:
+        self._driver_directory, self._transport, self._connection = (
+            driver_directory,
+            transport,
+            connection,
+        )
         self._session = secrets.token_hex(6)
         self.head = HeadLiveness(connection.head)
         self.driver_node = connection.node
@@ -98,7 +109,11 @@ class NodeRegistry:
         self._changes: queue.SimpleQueue[NodeChange] = queue.SimpleQueue()
         self._suspected: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._starts = itertools.count()
-        self._settled, self._wake, self._closed = threading.Event(), threading.Event(), threading.Event()
+        self._settled, self._wake, self._closed = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         self._thread = threading.Thread(target=self._follow, name="node-registry", daemon=True)
         self._thread.start()
 
@@ -106,7 +121,9 @@ class NodeRegistry:
         return drain(self._changes)
 
     def suspect(self, node_id: str) -> None:
-        """Ask the node soon whether it is still there; :meth:`changes` reports the answer even if nothing changed."""
+        """Ask the node soon whether it is still there; :meth:`changes` reports the answer even if
+        nothing changed.
+        """
         self._suspected.put(node_id)
         self._wake.set()
 
@@ -125,7 +142,11 @@ class NodeRegistry:
             self._thread.join(CLOSE_S)
             agents = [entry.agent for entry in self._entries.values()]
             if agents:
-                ray.wait([agent.close.remote() for agent in agents], num_returns=len(agents), timeout=CLOSE_S)
+                ray.wait(
+                    [agent.close.remote() for agent in agents],
+                    num_returns=len(agents),
+                    timeout=CLOSE_S,
+                )
             for agent in agents:
                 ray.kill(agent)
 
@@ -135,8 +156,11 @@ class NodeRegistry:
         list_at = -math.inf
         while not self._closed.is_set():
             if self.head.answers:
-                # These are raised if the head vanishes between two calls; it is asked again next time.
-                with contextlib.suppress(ray.exceptions.RayError, ConnectionError, TimeoutError, RuntimeError):
+                # These are raised if the head vanishes between two calls; it is asked again next
+                # time.
+                with contextlib.suppress(
+                    ray.exceptions.RayError, ConnectionError, TimeoutError, RuntimeError
+                ):
                     if time.monotonic() >= list_at:
                         self._list_nodes()
                         list_at = time.monotonic() + LIST_EVERY_S
@@ -158,7 +182,9 @@ class NodeRegistry:
             self._changes.put(NodeLeft(node_id))
         for node_id, row in rows.items():
             if node_id not in self._entries:
-                self._entries[node_id] = _RegisteredNode(row=row, agent=self._start_agent(node_id, row))
+                self._entries[node_id] = _RegisteredNode(
+                    row=row, agent=self._start_agent(node_id, row)
+                )
         for node_id, entry in self._entries.items():
             if entry.request is None and time.monotonic() >= entry.ask_at:
                 if entry.has_failed:
@@ -170,13 +196,19 @@ class NodeRegistry:
 
         for node_id in drain(self._suspected):
             if (entry := self._entries.get(node_id)) is not None and entry.is_reported:
-                entry.is_suspected, entry.request, entry.ask_at = True, None, time.monotonic() + SUSPICION_S
+                entry.is_suspected, entry.request, entry.ask_at = (
+                    True,
+                    None,
+                    time.monotonic() + SUSPICION_S,
+                )
         for node_id, entry in self._entries.items():
             if entry.request is not None and ray.wait([entry.request], timeout=0)[0]:
                 self._take_answer(node_id, entry)
 
     def _take_answer(self, node_id: str, entry: _RegisteredNode) -> None:
-        """Report an agent's answer. An agent that died is replaced, at once the first time and later after that."""
+        """Report an agent's answer. An agent that died is replaced, at once the first time and
+        later after that.
+        """
         change = self._answer(entry)
         entry.request, entry.ask_at = None, time.monotonic() + PING_EVERY_S
         match change:
@@ -199,12 +231,15 @@ class NodeRegistry:
 
         actor = ray.remote(NodeAgent).options(
             num_cpus=0,
-            name=f"{NAME_PREFIX}/{self._session}.{next(self._starts)}/{node_id}",  # a dead actor's is not free at once
+            # a dead actor's is not free at once
+            name=f"{NAME_PREFIX}/{self._session}.{next(self._starts)}/{node_id}",
             namespace=NAMESPACE,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
         )
         cpus, head = int(row["Resources"].get("CPU", 0)), self._connection.head
-        return actor.remote(self._session, node_id, cpus, self._driver_directory, self._transport, head)
+        return actor.remote(
+            self._session, node_id, cpus, self._driver_directory, self._transport, head
+        )
 
     def _answer(self, entry: _RegisteredNode) -> NodeChange:
         import ray
@@ -214,9 +249,15 @@ class NodeRegistry:
         try:
             facts: NodeFacts = ray.get(entry.request)
             differences = provenance.differences(provenance.installed_versions(), facts.versions)
-        except Exception as error:  # the pickles of another version of this package may raise anything
-            is_gone = isinstance(error, ray.exceptions.ActorUnschedulableError)  # the node, before its agent started
-            is_silent = isinstance(error, ray.exceptions.RayActorError) and CREATION_FAILED not in str(error)
+        except (
+            Exception
+        ) as error:  # the pickles of another version of this package may raise anything
+            is_gone = isinstance(
+                error, ray.exceptions.ActorUnschedulableError
+            )  # the node, before its agent started
+            is_silent = isinstance(
+                error, ray.exceptions.RayActorError
+            ) and CREATION_FAILED not in str(error)
             return NodeFailed(row["NodeID"], host, failure_reason(str(error)), is_gone or is_silent)
         hosts = [str(other.row["NodeManagerHostname"]) for other in self._entries.values()]
         resources = row["Resources"]

@@ -1,4 +1,5 @@
-"""Placement of ranks on several nodes: Ray reserves the room chosen by the slots, all of it at once.
+"""Placement of ranks on several nodes: Ray reserves the room chosen by the slots, all of it at
+once.
 
 Ray's head may take its time to answer, so each request waits in a thread of its own.
 """
@@ -13,7 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.core.environment import LOCAL_RANK_VARIABLE, RANK_VARIABLE, RANKS_SECRET_VARIABLE, WORLD_SIZE_VARIABLE
+from orchestrator.core.environment import (
+    LOCAL_RANK_VARIABLE,
+    RANK_VARIABLE,
+    RANKS_SECRET_VARIABLE,
+    WORLD_SIZE_VARIABLE,
+)
 from orchestrator.core.text import last_line
 from orchestrator.executors import rank_group
 from orchestrator.executors.base import Handle
@@ -38,7 +44,9 @@ class PlacedRanks:
     secret: str = field(default_factory=rank_group.new_secret, repr=False)
 
     def environment(self, rank: int, ranks: int) -> dict[str, str]:
-        """Variables that tell one of ``ranks`` its number, where to meet the others, and their common secret."""
+        """Variables that tell one of ``ranks`` its number, where to meet the others, and their
+        common secret.
+        """
         return {
             RANK_VARIABLE: str(rank),
             WORLD_SIZE_VARIABLE: str(ranks),
@@ -70,7 +78,9 @@ class RankPlacement:
         self._run_in_thread(self._reserve, handle, ranks)
 
     def withdraw(self, handle: Handle) -> None:
-        """The room is no longer needed; if it is not reserved yet, it is released as soon as it is."""
+        """The room is no longer needed; if it is not reserved yet, it is released as soon as it
+        is.
+        """
         self._requested.discard(handle)
 
     def results(self) -> list[PlacedRanks | PlacementFailed]:
@@ -88,7 +98,9 @@ class RankPlacement:
 
     def _run_in_thread(self, function: Callable[..., None], *arguments: Any) -> None:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        self._threads.append(threading.Thread(target=function, args=arguments, name="rank-placement", daemon=True))
+        self._threads.append(
+            threading.Thread(target=function, args=arguments, name="rank-placement", daemon=True)
+        )
         self._threads[-1].start()
 
     def _reserve(self, handle: Handle, ranks: Sequence[RankSlot]) -> None:
@@ -98,13 +110,19 @@ class RankPlacement:
         group: Any = None
         try:
             labels = [{NODE_LABEL: rank.node} for rank in ranks]
-            group = placement_group([_bundle(rank) for rank in ranks], strategy="PACK", bundle_label_selector=labels)
+            group = placement_group(
+                [_bundle(rank) for rank in ranks], strategy="PACK", bundle_label_selector=labels
+            )
             while not group.wait(WAIT_S):  # without a time limit, like a single task
                 if handle not in self._requested:
                     raise _CancelledError("its room is no longer needed")
                 self._agents(ranks)
-            address, port = ray.get(self._agents(ranks)[0].rendezvous.remote(), timeout=RENDEZVOUS_TIMEOUT_S)
-            self._results.put(PlacedRanks(handle=handle, placement_group=group, address=address, port=port))
+            address, port = ray.get(
+                self._agents(ranks)[0].rendezvous.remote(), timeout=RENDEZVOUS_TIMEOUT_S
+            )
+            self._results.put(
+                PlacedRanks(handle=handle, placement_group=group, address=address, port=port)
+            )
         except Exception as error:
             if group is not None:
                 _remove(group)
@@ -122,7 +140,9 @@ class RankPlacement:
 
 
 class _CancelledError(Exception):
-    """The room that a request waits for is not needed any more, or cannot be had; with the reason."""
+    """The room that a request waits for is not needed any more, or cannot be had; with the
+    reason.
+    """
 
 
 def _remove(placement_group: Any) -> None:

@@ -24,7 +24,8 @@ from orchestrator.machine import imported_code
 class RayBackend:
     """See :class:`orchestrator.executors.base.Backend`.
 
-    :raises UsageError: Ray is missing, the cluster cannot be used, or the user's code cannot be copied.
+    :raises UsageError: Ray is missing, the cluster cannot be used, or the user's code cannot be
+        copied.
     """
 
     cpu_moves = None
@@ -33,8 +34,12 @@ class RayBackend:
         run_dir, jobs = settings.run_dir.absolute(), settings.jobs
         self._stack = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
-            transport = stack.enter_context(contextlib.closing(Transport.from_option(settings.storage, run_dir)))
-            connected = stack.enter_context(contextlib.closing(connection.connect(settings.address, settings.machine)))
+            transport = stack.enter_context(
+                contextlib.closing(Transport.from_option(settings.storage, run_dir))
+            )
+            connected = stack.enter_context(
+                contextlib.closing(connection.connect(settings.address, settings.machine))
+            )
             driver_directory = DriverDirectory.create(run_dir)
             stack.callback(driver_directory.remove)
             code = CodeFolders(driver_directory=driver_directory)
@@ -45,7 +50,9 @@ class RayBackend:
                 raise UsageError(f"{error}, and run the same command again") from error
             self.slots = ClusterSlots(settings.max_parallel_on_nodes)
             registry = NodeRegistry(connected, driver_directory, transport)
-            self.nodes = stack.enter_context(contextlib.closing(CompatibleNodes(registry, self.slots, transport)))
+            self.nodes = stack.enter_context(
+                contextlib.closing(CompatibleNodes(registry, self.slots, transport))
+            )
             self.executor = RayExecutor(nodes=self.nodes, code=code.code)
             self.local_slots = settings.local_slots(None)
             stack.callback(self.local_slots.close)
@@ -58,11 +65,16 @@ class RayBackend:
     def problems(self, job: Job) -> list[Problem]:
         resources = job.resources
         if self.slots.fits_ever(
-            resources.all_cores, resources.all_gpus, memory_mib=resources.all_memory_mib, ranks=resources.ranks
+            resources.all_cores,
+            resources.all_gpus,
+            memory_mib=resources.all_memory_mib,
+            ranks=resources.ranks,
         ):
             return []
         nodes = self.slots.nodes
-        largest = max(nodes, key=lambda node: (len(node.gpus), node.cores, node.memory_mib), default=None)
+        largest = max(
+            nodes, key=lambda node: (len(node.gpus), node.cores, node.memory_mib), default=None
+        )
         offered = "the cluster has no nodes"
         if largest is not None:
             has = amounts(largest.cores, len(largest.gpus), largest.memory_mib)

@@ -1,4 +1,6 @@
-"""Attempts as Ray tasks: submitted to nodes with room, followed by their event streams, ended by order."""
+"""Attempts as Ray tasks: submitted to nodes with room, followed by their event streams, ended by
+order.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from orchestrator.executors.ray.file_sync.chunks import Chunk, FileSyncError
 from orchestrator.executors.ray.file_sync.receiver import Receiver
 from orchestrator.executors.ray.head_liveness import DRIVER_TIMEOUT_S
 from orchestrator.executors.ray.node_attempt import Assignment
-from orchestrator.executors.ray.rank_placement import PlacedRanks, PlacementFailed, RankPlacement, by_rank
+from orchestrator.executors.ray.rank_placement import (
+    PlacedRanks,
+    PlacementFailed,
+    RankPlacement,
+    by_rank,
+)
 from orchestrator.executors.ray.ray_task import RayTask
 from orchestrator.executors.ray.remote_attempt import RemoteAttempt
 from orchestrator.executors.ray.user_code import UserCode
@@ -30,7 +37,8 @@ WAIT_S = 0.25
 BATCHES_AHEAD = 64
 """Unread batches of an attempt, after which its task waits (its training does not)."""
 POLL_SHARE = 0.1
-"""Most of the driver's time spent on polling all streams, which takes the longer the more there are."""
+"""Most of the driver's time spent on polling all streams, which takes the longer the more there
+are."""
 BATCHES_PER_S = 500
 """Intended rate of batches of all attempts together."""
 
@@ -40,10 +48,11 @@ class RayExecutor:
     """See :class:`orchestrator.executors.base.Executor`.
 
     :param nodes: the nodes that ``Launch.rank_slots`` names.
-    :param worker_command: what is started in place of the worker, with job directory and attempt number appended.
+    :param worker_command: what is started in place of the worker, with job directory and attempt
+        number appended.
     :param environment: variables added to every worker's environment.
-    :param code: gives the code of the user, from :attr:`Launch.code_folder` and :attr:`Launch.code_name`; an OSError
-        of it is that of :meth:`submit`.
+    :param code: gives the code of the user, from :attr:`Launch.code_folder` and
+        :attr:`Launch.code_name`; an OSError of it is that of :meth:`submit`.
     """
 
     nodes: CompatibleNodes
@@ -80,7 +89,9 @@ class RayExecutor:
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
             slot = launch.rank_slots[0]
-            self._start(attempt, launch, slot, NodeAffinitySchedulingStrategy(slot.node, soft=False))
+            self._start(
+                attempt, launch, slot, NodeAffinitySchedulingStrategy(slot.node, soft=False)
+            )
         else:
             self._placement.request(handle, by_rank(launch.rank_slots))
         self._attempts[handle] = attempt
@@ -134,7 +145,12 @@ class RayExecutor:
             receiver = Receiver(launch.job_dir, storage=assignment.storage, name=name)
         stream = remote.remote(assignment, node.agent)
         task = RayTask(
-            handle=attempt.handle, assignment=assignment, node=node, nodes=self.nodes, stream=stream, receiver=receiver
+            handle=attempt.handle,
+            assignment=assignment,
+            node=node,
+            nodes=self.nodes,
+            stream=stream,
+            receiver=receiver,
         )
         self._tasks[stream] = attempt, task
         attempt.tasks.running.append(task)
@@ -146,9 +162,13 @@ class RayExecutor:
         attempt.placement_group = placed.placement_group
         try:
             for rank, slot in enumerate(by_rank(launch.rank_slots)):
-                strategy = PlacementGroupSchedulingStrategy(placed.placement_group, placement_group_bundle_index=rank)
+                strategy = PlacementGroupSchedulingStrategy(
+                    placed.placement_group, placement_group_bundle_index=rank
+                )
                 rank_launch = replace(launch, ranks=1, first_rank=rank, rank_slots=())
-                self._start(attempt, rank_launch, slot, strategy, placed.environment(rank, launch.ranks))
+                self._start(
+                    attempt, rank_launch, slot, strategy, placed.environment(rank, launch.ranks)
+                )
         except OSError as error:
             attempt.tasks.kill()
             self._end(attempt, Exited(attempt.handle, None, lost=str(error)))
@@ -166,10 +186,16 @@ class RayExecutor:
                 return events
 
     def _lose(self, nodes: Collection[str]) -> None:
-        """Give up the tasks on ``nodes``, which have left, after reading what they have reported before."""
+        """Give up the tasks on ``nodes``, which have left, after reading what they have reported
+        before.
+        """
         import ray
 
-        lost = [stream for stream, (_, task) in self._tasks.items() if task.node.node_id in nodes] if nodes else []
+        lost = (
+            [stream for stream, (_, task) in self._tasks.items() if task.node.node_id in nodes]
+            if nodes
+            else []
+        )
         for stream in lost:
             while stream in self._tasks and ray.wait([stream], timeout=0)[0]:
                 self._ended += self._read(stream)
@@ -249,7 +275,8 @@ class RayExecutor:
     def _apply(self, receiver: Receiver, chunk: Chunk) -> None:
         """Apply ``chunk`` to the job directory.
 
-        :raises DiskFullError: the first time that the disk is full. From then on nothing is applied.
+        :raises DiskFullError: the first time that the disk is full. From then on nothing is
+            applied.
         """
         if self._is_disk_full:
             return

@@ -51,12 +51,20 @@ class RayTask:
                 for chunk in batch.chunks:
                     apply(self.receiver, chunk)
         except StopIteration:
-            return [self._end(Exited(self.handle, None, lost="its Ray task ended without a result"))]
-        except ray.exceptions.RayError as error:  # before FileSyncError: one raised on the node is both
+            return [
+                self._end(Exited(self.handle, None, lost="its Ray task ended without a result"))
+            ]
+        except (
+            ray.exceptions.RayError
+        ) as error:  # before FileSyncError: one raised on the node is both
             return [self._end(self._died(error))]
         except FileSyncError as error:
             self.end()
-            return [self._end(Exited(self.handle, None, lost=f"its files could not be synchronised: {error}"))]
+            return [
+                self._end(
+                    Exited(self.handle, None, lost=f"its files could not be synchronised: {error}")
+                )
+            ]
         return [self._own_event(event) for event in batch.events]
 
     def _waiting_message(self) -> str:
@@ -66,7 +74,9 @@ class RayTask:
         )
 
     def lose(self) -> Exited:
-        """Its end, when its node has left. (Ray reports that minutes later, when connections time out.)"""
+        """Its end, when its node has left. (Ray reports that minutes later, when connections time
+        out.)
+        """
         return self._end(Exited(self.handle, None, lost=f"its node {self.node.name} was lost"))
 
     def _own_event(self, event: Event) -> Event:
@@ -90,7 +100,9 @@ class RayTask:
 
         node_id, name = self.node.node_id, self.node.name
         match error:
-            case ray.exceptions.RayTaskError(cause=OSError(errno=number) as cause) if number in DISK_FULL_ERRNOS:
+            case ray.exceptions.RayTaskError(cause=OSError(errno=number) as cause) if (
+                number in DISK_FULL_ERRNOS
+            ):
                 if self.receiver is None and not isinstance(cause, ScratchFullError):
                     return Exited(self.handle, int(ExitCode.DISK_FULL))
                 return self._node_disk_full()
@@ -98,13 +110,20 @@ class RayTask:
                 why = f"the node agent of {name} had died"
                 self.nodes.suspect(node_id)
             case ray.exceptions.RayTaskError(cause=cause):
-                why = f"it could not be run on {name}: {last_line(str(error), type(error).__name__)}"
-                if not self.is_placed and not isinstance(cause, OrchestratorError):  # those are not the node's fault
+                why = (
+                    f"it could not be run on {name}: {last_line(str(error), type(error).__name__)}"
+                )
+                if not self.is_placed and not isinstance(
+                    cause, OrchestratorError
+                ):  # those are not the node's fault
                     self.nodes.record_failed_start(node_id, why)
             case ray.exceptions.OutOfMemoryError():
                 return Exited(self.handle, -9, oom_killed=True)
             case ray.exceptions.TaskCancelledError():
-                return Exited(self.handle, -9 if self.asked_before_start is None else int(self.asked_before_start))
+                return Exited(
+                    self.handle,
+                    -9 if self.asked_before_start is None else int(self.asked_before_start),
+                )
             case ray.exceptions.WorkerCrashedError() if self.killed_at is not None:
                 return Exited(self.handle, -9)
             case ray.exceptions.WorkerCrashedError():
@@ -152,6 +171,8 @@ class RayTask:
         ray.cancel(self.stream, force=True)
 
     def _send(self, order: Order) -> None:
-        """Send an order, also to a node that is no longer used; if it has left, the task's end is reported soon."""
+        """Send an order, also to a node that is no longer used; if it has left, the task's end is
+        reported soon.
+        """
         node = self.nodes.get(self.node.node_id) or self.node  # it may have a new agent
         node.agent.send_order.remote(self.assignment.key, order)

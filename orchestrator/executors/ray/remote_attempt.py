@@ -1,4 +1,6 @@
-"""An attempt on the cluster: one Ray task, or one for each rank if the ranks are on several nodes."""
+"""An attempt on the cluster: one Ray task, or one for each rank if the ranks are on several
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,23 @@ class RemoteAttempt:
         return len(self.launch.rank_slots) == 1
 
     def merge(self, task: RayTask, event: Event) -> list[Event]:
-        """The events of the attempt that follow from ``event`` of ``task``. Ends are recorded in ``tasks``."""
+        """The events of the attempt that follow from ``event`` of ``task``. Ends are recorded in
+        ``tasks``.
+        """
         rank = task.assignment.launch.first_rank
         match event:
             case Exited(returncode=returncode, oom_killed=oom_killed, lost=lost):
                 self.tasks.running.remove(task)
                 rank += event.rank or 0
-                self.tasks.note(RankExit(rank=rank, returncode=returncode, oom_killed=oom_killed, lost=lost))
+                self.tasks.note(
+                    RankExit(rank=rank, returncode=returncode, oom_killed=oom_killed, lost=lost)
+                )
                 return []
             case _ if self.is_one_task:
                 return [event]
-            case Progressed() if rank or len(self._placed) < self.launch.ranks:  # not all ranks run yet
+            case Progressed() if (
+                rank or len(self._placed) < self.launch.ranks
+            ):  # not all ranks run yet
                 return []
             case Placed():
                 self._placed[rank] = event

@@ -1,4 +1,6 @@
-"""Folders of attempts on a node: locked while in use, and removed by the next node agent if left behind."""
+"""Folders of attempts on a node: locked while in use, and removed by the next node agent if left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ class Holder:
                 os.kill(self.pid, signal.SIGKILL)
 
     def kill_if_of(self, driver_directory: DriverDirectory) -> None:
-        """Kill what an earlier driver of the same run directory left running: no other driver can have it locked."""
+        """Kill what an earlier driver of the same run directory left running: no other driver can
+        have it locked.
+        """
         if self.home != driver_directory.identity:
             return
         deadline = time.monotonic() + KILL_TIMEOUT_S
@@ -74,10 +78,11 @@ class Holder:
 
 
 class ScratchDirectory:
-    """The folder of one session on one node: ``<temporary directory>/orchestrator-<uid>/ray/<session>/<node>``.
+    """The folder of one session on one node: ``<temporary
+    directory>/orchestrator-<uid>/ray/<session>/<node>``.
 
-    Its node agent locks it while it lives, and each attempt locks its own folder in it. What is not locked was left
-    behind, and is removed when the next node agent starts.
+    Its node agent locks it while it lives, and each attempt locks its own folder in it. What is not
+    locked was left behind, and is removed when the next node agent starts.
     """
 
     def __init__(self, root: Path) -> None:
@@ -87,7 +92,9 @@ class ScratchDirectory:
     @classmethod
     def create(cls, session: str, node_id: str) -> ScratchDirectory:
         parent = private_directory()
-        sessions = Path(tempfile.mkdtemp(prefix="orchestrator-ray-")) if parent is None else parent / "ray"
+        sessions = (
+            Path(tempfile.mkdtemp(prefix="orchestrator-ray-")) if parent is None else parent / "ray"
+        )
         scratch = cls(sessions / session / node_id[:16])
         scratch.root.mkdir(parents=True, exist_ok=True)
         scratch._lock = lock(scratch.root)
@@ -99,8 +106,14 @@ class ScratchDirectory:
                 ScratchDirectory(folder).remove()
 
     def other_sessions(self) -> list[Holder]:
-        """The attempts of other sessions on this machine, which may be several nodes of this session."""
-        folders = [folder for folder in self.root.parents[1].glob("*/*/*/") if self.root.parent not in folder.parents]
+        """The attempts of other sessions on this machine, which may be several nodes of this
+        session.
+        """
+        folders = [
+            folder
+            for folder in self.root.parents[1].glob("*/*/*/")
+            if self.root.parent not in folder.parents
+        ]
         return [holder for folder in folders if (holder := Holder.read(folder)) is not None]
 
     def holders(self) -> list[Holder]:
@@ -130,7 +143,9 @@ def write_order(folder: Path, order: Order) -> None:
 
 
 def take_order(folder: Path) -> Order | None:
-    """A new order in the folder of an attempt; the last one of several, but nothing revokes a ``kill``."""
+    """A new order in the folder of an attempt; the last one of several, but nothing revokes a
+    ``kill``.
+    """
     taken = folder / "order.taken"
     try:
         (folder / "order").rename(taken)  # later orders are written to a new file
@@ -140,7 +155,9 @@ def take_order(folder: Path) -> Order | None:
 
 
 def lock(folder: Path) -> IO[bytes] | None:
-    """Lock ``folder``, until the process ends at the latest; None if another has it locked, or it does not exist."""
+    """Lock ``folder``, until the process ends at the latest; None if another has it locked, or it
+    does not exist.
+    """
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         file = stack.enter_context((folder / "lock").open("ab"))
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

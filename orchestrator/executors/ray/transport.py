@@ -15,9 +15,11 @@ from orchestrator.core.errors import UsageError
 from orchestrator.executors.ray.file_sync.storage import Storage
 
 TransferMode: TypeAlias = Literal["shared", "stream"]
-"""``shared``: workers train in the run directory itself, on a shared file system. ``stream``: they train in a copy that
-is synchronised with it."""
-PROBE_CONTENT = b"Files of a training run pass through this folder. It is removed when the run ends."
+"""``shared``: workers train in the run directory itself, on a shared file system. ``stream``: they
+train in a copy that is synchronised with it."""
+PROBE_CONTENT = (
+    b"Files of a training run pass through this folder. It is removed when the run ends."
+)
 CHOICES = "auto, shared, stream, or a URI such as s3://bucket/folder"
 
 

@@ -1,8 +1,8 @@
 """Python code of the user that jobs import: how it gets to nodes that do not have it.
 
-The driver reads the folder of the job file when the run begins, and again when a job is added later that names other
-code. An attempt uses the folder of the same path on its node if the code there is the same; otherwise it gets the
-driver's.
+The driver reads the folder of the job file when the run begins, and again when a job is added later
+that names other code. An attempt uses the folder of the same path on its node if the code there is
+the same; otherwise it gets the driver's.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from orchestrator.machine.imported_code import Files, digest, python_files
 
 FETCH_TIMEOUT_S = 120.0
 CODE_FOLDER = "code"
-"""In a session's scratch directory, beside the folders of attempts, which have ``@`` in their names."""
+"""In a session's scratch directory, beside the folders of attempts, which have ``@`` in their
+names."""
 
 
 class CodeCopyError(OSError):
-    """The user's code cannot be copied. ``errno`` is that of the cause, None if the code is too large."""
+    """The user's code cannot be copied. ``errno`` is that of the cause, None if the code is too
+    large.
+    """
 
     def __init__(self, number: int | None, message: str) -> None:
         """:param message: what is wrong, where, and what to do; without a full stop."""
@@ -59,11 +62,15 @@ class UserCode:
         :raises OrchestratorError: the code is not on this node, and fetching it timed out.
         :raises OSError: it could not be written.
         """
-        return {SEARCH_PATH_VARIABLE: str(self._same_folder() or self._fetched(scratch, driver_node))}
+        return {
+            SEARCH_PATH_VARIABLE: str(self._same_folder() or self._fetched(scratch, driver_node))
+        }
 
     def _same_folder(self) -> Path | None:
         folder = Path(self.folder)
-        with contextlib.suppress(UsageError, OSError):  # too large or unreadable: its code is another
+        with contextlib.suppress(
+            UsageError, OSError
+        ):  # too large or unreadable: its code is another
             if digest(python_files(folder)) == self.digest:
                 return folder
         return None
@@ -90,16 +97,21 @@ class UserCode:
 
 @dataclass(slots=True, kw_only=True)
 class CodeFolders:
-    """The code of the folders that jobs import from, as it was when a job was first known that imports it."""
+    """The code of the folders that jobs import from, as it was when a job was first known that
+    imports it.
+    """
 
     driver_directory: DriverDirectory
     """Receives the copies."""
-    _read: dict[tuple[str, str], UserCode | UsageError | None] = field(default_factory=dict, init=False)
+    _read: dict[tuple[str, str], UserCode | UsageError | None] = field(
+        default_factory=dict, init=False
+    )
 
     def read(self, folder: str, names: Iterable[str]) -> None:
         """Read and copy a folder, once for all ``names`` that jobs import from it.
 
-        :raises CodeCopyError: the code is too large, which stands until the next run, or cannot be read or copied.
+        :raises CodeCopyError: the code is too large, which stands until the next run, or cannot be
+            read or copied.
         """
         try:
             code: UserCode | UsageError | None = _copy(folder, self.driver_directory)
@@ -109,7 +121,8 @@ class CodeFolders:
         _raise_refused(code)
 
     def code(self, folder: str | None, name: str) -> UserCode | None:
-        """The code in :attr:`Launch.code_folder`, with :attr:`Launch.code_name`; None where there is none.
+        """The code in :attr:`Launch.code_folder`, with :attr:`Launch.code_name`; None where there
+        is none.
 
         :raises CodeCopyError: as :meth:`read`, which is called for a name that is not known yet.
         """
@@ -128,7 +141,9 @@ def _raise_refused(code: UserCode | UsageError | None) -> UserCode | None:
 
 
 def _copy(folder: str, driver_directory: DriverDirectory) -> UserCode | None:
-    """:raises CodeCopyError: the folder cannot be read, or its copy not be written. :raises UsageError: too large."""
+    """:raises CodeCopyError: the folder cannot be read, or its copy not be written. :raises
+    UsageError: too large.
+    """
     try:
         files = python_files(Path(folder))
     except OSError as error:
@@ -139,10 +154,13 @@ def _copy(folder: str, driver_directory: DriverDirectory) -> UserCode | None:
         return None
     name = digest(files)
     try:
-        return UserCode(folder=folder, digest=name, copy=driver_directory.keep(name[:8], pickle.dumps(files)))
+        return UserCode(
+            folder=folder, digest=name, copy=driver_directory.keep(name[:8], pickle.dumps(files))
+        )
     except OSError as error:
         what = (
-            f"{driver_directory.root}: the code that jobs import from {folder} cannot be copied there for other nodes"
+            f"{driver_directory.root}: the code that jobs import from {folder} "
+            "cannot be copied there for other nodes"
         )
         cure = "Free some space" if error.errno in DISK_FULL_ERRNOS else "Correct that"
         raise CodeCopyError(error.errno, f"{what} ({error.strerror}). {cure}") from error
@@ -154,7 +172,9 @@ def _fetch(copy: Path, driver_node: str) -> bytes:
 
     on_driver = NodeAffinitySchedulingStrategy(driver_node, soft=False)
     remote: Any = ray.remote(Path.read_bytes)
-    reference = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=on_driver).remote(copy)
+    reference = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=on_driver).remote(
+        copy
+    )
     try:
         content: bytes = internals.keeping_cpus(lambda: ray.get(reference, timeout=FETCH_TIMEOUT_S))
     except ray.exceptions.GetTimeoutError as error:

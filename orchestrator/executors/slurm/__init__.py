@@ -1,4 +1,5 @@
-"""Attempts inside allocations of Slurm: one array of batch jobs, the pilots, each of which runs as many as fit.
+"""Attempts inside allocations of Slurm: one array of batch jobs, the pilots, each of which runs as
+many as fit.
 
 ================== =================================================================================================
 ``slurm_backend``  the backend ``slurm``, which combines the other modules

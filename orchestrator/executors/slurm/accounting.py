@@ -1,4 +1,6 @@
-"""What Slurm's accounting says of the pilots, beside what their supervisor has measured: ``slurm/accounting.csv``."""
+"""What Slurm's accounting says of the pilots, beside what their supervisor has measured:
+``slurm/accounting.csv``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from orchestrator.machine.slurm_allocation import number_of, seconds_of
 FILE = "accounting.csv"
 FORMAT = "JobID,State,NodeList,Submit,Start,End,ElapsedRaw,AllocCPUS,TotalCPU,MaxRSS"
 PATIENCE_S = 10.0
-"""For ``sacct`` and for the ends of pilots together: its database learns of those some seconds later."""
+"""For ``sacct`` and for the ends of pilots together: its database learns of those some seconds
+later."""
 UNITS_MIB = {"": 1 / 1024 / 1024, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 
 
@@ -59,7 +62,11 @@ def collect(tasks: Collection[str], measured: Mapping[str, Sequence[float]]) -> 
     while jobs:
         options = (f"--jobs={jobs}", "--parsable2", "--noheader", f"--format={FORMAT}")
         answer = SlurmCommand("sacct", *options, patience_s=deadline - time.monotonic()).wait()
-        rows = [row for row in read(answer.output, measured) if row.task in tasks] if answer.returncode == 0 else []
+        rows = (
+            [row for row in read(answer.output, measured) if row.task in tasks]
+            if answer.returncode == 0
+            else []
+        )
         if not rows or all(row.is_over for row in rows) or time.monotonic() > deadline - 2.0:
             break
         time.sleep(1.0)
@@ -67,8 +74,12 @@ def collect(tasks: Collection[str], measured: Mapping[str, Sequence[float]]) -> 
 
 
 def read(output: str, measured: Mapping[str, Sequence[float]]) -> list[PilotAccount]:
-    """The lines of ``sacct``: one for each task, and after it one for each of its steps, which have the memory."""
-    lines = [line.split("|") for line in output.splitlines() if line.count("|") == FORMAT.count(",")]
+    """The lines of ``sacct``: one for each task, and after it one for each of its steps, which have
+    the memory.
+    """
+    lines = [
+        line.split("|") for line in output.splitlines() if line.count("|") == FORMAT.count(",")
+    ]
     rss_mib: dict[str, float] = {}
     for task, *_, rss in lines:
         if (amount := _mib(rss)) is not None:
@@ -103,7 +114,9 @@ def write(folder: Path, rows: Iterable[PilotAccount]) -> None:
         contextlib.suppress(FileNotFoundError, csv.Error),
         (folder / FILE).open(newline="", encoding="utf-8", errors="replace") as file,
     ):
-        lines = {line[0]: line for line in csv.reader(file) if len(line) == len(names) and line != names}
+        lines = {
+            line[0]: line for line in csv.reader(file) if len(line) == len(names) and line != names
+        }
     lines |= {row.task: [getattr(row, name) for name in names] for row in rows}
     text = io.StringIO(newline="")
     csv.writer(text).writerows([names, *lines.values()])

@@ -1,7 +1,9 @@
-"""The array of pilots as Slurm sees it: what waits and runs, what has ended and how, and what is to be submitted.
+"""The array of pilots as Slurm sees it: what waits and runs, what has ended and how, and what is to
+be submitted.
 
-``squeue`` is asked at most once in 10 s, and once a minute while nothing is awaited. Its answer decides alone how many
-pilots are submitted, so that none is submitted twice by a supervisor that was killed, or whose ``sbatch`` timed out.
+``squeue`` is asked at most once in 10 s, and once a minute while nothing is awaited. Its answer
+decides alone how many pilots are submitted, so that none is submitted twice by a supervisor that
+was killed, or whose ``sbatch`` timed out.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ ASK_EVERY_S, ASK_AT_EASE_S = 10.0, 60.0
 RETRY_S = 30.0
 """Before ``sbatch`` is tried again when the controller did not answer."""
 COMPLETING_S = 60.0
-"""So long a task that is ending may wait in the queue again; where an epilog hangs, it may be ending for hours."""
+"""So long a task that is ending may wait in the queue again; where an epilog hangs, it may be
+ending for hours."""
 VISIBLE_S = 60.0
 """So long squeue shows a job at least; later, one that has ended may be forgotten."""
 REFUSED_RETRY_S = 300.0
@@ -32,11 +35,13 @@ MOST_FAILED_STARTS = 3
 END_S = 30.0
 """So long pilots that were asked to end may take, before they are cancelled."""
 END_ASK_S = 0.25
-"""After which Slurm is asked again whether they have ended, and then after twice as long each time."""
+"""After which Slurm is asked again whether they have ended, and then after twice as long each
+time."""
 SHOWN = 5
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 PRESENT = (*WAITING, "RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
-"""States of pilots that wait, run or come back. All others have ended, or are about to (``COMPLETING``)."""
+"""States of pilots that wait, run or come back. All others have ended, or are about to
+(``COMPLETING``)."""
 FAILED_START = ("FAILED", "COMPLETED", "OUT_OF_MEMORY")
 """How a pilot ends that cannot run: its node is not to blame."""
 
@@ -50,7 +55,9 @@ class BatchQueue:
     :param script: what submits so many.
     """
 
-    def __init__(self, *, name: str, folder: Path, pilots: int, script: Callable[[int], str]) -> None:
+    def __init__(
+        self, *, name: str, folder: Path, pilots: int, script: Callable[[int], str]
+    ) -> None:
         self.name, self.pilots = name, pilots
         self.report: Report = lambda _kind, _message: None
         self.heard: set[str] = set()
@@ -90,12 +97,18 @@ class BatchQueue:
         """Number of pilots to be submitted; 0 while that is not known."""
         if self._submission is not None or self.answer_began <= self._submitted_at:
             return 0
-        states = {task: state for task, (state, _) in self._rows.items() if task not in self.released}
-        present = sum(state in PRESENT or self._may_come_back(task) for task, state in states.items())
+        states = {
+            task: state for task, (state, _) in self._rows.items() if task not in self.released
+        }
+        present = sum(
+            state in PRESENT or self._may_come_back(task) for task, state in states.items()
+        )
         return max(0, self.wanted - present)
 
     def _may_come_back(self, task: str) -> bool:
-        """Whether it has only just begun to end: a task that Slurm requeues does so before it waits again."""
+        """Whether it has only just begun to end: a task that Slurm requeues does so before it waits
+        again.
+        """
         began = self._completing.get(task)
         return began is not None and self.answer_began - began < COMPLETING_S
 
@@ -108,9 +121,13 @@ class BatchQueue:
         return self._rows[task][0] if task in self._rows else None
 
     def update(self, *, is_urgent: bool) -> None:
-        """Take answers, and ask when it is time. :raises ClusterLostError: sbatch refuses the pilots."""
+        """Take answers, and ask when it is time. :raises ClusterLostError: sbatch refuses the
+        pilots.
+        """
         now = time.monotonic()
-        self._cancellations = [command for command in self._cancellations if command.answer() is None]
+        self._cancellations = [
+            command for command in self._cancellations if command.answer() is None
+        ]
         if self._submission is not None and (answer := self._submission.answer()) is not None:
             self._submission, self._submitted_at = None, now
             self._take_submission(answer)
@@ -139,7 +156,9 @@ class BatchQueue:
         self._rows = _rows(answer)
         completing = [task for task, (state, _) in self._rows.items() if state == "COMPLETING"]
         self._completing = {task: self._completing.get(task, began) for task in completing}
-        over = {task for task, (state, _) in self._rows.items() if state not in (*PRESENT, "COMPLETING")}
+        over = {
+            task for task, (state, _) in self._rows.items() if state not in (*PRESENT, "COMPLETING")
+        }
         if self._over is not None:  # else they ended before this supervisor began
             self._take_ends(over - self._over - self.released)
             self._report_waiting()
@@ -147,7 +166,9 @@ class BatchQueue:
         self._check_submitted()
 
     def _check_submitted(self) -> None:
-        """:raises ClusterLostError: squeue hides what was submitted, so that it would be submitted without end."""
+        """:raises ClusterLostError: squeue hides what was submitted, so that it would be submitted
+        without end.
+        """
         job, age_s = self._submitted, self.answer_began - self._submitted_at
         if not job or age_s <= 0.0:
             return
@@ -155,7 +176,9 @@ class BatchQueue:
         is_shown = job in {task.partition("_")[0] for task in (*self._rows, *self.heard)}
         if not is_shown and age_s < VISIBLE_S:
             advice = f"Correct [slurm], and run the same command again; {self._folder / SCRIPT} is the script"
-            raise ClusterLostError(f"sbatch has submitted job {job}, which squeue does not show. {advice}")
+            raise ClusterLostError(
+                f"sbatch has submitted job {job}, which squeue does not show. {advice}"
+            )
 
     def _take_ends(self, ended: set[str]) -> None:
         cancelled = {task for task in ended if self._rows[task][0] == "CANCELLED"}
@@ -163,13 +186,18 @@ class BatchQueue:
         if cancelled:
             names = listed(sorted(cancelled), SHOWN)
             text = f"{count(len(cancelled), 'pilot was', 'pilots were')} cancelled (scancel): {names}. Their jobs"
-            self.report("warning", f"{text} continue in other pilots; no pilot is submitted in their place")
+            self.report(
+                "warning", f"{text} continue in other pilots; no pilot is submitted in their place"
+            )
         for task in sorted(ended - cancelled):
             state = self._rows[task][0]
             if task in self.heard:
                 self._failed_starts.clear()
                 if state != "COMPLETED":
-                    self.report("warning", f"pilot {task} has ended: {state}. Its jobs continue in other pilots")
+                    self.report(
+                        "warning",
+                        f"pilot {task} has ended: {state}. Its jobs continue in other pilots",
+                    )
             elif state in FAILED_START:
                 self._failed_starts.append(task)
 
@@ -187,7 +215,9 @@ class BatchQueue:
             return
         if not self.wanted:
             again = "Run the same command again to resume with new ones"
-            raise ClusterLostError(f"every pilot was cancelled (scancel), so no job can run any more. {again}")
+            raise ClusterLostError(
+                f"every pilot was cancelled (scancel), so no job can run any more. {again}"
+            )
         if self._is_failing:
             raise ClusterLostError(f"{self._why_failing()}, and run the same command again")
 
@@ -208,8 +238,12 @@ class BatchQueue:
     def _report_waiting(self) -> None:
         waiting = [reason for state, reason in self._rows.values() if state in WAITING]
         reasons = listed(sorted(set(waiting)), SHOWN)
-        if waiting and reasons == self._waited_for:  # at the second answer: most start within seconds
-            self._tell(f"{count(len(waiting), 'pilot waits', 'pilots wait')} in Slurm's queue: {reasons}")
+        if (
+            waiting and reasons == self._waited_for
+        ):  # at the second answer: most start within seconds
+            self._tell(
+                f"{count(len(waiting), 'pilot waits', 'pilots wait')} in Slurm's queue: {reasons}"
+            )
         self._waited_for = reasons
 
     def _tell(self, text: str) -> None:
@@ -242,10 +276,14 @@ class BatchQueue:
             self._submitted_at += RETRY_S - ASK_EVERY_S
             self._tell(f"sbatch does not answer ({answer.problem}); it is tried again")
         elif self.is_served:
-            self._postpone(f"sbatch refuses further pilots: {answer.problem}. The others go on; it is tried again")
+            self._postpone(
+                f"sbatch refuses further pilots: {answer.problem}. The others go on; it is tried again"
+            )
         else:
             advice = f"Correct [slurm] in the job file, and run the same command again; {self._folder / SCRIPT}"
-            raise ClusterLostError(f"sbatch refuses the pilots: {answer.problem}. {advice} is the script")
+            raise ClusterLostError(
+                f"sbatch refuses the pilots: {answer.problem}. {advice} is the script"
+            )
 
     def cancel(self, *tasks: str) -> None:
         """End tasks that were given up, without waiting for it."""
@@ -266,9 +304,11 @@ class BatchQueue:
         self._cancellations, self._question, self._submission = [], None, None
 
     def close(self) -> str | None:
-        """Take out of the queue what waits there, and let what runs end by itself: Slurm then says COMPLETED.
+        """Take out of the queue what waits there, and let what runs end by itself: Slurm then says
+        COMPLETED.
 
-        What has not ended after :data:`END_S` is cancelled. Returns what is wrong, if Slurm does not obey.
+        What has not ended after :data:`END_S` is cancelled. Returns what is wrong, if Slurm does
+        not obey.
         """
         self.wait()
         user = user_name(os.geteuid())
@@ -279,7 +319,9 @@ class BatchQueue:
         return answer.problem if answer.returncode else None
 
     def _have_ended(self) -> bool:
-        """Wait until nothing runs or waits. Returns False after :data:`END_S`, or where Slurm does not answer."""
+        """Wait until nothing runs or waits. Returns False after :data:`END_S`, or where Slurm does
+        not answer.
+        """
         deadline, pause_s = time.monotonic() + END_S, END_ASK_S
         while (answer := self._ask().wait()).returncode == 0:
             if not any(state in PRESENT for state, _ in _rows(answer).values()):
@@ -297,8 +339,11 @@ def _rows(answer: CommandAnswer) -> dict[str, tuple[str, str]]:
     return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
 
 
-def queue_question(*names: str, users: Collection[str], columns: str, patience_s: float = PATIENCE_S) -> SlurmCommand:
-    """Ask ``squeue`` for the batch jobs that have one of ``names``; every task of an array has a line.
+def queue_question(
+    *names: str, users: Collection[str], columns: str, patience_s: float = PATIENCE_S
+) -> SlurmCommand:
+    """Ask ``squeue`` for the batch jobs that have one of ``names``; every task of an array has a
+    line.
 
     :param users: only those of these users.
     :param columns: its format.

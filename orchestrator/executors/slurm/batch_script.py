@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from orchestrator.jobfile.slurm_rules import SlurmSettings
 
 WARNING_S = 120
-"""How long before its time limit a pilot is told of it; with a limit below 8 minutes, a quarter of that."""
+"""How long before its time limit a pilot is told of it; with a limit below 8 minutes, a quarter of
+that."""
 SCRIPT, LOG = "pilots.sh", "pilot-%A_%a.log"
 
 
@@ -42,8 +43,13 @@ def batch_script(settings: SlurmSettings, *, name: str, folder: Path, pilots: in
         **_own(settings),
         **settings.options,
     }
-    lines = [f"#SBATCH --{option}{'' if value is None else f'={_quoted(value)}'}" for option, value in options.items()]
-    exports = [f"export {variable}={shlex.quote(value)}" for variable, value in package_path().items()]
+    lines = [
+        f"#SBATCH --{option}{'' if value is None else f'={_quoted(value)}'}"
+        for option, value in options.items()
+    ]
+    exports = [
+        f"export {variable}={shlex.quote(value)}" for variable, value in package_path().items()
+    ]
     command = shlex.join([sys.executable, "-m", "orchestrator.executors.slurm.pilot", str(folder)])
     return "\n".join(["#!/bin/bash", *lines, *settings.setup, *exports, f"exec {command}", ""])
 
@@ -71,4 +77,8 @@ def _time(seconds: float) -> str:
 
 def _quoted(value: str) -> str:
     """As sbatch reads it: within quotes, a backslash escapes the next sign."""
-    return value if re.fullmatch(r"[\w.,:;@%+=/*()&|-]+", value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+    return (
+        value
+        if re.fullmatch(r"[\w.,:;@%+=/*()&|-]+", value)
+        else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+    )

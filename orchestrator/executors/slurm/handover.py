@@ -1,7 +1,9 @@
-"""The beginning of a session: pilots of a supervisor that was killed hand back what they have, and serve the next one.
+"""The beginning of a session: pilots of a supervisor that was killed hand back what they have, and
+serve the next one.
 
-They went on while there was no supervisor. What has ended meanwhile is in the job directories; what still runs saves a
-checkpoint and ends, and the next supervisor resumes it, without a new wait in Slurm's queue.
+They went on while there was no supervisor. What has ended meanwhile is in the job directories; what
+still runs saves a checkpoint and ends, and the next supervisor resumes it, without a new wait in
+Slurm's queue.
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ from orchestrator.executors.slurm.batch_queue import ASK_EVERY_S, PRESENT, Batch
 from orchestrator.executors.slurm.left_pilots import joined_pilots, task_of, unfinished_pilots
 from orchestrator.executors.slurm.mailbox import Outbox, has_sent
 from orchestrator.executors.slurm.pilot_messages import JoinOrder, PilotBye
-from orchestrator.executors.slurm.session_file import HAND_BACK_S, Session, read_session, write_session
+from orchestrator.executors.slurm.session_file import (
+    HAND_BACK_S,
+    Session,
+    read_session,
+    write_session,
+)
 
 TIMEOUT_S = HAND_BACK_S + 30.0
 FIRST_ASK_S = 1.0
@@ -23,7 +30,8 @@ SHOWN = 5
 
 
 def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
-    """Make ``session`` the one that pilots serve, and wait until those of the session before have handed back.
+    """Make ``session`` the one that pilots serve, and wait until those of the session before have
+    handed back.
 
     :param folder: ``slurm`` in the run directory, which this process has locked.
     :raises OSError: it cannot be written.
@@ -36,7 +44,9 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
     if before is None or before.ended:
         return []
     old = folder / before.session
-    queue.heard |= {task_of(name) for name in joined_pilots(old)}  # that they end now is no failed start
+    queue.heard |= {
+        task_of(name) for name in joined_pilots(old)
+    }  # that they end now is no failed start
     awaited = unfinished_pilots(old)
     for name in awaited:
         Outbox(old / f"{name}.orders").send(JoinOrder(session))
@@ -46,12 +56,17 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
         awaited = {
             name
             for name in awaited
-            if not (folder / session / f"{name}.events.0").exists() and not has_sent(old / f"{name}.events", PilotBye)
+            if not (folder / session / f"{name}.events.0").exists()
+            and not has_sent(old / f"{name}.events", PilotBye)
         }
         if awaited and time.monotonic() >= ask_at:
             ask_at = time.monotonic() + ASK_EVERY_S
             if queue.ask_now():
-                awaited = {name for name in awaited if queue.state(task_of(name)) in (*PRESENT, "COMPLETING")}
+                awaited = {
+                    name
+                    for name in awaited
+                    if queue.state(task_of(name)) in (*PRESENT, "COMPLETING")
+                }
     if not awaited:
         return []
     text = f"pilots of the run before do not answer, and are given up: {listed(sorted(awaited), SHOWN)}"

@@ -1,4 +1,6 @@
-"""Pilots that a supervisor has left when it was killed: whether any still runs or waits, and how they are ended."""
+"""Pilots that a supervisor has left when it was killed: whether any still runs or waits, and how
+they are ended.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,20 @@ from pathlib import Path
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import listed
-from orchestrator.executors.slurm.batch_queue import PRESENT, cancel_named, queue_question, user_name
+from orchestrator.executors.slurm.batch_queue import (
+    PRESENT,
+    cancel_named,
+    queue_question,
+    user_name,
+)
 from orchestrator.executors.slurm.mailbox import has_sent
 from orchestrator.executors.slurm.pilot_messages import PilotBye
-from orchestrator.executors.slurm.session_file import Session, read_session, session_owner, write_session
+from orchestrator.executors.slurm.session_file import (
+    Session,
+    read_session,
+    session_owner,
+    write_session,
+)
 from orchestrator.executors.slurm.slurm_commands import SlurmCommand
 
 ANSWER_S = 10.0
@@ -36,7 +48,8 @@ class LeftPilots:
     name: str
     """Of the batch jobs, as ``squeue`` shows it."""
     tasks: tuple[str, ...] = ()
-    """Those that run or wait (``100_0``). Where Slurm does not answer: those that have joined and not said good-bye."""
+    """Those that run or wait (``100_0``). Where Slurm does not answer: those that have joined and
+    not said good-bye."""
     user: str = ""
     """To whom they belong."""
     problem: str = ""
@@ -57,8 +70,12 @@ def joined_pilots(folder: Path) -> set[str]:
 
 
 def unfinished_pilots(folder: Path) -> set[str]:
-    """Names of the pilots that have joined the session in ``folder``, without those that have sent their last word."""
-    return {name for name in joined_pilots(folder) if not has_sent(folder / f"{name}.events", PilotBye)}
+    """Names of the pilots that have joined the session in ``folder``, without those that have sent
+    their last word.
+    """
+    return {
+        name for name in joined_pilots(folder) if not has_sent(folder / f"{name}.events", PilotBye)
+    }
 
 
 def task_of(pilot: str) -> str:
@@ -67,19 +84,22 @@ def task_of(pilot: str) -> str:
 
 
 def named_by_files(folder: Path) -> LeftPilots | None:
-    """Pilots that may be left according to the files alone, without their tasks: some have written lately, or none has
-    joined yet.
+    """Pilots that may be left according to the files alone, without their tasks: some have written
+    lately, or none has joined yet.
 
     :param folder: ``slurm`` in a run directory that no supervisor holds.
     """
     session = _unended(folder)
-    if session is None or (joined_pilots(folder / session.session) and not _heard_lately(folder / session.session)):
+    if session is None or (
+        joined_pilots(folder / session.session) and not _heard_lately(folder / session.session)
+    ):
         return None
     return LeftPilots(name=session.batch_jobs)
 
 
 def left_pilots(folders: Iterable[Path]) -> dict[Path, LeftPilots]:
-    """The pilots that are left of the run directories of ``folders``; Slurm is asked once for all of them.
+    """The pilots that are left of the run directories of ``folders``; Slurm is asked once for all
+    of them.
 
     :param folders: ``slurm`` in run directories that no supervisor holds.
     :returns: only folders with pilots that run or wait, or may, as Slurm could not be asked.
@@ -93,7 +113,8 @@ def left_pilots(folders: Iterable[Path]) -> dict[Path, LeftPilots]:
 
 
 def end_left_pilots(folder: Path) -> str | None:
-    """End the pilots that a killed supervisor has left. Returns what was done; None where there are none.
+    """End the pilots that a killed supervisor has left. Returns what was done; None where there are
+    none.
 
     :raises UsageError: Slurm does not obey, and the pilots cannot be told by a file either.
     """
@@ -108,12 +129,15 @@ def end_left_pilots(folder: Path) -> str | None:
         write_session(folder, dataclasses.replace(session, ended=True))
     except OSError as error:
         advice = f"run `scancel --name={left.name}` on a login node"
-        raise UsageError(f"{folder}: cannot be written ({error.strerror}), scancel failed; {advice}") from error
+        raise UsageError(
+            f"{folder}: cannot be written ({error.strerror}), scancel failed; {advice}"
+        ) from error
     return f"scancel failed ({answer.problem}); batch jobs {left.name} end by themselves as soon as they run"
 
 
 def wait_for_pilots(folder: Path) -> None:
-    """Return when no pilot of the last supervisor runs or waits any more, or when another supervisor has taken over.
+    """Return when no pilot of the last supervisor runs or waits any more, or when another
+    supervisor has taken over.
 
     :param folder: ``slurm`` in a run directory; it may be missing.
     """
@@ -149,7 +173,8 @@ class _Task:
 
 
 def _ask(sessions: Mapping[Path, Session]) -> _Answer:
-    """The tasks of ``sessions``, by folder, that belong to the owners of their files or to the user who asks.
+    """The tasks of ``sessions``, by folder, that belong to the owners of their files or to the user
+    who asks.
 
     The user who asks counts, too: some file systems give every file the same owner.
     """
@@ -161,7 +186,9 @@ def _ask(sessions: Mapping[Path, Session]) -> _Answer:
         return _Answer(owners=owners, problem="squeue not found")
     names = {session.batch_jobs for session in sessions.values()}
     users = sorted({user_name(uid) for uid in (os.geteuid(), *owners.values())})
-    answer = queue_question(*sorted(names), users=users, columns="%i|%T|%U|%j", patience_s=ANSWER_S).wait()
+    answer = queue_question(
+        *sorted(names), users=users, columns="%i|%T|%U|%j", patience_s=ANSWER_S
+    ).wait()
     if answer.returncode:
         return _Answer(owners=owners, problem=answer.problem)
     rows = [line.strip().split("|", 3) for line in answer.output.splitlines()]
@@ -176,13 +203,19 @@ def _ask(sessions: Mapping[Path, Session]) -> _Answer:
 def _left(folder: Path, session: Session, answer: _Answer) -> LeftPilots | None:
     this = os.geteuid()
     owner = answer.owners.get(folder, this)
-    own = [task for task in answer.tasks if task.name == session.batch_jobs and task.uid in (owner, this)]
+    own = [
+        task
+        for task in answer.tasks
+        if task.name == session.batch_jobs and task.uid in (owner, this)
+    ]
     problem = answer.problem
     if not own and not problem and owner != this and not _are_others_shown():
         problem = f"it may hide the batch jobs of {user_name(owner)}, who can ask"
     if problem:
         heard = sorted({task_of(name) for name in _heard_lately(folder / session.session)})
-        return LeftPilots(name=session.batch_jobs, tasks=tuple(heard), user=user_name(owner), problem=problem)
+        return LeftPilots(
+            name=session.batch_jobs, tasks=tuple(heard), user=user_name(owner), problem=problem
+        )
     training = _training(folder, session, own)
     if not training:
         return None
@@ -191,25 +224,43 @@ def _left(folder: Path, session: Session, answer: _Answer) -> LeftPilots | None:
 
 
 def _are_others_shown() -> bool:
-    """Whether ``squeue`` shows this user the batch jobs of others, whom it otherwise passes over in silence."""
+    """Whether ``squeue`` shows this user the batch jobs of others, whom it otherwise passes over in
+    silence.
+    """
     if os.geteuid() == 0:
         return True
     if shutil.which("scontrol") is None:
         return False
     answer = SlurmCommand("scontrol", "show", "config", patience_s=ANSWER_S).wait()
     private = re.search(r"^PrivateData\s*=(.*)$", answer.output, re.MULTILINE)
-    return answer.returncode == 0 and private is not None and "jobs" not in private[1].strip().split(",")
+    return (
+        answer.returncode == 0
+        and private is not None
+        and "jobs" not in private[1].strip().split(",")
+    )
 
 
 def _training(folder: Path, session: Session, tasks: Iterable[_Task]) -> list[_Task]:
-    """Those that wait or run; of those that Slurm ends just now, the ones whose pilot is not done yet."""
+    """Those that wait or run; of those that Slurm ends just now, the ones whose pilot is not done
+    yet.
+    """
     unfinished = {task_of(name) for name in unfinished_pilots(folder / session.session)}
-    return [task for task in tasks if task.state in PRESENT or (task.state == "COMPLETING" and task.task in unfinished)]
+    return [
+        task
+        for task in tasks
+        if task.state in PRESENT or (task.state == "COMPLETING" and task.task in unfinished)
+    ]
 
 
 def _heard_lately(folder: Path) -> set[str]:
-    """Pilots of the session in ``folder`` that have not said good-bye, and have written something lately."""
-    return {name for name in unfinished_pilots(folder) if time.time() - _last_write(folder, name) < SILENT_S}
+    """Pilots of the session in ``folder`` that have not said good-bye, and have written something
+    lately.
+    """
+    return {
+        name
+        for name in unfinished_pilots(folder)
+        if time.time() - _last_write(folder, name) < SILENT_S
+    }
 
 
 def _last_write(folder: Path, pilot: str) -> float:

@@ -1,7 +1,8 @@
-"""Messages between supervisor and pilots: append-only files of JSON lines, each with one writer and one reader.
+"""Messages between supervisor and pilots: append-only files of JSON lines, each with one writer and
+one reader.
 
-Every message is appended by an open and close of its own, and read likewise. So it arrives at once also on NFS, where
-a renamed file may stay hidden for a minute. There are no locks and no ports.
+Every message is appended by an open and close of its own, and read likewise. So it arrives at once
+also on NFS, where a renamed file may stay hidden for a minute. There are no locks and no ports.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ CHUNK = 1 << 20
 class Outbox:
     """The writer's end.
 
-    What cannot be written now, as the disk is full or away, is written with the next message. If a part of it was
-    written, that part comes twice: the reader has to bear that.
+    What cannot be written now, as the disk is full or away, is written with the next message. If a
+    part of it was written, that part comes twice: the reader has to bear that.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,7 +35,9 @@ class Outbox:
         self._unsent = b""
 
     def send(self, *messages: Any) -> None:
-        """Send ``messages``, dataclasses of :data:`.KINDS`; without any, what could not be sent before."""
+        """Send ``messages``, dataclasses of :data:`.KINDS`; without any, what could not be sent
+        before.
+        """
         self._unsent += b"".join(map(_line, messages))
         if not self._unsent:
             return
@@ -65,7 +68,9 @@ class Inbox:
         self._path, self._number, self._offset = path, 0, 0
 
     def receive(self) -> list[Any]:
-        """All messages that have arrived since the last call; none while the file cannot be read."""
+        """All messages that have arrived since the last call; none while the file cannot be
+        read.
+        """
         messages: list[Any] = []
         while lines := self._lines():
             for line in lines:
@@ -102,13 +107,19 @@ def _numbered(path: Path, number: int) -> Path:
 
 
 def _last_number(path: Path) -> int:
-    numbers = [int(file.suffix[1:]) for file in path.parent.glob(f"{path.name}.*") if file.suffix[1:].isdecimal()]
+    numbers = [
+        int(file.suffix[1:])
+        for file in path.parent.glob(f"{path.name}.*")
+        if file.suffix[1:].isdecimal()
+    ]
     return max(numbers, default=0)
 
 
 def _line(message: Any) -> bytes:
     # The first newline ends a line that was cut off.
-    return b"\n" + json.dumps({type(message).__name__: dataclasses.asdict(message)}).encode() + b"\n"
+    return (
+        b"\n" + json.dumps({type(message).__name__: dataclasses.asdict(message)}).encode() + b"\n"
+    )
 
 
 def _message(line: bytes) -> Any:

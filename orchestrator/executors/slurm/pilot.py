@@ -1,7 +1,9 @@
-"""A pilot: the process of one task of the array. ``python -m orchestrator.executors.slurm.pilot RUN_DIR/slurm``.
+"""A pilot: the process of one task of the array. ``python -m orchestrator.executors.slurm.pilot
+RUN_DIR/slurm``.
 
-It runs the attempts that the supervisor orders, on the CPUs that Slurm gave it, and reports about them. It goes on with
-what it has while there is no supervisor. It hands everything back when Slurm ends it, or when another supervisor calls.
+It runs the attempts that the supervisor orders, on the CPUs that Slurm gave it, and reports about
+them. It goes on with what it has while there is no supervisor. It hands everything back when Slurm
+ends it, or when another supervisor calls.
 """
 
 from __future__ import annotations
@@ -44,11 +46,13 @@ BEAT_EVERY_S = 2.0
 WITHOUT_SUPERVISOR_S = 600.0
 """After so long without a supervisor and without an attempt, a pilot ends."""
 TERMINATED_HAND_BACK_S = 20.0
-"""As :data:`HAND_BACK_S`, after SIGTERM: Slurm kills what is left after its KillWait, 30 s by default."""
+"""As :data:`HAND_BACK_S`, after SIGTERM: Slurm kills what is left after its KillWait, 30 s by
+default."""
 LAST_WORDS_S = 10.0
 """For the last message, while the file system is full or away."""
 SESSION_EVERY_S = 5.0
-"""For the file of the session: a supervisor that began before this pilot joined does not know of it."""
+"""For the file of the session: a supervisor that began before this pilot joined does not know of
+it."""
 SESSION_PATIENCE_S = 60.0
 """For the file of the session: a network file system may show a new file late."""
 REASONS = {
@@ -99,8 +103,12 @@ class Pilot:
         self._signals.append(number)
 
     def serve(self, session: str) -> str | None:
-        """Serve the supervisor of ``session``. Returns the session to be served next; None: the pilot ends."""
-        self._attempts = PilotAttempts(self._machine, self._hello.cores, self._hello.node, self._folder.parent)
+        """Serve the supervisor of ``session``. Returns the session to be served next; None: the
+        pilot ends.
+        """
+        self._attempts = PilotAttempts(
+            self._machine, self._hello.cores, self._hello.node, self._folder.parent
+        )
         with contextlib.closing(self._attempts):
             return self._serve(session)
 
@@ -122,7 +130,9 @@ class Pilot:
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._attempts.kill()
             self._report(outbox, self._attempts.poll(POLL_S))
-            if not self._attempts and (self._leaves or self._ends or self._next is not None or self._is_forgotten):
+            if not self._attempts and (
+                self._leaves or self._ends or self._next is not None or self._is_forgotten
+            ):
                 outbox.send(PilotBye())
                 outbox.finish(LAST_WORDS_S)
                 return None if self._leaves or self._ends else self._next
@@ -201,7 +211,10 @@ def main() -> int:
     folder = Path(sys.argv[1])
     if (first := _first_session(folder)) is None:
         advice = "The run directory has to lie on a file system that all nodes share"
-        print(f"pilot: {folder}/session.json cannot be read on {socket.gethostname()}. {advice}", file=sys.stderr)
+        print(
+            f"pilot: {folder}/session.json cannot be read on {socket.gethostname()}. {advice}",
+            file=sys.stderr,
+        )
         return 1
     if first.ended:
         log("the run has ended")

@@ -26,10 +26,12 @@ from orchestrator.machine.slots import Slot, SlotPool
 from orchestrator.machine.topology import Machine
 
 SIGNALLED = "it was stopped by a signal that its pilot did not send, such as Slurm sends before it ends a pilot"
-"""Slurm signals the processes of a pilot one after the other: a worker may have ended before the pilot knows why."""
+"""Slurm signals the processes of a pilot one after the other: a worker may have ended before the
+pilot knows why."""
 
 FILES_PATIENCE_S = 90.0
-"""For the files of an attempt: a network file system may show new ones late, and those before instead."""
+"""For the files of an attempt: a network file system may show new ones late, and those before
+instead."""
 
 
 class PilotAttempts:
@@ -43,8 +45,8 @@ class PilotAttempts:
         self._slots = SlotPool(replace(machine, quota=None), cores, neighbours)
         self._executor = LocalExecutor()
         self._waiting: dict[Handle, tuple[LaunchOrder, float | None]] = {}
-        """With the time until which its files are awaited; None: they are there, and it waits for CPUs, or for what
-        its worker is forked from."""
+        """With the time until which its files are awaited; None: they are there, and it waits for
+        CPUs, or for what its worker is forked from."""
         self._running: dict[Handle, tuple[Handle, Slot]] = {}
         """Handle as the supervisor knows it → that of the local executor."""
         self._known: set[Handle] = set()
@@ -78,7 +80,9 @@ class PilotAttempts:
             self._executor.checkpoint(self._running[handle][0])
 
     def hand_back(self, why: str) -> None:
-        """Ask all to save a checkpoint and to exit; from now on nothing is launched. May be called again."""
+        """Ask all to save a checkpoint and to exit; from now on nothing is launched. May be called
+        again.
+        """
         self._why = self._why or why
         for handle in self._waiting:
             self._ended.append(Exited(handle, int(ExitCode.INTERRUPTED), lost=self._why))
@@ -99,12 +103,18 @@ class PilotAttempts:
                 self._start(handle, order)
             elif time.monotonic() >= deadline:
                 del self._waiting[handle]
-                self._ended.append(Exited(handle, None, lost=f"{self._node} does not see its files: {order.job_dir}"))
+                self._ended.append(
+                    Exited(
+                        handle, None, lost=f"{self._node} does not see its files: {order.job_dir}"
+                    )
+                )
         events, self._ended = self._ended, []
         for event in self._executor.poll(0.0 if events else timeout_s):
             handle = Handle(event.handle.job_id, event.handle.number)
             of_supervisor = replace(event, handle=handle)
-            events.append(self._end(of_supervisor) if isinstance(of_supervisor, Exited) else of_supervisor)
+            events.append(
+                self._end(of_supervisor) if isinstance(of_supervisor, Exited) else of_supervisor
+            )
         return events
 
     def _start(self, handle: Handle, order: LaunchOrder) -> None:
@@ -114,7 +124,9 @@ class PilotAttempts:
         if slot is None:
             return
         del self._waiting[handle]
-        launch = order.launch(tuple(islice(cycle(slot.cpus), order.cores)), slot.gpus, slot.gpu_share)
+        launch = order.launch(
+            tuple(islice(cycle(slot.cpus), order.cores)), slot.gpus, slot.gpu_share
+        )
         self._executor.worker_command = order.command or WORKER_COMMAND
         self._executor.environment = order.environment
         try:
@@ -123,7 +135,9 @@ class PilotAttempts:
             self._slots.release(slot)
             is_full = error.errno in DISK_FULL_ERRNOS
             lost = None if is_full else f"it could not be started on {self._node}: {error}"
-            self._ended.append(Exited(handle, int(ExitCode.DISK_FULL) if is_full else None, lost=lost))
+            self._ended.append(
+                Exited(handle, int(ExitCode.DISK_FULL) if is_full else None, lost=lost)
+            )
             return
         self._running[handle] = local, slot
         placed = Placed(
@@ -137,7 +151,9 @@ class PilotAttempts:
         self._ended.append(placed)
 
     def _end(self, exited: Exited) -> Exited:
-        """The end as the supervisor is told of it: one that Slurm has brought about is none of the job's own."""
+        """The end as the supervisor is told of it: one that Slurm has brought about is none of the
+        job's own.
+        """
         handle = exited.handle
         self._slots.release(self._running.pop(handle)[1])
         is_asked = handle in self._asked
@@ -158,8 +174,13 @@ class PilotAttempts:
 
 
 def has_files(order: LaunchOrder) -> bool:
-    """Whether this node sees the folder of the attempt, and ``spec.json`` as its supervisor has written it."""
+    """Whether this node sees the folder of the attempt, and ``spec.json`` as its supervisor has
+    written it.
+    """
     job = JobPaths(Path(order.job_dir))
     with contextlib.suppress(OSError):
-        return spec_digest(job.root) == order.spec_digest and job.attempt(order.handle.number).root.exists()
+        return (
+            spec_digest(job.root) == order.spec_digest
+            and job.attempt(order.handle.number).root.exists()
+        )
     return False

@@ -1,4 +1,6 @@
-"""What supervisor and pilots say to each other; a pilot also sends the events of :mod:`orchestrator.executors.base`."""
+"""What supervisor and pilots say to each other; a pilot also sends the events of
+:mod:`orchestrator.executors.base`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The pilots as they join, report, hand back and end; and when Slurm is asked for more of them or for fewer."""
+"""The pilots as they join, report, hand back and end; and when Slurm is asked for more of them or
+for fewer.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,8 @@ class PilotRegistry:
         return None if pilot is None or pilot.leaves else pilot
 
     def update(self) -> list[Event]:
-        """Read what pilots report, and ask Slurm where that is needed. Returns the events of attempts.
+        """Read what pilots report, and ask Slurm where that is needed. Returns the events of
+        attempts.
 
         :raises ClusterLostError: no pilot can run any more.
         """
@@ -125,14 +128,17 @@ class PilotRegistry:
         for pilot in silent:
             events += self._judge_silent(pilot, now)
         if any(isinstance(event, Exited) and event.lost for event in events):
-            self._check_session()  # before the loss is recorded: perhaps the pilot serves another supervisor now
+            # before the loss is recorded: perhaps the pilot serves another supervisor now
+            self._check_session()
         self.queue.is_served = bool(self._pilots)
         self.queue.check()
         self._provide(joined, now)
         return events
 
     def _check_session(self) -> None:
-        """:raises ClusterLostError: another supervisor has begun a session, where locks of files do not hold it off."""
+        """:raises ClusterLostError: another supervisor has begun a session, where locks of files do
+        not hold it off.
+        """
         current = read_session(self._folder.parent)
         if current is None or current.session == self._folder.name:
             return
@@ -160,7 +166,10 @@ class PilotRegistry:
         for entry in entries:
             name = entry.removesuffix(EVENTS)
             if name != entry and name not in self._pilots and name not in self._ended:
-                inbox, outbox = Inbox(self._folder / f"{name}.events"), Outbox(self._folder / f"{name}.orders")
+                inbox, outbox = (
+                    Inbox(self._folder / f"{name}.events"),
+                    Outbox(self._folder / f"{name}.orders"),
+                )
                 self._pilots[name] = JoinedPilot(name=name, inbox=inbox, outbox=outbox)
 
     def _take(self, pilot: JoinedPilot, message: Any) -> Iterator[Event]:
@@ -171,7 +180,9 @@ class PilotRegistry:
             case PilotLeaving(why):
                 self._leave(pilot, why)
             case PilotBye():
-                yield from self._end(pilot, pilot.leaves or "its pilot has ended", ExitCode.INTERRUPTED)
+                yield from self._end(
+                    pilot, pilot.leaves or "its pilot has ended", ExitCode.INTERRUPTED
+                )
             case Exited(handle=handle) if handle in pilot.attempts:
                 self._forget(pilot, handle)
                 pilot.idle_since = time.monotonic()
@@ -194,13 +205,19 @@ class PilotRegistry:
                 for message in earlier.inbox.receive():
                     yield from self._take(earlier, message)
                 if earlier.name in self._pilots:
-                    earlier.outbox.send(EndPilotOrder())  # it may run on where Slurm cannot reach its node
+                    earlier.outbox.send(
+                        EndPilotOrder()
+                    )  # it may run on where Slurm cannot reach its node
                     self._has_given_up = True
-                    yield from self._end(earlier, f"its pilot {earlier.task} was restarted by Slurm", None)
+                    yield from self._end(
+                        earlier, f"its pilot {earlier.task} was restarted by Slurm", None
+                    )
 
     def _join(self, pilot: JoinedPilot, hello: PilotHello) -> None:
         pilot.hello = hello
-        is_left = pilot.task in self.queue.heard  # of the supervisor before, perhaps of another version
+        is_left = (
+            pilot.task in self.queue.heard
+        )  # of the supervisor before, perhaps of another version
         self.queue.joined(pilot.task)
         found = differences(installed_versions(), hello.versions)
         if found.deciding:
@@ -222,7 +239,9 @@ class PilotRegistry:
             self.slots.remove(pilot.name)
 
     def _end(self, pilot: JoinedPilot, why: str, returncode: int | None) -> Iterator[Event]:
-        """:param returncode: of its attempts that have not ended: after its last word, they had never started."""
+        """:param returncode: of its attempts that have not ended: after its last word, they had
+        never started.
+        """
         self._leave(pilot, why)
         del self._pilots[pilot.name]
         self._ended.add(pilot.name)
@@ -239,40 +258,64 @@ class PilotRegistry:
     def _judge_silent(self, pilot: JoinedPilot, now: float) -> list[Event]:
         """Give a pilot up that is gone by Slurm's word, or silent for too long.
 
-        Should it come back, it reads that it has to end; and its workers end by themselves, as a later attempt of
-        their job has a folder by then.
+        Should it come back, it reads that it has to end; and its workers end by themselves, as a
+        later attempt of their job has a folder by then.
         """
         state = self.queue.state(pilot.task)
         is_known = self.queue.answer_began > pilot.heard + SUSPECT_AFTER_S / 2
-        is_gone = is_known and state not in ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING")
-        if not is_gone and (now - pilot.heard < GIVE_UP_AFTER_S or state in ("SUSPENDED", "STOPPED")):
+        is_gone = is_known and state not in (
+            "RUNNING",
+            "SUSPENDED",
+            "STOPPED",
+            "COMPLETING",
+            "SIGNALING",
+        )
+        if not is_gone and (
+            now - pilot.heard < GIVE_UP_AFTER_S or state in ("SUSPENDED", "STOPPED")
+        ):
             return []
-        how = f"has ended ({state or 'unknown to Slurm'})" if is_gone else f"is silent for {now - pilot.heard:.0f} s"
+        how = (
+            f"has ended ({state or 'unknown to Slurm'})"
+            if is_gone
+            else f"is silent for {now - pilot.heard:.0f} s"
+        )
         why = f"its pilot {pilot.task} {how}"
         pilot.outbox.send(EndPilotOrder())
         if not is_gone:
-            self.report("warning", f"pilot {pilot.task} {how}, and is given up. Its jobs continue in other pilots")
-            # Slurm may have restarted its task on a node whose clock is behind, so that it seems to be the earlier one.
+            self.report(
+                "warning",
+                f"pilot {pilot.task} {how}, and is given up. Its jobs continue in other pilots",
+            )
+            # Slurm may have restarted its task on a node whose clock is behind, so that it seems to
+            # be the earlier one.
             if not any(other.task == pilot.task for other in self.present if other is not pilot):
                 self.queue.cancel(pilot.task)
             self._has_given_up = True
         return list(self._end(pilot, why, None))
 
     def _provide(self, joined: list[JoinedPilot], now: float) -> None:
-        """Submit pilots that are missing while jobs wait for room, and end those that are idle while none does."""
+        """Submit pilots that are missing while jobs wait for room, and end those that are idle
+        while none does.
+        """
         if self._excluded and len(self._excluded) >= self.queue.pilots and not self._pilots:
             raise ClusterLostError(
                 f"no pilot can be used: {'; '.join(self._excluded)}. Correct it (setup in [slurm]), and run the same"
                 " command again"
             )
-        if self.slots.unfit and self.slots.has_refused(DEMAND_S) and len(joined) >= self.queue.wanted:
+        if (
+            self.slots.unfit
+            and self.slots.has_refused(DEMAND_S)
+            and len(joined) >= self.queue.wanted
+        ):
             self._refuse_unfit(joined)
         self.slots.expected_cores = max(0, self.queue.wanted - len(joined)) * self._cores
         if self.slots.has_refused(DEMAND_S):
             if missing := self.queue.missing:
                 self.queue.submit(missing)
         elif not self.slots.has_refused(IDLE_AFTER_S):
-            idle = [one for one in joined if not one.attempts and now - one.idle_since > IDLE_AFTER_S]
+            idle = [
+                one for one in joined if not one.attempts and now - one.idle_since > IDLE_AFTER_S
+            ]
             for pilot in idle:
                 self.release(pilot)
             if joined:
@@ -286,7 +329,9 @@ class PilotRegistry:
         largest = max(hellos, key=lambda hello: (hello.gpus, hello.cores, hello.memory_mib))
         has = amounts(largest.cores, largest.gpus, largest.memory_mib)
         advice = "Raise cpus_per_task, mem or gpus in [slurm], and run the same command again"
-        raise ClusterLostError(f"a job asks for {self.slots.unfit}, and the largest pilot has {has}. {advice}")
+        raise ClusterLostError(
+            f"a job asks for {self.slots.unfit}, and the largest pilot has {has}. {advice}"
+        )
 
     def close(self) -> None:
         """End all pilots, and take those that wait out of the queue."""
@@ -308,6 +353,8 @@ class PilotRegistry:
         with contextlib.suppress(OSError):  # the file system is full
             if rows := accounting.collect(self.queue.heard, self._core_s):
                 accounting.write(self._folder.parent, rows)
-                self.report("accounted", accounting.sentence(rows, self._folder.parent / accounting.FILE))
+                self.report(
+                    "accounted", accounting.sentence(rows, self._folder.parent / accounting.FILE)
+                )
         if not (self._pilots or self._has_given_up):
             shutil.rmtree(self._folder, ignore_errors=True)

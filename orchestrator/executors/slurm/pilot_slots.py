@@ -11,21 +11,27 @@ from orchestrator.machine.slots import Slot
 
 
 class PilotSlots(ClusterSlots):
-    """See :class:`.ClusterSlots`. An attempt runs on one pilot: two pilots do not know each other's addresses."""
+    """See :class:`.ClusterSlots`. An attempt runs on one pilot: two pilots do not know each other's
+    addresses.
+    """
 
     def __init__(self, max_parallel: int | None = None) -> None:
         super().__init__(max_parallel, is_spread=False)
         self.expected_cores = 0
-        """Of pilots that wait or are yet to be submitted: with these, jobs are offered before there is room."""
+        """Of pilots that wait or are yet to be submitted: with these, jobs are offered before there
+        is room."""
         self.unfit = ""
-        """What the job that was refused last asks for, if none of the present pilots could ever have room for it."""
+        """What the job that was refused last asks for, if none of the present pilots could ever
+        have room for it."""
         self._refused_at = -math.inf
 
     @property
     def lanes(self) -> int:
         return min(self._max_parallel, self._cores + self.expected_cores)
 
-    def acquire(self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
+    def acquire(
+        self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
+    ) -> Slot | None:
         slot = super().acquire(cores, gpus, memory_mib=memory_mib, ranks=ranks)
         if slot is None:
             self._refused_at = time.monotonic()

@@ -23,9 +23,11 @@ from orchestrator.machine.slurm_allocation import SLURM_PROGRAMS
 
 
 class SlurmBackend:
-    """See :class:`orchestrator.executors.base.Backend`. Pilots are submitted when the first job waits for room.
+    """See :class:`orchestrator.executors.base.Backend`. Pilots are submitted when the first job
+    waits for room.
 
-    :raises UsageError: Slurm's commands are missing, or sbatch cannot take the run directory's name.
+    :raises UsageError: Slurm's commands are missing, or sbatch cannot take the run directory's
+        name.
     """
 
     cpu_moves = None
@@ -41,7 +43,9 @@ class SlurmBackend:
         self._folder, self._session = settings.run_dir.absolute() / "slurm", secrets.token_hex(4)
         self._shown_folder = settings.final_run_dir.absolute() / "slurm"
         name = job_name(settings.name, settings.final_run_dir.absolute())
-        self._queue = BatchQueue(name=name, folder=self._folder, pilots=self._settings.array, script=self._script)
+        self._queue = BatchQueue(
+            name=name, folder=self._folder, pilots=self._settings.array, script=self._script
+        )
         self.slots = PilotSlots(settings.max_parallel_on_nodes)
         cores = self._settings.cpus_per_task or 1
         self.slots.expected_cores = self._settings.array * cores
@@ -51,11 +55,14 @@ class SlurmBackend:
         self.executor = SlurmExecutor(pilots=self._pilots)
         self.local_slots = settings.local_slots(None)
         self._is_staged = settings.run_dir.absolute() != settings.final_run_dir.absolute()
-        """Whether this is a plan without a run directory: the pilots are those of another supervisor, or of none."""
+        """Whether this is a plan without a run directory: the pilots are those of another
+        supervisor, or of none."""
         self._is_begun = False
 
     def _script(self, pilots: int) -> str:
-        return batch_script(self._settings, name=self._queue.name, folder=self._shown_folder, pilots=pilots)
+        return batch_script(
+            self._settings, name=self._queue.name, folder=self._shown_folder, pilots=pilots
+        )
 
     def ready(self) -> list[str]:
         if self._is_staged:
@@ -64,17 +71,33 @@ class SlurmBackend:
             self._is_begun = True
             return handover.begin_session(self._folder, self._session, self._queue)
         except OSError as error:
-            raise UsageError(f"{self._folder}: cannot be written ({error.strerror}); correct that") from error
+            raise UsageError(
+                f"{self._folder}: cannot be written ({error.strerror}); correct that"
+            ) from error
 
     def problems(self, job: Job) -> list[Problem]:
         resources, settings = job.resources, self._settings
         limits = (
-            ("cores", resources.all_cores, settings.cpus_per_task, "cpus_per_task", count(resources.cores, "core")),
-            ("memory", resources.all_memory_mib, settings.mem_mib, "mem (MiB)", f"{resources.memory_mib} MiB"),
+            (
+                "cores",
+                resources.all_cores,
+                settings.cpus_per_task,
+                "cpus_per_task",
+                count(resources.cores, "core"),
+            ),
+            (
+                "memory",
+                resources.all_memory_mib,
+                settings.mem_mib,
+                "mem (MiB)",
+                f"{resources.memory_mib} MiB",
+            ),
             ("gpus", resources.all_gpus, self._gpus, "gpus", count(resources.gpus, "GPU")),
         )
         return [
-            resource_problem(job, f".{key}", asked, f"a pilot has {limit}, as {name} in [slurm] says; raise that")
+            resource_problem(
+                job, f".{key}", asked, f"a pilot has {limit}, as {name} in [slurm] says; raise that"
+            )
             for key, total, limit, name, asked in limits
             if limit is not None and total > limit
         ]
@@ -86,7 +109,11 @@ class SlurmBackend:
         return None if other else self._settings.gpus
 
     def facts(self) -> dict[str, Any]:
-        return {"executor": "slurm", "pilots": self._settings.array, "script": self._script(self._settings.array)}
+        return {
+            "executor": "slurm",
+            "pilots": self._settings.array,
+            "script": self._script(self._settings.array),
+        }
 
     def available_memory_mib(self) -> int:
         return sys.maxsize

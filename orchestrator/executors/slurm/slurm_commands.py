@@ -1,4 +1,6 @@
-"""Commands of Slurm, each run beside the supervisor's loop: a controller that is down lets them hang for a minute."""
+"""Commands of Slurm, each run beside the supervisor's loop: a controller that is down lets them
+hang for a minute.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ TRANSIENT = (
 )
 """What errors say when there is no answer of the controller, rather than a refusal."""
 IGNORED = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_", "SLURM_CLUSTERS")
-"""How variables begin that would change what is asked: sbatch prefers them to its script, and squeue hides jobs."""
+"""How variables begin that would change what is asked: sbatch prefers them to its script, and
+squeue hides jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,9 @@ class CommandAnswer:
     @property
     def problem(self) -> str:
         """The last line of its errors."""
-        return last_line(self.errors, f"exit code {self.returncode}").removeprefix("sbatch: error: ")
+        return last_line(self.errors, f"exit code {self.returncode}").removeprefix(
+            "sbatch: error: "
+        )
 
     @property
     def is_transient(self) -> bool:
@@ -54,7 +59,9 @@ class SlurmCommand:
     def __init__(self, *command: str, patience_s: float = PATIENCE_S) -> None:
         self.began = time.monotonic()
         self._command, self._patience_s = command, patience_s
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(IGNORED)}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(IGNORED)
+        }
         self._popen: subprocess.Popen[bytes] | None = None
         self._problem = ""
         try:
@@ -91,8 +98,12 @@ class SlurmCommand:
             for file in (self._output, self._errors):
                 file.seek(0)
                 texts.append(file.read().decode(errors="replace"))
-        late = f"{self._command[0]}: did not answer within {self._patience_s:.0f} s" if is_late else ""
-        return CommandAnswer(returncode=self._popen.returncode, output=texts[0], errors=texts[1] + late)
+        late = (
+            f"{self._command[0]}: did not answer within {self._patience_s:.0f} s" if is_late else ""
+        )
+        return CommandAnswer(
+            returncode=self._popen.returncode, output=texts[0], errors=texts[1] + late
+        )
 
     def wait(self) -> CommandAnswer:
         """Its answer, when it has ended."""

@@ -7,7 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.executors.base import Event, Exited, Handle, Launch
-from orchestrator.executors.slurm.pilot_messages import CheckpointOrder, EndOrder, LaunchOrder, spec_digest
+from orchestrator.executors.slurm.pilot_messages import (
+    CheckpointOrder,
+    EndOrder,
+    LaunchOrder,
+    spec_digest,
+)
 from orchestrator.executors.slurm.pilot_registry import JoinedPilot, PilotRegistry
 
 POLL_S = 0.1
@@ -19,7 +24,8 @@ class SlurmExecutor:
     """See :class:`orchestrator.executors.base.Executor`.
 
     :param pilots: those that ``Launch.rank_slots`` names; ended when this is closed.
-    :param worker_command: what is started in place of the worker, with job directory and attempt number appended.
+    :param worker_command: what is started in place of the worker, with job directory and attempt
+        number appended.
     :param environment: changes to every worker's environment; None removes a variable.
     """
 

@@ -1,11 +1,13 @@
-"""``python -m orchestrator.worker.baselines.bench_child HOW THREADS JOB_DIR...``: trainings of a benchmark.
+"""``python -m orchestrator.worker.baselines.bench_child HOW THREADS JOB_DIR...``: trainings of a
+benchmark.
 
-HOW is ``alone`` (one training, in this process), ``subproc`` (one training by stock Stable-Baselines3 with a process
-per environment), ``fork`` or ``spawn`` (one training per job directory in a ``multiprocessing.Pool``). THREADS is the
-thread budget, or ``default`` for the libraries' own number.
+HOW is ``alone`` (one training, in this process), ``subproc`` (one training by stock
+Stable-Baselines3 with a process per environment), ``fork`` or ``spawn`` (one training per job
+directory in a ``multiprocessing.Pool``). THREADS is the thread budget, or ``default`` for the
+libraries' own number.
 
-The training is that of :mod:`orchestrator.worker`, with the same timings. Only its start differs, so that a difference
-between figures has one cause. The trainings continue until they are killed.
+The training is that of :mod:`orchestrator.worker`, with the same timings. Only its start differs,
+so that a difference between figures has one cause. The trainings continue until they are killed.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ USAGE = "usage: python -m orchestrator.worker.baselines.bench_child alone|subpro
 
 
 class FirstStepReporter(ProgressReporter):
-    """Writes ``begun.json`` after the first environment step; later steps cost one attribute access."""
+    """Writes ``begun.json`` after the first environment step; later steps cost one attribute
+    access.
+    """
 
     def __init__(self, path: Path, facts: AttemptFacts) -> None:
         super().__init__(None)
@@ -50,7 +54,8 @@ class FirstStepReporter(ProgressReporter):
 
 
 def train(job_dir: str, threads: int | None, *, over_processes: bool = False) -> None:
-    """Run the training in ``job_dir`` in this process. An error is written to ``exit.json``, as by a worker.
+    """Run the training in ``job_dir`` in this process. An error is written to ``exit.json``, as by
+    a worker.
 
     :param over_processes: whether each environment has a process of its own.
     """
@@ -100,7 +105,9 @@ def main(arguments: list[str]) -> None:
     if how in ("alone", "subproc"):
         work(job_dirs[0], over_processes=how == "subproc")
         return
-    _import()  # as at the top of a user's script: forked processes inherit the modules, spawned ones import them again
+    # as at the top of a user's script: forked processes inherit the modules, spawned ones import
+    # them again
+    _import()
     with multiprocessing.get_context(how).Pool(len(job_dirs)) as pool:
         pool.map(work, job_dirs, chunksize=1)
 

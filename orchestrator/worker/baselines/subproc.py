@@ -1,7 +1,8 @@
-"""Stock PPO over ``SubprocVecEnv``: Stable-Baselines3's own way to use several cores, one process per environment.
+"""Stock PPO over ``SubprocVecEnv``: Stable-Baselines3's own way to use several cores, one process
+per environment.
 
-``bench --ranks`` compares it with ranks: the same task, hyperparameters, seeds, loop and timings, without the
-fast learner, the batched environment and normalisation.
+``bench --ranks`` compares it with ranks: the same task, hyperparameters, seeds, loop and timings,
+without the fast learner, the batched environment and normalisation.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class SingleEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
     """Environment ``number`` of a job with a built-in task, as a gymnasium environment."""
 
     def __init__(self, spec: WorkerSpec, job_dir: Path, number: int) -> None:
-        alone = env_factory.make(spec, job_dir, n_envs=1, seed=spec.seed, first_env=number, training=True)
+        alone = env_factory.make(
+            spec, job_dir, n_envs=1, seed=spec.seed, first_env=number, training=True
+        )
         assert isinstance(alone, MujocoVecEnv), f"{spec.job_id} has no built-in task"
         self._batch, self._number = alone, number
         self._next_observation: NDArray[Any] | None = None
@@ -41,7 +44,9 @@ class SingleEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[Any], dict[str, Any]]:
-        """:param seed: the seed that ``VecEnv.seed`` gives to this environment: the job's seed plus ``number``."""
+        """:param seed: the seed that ``VecEnv.seed`` gives to this environment: the job's seed plus
+        ``number``.
+        """
         if seed is not None:
             self._batch.seed(seed - self._number)
             self._next_observation = None
@@ -60,7 +65,9 @@ class SingleEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
 
 
 def make(spec: WorkerSpec, job_dir: Path) -> VecEnv:
-    """All environments of the job, each in its own process, with the same seeds as within one process."""
+    """All environments of the job, each in its own process, with the same seeds as within one
+    process.
+    """
     if spec.env is None and spec.entry_point is None:
         makers: list[Callable[[], gymnasium.Env[Any, Any]]] = [
             partial(SingleEnv, spec, job_dir, number) for number in range(spec.n_envs)
@@ -77,7 +84,11 @@ def run(spec: WorkerSpec, paths: JobPaths, facts: AttemptFacts, reporter: Progre
     venv = make(spec, paths.root)
     try:
         learner = learners.build(spec, venv)
-        facts.learner, facts.learner_reason, reporter.learner = learner.name, learner.reason, learner.name
+        facts.learner, facts.learner_reason, reporter.learner = (
+            learner.name,
+            learner.reason,
+            learner.name,
+        )
         Training(spec, paths, learner.model, facts, reporter, ALONE).train(lambda: False)
     finally:
         venv.close()

@@ -1,8 +1,9 @@
-"""How ranks meet, and their collectives over the network (:mod:`.shared_memory_allreduce` is for one machine).
+"""How ranks meet, and their collectives over the network (:mod:`.shared_memory_allreduce` is for
+one machine).
 
-Anyone who can reach the ports of torch's store and of gloo can write to them, and a pickle runs code when it is loaded.
-So every pickle is signed, and none is loaded before its signature has been verified (:class:`MessageSigner`). Arrays
-are not signed: they are only numbers.
+Anyone who can reach the ports of torch's store and of gloo can write to them, and a pickle runs
+code when it is loaded. So every pickle is signed, and none is loaded before its signature has been
+verified (:class:`MessageSigner`). Arrays are not signed: they are only numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ GLOO_LOOP = "gloo_tcp_loop"
 
 
 class Exchange(Protocol):
-    """Collectives, which all ranks call in the same order. Arrays are contiguous and changed in place.
+    """Collectives, which all ranks call in the same order. Arrays are contiguous and changed in
+    place.
 
     :raises RuntimeError: the others do not answer.
     """
@@ -43,7 +45,9 @@ class Exchange(Protocol):
         """Replace ``array`` by the sum over all ranks."""
 
     def reduce(self, array: NDArray[Any]) -> None:
-        """Replace ``array`` by the sum over all ranks on rank 0; on the others it is undefined afterwards."""
+        """Replace ``array`` by the sum over all ranks on rank 0; on the others it is undefined
+        afterwards.
+        """
 
     def broadcast(self, array: NDArray[Any]) -> None:
         """Replace ``array`` by rank 0's."""
@@ -58,8 +62,8 @@ class Exchange(Protocol):
 class MessageSigner:
     """Turns objects into signed bytes and back: HMAC (RFC 2104) with SHA-256.
 
-    A signature covers the content, the sender and the number of the exchange, so that no message can be replayed. Every
-    rank has one signer, used for the same exchanges in the same order.
+    A signature covers the content, the sender and the number of the exchange, so that no message
+    can be replayed. Every rank has one signer, used for the same exchanges in the same order.
 
     :param secret: the same for all ranks of the attempt.
     """
@@ -71,17 +75,22 @@ class MessageSigner:
         self._secret, self._rank = secret.encode(), rank
         self._calls = itertools.count()
 
-    def all_gather_object(self, value: Any, all_gather: Callable[[bytes], Sequence[bytes]]) -> list[Any]:
+    def all_gather_object(
+        self, value: Any, all_gather: Callable[[bytes], Sequence[bytes]]
+    ) -> list[Any]:
         """Every rank's ``value`` in order of rank.
 
-        :param all_gather: sends a message to the other ranks and returns the messages of all, its own included.
+        :param all_gather: sends a message to the other ranks and returns the messages of all, its
+            own included.
         :raises RankLostError: a signature is wrong; that message was not loaded.
         """
         call = next(self._calls)
         content = pickle.dumps(value)
         messages = all_gather(self._signature(call, self._rank, content) + content)
         for rank, message in enumerate(messages):
-            if not hmac.compare_digest(message[: self.BYTES], self._signature(call, rank, message[self.BYTES :])):
+            if not hmac.compare_digest(
+                message[: self.BYTES], self._signature(call, rank, message[self.BYTES :])
+            ):
                 raise RankLostError(
                     f"rank {self._rank} received a message of rank {rank} that is not signed with the secret of this"
                     " attempt: another program writes to the ports of the ranks, or they were started with different"
@@ -93,12 +102,17 @@ class MessageSigner:
         return hmac.digest(self._secret, f"{call}/{rank}/".encode() + content, hashlib.sha256)
 
 
-def all_gather_bytes(all_gather_array: Callable[[NDArray[Any]], NDArray[Any]], content: bytes) -> list[bytes]:
+def all_gather_bytes(
+    all_gather_array: Callable[[NDArray[Any]], NDArray[Any]], content: bytes
+) -> list[bytes]:
     """Every rank's ``content``, of any length. :param all_gather_array: as in :class:`Exchange`."""
     lengths = all_gather_array(np.array([len(content)]))[:, 0]
     padded = np.zeros(lengths.max(), np.uint8)
     padded[: len(content)] = np.frombuffer(content, np.uint8)
-    return [row[:length].tobytes() for row, length in zip(all_gather_array(padded), lengths, strict=True)]
+    return [
+        row[:length].tobytes()
+        for row, length in zip(all_gather_array(padded), lengths, strict=True)
+    ]
 
 
 class NetworkExchange:
@@ -107,10 +121,18 @@ class NetworkExchange:
     :param device: where arrays are copied for the exchange; None: they stay in main memory.
     """
 
-    def __init__(self, group: Any, size: int, signer: MessageSigner, device: torch.device | None = None) -> None:
+    def __init__(
+        self, group: Any, size: int, signer: MessageSigner, device: torch.device | None = None
+    ) -> None:
         import torch.distributed as dist
 
-        self._dist, self.group, self._size, self._signer, self._device = dist, group, size, signer, device
+        self._dist, self.group, self._size, self._signer, self._device = (
+            dist,
+            group,
+            size,
+            signer,
+            device,
+        )
 
     def all_reduce(self, array: NDArray[Any]) -> None:
         self._on_device(array, self.all_reduce_tensor)
@@ -132,7 +154,9 @@ class NetworkExchange:
         return np.stack([gathered.cpu().numpy() for gathered in tensors])
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        return self._signer.all_gather_object(value, lambda message: all_gather_bytes(self.all_gather_array, message))
+        return self._signer.all_gather_object(
+            value, lambda message: all_gather_bytes(self.all_gather_array, message)
+        )
 
     def _on_device(self, array: NDArray[Any], collective: Callable[[torch.Tensor], object]) -> None:
         tensor = torch.from_numpy(array)
@@ -145,20 +169,25 @@ class NetworkExchange:
 def lower_gloo_priority() -> None:
     """Keep gloo's network threads from preempting the thread that waits for their data.
 
-    During an exchange they compute nearly all the time, in the kernel. On the one core of a rank the waiting thread
-    then waits for the end of a time slice, some 4 ms. Under the batch policy they are not preferred when they wake up:
-    an exchange takes a tenth of the time on average (``python -m benchmarks.allreduce``).
+    During an exchange they compute nearly all the time, in the kernel. On the one core of a rank
+    the waiting thread then waits for the end of a time slice, some 4 ms. Under the batch policy
+    they are not preferred when they wake up: an exchange takes a tenth of the time on average
+    (``python -m benchmarks.allreduce``).
     """
     if not hasattr(os, "SCHED_BATCH"):
         return
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # another thread, which has just ended
+        with contextlib.suppress(
+            FileNotFoundError, ProcessLookupError
+        ):  # another thread, which has just ended
             if (task / "comm").read_text().strip() == GLOO_LOOP:
                 os.sched_setscheduler(int(task.name), os.SCHED_BATCH, os.sched_param(0))
 
 
 def rank_secret() -> str:
-    """The secret with which ranks sign messages. :raises ValueError: there is none, or one that could be guessed."""
+    """The secret with which ranks sign messages. :raises ValueError: there is none, or one that
+    could be guessed.
+    """
     secret = os.environ.get(RANKS_SECRET_VARIABLE, "")
     if len(secret) < SHORTEST_SECRET:
         problem = f"has {len(secret)} characters" if secret else "is unset"
@@ -171,7 +200,9 @@ def rank_secret() -> str:
 
 
 def rendezvous_store(size: int, rendezvous: Path) -> tuple[Any, int]:
-    """The store where the ranks meet, and this rank's number. :raises ValueError: the environment is incomplete."""
+    """The store where the ranks meet, and this rank's number. :raises ValueError: the environment
+    is incomplete.
+    """
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous as meet
 
@@ -186,7 +217,9 @@ def rendezvous_store(size: int, rendezvous: Path) -> tuple[Any, int]:
     return store, rank
 
 
-def store_all_gather(store: Any, rank: int, size: int, signer: MessageSigner) -> Callable[[Any], list[Any]]:
+def store_all_gather(
+    store: Any, rank: int, size: int, signer: MessageSigner
+) -> Callable[[Any], list[Any]]:
     """``all_gather_object`` through ``store``, for use before there is a process group."""
     calls = itertools.count()
 

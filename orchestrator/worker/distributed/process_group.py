@@ -1,6 +1,7 @@
 """Ranks that are processes of their own: how they join, and their collectives.
 
-A rank that waits longer than :func:`timeout_s` for the others raises and ends; the supervisor ends the rest.
+A rank that waits longer than :func:`timeout_s` for the others raises and ends; the supervisor ends
+the rest.
 """
 
 from __future__ import annotations
@@ -22,12 +23,18 @@ from torch import nn
 from orchestrator.core.environment import RANK_VARIABLE, WORLD_SIZE_VARIABLE
 from orchestrator.core.worker_spec import COLLECTIVE_TIMEOUT_S, Backend
 from orchestrator.worker.distributed import exchange, shared_memory_allreduce
-from orchestrator.worker.distributed.exchange import RENDEZVOUS_TIMEOUT_S, Exchange, MessageSigner, NetworkExchange
+from orchestrator.worker.distributed.exchange import (
+    RENDEZVOUS_TIMEOUT_S,
+    Exchange,
+    MessageSigner,
+    NetworkExchange,
+)
 from orchestrator.worker.distributed.ranks import ALONE, Ranks, RanksError
 from orchestrator.worker.runtime.failures import RankLostError
 
 COLLECTIVE_TIMEOUT_VARIABLE = "ORCHESTRATOR_RANKS_PATIENCE_S"
-"""Environment variable that overrides the job file's ``distributed.timeout``; the same for all ranks."""
+"""Environment variable that overrides the job file's ``distributed.timeout``; the same for all
+ranks."""
 
 
 class ProcessGroup(Ranks):
@@ -37,7 +44,8 @@ class ProcessGroup(Ranks):
     :param store: of ``torch.distributed``, the same for all ranks.
     :param secret: signs the objects that ranks send each other.
     :param sharing: whether to use shared memory in place of gloo where all ranks can.
-    :param configured_s: how long a rank waits for the others, unless the environment says otherwise.
+    :param configured_s: how long a rank waits for the others, unless the environment says
+        otherwise.
     :raises RankLostError: the ranks did not meet, or have lost each other.
     """
 
@@ -62,19 +70,32 @@ class ProcessGroup(Ranks):
         self._network: NetworkExchange | None = None
         signer = MessageSigner(secret, rank)
         gather = exchange.store_all_gather(store, rank, size, signer)
-        shared = shared_memory_allreduce.connect(rank, size, gather, self._timeout_s) if sharing else None
+        shared = (
+            shared_memory_allreduce.connect(rank, size, gather, self._timeout_s)
+            if sharing
+            else None
+        )
         self.shares_memory = shared is not None and backend == "gloo"
         self._small: Exchange
         self._large: Exchange
-        if shared is not None and backend == "gloo":  # gloo's threads would wake up a hundred times a second
+        if (
+            shared is not None and backend == "gloo"
+        ):  # gloo's threads would wake up a hundred times a second
             self._small = self._large = shared
             return
         import torch.distributed as dist
 
-        timeout, start_timeout = timedelta(seconds=self._timeout_s), timedelta(seconds=RENDEZVOUS_TIMEOUT_S)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=start_timeout)
+        timeout, start_timeout = (
+            timedelta(seconds=self._timeout_s),
+            timedelta(seconds=RENDEZVOUS_TIMEOUT_S),
+        )
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=size, timeout=start_timeout
+        )
         # Objects and flags never go over nccl: they are in main memory.
-        self._small = shared or NetworkExchange(dist.new_group(backend="gloo", timeout=timeout), size, signer)
+        self._small = shared or NetworkExchange(
+            dist.new_group(backend="gloo", timeout=timeout), size, signer
+        )
         self._device = device if backend == "nccl" else None
         group = dist.new_group(backend=backend, timeout=timeout)
         self._large = self._network = NetworkExchange(group, size, signer, self._device)
@@ -107,15 +128,18 @@ class ProcessGroup(Ranks):
             dist.destroy_process_group()
 
     def parallel(self, module: nn.Module, *example: Any) -> nn.Module:
-        """``module`` in DistributedDataParallel over the network: after ``backward`` its gradients are means over all.
+        """``module`` in DistributedDataParallel over the network: after ``backward`` its gradients
+        are means over all.
 
-        A bucket of gradients is averaged as soon as it is complete. A small policy fits into one bucket: nothing
-        overlaps, and waiting can be measured.
+        A bucket of gradients is averaged as soon as it is complete. A small policy fits into one
+        bucket: nothing overlaps, and waiting can be measured.
 
-        After the first ``backward`` the buckets are laid out anew, and sums may have other last bits from then on. To
-        give a resumed training the same bits as one that was never stopped, that is done here.
+        After the first ``backward`` the buckets are laid out anew, and sums may have other last
+        bits from then on. To give a resumed training the same bits as one that was never stopped,
+        that is done here.
 
-        :param example: arguments of its ``forward``, which returns tensors, or None in place of some.
+        :param example: arguments of its ``forward``, which returns tensors, or None in place of
+            some.
         :raises RankLostError: the ranks have lost each other.
         """
         from torch.nn.parallel import DistributedDataParallel
@@ -124,7 +148,10 @@ class ProcessGroup(Ranks):
         devices = None if self._device is None else [self._device.index or 0]
         with self._translated():
             wrapped = DistributedDataParallel(
-                module, device_ids=devices, process_group=self._network.group, gradient_as_bucket_view=True
+                module,
+                device_ids=devices,
+                process_group=self._network.group,
+                gradient_as_bucket_view=True,
             )
             wrapped.register_comm_hook(None, lambda _, bucket: self._mean(bucket.buffer()))
             for _ in range(2):
@@ -141,7 +168,9 @@ class ProcessGroup(Ranks):
             assert self._network is not None
             with self._timed():
                 self._network.all_reduce_tensor(gradients)
-        devices: list[int | str | torch.device] = [] if gradients.device.type == "cpu" else [gradients.device]
+        devices: list[int | str | torch.device] = (
+            [] if gradients.device.type == "cpu" else [gradients.device]
+        )
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         done.set_result(gradients)
         return done
@@ -175,10 +204,12 @@ def join(
 ) -> Ranks:
     """Join the other ranks; returns at once where there are none.
 
-    ``RANK`` is this rank's number. With ``MASTER_ADDR`` in the environment (``torchrun``, a cluster's launcher) they
-    meet there, else through the file ``rendezvous``, which all can access and which belongs to this attempt alone.
+    ``RANK`` is this rank's number. With ``MASTER_ADDR`` in the environment (``torchrun``, a
+    cluster's launcher) they meet there, else through the file ``rendezvous``, which all can access
+    and which belongs to this attempt alone.
 
-    :raises RanksError: the environment names another number of ranks than the job, or has no secret for them.
+    :raises RanksError: the environment names another number of ranks than the job, or has no secret
+        for them.
     :raises RankLostError: they did not meet.
     """
     if size == 1:
@@ -195,7 +226,9 @@ def join(
     try:
         secret = exchange.rank_secret()
         store, rank = exchange.rendezvous_store(size, rendezvous)
-        return ProcessGroup(backend, store, rank, size, device, secret, sharing=sharing, configured_s=configured_s)
+        return ProcessGroup(
+            backend, store, rank, size, device, secret, sharing=sharing, configured_s=configured_s
+        )
     except RuntimeError as error:
         problem = f"the ranks did not meet within {RENDEZVOUS_TIMEOUT_S:.0f} s: {_one_line(error)}"
         raise RankLostError(problem) from error
@@ -204,12 +237,16 @@ def join(
 
 
 def timeout_s(configured_s: float = COLLECTIVE_TIMEOUT_S) -> float:
-    """How long a rank waits for the others in a collective. :raises RanksError: the variable holds no such number."""
+    """How long a rank waits for the others in a collective. :raises RanksError: the variable holds
+    no such number.
+    """
     text = os.environ.get(COLLECTIVE_TIMEOUT_VARIABLE, str(configured_s))
     with contextlib.suppress(ValueError):
         if 0 < float(text) < math.inf:
             return float(text)
-    raise RanksError(f"{COLLECTIVE_TIMEOUT_VARIABLE} is {text!r}: expected a number of seconds, such as 60")
+    raise RanksError(
+        f"{COLLECTIVE_TIMEOUT_VARIABLE} is {text!r}: expected a number of seconds, such as 60"
+    )
 
 
 def _one_line(error: Exception) -> str:

@@ -1,8 +1,8 @@
 """The ranks of one attempt, as training sees them: collectives, and helpers built on them.
 
-All ranks call every collective in the same order. Sums have the same bits on every rank, because each number is added
-up in a fixed order. (Over the network, with more than two ranks, that order depends on the position in the array: the
-same numbers at other positions may have other last bits.)
+All ranks call every collective in the same order. Sums have the same bits on every rank, because
+each number is added up in a fixed order. (Over the network, with more than two ranks, that order
+depends on the position in the array: the same numbers at other positions may have other last bits.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class RanksError(OrchestratorError):
 
 
 class Ranks:
-    """All ranks, as one of them sees them: an :class:`orchestrator.worker.distributed.exchange.Exchange`.
+    """All ranks, as one of them sees them: an
+    :class:`orchestrator.worker.distributed.exchange.Exchange`.
 
     This class is the only rank of an attempt, where every collective returns what it was given.
 
@@ -55,30 +56,43 @@ ALONE = Ranks()
 
 
 def own_share(count: int, ranks: Ranks) -> range:
-    """Indices of those of ``count`` things (environments) that belong to this rank: as many as to every other."""
+    """Indices of those of ``count`` things (environments) that belong to this rank: as many as to
+    every other.
+    """
     each = count // ranks.size
     return range(ranks.rank * each, (ranks.rank + 1) * each)
 
 
 def moments_over_ranks(
-    ranks: Ranks, count: NDArray[Any] | int, means: NDArray[np.float64], squares: NDArray[np.float64]
+    ranks: Ranks,
+    count: NDArray[Any] | int,
+    means: NDArray[np.float64],
+    squares: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Means over all ranks, and sums of squared distances from them, each ``(n,)``, for ``n`` sets of numbers.
+    """Means over all ranks, and sums of squared distances from them, each ``(n,)``, for ``n`` sets
+    of numbers.
 
-    One exchange, and as exact as if the common mean had been known beforehand: the distances between the ranks' own
-    means are added (Chan, Golub & LeVeque 1979).
+    One exchange, and as exact as if the common mean had been known beforehand: the distances
+    between the ranks' own means are added (Chan, Golub & LeVeque 1979).
 
     :param count: numbers that each rank has of each set, the same on every rank.
-    :param means: ``(n,)`` of this rank's numbers. :param squares: ``(n,)`` sums of squared distances from them.
+    :param means: ``(n,)`` of this rank's numbers. :param squares: ``(n,)`` sums of squared
+        distances from them.
     """
     everywhere = ranks.all_gather_array(np.stack([means, squares]))
     mean = everywhere[:, 0].mean(axis=0)
-    return mean, everywhere[:, 1].sum(axis=0) + count * np.square(everywhere[:, 0] - mean).sum(axis=0)
+    return mean, everywhere[:, 1].sum(axis=0) + count * np.square(everywhere[:, 0] - mean).sum(
+        axis=0
+    )
 
 
 def require_equal(ranks: Ranks, digest: str, what: str) -> None:
     """:raises RanksError: ``digest`` differs between ranks."""
     digests: Sequence[str] = ranks.all_gather_object(digest)
-    different = ", ".join(str(number) for number, other in enumerate(digests) if other != digests[0])
+    different = ", ".join(
+        str(number) for number, other in enumerate(digests) if other != digests[0]
+    )
     if different:
-        raise RanksError(f"{what} of rank {different} differ from those of rank 0: the ranks are no longer in sync")
+        raise RanksError(
+            f"{what} of rank {different} differ from those of rank 0: the ranks are no longer in sync"
+        )

@@ -1,15 +1,17 @@
-"""Collectives of the ranks of one machine over shared memory: each rank writes its own slots and reads those of all.
+"""Collectives of the ranks of one machine over shared memory: each rank writes its own slots and
+reads those of all.
 
-Numbers pass from core to core without the kernel, some ten times as fast as over a local socket. An exchange is a
-*round*. Each rank has two counters in the shared memory: the last round whose slot it has written, and the last round
-whose slots it has finished reading. Each rank has two slots, used in turns: one is written again when every rank has
-finished the round before last.
+Numbers pass from core to core without the kernel, some ten times as fast as over a local socket. An
+exchange is a *round*. Each rank has two counters in the shared memory: the last round whose slot it
+has written, and the last round whose slots it has finished reading. Each rank has two slots, used
+in turns: one is written again when every rank has finished the round before last.
 
-A waiting rank polls the counter, and after a while sleeps a little each time. Where there are fewer cores than ranks it
-sleeps at once, because the other rank may need this core. (``sched_yield`` alone does not help: Linux distributes CPU
-time between sessions first, and each rank has a session of its own.) Counters are written after the numbers that they
-announce, and x86 processors make stores visible in that order. Other processors need not: there ranks exchange over the
-network, like those of several machines.
+A waiting rank polls the counter, and after a while sleeps a little each time. Where there are fewer
+cores than ranks it sleeps at once, because the other rank may need this core. (``sched_yield``
+alone does not help: Linux distributes CPU time between sessions first, and each rank has a session
+of its own.) Counters are written after the numbers that they announce, and x86 processors make
+stores visible in that order. Other processors need not: there ranks exchange over the network, like
+those of several machines.
 """
 
 from __future__ import annotations
@@ -35,9 +37,11 @@ SLOT_BYTES = 2**20
 SPIN_S = 0.002
 """Time of polling before a rank sleeps, where every rank has a core of its own."""
 SLEEP_SHARE, LONGEST_SLEEP_S = 0.05, 0.001
-"""A sleep lasts this share of the time waited so far, so that waiting takes about that share longer than necessary."""
+"""A sleep lasts this share of the time waited so far, so that waiting takes about that share longer
+than necessary."""
 _LINE = 128
-"""Bytes between counters of different ranks: no two share a cache line, nor a pair of lines fetched together."""
+"""Bytes between counters of different ranks: no two share a cache line, nor a pair of lines fetched
+together."""
 _NONCE_BYTES = 16
 _ORDERED = frozenset({"x86_64", "AMD64"})
 """Processors that make stores visible in program order."""
@@ -48,13 +52,15 @@ class RankUnreachableError(RuntimeError):
 
 
 class SharedMemoryAllreduce:
-    """Collectives over shared memory: an :class:`orchestrator.worker.distributed.exchange.Exchange`.
+    """Collectives over shared memory: an
+    :class:`orchestrator.worker.distributed.exchange.Exchange`.
 
     Every rank adds up for itself, in order of rank: the same bits everywhere.
 
     :param memory: of :func:`size_bytes` bytes, shared with the other ranks.
     :param pidfds: of every rank, this one included; readable when the process has ended.
-    :raises RankUnreachableError: (every collective) another rank has ended, or has not answered within ``timeout_s``.
+    :raises RankUnreachableError: (every collective) another rank has ended, or has not answered
+        within ``timeout_s``.
     """
 
     def __init__(
@@ -122,8 +128,12 @@ class SharedMemoryAllreduce:
         return gathered.reshape(self._size, *array.shape)
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        # Not signed, unlike over the network: whoever can write to this memory can write to all of this process's.
-        return [pickle.loads(content) for content in all_gather_bytes(self.all_gather_array, pickle.dumps(value))]
+        # Not signed, unlike over the network: whoever can write to this memory can write to all of
+        # this process's.
+        return [
+            pickle.loads(content)
+            for content in all_gather_bytes(self.all_gather_array, pickle.dumps(value))
+        ]
 
     def _parts(self, array: NDArray[Any]) -> Iterator[NDArray[Any]]:
         flat = array.reshape(-1)
@@ -175,7 +185,9 @@ class SharedMemoryAllreduce:
         begin, count = _LINE * (1 + 2 * self._size), self._slot_bytes // dtype.itemsize
         self._slots[dtype] = [
             [
-                np.frombuffer(self._memory, dtype, count, begin + self._slot_bytes * (2 * rank + which))
+                np.frombuffer(
+                    self._memory, dtype, count, begin + self._slot_bytes * (2 * rank + which)
+                )
                 for rank in range(self._size)
             ]
             for which in range(2)
@@ -189,12 +201,18 @@ def size_bytes(ranks: int, slot_bytes: int = SLOT_BYTES) -> int:
 
 
 def connect(
-    rank: int, size: int, all_gather_object: Callable[[Any], list[Any]], timeout_s: float, slot_bytes: int = SLOT_BYTES
+    rank: int,
+    size: int,
+    all_gather_object: Callable[[Any], list[Any]],
+    timeout_s: float,
+    slot_bytes: int = SLOT_BYTES,
 ) -> SharedMemoryAllreduce | None:
-    """Collectives over memory that all ranks share, which call this at the same time; None where they cannot share.
+    """Collectives over memory that all ranks share, which call this at the same time; None where
+    they cannot share.
 
-    They cannot on several machines, nor in containers or network namespaces that look like several machines. The memory
-    belongs to no file: nothing is left of it when the ranks have ended, however they end.
+    They cannot on several machines, nor in containers or network namespaces that look like several
+    machines. The memory belongs to no file: nothing is left of it when the ranks have ended,
+    however they end.
 
     :param all_gather_object: exchanges objects between the ranks, and certainly with nobody else.
     """
@@ -229,8 +247,14 @@ def connect(
 
 
 def _host() -> tuple[str, ...] | None:
-    """Equal for ranks that can see each other's processes and may share memory; None where no rank may."""
-    if platform.machine() not in _ORDERED or not hasattr(os, "memfd_create") or not hasattr(os, "pidfd_open"):
+    """Equal for ranks that can see each other's processes and may share memory; None where no rank
+    may.
+    """
+    if (
+        platform.machine() not in _ORDERED
+        or not hasattr(os, "memfd_create")
+        or not hasattr(os, "pidfd_open")
+    ):
         return None
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -239,8 +263,12 @@ def _host() -> tuple[str, ...] | None:
         return None
 
 
-def _opened(pids: Sequence[int], file: int, expected: bytes, slot_bytes: int) -> tuple[mmap.mmap, list[int]] | None:
-    """The first process' ``file``, which must begin with ``expected``, and a pidfd of each; None where not allowed."""
+def _opened(
+    pids: Sequence[int], file: int, expected: bytes, slot_bytes: int
+) -> tuple[mmap.mmap, list[int]] | None:
+    """The first process' ``file``, which must begin with ``expected``, and a pidfd of each; None
+    where not allowed.
+    """
     pidfds: list[int] = []
     try:
         with open(f"/proc/{pids[0]}/fd/{file}", "r+b", buffering=0) as shared:  # noqa: PTH123

@@ -24,7 +24,8 @@ class BatchSettings(TypedDict, total=False):
     on_divergence: OnDivergence
     """Without it, divergence raises too, but the message does not name the key."""
     n_threads: int
-    """Threads that step the environments, at most one for each; 1 by default. The bits do not depend on it."""
+    """Threads that step the environments, at most one for each; 1 by default. The bits do not
+    depend on it."""
     autoreset: bool
     """Whether a new episode starts as soon as one ends; otherwise at :meth:`Simulation.reset`."""
 
@@ -46,12 +47,14 @@ class Episode:
     divergence: str = ""
     """How physics diverged, if that ended it."""
     drawn: Mapping[str, float] = field(default_factory=dict)
-    """Properties of the robot that were drawn for it; empty unless the simulation is ``measuring``."""
+    """Properties of the robot that were drawn for it; empty unless the simulation is
+    ``measuring``."""
 
 
 class StepResult(NamedTuple):
     observations: NDArray[Any]
-    """``(n_envs, observation_size)`` of the task's own dtype; of the new episode where one has ended."""
+    """``(n_envs, observation_size)`` of the task's own dtype; of the new episode where one has
+    ended."""
     rewards: Floats
     """``(n_envs,)``"""
     done: NDArray[np.bool_]

@@ -1,8 +1,8 @@
 """A task whose options change over the training: it is made anew whenever their values are others.
 
-So every option of every task can change, those of a user's own task too, and what a task derives from an option when
-it is made follows. What the batch of environments is laid out for has to stay: the observations, the actions, the
-control period.
+So every option of every task can change, those of a user's own task too, and what a task derives
+from an option when it is made follows. What the batch of environments is laid out for has to stay:
+the observations, the actions, the control period.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ from typing import Any
 
 import mujoco
 
-from orchestrator.core.changing_numbers import TrainingMoment, changing_numbers, parse_number, turning_moments
+from orchestrator.core.changing_numbers import (
+    TrainingMoment,
+    changing_numbers,
+    parse_number,
+    turning_moments,
+)
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.tasks import find_task, make_task
@@ -56,14 +61,17 @@ class ChangingTask:
 def check_changes(name: str, model: mujoco.MjModel, options: Mapping[str, Any]) -> None:
     """Check the task at every moment between which its options change linearly.
 
-    :raises ValueError: it cannot be made, or changes in what has to stay; the message names the option.
+    :raises ValueError: it cannot be made, or changes in what has to stay; the message names the
+        option.
     """
     texts = dict(changing_numbers(options))
     if not texts:
         return
     read = read_options(name, find_task(name).Options, options)
     # An option that takes text has it as it is written.
-    accepted = {key: text for key, text in texts.items() if getattr(read, top := _top(key)) != options[top]}
+    accepted = {
+        key: text for key, text in texts.items() if getattr(read, top := _top(key)) != options[top]
+    }
     moments = turning_moments(map(parse_number, accepted.values()))
     written = ", ".join(f'{TABLE}.{key} = "{text}"' for key, text in accepted.items())
     layouts = []
@@ -77,7 +85,9 @@ def check_changes(name: str, model: mujoco.MjModel, options: Mapping[str, Any]) 
         layouts.append({**_layout(task), "the number of observations": size})
     for moment, layout in zip(moments, layouts, strict=True):
         if changed := _changed(layouts[0], layout):
-            raise TaskError(f"{written}: {changed} ({moment}); vary it with a matrix, or write a number")
+            raise TaskError(
+                f"{written}: {changed} ({moment}); vary it with a matrix, or write a number"
+            )
 
 
 def _top(key: str) -> str:

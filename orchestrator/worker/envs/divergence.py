@@ -1,6 +1,7 @@
 """Diverged physics: recognised by MuJoCo's warning counters, described by robot, time and joint.
 
-MuJoCo resets an unstable simulation by itself and continues, so the state may look finite again after the step.
+MuJoCo resets an unstable simulation by itself and continues, so the state may look finite again
+after the step.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class PhysicsDiverged(OrchestratorError, Diverged):
-    """A simulated state is not finite; a retry would diverge again. The message names robot, time and joint."""
+    """A simulated state is not finite; a retry would diverge again. The message names robot, time
+    and joint.
+    """
 
 
 HINT = 'on_divergence = "end-episode" ends only the episode in which physics diverges'
@@ -46,7 +49,11 @@ def describe(model: mujoco.MjModel, warning: mujoco.mjtWarning, index: int) -> s
     if quantity == "control":
         return f"{quantity} of actuator {control_name(model, index)}"
     at_position = quantity == "position"
-    joint = int(np.searchsorted(model.jnt_qposadr, index, "right")) - 1 if at_position else int(model.dof_jntid[index])
+    joint = (
+        int(np.searchsorted(model.jnt_qposadr, index, "right")) - 1
+        if at_position
+        else int(model.dof_jntid[index])
+    )
     return f"{quantity} of joint {joint_name(model, joint)}"
 
 
@@ -55,7 +62,10 @@ def describe_state(model: mujoco.MjModel, qpos: Floats, qvel: Floats) -> str:
     import mujoco
     import numpy as np
 
-    for values, kind in ((qvel, mujoco.mjtWarning.mjWARN_BADQVEL), (qpos, mujoco.mjtWarning.mjWARN_BADQPOS)):
+    for values, kind in (
+        (qvel, mujoco.mjtWarning.mjWARN_BADQVEL),
+        (qpos, mujoco.mjtWarning.mjWARN_BADQPOS),
+    ):
         if not np.isfinite(values).all():
             return describe(model, kind, int((~np.isfinite(values)).argmax()))
     return "the state"

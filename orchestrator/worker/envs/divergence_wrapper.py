@@ -13,26 +13,34 @@ from orchestrator.worker.runtime.failures import Diverged
 
 
 def simulates_with_mujoco(env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether it has MuJoCo's ``model`` and ``data``, as gymnasium's own MuJoCo environments have."""
+    """Whether it has MuJoCo's ``model`` and ``data``, as gymnasium's own MuJoCo environments
+    have.
+    """
     base = env.unwrapped
     return type(getattr(base, "data", None)).__name__ == "MjData" and hasattr(base, "model")
 
 
 class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Raises :class:`Diverged` when MuJoCo reports an unstable simulation of the wrapped environment.
+    """Raises :class:`Diverged` when MuJoCo reports an unstable simulation of the wrapped
+    environment.
 
-    With ``on_divergence="end-episode"`` the episode terminates instead, with a reward and an observation of zeros, and
-    ``info["divergence"]`` describes it; unless the action was not finite, which is the policy's fault.
+    With ``on_divergence="end-episode"`` the episode terminates instead, with a reward and an
+    observation of zeros, and ``info["divergence"]`` describes it; unless the action was not finite,
+    which is the policy's fault.
 
     :param robot: its name in the message.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], robot: str, on_divergence: OnDivergence = "fail") -> None:
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], robot: str, on_divergence: OnDivergence = "fail"
+    ) -> None:
         super().__init__(env)
         self._robot, self._on_divergence = robot, on_divergence
         base: Any = env.unwrapped
         self._simulation = base
-        self._warnings = tuple(quantities())[:3]  # without that of the control: the environment clips its actions
+        self._warnings = tuple(quantities())[
+            :3
+        ]  # without that of the control: the environment clips its actions
         self._observe(base.data)
 
     def _observe(self, data: Any) -> None:
@@ -68,7 +76,9 @@ class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
         warning = next(kind for kind in self._warnings if data.warning[kind].number)
         model, index = self._simulation.model, data.warning[warning].lastinfo
         what = f"{quantities()[warning]} of degree of freedom {index}"
-        if type(model).__module__.startswith("mujoco."):  # another binding's names are asked for in other ways
+        if type(model).__module__.startswith(
+            "mujoco."
+        ):  # another binding's names are asked for in other ways
             what = describe(model, warning, index)
         return (
             f"{self._robot}: physics diverged {self._time_s:.4f} s after the start of the episode: "

@@ -32,14 +32,16 @@ def make(
     training: bool = False,
     grid: GridPlaces | None = None,
 ) -> VecEnv:
-    """``n_envs`` environments in this process, with rewards and observations as the task gives them.
+    """``n_envs`` environments in this process, with rewards and observations as the task gives
+    them.
 
-    Environment *i*, counted from ``first_env`` (ranks share one numbering), has the seed ``seed + i``, as
-    ``PPO(seed=seed)`` would give it. At the end of an episode ``infos[i]["episode"]`` holds the return ``"r"`` and
-    the length ``"l"`` and, with ``measuring``, ``infos[i]["measures"]`` the measures of a built-in task.
+    Environment *i*, counted from ``first_env`` (ranks share one numbering), has the seed ``seed +
+    i``, as ``PPO(seed=seed)`` would give it. At the end of an episode ``infos[i]["episode"]`` holds
+    the return ``"r"`` and the length ``"l"`` and, with ``measuring``, ``infos[i]["measures"]`` the
+    measures of a built-in task.
 
-    :param training: whether numbers that change over the training begin at its start; otherwise they are those of its
-        end.
+    :param training: whether numbers that change over the training begin at its start; otherwise
+        they are those of its end.
     :param grid: for tasks: where the environments are on a grid.
     """
     if is_batched(spec):
@@ -63,21 +65,31 @@ def make(
             grid=grid,
             asymmetric=spec.asymmetric,
         )
-    return SequentialVecEnv(makers(spec, job_dir, range(first_env, first_env + n_envs), seed), first_env)
+    return SequentialVecEnv(
+        makers(spec, job_dir, range(first_env, first_env + n_envs), seed), first_env
+    )
 
 
 def makers(
     spec: WorkerSpec, job_dir: Path, numbers: Iterable[int], seed: int
 ) -> list[Callable[[], gymnasium.Env[Any, Any]]]:
-    """One function per environment that is not a built-in task; environment *i* has the seed ``seed + i``."""
-    return [functools.partial(_make_one, spec, robot_path(spec, job_dir), seed + number) for number in numbers]
+    """One function per environment that is not a built-in task; environment *i* has the seed ``seed
+    + i``.
+    """
+    return [
+        functools.partial(_make_one, spec, robot_path(spec, job_dir), seed + number)
+        for number in numbers
+    ]
 
 
-def normalized(spec: WorkerSpec, venv: VecEnv, kind: type[VecNormalize] = FastVecNormalize) -> VecNormalize:
-    """Rewards, and observations that are real numbers (no images, no discrete ones), divided by running statistics.
+def normalized(
+    spec: WorkerSpec, venv: VecEnv, kind: type[VecNormalize] = FastVecNormalize
+) -> VecNormalize:
+    """Rewards, and observations that are real numbers (no images, no discrete ones), divided by
+    running statistics.
 
-    In a ``Dict`` observation each part is treated by its own kind. Rewards are scaled by the standard deviation of
-    the discounted return, with PPO's own ``gamma``.
+    In a ``Dict`` observation each part is treated by its own kind. Rewards are scaled by the
+    standard deviation of the discounted return, with PPO's own ``gamma``.
     """
     space, gamma = venv.observation_space, float(spec.hyperparameters.get("gamma", 0.99))
     if isinstance(space, spaces.Dict):
@@ -101,10 +113,15 @@ def _is_numeric(space: spaces.Space[Any]) -> bool:
 
 
 def _make_one(spec: WorkerSpec, xml: str | None, seed: int) -> gymnasium.Env[Any, Any]:
-    env = user_env.make(env=spec.env, entry_point=spec.entry_point, xml=xml, seed=seed, env_kwargs=spec.env_kwargs)
-    # Stable-Baselines3 seeds the spaces of the first environment alone; some environments sample from theirs.
+    env = user_env.make(
+        env=spec.env, entry_point=spec.entry_point, xml=xml, seed=seed, env_kwargs=spec.env_kwargs
+    )
+    # Stable-Baselines3 seeds the spaces of the first environment alone; some environments sample
+    # from theirs.
     env.action_space.seed(seed)
     env.observation_space.seed(seed)
     if simulates_with_mujoco(env):
-        env = DivergenceCheck(env, spec.xml or spec.env or str(spec.entry_point), spec.on_divergence)
+        env = DivergenceCheck(
+            env, spec.xml or spec.env or str(spec.entry_point), spec.on_divergence
+        )
     return Monitor(env)

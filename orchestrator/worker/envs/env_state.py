@@ -1,11 +1,12 @@
 """Saving gymnasium environments in the middle of an episode, and continuing bit-identically.
 
-Every layer of an environment (its wrappers and the base) is saved by the contents of its attributes. Plain data
-(numbers, text, arrays, random generators, spaces, containers and simple objects of these) is pickled together, so
-that objects shared between attributes are shared again. Functions, classes and modules are skipped: the fresh
-environment has the same. A MuJoCo simulation is saved whole. A layer with its own ``get_state()`` and
-``set_state(state)`` saves itself, except for ``np_random``, which is saved here. Anything else (a handle of another
-simulator, an open file) makes the environment :class:`Unsaveable`.
+Every layer of an environment (its wrappers and the base) is saved by the contents of its
+attributes. Plain data (numbers, text, arrays, random generators, spaces, containers and simple
+objects of these) is pickled together, so that objects shared between attributes are shared again.
+Functions, classes and modules are skipped: the fresh environment has the same. A MuJoCo simulation
+is saved whole. A layer with its own ``get_state()`` and ``set_state(state)`` saves itself, except
+for ``np_random``, which is saved here. Anything else (a handle of another simulator, an open file)
+makes the environment :class:`Unsaveable`.
 """
 
 from __future__ import annotations
@@ -27,16 +28,34 @@ from orchestrator.worker.envs.divergence_wrapper import DivergenceCheck
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, np.generic, enum.Enum)
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
-_CONSTANTS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type, EnvSpec)
-_NOT_STATE = {"env", "mujoco_renderer", "_saved_kwargs", "_cached_spec", "_ezpickle_args", "_ezpickle_kwargs"}
-"""Attributes of gymnasium's own classes: the next layer, the renderer, and how the environment was made."""
+_CONSTANTS = (
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    type,
+    EnvSpec,
+)
+_NOT_STATE = {
+    "env",
+    "mujoco_renderer",
+    "_saved_kwargs",
+    "_cached_spec",
+    "_ezpickle_args",
+    "_ezpickle_kwargs",
+}
+"""Attributes of gymnasium's own classes: the next layer, the renderer, and how the environment was
+made."""
 _PICKLING = ("__reduce_ex__", "__reduce__", "__getstate__")
 _DIVERGENCE_CHECK = "orchestrator.worker.envs.PhysicsWatch"
-"""The name of :class:`DivergenceCheck` in checkpoints, whatever the class and its module are called now."""
+"""The name of :class:`DivergenceCheck` in checkpoints, whatever the class and its module are called
+now."""
 
 
 class Unsaveable(Exception):
-    """The state of an environment cannot be saved; the message names the attribute that prevents it."""
+    """The state of an environment cannot be saved; the message names the attribute that prevents
+    it.
+    """
 
 
 def save(envs: Iterable[gymnasium.Env[Any, Any]]) -> bytes:
@@ -46,10 +65,13 @@ def save(envs: Iterable[gymnasium.Env[Any, Any]]) -> bytes:
     """
     layers = []
     for env in envs:
-        inspector = _PlainDataInspector()  # of all layers: one may hold a view into an array of another
+        inspector = (
+            _PlainDataInspector()
+        )  # of all layers: one may hold a view into an array of another
         layers += [_save_layer(layer, inspector) for layer in _layers(env)]
     try:
-        # Protocol 5 would restore arrays that do not own their memory, which could not be saved again.
+        # Protocol 5 would restore arrays that do not own their memory, which could not be saved
+        # again.
         return pickle.dumps(layers, protocol=4)
     except Exception as error:  # a user's class may raise anything while it is pickled
         raise Unsaveable(f"pickling failed: {error}") from error
@@ -63,10 +85,11 @@ def restore(envs: Iterable[gymnasium.Env[Any, Any]], state: bytes) -> None:
 
 
 def is_state_complete(env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether the saved state is known to be complete: the base environment is gymnasium's, or saves itself.
+    """Whether the saved state is known to be complete: the base environment is gymnasium's, or
+    saves itself.
 
-    For any other environment only its attributes are saved. State held elsewhere, such as by a simulator that is
-    addressed by a number, cannot be detected.
+    For any other environment only its attributes are saved. State held elsewhere, such as by a
+    simulator that is addressed by a number, cannot be detected.
     """
     base = env.unwrapped
     return type(base).__module__.startswith("gymnasium.") or _saves_itself(base)
@@ -91,16 +114,25 @@ def _save_layer(layer: Any, inspector: _PlainDataInspector) -> dict[str, Any]:
         return {"kind": kind, "attributes": {}}
     if _saves_itself(layer):
         generator = vars(layer).get("_np_random")
-        return {"kind": kind, "own": layer.get_state(), "attributes": {"_np_random": generator} if generator else {}}
-    ignored = _NOT_STATE if isinstance(layer, gymnasium.Wrapper) else _NOT_STATE - {"env"}  # there, the user's own
-    # A pickle of a whole MjData, its model included, is the only form that restores every derived quantity
-    # (rewards read some of them before the next step computes them anew).
-    simulations = {name: value for name, value in vars(layer).items() if type(value).__name__ == "MjData"}
+        return {
+            "kind": kind,
+            "own": layer.get_state(),
+            "attributes": {"_np_random": generator} if generator else {},
+        }
+    ignored = (
+        _NOT_STATE if isinstance(layer, gymnasium.Wrapper) else _NOT_STATE - {"env"}
+    )  # there, the user's own
+    # A pickle of a whole MjData, its model included, is the only form that restores every derived
+    # quantity (rewards read some of them before the next step computes them anew).
+    simulations = {
+        name: value for name, value in vars(layer).items() if type(value).__name__ == "MjData"
+    }
     attributes = {}
     for name, value in vars(layer).items():
         if name in ignored or name in simulations or _is_constant(value):
             continue
-        # The model and views into it or MjData, which MuJoCo's bindings hold by capsules, are restored in place.
+        # The model and views into it or MjData, which MuJoCo's bindings hold by capsules, are
+        # restored in place.
         if simulations and type(_owner(value)).__name__ in ("MjModel", "PyCapsule"):
             continue
         problem = inspector.problem(value)
@@ -112,7 +144,9 @@ def _save_layer(layer: Any, inspector: _PlainDataInspector) -> dict[str, Any]:
 
 def _restore_layer(layer: Any, saved: dict[str, Any]) -> None:
     if saved["kind"] != _kind(layer):
-        raise ValueError(f"the checkpoint holds the environment layer {saved['kind']}, expected {_kind(layer)}")
+        raise ValueError(
+            f"the checkpoint holds the environment layer {saved['kind']}, expected {_kind(layer)}"
+        )
     vars(layer).update(saved["attributes"])
     if "own" in saved:
         layer.set_state(saved["own"])
@@ -126,8 +160,14 @@ def _restore_layer(layer: Any, saved: dict[str, Any]) -> None:
 
 
 def _copy_arrays(source: Any, target: Any) -> None:
-    """Copy every number of an ``MjModel``: an environment may have randomised masses, friction and so on."""
-    for copy_from, copy_to in ((source, target), (source.opt, target.opt), (source.stat, target.stat)):
+    """Copy every number of an ``MjModel``: an environment may have randomised masses, friction and
+    so on.
+    """
+    for copy_from, copy_to in (
+        (source, target),
+        (source.opt, target.opt),
+        (source.stat, target.stat),
+    ):
         for name in dir(copy_from):
             value = None if name.startswith("_") else getattr(copy_from, name)
             if isinstance(value, np.ndarray) and value.size:
@@ -137,9 +177,13 @@ def _copy_arrays(source: Any, target: Any) -> None:
 
 
 def _is_constant(value: Any) -> bool:
-    """Whether it is code, which a new environment has as well, and no method of an object that is replaced."""
+    """Whether it is code, which a new environment has as well, and no method of an object that is
+    replaced.
+    """
     bound_to = getattr(value, "__self__", None)
-    return isinstance(value, _CONSTANTS) and isinstance(bound_to, (type(None), types.ModuleType, type, gymnasium.Env))
+    return isinstance(value, _CONSTANTS) and isinstance(
+        bound_to, (type(None), types.ModuleType, type, gymnasium.Env)
+    )
 
 
 def _is_simple_object(value: Any) -> bool:
@@ -154,7 +198,9 @@ def _is_simple_object(value: Any) -> bool:
 
 
 def _saves_itself(layer: Any) -> bool:
-    """Whether the layer has ``get_state()`` and ``set_state(state)``; gymnasium's ``set_state(qpos, qvel)`` differs."""
+    """Whether the layer has ``get_state()`` and ``set_state(state)``; gymnasium's ``set_state(qpos,
+    qvel)`` differs.
+    """
     try:
         inspect.signature(layer.get_state).bind()
         inspect.signature(layer.set_state).bind({})
@@ -164,7 +210,9 @@ def _saves_itself(layer: Any) -> bool:
 
 
 def _owner(array: Any) -> Any:
-    """The object that owns an array's memory: the last in its chain of bases. Other values own themselves."""
+    """The object that owns an array's memory: the last in its chain of bases. Other values own
+    themselves.
+    """
     while isinstance(array, np.ndarray) and array.base is not None:
         array = array.base
     return array

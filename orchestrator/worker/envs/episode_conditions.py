@@ -1,4 +1,5 @@
-"""The conditions of episodes: what each has drawn, and where environments are on a grid of evaluation.
+"""The conditions of episodes: what each has drawn, and where environments are on a grid of
+evaluation.
 
 It imports no MuJoCo, as environments without a built-in task start faster without.
 """
@@ -11,12 +12,14 @@ from orchestrator.core.distributions import Distribution
 from orchestrator.core.evaluation_grid import EvaluationGrid, GridPoint
 
 DRAWN = "orchestrator.drawn"
-"""Key of an environment's info that holds what an episode has drawn; no environment of a user has it."""
+"""Key of an environment's info that holds what an episode has drawn; no environment of a user has
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class GridPlaces:
-    """Where the environments of a batch are on a grid: as many consecutive ones at each of some points.
+    """Where the environments of a batch are on a grid: as many consecutive ones at each of some
+    points.
 
     Those of each point have the same random streams as those of any other.
     """
@@ -27,5 +30,7 @@ class GridPlaces:
     """Environments at each point."""
 
     def drawn_from(self, key: str, env: int) -> Distribution | None:
-        """What environment ``env`` of the batch draws ``key`` from; None where the grid does not have it."""
+        """What environment ``env`` of the batch draws ``key`` from; None where the grid does not
+        have it.
+        """
         return self.points[env // self.at_each].drawn_from.get(key)

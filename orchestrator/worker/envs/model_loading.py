@@ -8,18 +8,20 @@ from pathlib import Path
 import mujoco
 
 FEW_GEOMS = 4
-"""Geoms of one body up to which testing each is faster than searching a tree of their bounding boxes."""
+"""Geoms of one body up to which testing each is faster than searching a tree of their bounding
+boxes."""
 
 
 def load_model(xml_path: Path | str) -> mujoco.MjModel:
     """Compile an MJCF, with MuJoCo's warnings sent to stderr.
 
-    The path is made absolute because MuJoCo resolves assets of included files differently for a relative one.
-    MuJoCo's own warning handler, which also writes ``MUJOCO_LOG.TXT`` into the working directory, is replaced.
-    Sleeping is disabled, because the state that MuJoCo can save does not say which bodies sleep. Two searches are
-    disabled where they cannot find anything, which changes no bit of the physics and saves some percent of the time:
-    for islands (groups of bodies without contact) where there is only one kinematic tree, and the mid-phase
-    (collision search within a body) where bodies have few geoms.
+    The path is made absolute because MuJoCo resolves assets of included files differently for a
+    relative one. MuJoCo's own warning handler, which also writes ``MUJOCO_LOG.TXT`` into the
+    working directory, is replaced. Sleeping is disabled, because the state that MuJoCo can save
+    does not say which bodies sleep. Two searches are disabled where they cannot find anything,
+    which changes no bit of the physics and saves some percent of the time: for islands (groups of
+    bodies without contact) where there is only one kinematic tree, and the mid-phase (collision
+    search within a body) where bodies have few geoms.
 
     :raises ValueError: MuJoCo's own message.
     """

@@ -1,9 +1,10 @@
-"""``VecNormalize`` with less Python per step: the same numbers to the last bit, in a third of the time.
+"""``VecNormalize`` with less Python per step: the same numbers to the last bit, in a third of the
+time.
 
-The stock class calls a dozen of NumPy's Python-level functions per step, each of which copies and converts. Here the
-same sums, products and quotients are computed in the same order and precision by ufuncs that write into preallocated
-arrays. Scalars are passed as 0-d arrays and rows as full tables, because NumPy is fastest where it neither converts
-nor broadcasts.
+The stock class calls a dozen of NumPy's Python-level functions per step, each of which copies and
+converts. Here the same sums, products and quotients are computed in the same order and precision by
+ufuncs that write into preallocated arrays. Scalars are passed as 0-d arrays and rows as full
+tables, because NumPy is fastest where it neither converts nor broadcasts.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ _sum: Any = np.add.reduce
 
 
 class FastVecNormalize(VecNormalize):
-    """Stock ``VecNormalize`` to the bit; faster where observations are one ``Box`` of float32 or float64.
+    """Stock ``VecNormalize`` to the bit; faster where observations are one ``Box`` of float32 or
+    float64.
 
-    Statistics, returns and settings are the stock class's attributes, and may be read or replaced between any two
-    steps. Every step returns new arrays and puts new arrays into the statistics. Pickling gives a stock
-    ``VecNormalize``, which loads where this package is not installed.
+    Statistics, returns and settings are the stock class's attributes, and may be read or replaced
+    between any two steps. Every step returns new arrays and puts new arrays into the statistics.
+    Pickling gives a stock ``VecNormalize``, which loads where this package is not installed.
 
     :param settings: those of ``VecNormalize``.
     """
@@ -39,7 +41,11 @@ class FastVecNormalize(VecNormalize):
         super().__init__(venv, **settings)
         space = self.observation_space
         self._fast: _FastStep | None = None
-        if isinstance(space, spaces.Box) and space.shape and space.dtype in (np.float32, np.float64):
+        if (
+            isinstance(space, spaces.Box)
+            and space.shape
+            and space.dtype in (np.float32, np.float64)
+        ):
             self._fast = _FastStep((self.num_envs, *space.shape), np.dtype(space.dtype))
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -57,7 +63,9 @@ class FastVecNormalize(VecNormalize):
                 fast.moments.update(obs_rms, observations)
                 self.returns = fast.returns.update(ret_rms, self.returns, self.gamma, rewards)
             clips = self.clip_obs, self.clip_reward
-            normalized, scaled = fast.scaling.scaled(observations, rewards, obs_rms, ret_rms, self.epsilon, clips)
+            normalized, scaled = fast.scaling.scaled(
+                observations, rewards, obs_rms, ret_rms, self.epsilon, clips
+            )
             if not self.norm_reward:
                 scaled = rewards.astype(np.float32)
         else:
@@ -86,14 +94,22 @@ class FastVecNormalize(VecNormalize):
 
 
 class _FastStep:
-    """Preallocated arrays for steps of one shape ``(n_envs, …)`` and dtype; they carry nothing from step to step."""
+    """Preallocated arrays for steps of one shape ``(n_envs, …)`` and dtype; they carry nothing from
+    step to step.
+    """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._shape, self._dtype = shape, dtype
-        self.moments, self.returns, self.scaling = _Moments(shape, dtype), _Returns(shape[0]), _Scaling(shape)
+        self.moments, self.returns, self.scaling = (
+            _Moments(shape, dtype),
+            _Returns(shape[0]),
+            _Scaling(shape),
+        )
 
     def fits(self, observations: Any) -> bool:
-        """Whether they have the space's shape and dtype, in C order, on which the bits of sums depend."""
+        """Whether they have the space's shape and dtype, in C order, on which the bits of sums
+        depend.
+        """
         return (
             type(observations) is np.ndarray
             and observations.flags.c_contiguous
@@ -139,7 +155,9 @@ class _Moments:
         mean, variance, deviations, n = self._mean, self._variance, self._deviations, self._narrow_n
         if self._n_envs == 1:
             mean[...] = batch[0]
-            _subtract(mean, mean, variance)  # zero, or not a number where the observation is not finite
+            _subtract(
+                mean, mean, variance
+            )  # zero, or not a number where the observation is not finite
             return mean, variance
         _divide(_sum(batch, 0, None, mean), n, mean)
         deviations[...] = mean
@@ -178,21 +196,26 @@ class _Returns:
         total = count + n
         delta = mean - before
         moment = float(rms.var) * count + variance * n + delta * delta * count * n / total
-        rms.mean, rms.var, rms.count = np.float64(before + delta * n / total), np.float64(moment / total), total  # type: ignore[assignment]
+        rms.mean = np.float64(before + delta * n / total)  # type: ignore[assignment]
+        rms.var = np.float64(moment / total)  # type: ignore[assignment]
+        rms.count = total
         return returns
 
 
 class _Scaling:
-    """``VecNormalize.normalize_obs`` and ``normalize_reward``, with observations and rewards in one array, so that
-    one call divides and one call clips both.
+    """``VecNormalize.normalize_obs`` and ``normalize_reward``, with observations and rewards in one
+    array, so that one call divides and one call clips both.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         n_envs, size = shape[0], math.prod(shape)
         self._all = tuple(np.zeros(size + n_envs) for _ in range(4))
-        (self._observations, self._rewards), (self._table, self._reward_spreads), self._lowest, self._highest = (
-            (array[:size].reshape(shape), array[size:]) for array in self._all
-        )
+        (
+            (self._observations, self._rewards),
+            (self._table, self._reward_spreads),
+            self._lowest,
+            self._highest,
+        ) = ((array[:size].reshape(shape), array[size:]) for array in self._all)
         self._spread, self._epsilon = np.empty(shape[1:]), np.zeros(())
         self._clips: tuple[float, float] | None = None
 

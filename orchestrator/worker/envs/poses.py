@@ -29,7 +29,9 @@ class Pose:
 def pose_of(simulation: Simulation, env: int) -> Pose:
     """The current pose of one environment of a built-in task."""
     marker = simulation.task.goal_marker(simulation.states.goals[env])
-    return Pose(simulation.physics(env), None if marker is None else tuple(marker), simulation.ground(env))
+    return Pose(
+        simulation.physics(env), None if marker is None else tuple(marker), simulation.ground(env)
+    )
 
 
 def pose_of_data(model: mujoco.MjModel, data: mujoco.MjData) -> Pose:

@@ -16,15 +16,20 @@ from orchestrator.worker.runtime.sb3_internals import ExtendedDummyVecEnv
 
 
 class SequentialVecEnv(ExtendedDummyVecEnv):
-    """``DummyVecEnv`` without deep copies at every step, which cost a third of the time of a small robot's physics.
+    """``DummyVecEnv`` without deep copies at every step, which cost a third of the time of a small
+    robot's physics.
 
-    Values, arrays and info dictionaries are as from ``DummyVecEnv``, with one exception: where no episode ended,
-    arrays and dictionaries *within* an info are the environment's own objects, not copies. Copy what must survive
-    a later change by the environment.
+    Values, arrays and info dictionaries are as from ``DummyVecEnv``, with one exception: where no
+    episode ended, arrays and dictionaries *within* an info are the environment's own objects, not
+    copies. Copy what must survive a later change by the environment.
     """
 
-    def __init__(self, env_fns: list[Callable[[], gymnasium.Env[Any, Any]]], first_env: int = 0) -> None:
-        """:param first_env: number of the first environment here: ranks share one numbering, on which seeds depend."""
+    def __init__(
+        self, env_fns: list[Callable[[], gymnasium.Env[Any, Any]]], first_env: int = 0
+    ) -> None:
+        """:param first_env: number of the first environment here: ranks share one numbering, on
+        which seeds depend.
+        """
         super().__init__(env_fns)
         self._first_env = first_env
 
@@ -32,7 +37,11 @@ class SequentialVecEnv(ExtendedDummyVecEnv):
         return super().seed(seed if seed is None else seed + self._first_env)
 
     def step_wait(self) -> VecEnvStepReturn:
-        rewards, dones, infos = np.empty(self.num_envs, np.float32), np.empty(self.num_envs, np.bool_), self.buf_infos
+        rewards, dones, infos = (
+            np.empty(self.num_envs, np.float32),
+            np.empty(self.num_envs, np.bool_),
+            self.buf_infos,
+        )
         buffers: dict[Any, Any] = self.buf_obs
         box = buffers.get(None)
         for index, env in enumerate(self.envs):
@@ -48,11 +57,15 @@ class SequentialVecEnv(ExtendedDummyVecEnv):
             else:
                 box[index] = observation
         self.buf_rews, self.buf_dones = rewards, dones
-        copies = [deepcopy(info) if done else info.copy() for info, done in zip(infos, dones, strict=True)]
+        copies = [
+            deepcopy(info) if done else info.copy() for info, done in zip(infos, dones, strict=True)
+        ]
         return self.observations(), rewards, dones, copies
 
     def observations(self) -> VecEnvObs:
         buffers: dict[Any, Any] = self.buf_obs
         if None in buffers:
             return buffers[None].copy()  # type: ignore[no-any-return]
-        return dict_to_obs(self.observation_space, OrderedDict((key, part.copy()) for key, part in buffers.items()))
+        return dict_to_obs(
+            self.observation_space, OrderedDict((key, part.copy()) for key, part in buffers.items())
+        )

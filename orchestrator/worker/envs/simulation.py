@@ -1,9 +1,9 @@
 """A batch of environments of one robot: physics, task and episodes.
 
-Neither torch nor Stable-Baselines3 is imported here, because the preflight check uses this module too. MuJoCo's own
-batch (``mujoco.batch``) holds every environment's ``mjSTATE_INTEGRATION`` as a row of one array. It gives bit for bit
-what one ``mj_step`` after another gives, views of all environments without copying, and a state that is saved by
-copying that array.
+Neither torch nor Stable-Baselines3 is imported here, because the preflight check uses this module
+too. MuJoCo's own batch (``mujoco.batch``) holds every environment's ``mjSTATE_INTEGRATION`` as a
+row of one array. It gives bit for bit what one ``mj_step`` after another gives, views of all
+environments without copying, and a state that is saved by copying that array.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.core.terrain import Terrain
 from orchestrator.worker.envs import divergence
-from orchestrator.worker.envs.batch_interface import BatchSettings, Episode, SimulationState, StepResult
+from orchestrator.worker.envs.batch_interface import (
+    BatchSettings,
+    Episode,
+    SimulationState,
+    StepResult,
+)
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.tasks import States, Task, make_task
@@ -35,7 +40,12 @@ _WARNINGS = sorted(map(int, divergence.quantities()))
 POST_CONSTRAINT = frozenset({"cacc", "cfrc_ext", "cfrc_int"})
 """Fields of ``MjData`` that only ``mj_rnePostConstraint`` computes."""
 _STAGE_NONE, _STAGE_VEL, _STAGE_ACC = (
-    stage.value for stage in (mujoco.mjtStage.mjSTAGE_NONE, mujoco.mjtStage.mjSTAGE_VEL, mujoco.mjtStage.mjSTAGE_ACC)
+    stage.value
+    for stage in (
+        mujoco.mjtStage.mjSTAGE_NONE,
+        mujoco.mjtStage.mjSTAGE_VEL,
+        mujoco.mjtStage.mjSTAGE_ACC,
+    )
 )
 
 
@@ -55,7 +65,9 @@ class Simulation:
     terrain: Terrain | None = None
     """In place of the robot's floor."""
 
-    def __init__(self, model: mujoco.MjModel, task: Task, *, robot: str, **settings: Unpack[BatchSettings]) -> None:
+    def __init__(
+        self, model: mujoco.MjModel, task: Task, *, robot: str, **settings: Unpack[BatchSettings]
+    ) -> None:
         self.model, self.task, self.robot = model, task, robot
         self.n_envs = n_envs = settings["n_envs"]
         self._first_env = settings.get("first_env", 0)
@@ -63,31 +75,50 @@ class Simulation:
         self._autoreset = settings.get("autoreset", True)
         self.generators = self._generators(settings["seed"])
         self._contact_forces = tuple(name for name in task.fields if name in POST_CONSTRAINT)
-        # An engine plugin's hidden memory is that of a thread, unless each environment has its own MjData.
-        n_threads = 1 if model.nplugin and not self._contact_forces else min(n_envs, settings.get("n_threads", 1))
+        # An engine plugin's hidden memory is that of a thread, unless each environment has its own
+        # MjData.
+        n_threads = (
+            1
+            if model.nplugin and not self._contact_forces
+            else min(n_envs, settings.get("n_threads", 1))
+        )
         self._batch = Batch(model, n_envs, nthread=n_threads, persistent=bool(self._contact_forces))
         self._scratch = mujoco.MjData(model) if self._contact_forces else None
-        self._scratch_fields = [(name, getattr(self._scratch, name)) for name in self._contact_forces]
+        self._scratch_fields = [
+            (name, getattr(self._scratch, name)) for name in self._contact_forces
+        ]
         self._fields = {name: self._bind(name) for name in task.fields}
         goals = np.zeros((n_envs, task.goal_size))
-        self.states = States(self._batch.bind("qpos"), self._batch.bind("qvel"), goals, self._fields)
+        self.states = States(
+            self._batch.bind("qpos"), self._batch.bind("qvel"), goals, self._fields
+        )
         """Views of the current states; the next step changes them."""
         copies = {name: field.copy() for name, field in self._fields.items()}
-        self._moving = self._batch.state[:, : 1 + model.nq + model.nv]  # time, qpos, qvel: one copy instead of two
+        self._moving = self._batch.state[
+            :, : 1 + model.nq + model.nv
+        ]  # time, qpos, qvel: one copy instead of two
         self._moved_from = self._moving.copy()
         before = self._moved_from[:, 1:]
         self._before = States(before[:, : model.nq], before[:, model.nq :], goals, copies)
-        assert np.shares_memory(self._moving[:, 1:2], self.states.qpos), "MuJoCo's states begin with the time"
+        assert np.shares_memory(self._moving[:, 1:2], self.states.qpos), (
+            "MuJoCo's states begin with the time"
+        )
         self._ctrl = self._batch.bind("ctrl")
-        self._derived = any(not np.shares_memory(field, self._batch.state) for field in self._fields.values())
+        self._derived = any(
+            not np.shares_memory(field, self._batch.state) for field in self._fields.values()
+        )
         current = self._derived and not task.fields_lag
-        # Contact forces need the whole of mj_forward: the solver's last forces belong to the contacts before the step.
-        self._stage = (_STAGE_ACC if self._contact_forces else _STAGE_VEL) if current else _STAGE_NONE
+        # Contact forces need the whole of mj_forward: the solver's last forces belong to the
+        # contacts before the step.
+        self._stage = (
+            (_STAGE_ACC if self._contact_forces else _STAGE_VEL) if current else _STAGE_NONE
+        )
         self._flat_state = self._batch.state.reshape(-1)
         self._bad_counts = self._batch.warning[:, _WARNINGS[0] : _WARNINGS[-1] + 1, 1]
         self._step = 0
         self._begun = np.zeros(n_envs, np.int64)
-        """``_step`` at which each running episode began: counting costs one addition, whatever ``n_envs``."""
+        """``_step`` at which each running episode began: counting costs one addition, whatever
+        ``n_envs``."""
         self._episode_returns = np.zeros(n_envs)
         self._steps_to_limit = task.max_episode_steps
         """Control steps until the longest running episode reaches the limit."""
@@ -113,21 +144,31 @@ class Simulation:
     ) -> Simulation:
         """:raises ValueError: the MJCF does not compile, or the task does not fit the robot."""
         model = load_model(xml_path)
-        return cls(model, make_task(task, model, task_options), robot=Path(xml_path).name, **settings)
+        return cls(
+            model, make_task(task, model, task_options), robot=Path(xml_path).name, **settings
+        )
 
     @property
     def control_period_s(self) -> float:
         return self.task.step_s
 
     def env_spaces(self) -> tuple[spaces.Box, spaces.Box]:
-        """Of one environment: the observations, of the task's own dtype, and the actions, in the task's bounds."""
+        """Of one environment: the observations, of the task's own dtype, and the actions, in the
+        task's bounds.
+        """
         from gymnasium import spaces
 
-        observations = spaces.Box(-np.inf, np.inf, (self.observation_size,), self.observation_dtype.type)
-        return observations, spaces.Box(self.task.actions.low, self.task.actions.high, dtype=np.float32)
+        observations = spaces.Box(
+            -np.inf, np.inf, (self.observation_size,), self.observation_dtype.type
+        )
+        return observations, spaces.Box(
+            self.task.actions.low, self.task.actions.high, dtype=np.float32
+        )
 
     def data(self, env: int) -> mujoco.MjData:
-        """A new ``MjData`` in environment ``env``'s state, derived fields included, for rendering."""
+        """A new ``MjData`` in environment ``env``'s state, derived fields included, for
+        rendering.
+        """
         data: mujoco.MjData = self._batch.get_data(env)
         mujoco.mj_forward(self.model_of(env), data)
         return data
@@ -137,7 +178,9 @@ class Simulation:
         return self.model
 
     def ground(self, env: int) -> tuple[int, float, float] | None:
-        """Of environment ``env`` the geom that is its terrain, and this geom's x and y in its body in metres."""
+        """Of environment ``env`` the geom that is its terrain, and this geom's x and y in its body
+        in metres.
+        """
         return None
 
     def physics(self, env: int) -> Floats:
@@ -145,7 +188,9 @@ class Simulation:
         return np.array(self._batch.state[env])
 
     def use_task(self, task: Task) -> None:
-        """Go on with ``task``, which may differ from the present one in its numbers, also in running episodes."""
+        """Go on with ``task``, which may differ from the present one in its numbers, also in
+        running episodes.
+        """
         self.task = task
         self._count_steps_to_limit()
 
@@ -161,13 +206,16 @@ class Simulation:
         return [generator(seed, self._first_env + env) for env in range(self.n_envs)]
 
     def reset(self) -> NDArray[Any]:
-        """Start a new episode in every environment; returns observations ``(n_envs, observation_size)``."""
+        """Start a new episode in every environment; returns observations ``(n_envs,
+        observation_size)``.
+        """
         return self._start_episodes(self._all_envs)
 
     def step(self, actions: ArrayLike) -> StepResult:
         """One control step.
 
-        :param actions: ``(n_envs, nu)`` in the bounds of the task's ``actions``, which map them onto the controls.
+        :param actions: ``(n_envs, nu)`` in the bounds of the task's ``actions``, which map them
+            onto the controls.
         :raises PhysicsDiverged: a state is not finite, unless that ends only the episode.
         """
         task, states, before = self.task, self.states, self._before
@@ -179,7 +227,9 @@ class Simulation:
         self._ctrl[:] = task.actions.ctrl(action)
         self._batch.step(nstep=task.frame_skip, stage=self._stage)
         # The fastest ways to say any() and isfinite().all().
-        if np.count_nonzero(self._bad_counts) or not math.isfinite(self._flat_state.dot(self._flat_state)):
+        if np.count_nonzero(self._bad_counts) or not math.isfinite(
+            self._flat_state.dot(self._flat_state)
+        ):
             fallen = self._diverged(action)
         self._compute_contact_forces(self._all_envs)
         if fallen:
@@ -192,17 +242,27 @@ class Simulation:
             self._measures[:] = task.measure(before, action, states)
             self._measure_sums += self._measures
         self._steps_to_limit -= 1
-        done = terminated if self._steps_to_limit > 0 else terminated | (self._lengths() >= task.max_episode_steps)
+        done = (
+            terminated
+            if self._steps_to_limit > 0
+            else terminated | (self._lengths() >= task.max_episode_steps)
+        )
         if task.goal_period is not None:
             for env in (~done & (self._lengths() % task.goal_period == 0)).nonzero()[0]:
                 states.goals[env] = task.sample_goal(self.generators[env])
         if task.push_period is not None:
-            self._push(~done & (self._lengths() % task.push_period == 0), lambda env: task.push(self.generators[env]))
+            self._push(
+                ~done & (self._lengths() % task.push_period == 0),
+                lambda env: task.push(self.generators[env]),
+            )
         observations = self._observe()
         ended: list[Episode] = []
         if np.count_nonzero(done):
             envs = done.nonzero()[0]
-            ended = [self._episode(int(env), observations[env].copy(), bool(terminated[env]), fallen) for env in envs]
+            ended = [
+                self._episode(int(env), observations[env].copy(), bool(terminated[env]), fallen)
+                for env in envs
+            ]
             if self._autoreset:
                 observations[envs] = self._start_episodes(envs)
         return StepResult(observations, rewards, done, ended)
@@ -224,7 +284,9 @@ class Simulation:
         try:
             field: NDArray[Any] = self._batch.bind(name)
         except (AttributeError, TypeError, ValueError) as error:
-            raise ValueError(f"the task's fields name {name!r}, which is not available from MjData: {error}") from None
+            raise ValueError(
+                f"the task's fields name {name!r}, which is not available from MjData: {error}"
+            ) from None
         field.flags.writeable = True  # for set_state: what the task reads belongs to the state
         return field
 
@@ -245,10 +307,18 @@ class Simulation:
             self._compute_contact_forces(envs)
 
     def _episode(
-        self, env: int, terminal_observation: NDArray[Any], terminated: bool, fallen: Mapping[int, str]
+        self,
+        env: int,
+        terminal_observation: NDArray[Any],
+        terminated: bool,
+        fallen: Mapping[int, str],
     ) -> Episode:
         length = self._step - int(self._begun[env])
-        by = {"sum": (sums := self._measure_sums[env]), "mean": sums / length, "last": self._measures[env]}
+        by = {
+            "sum": (sums := self._measure_sums[env]),
+            "mean": sums / length,
+            "last": self._measures[env],
+        }
         measures = self.task.measures if self._measured else ()
         return Episode(
             env=env,
@@ -256,7 +326,10 @@ class Simulation:
             total_reward=float(self._episode_returns[env]),
             length=length,
             truncated=not terminated,
-            measures={measure.name: float(by[measure.over_episode][i]) for i, measure in enumerate(measures)},
+            measures={
+                measure.name: float(by[measure.over_episode][i])
+                for i, measure in enumerate(measures)
+            },
             divergence=fallen.get(env, ""),
         )
 
@@ -279,7 +352,9 @@ class Simulation:
         self._episode_returns[envs] = 0.0
         self._measure_sums[envs] = 0.0
         fields = {name: field[envs] for name, field in self._fields.items()}
-        return self.task.observe(States(states.qpos[envs], states.qvel[envs], states.goals[envs], fields))
+        return self.task.observe(
+            States(states.qpos[envs], states.qvel[envs], states.goals[envs], fields)
+        )
 
     def _initial_state(self, env: int) -> tuple[Floats, Floats]:
         return self.task.initial_state(self.generators[env])
@@ -332,10 +407,14 @@ class Simulation:
         return {env: self._describe_divergence(env) for env in envs}
 
     def _fall(self, fallen: Mapping[int, str], action: NDArray[Any]) -> RewardAndTermination:
-        """Rewards and terminations when physics diverged in some environments, which fall at a healthy state."""
+        """Rewards and terminations when physics diverged in some environments, which fall at a
+        healthy state.
+        """
         envs = list(fallen)
         for env in envs:
-            if not (np.abs(self._moved_from[env]) <= mujoco.mjMAXVAL).all():  # an episode, or a push, began like that
+            if not (
+                np.abs(self._moved_from[env]) <= mujoco.mjMAXVAL
+            ).all():  # an episode, or a push, began like that
                 self._moved_from[env] = [0.0, *self.model.qpos0, *np.zeros(self.model.nv)]
         self._moving[envs] = self._moved_from[envs]
         for name, field in self._fields.items():
@@ -349,12 +428,20 @@ class Simulation:
         return rewards, terminated
 
     def _describe_divergence(self, env: int) -> str:
-        number, step, period = self._first_env + env, int(self._lengths()[env]), self.control_period_s
+        number, step, period = (
+            self._first_env + env,
+            int(self._lengths()[env]),
+            self.control_period_s,
+        )
         if self._bad_counts[env].any():
             kind = mujoco.mjtWarning(_WARNINGS[0] + int(self._bad_counts[env].argmax()))
-            what = divergence.describe(self.model, kind, int(self._batch.warning[env, int(kind), 0]))
+            what = divergence.describe(
+                self.model, kind, int(self._batch.warning[env, int(kind), 0])
+            )
         else:
-            what = divergence.describe_state(self.model, self.states.qpos[env], self.states.qvel[env])
+            what = divergence.describe_state(
+                self.model, self.states.qpos[env], self.states.qvel[env]
+            )
         return (
             f"{self.robot}: environment {number} at simulation time {step * period:.3f}–{(step + 1) * period:.3f} s of "
             f"its episode: physics diverged, {what} is not finite or out of bounds; {divergence.REMEDIES}"

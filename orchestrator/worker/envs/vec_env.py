@@ -24,11 +24,12 @@ from orchestrator.worker.runtime.sb3_internals import env_indices
 class MujocoVecEnv(VecEnv):
     """``n_envs`` environments of one robot and task, stepped together in this process.
 
-    Observations are ``(n_envs, observation_size)`` of the task's own dtype, actions ``(n_envs, nu)`` in the
-    task's bounds. A new episode starts as soon as one ends; the info of the step then holds
-    ``terminal_observation``, ``TimeLimit.truncated``, ``episode`` (``r``, ``l``, ``t``, as ``VecMonitor`` gives
-    them) and, with ``measuring``, the task's ``measures`` and, under :data:`DRAWN`, what was drawn. It says under
-    ``divergence`` how physics diverged, if that ended the episode.
+    Observations are ``(n_envs, observation_size)`` of the task's own dtype, actions ``(n_envs,
+    nu)`` in the task's bounds. A new episode starts as soon as one ends; the info of the step then
+    holds ``terminal_observation``, ``TimeLimit.truncated``, ``episode`` (``r``, ``l``, ``t``, as
+    ``VecMonitor`` gives them) and, with ``measuring``, the task's ``measures`` and, under
+    :data:`DRAWN`, what was drawn. It says under ``divergence`` how physics diverged, if that ended
+    the episode.
 
     :raises ValueError: the MJCF does not compile, or the task does not fit the robot.
     """
@@ -84,14 +85,18 @@ class MujocoVecEnv(VecEnv):
         return result.observations, result.rewards.astype(np.float32), result.done, infos
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """New generators at once; the constructor's seed gives the constructor's generators again."""
+        """New generators at once; the constructor's seed gives the constructor's generators
+        again.
+        """
         if seed is None:
             seed = int(np.random.SeedSequence().entropy)  # type: ignore[arg-type]
         self.simulation.seed(seed)
         return [seed] * self.num_envs
 
     def move(self, moment: TrainingMoment) -> None:
-        """Numbers of task and randomisation that change over the training are those of ``moment`` from now on."""
+        """Numbers of task and randomisation that change over the training are those of ``moment``
+        from now on.
+        """
         self._task.move(moment)
 
     def get_state(self) -> SimulationState:
@@ -109,10 +114,14 @@ class MujocoVecEnv(VecEnv):
             return [None for _ in env_indices(self, indices)]
         return [getattr(self, attr_name) for _ in env_indices(self, indices)]
 
-    def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
+    def set_attr(
+        self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None
+    ) -> None:
         """:raises NotImplementedError: environments of a batch cannot differ in an attribute."""
         if len(env_indices(self, indices)) != self.num_envs:
-            raise NotImplementedError(f"{attr_name!r} can only be set for all environments of a batch at once")
+            raise NotImplementedError(
+                f"{attr_name!r} can only be set for all environments of a batch at once"
+            )
         setattr(self, attr_name, value)
 
     def env_method(self, method_name: str, *_args: Any, **_kwargs: Any) -> list[Any]:
@@ -120,7 +129,9 @@ class MujocoVecEnv(VecEnv):
         raise AttributeError(f"a batched environment has no method {method_name!r} per environment")
 
     def env_is_wrapped(
-        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: int | Iterable[int] | None = None
+        self,
+        wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]],
+        indices: int | Iterable[int] | None = None,
     ) -> list[bool]:
         """True for ``Monitor``, whose ``info["episode"]`` this class gives itself."""
         return [issubclass(wrapper_class, Monitor) for _ in env_indices(self, indices)]

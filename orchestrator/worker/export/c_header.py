@@ -1,4 +1,6 @@
-"""Writes a C99 header with the policy as constants and one function, for a robot's controller without an OS."""
+"""Writes a C99 header with the policy as constants and one function, for a robot's controller
+without an OS.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,16 @@ class _Header:
         self._policy = policy
         self._name = f"policy_{stem}" if stem[:1].isdigit() else stem.lower()
         self._macro = self._name.upper()
-        self._widths = [policy.layers[0].weight.shape[1], *(len(layer.bias) for layer in policy.layers)]
+        self._widths = [
+            policy.layers[0].weight.shape[1],
+            *(len(layer.bias) for layer in policy.layers),
+        ]
 
     def text(self) -> str:
         policy, facts, name, macro = self._policy, self._policy.metadata, self._name, self._macro
-        outputs = "float action[{0}_ACTIONS]" + (", float ctrl[{0}_ACTIONS]" if policy.controls is not None else "")
+        outputs = "float action[{0}_ACTIONS]" + (
+            ", float ctrl[{0}_ACTIONS]" if policy.controls is not None else ""
+        )
         period = "NAN" if facts.control_period_s is None else repr(facts.control_period_s)
         lines = [
             f"/* The policy of job {_comment(facts.job)} ({facts.algo}, {facts.env_steps} env_steps, task "
@@ -128,8 +135,9 @@ class _Header:
         yield "    action[i] = x;"
         if policy.controls is not None:
             yield f"    x = {name}_ctrl_middle[i] + {name}_ctrl_half[i] * x;"
-            yield f"    ctrl[i] = x < {name}_ctrl_low[i] ? {name}_ctrl_low[i] : x > {name}_ctrl_high[i] ? " + (
-                f"{name}_ctrl_high[i] : x;"
+            yield (
+                f"    ctrl[i] = x < {name}_ctrl_low[i] ? {name}_ctrl_low[i] : x > {name}_ctrl_high[i] ? "
+                + (f"{name}_ctrl_high[i] : x;")
             )
         yield "}"
 
@@ -149,7 +157,9 @@ class _Header:
     @staticmethod
     def _table(kind: str, names: Sequence[str], units: Sequence[str]) -> Iterable[str]:
         for number, (name, unit) in enumerate(zip(names, units, strict=True)):
-            yield f" *   {kind}[{number}]: {_comment(name)}" + (f" [{_comment(unit)}]" if unit else "")
+            yield f" *   {kind}[{number}]: {_comment(name)}" + (
+                f" [{_comment(unit)}]" if unit else ""
+            )
 
 
 def _number(value: Any, suffix: str = "f") -> str:
@@ -161,10 +171,16 @@ def _number(value: Any, suffix: str = "f") -> str:
 
 def _comment(text: str) -> str:
     """``text`` in a comment, which it must not end."""
-    return "".join(character if character.isprintable() else "?" for character in text).replace("*/", "* /")
+    return "".join(character if character.isprintable() else "?" for character in text).replace(
+        "*/", "* /"
+    )
 
 
 def _string(text: str) -> str:
     """A literal of ``text`` in UTF-8, whatever the compiler takes the file's encoding to be."""
     plain = set(range(32, 127)) - {*b'"\\?'}
-    return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
+    return (
+        '"'
+        + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode())
+        + '"'
+    )

@@ -36,7 +36,9 @@ class ExportError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """What a robot's controller must know besides the numbers of the policy. Every format holds it."""
+    """What a robot's controller must know besides the numbers of the policy. Every format holds
+    it.
+    """
 
     job: str
     algo: str
@@ -45,7 +47,8 @@ class Metadata:
     env_steps: int
     """How long the policy was trained."""
     robot_sha256: str
-    """Of the robot that it was trained with, as the job's ``robot.sha256`` has it; empty without a robot."""
+    """Of the robot that it was trained with, as the job's ``robot.sha256`` has it; empty without a
+    robot."""
     control_period_s: float | None
     """Seconds between two actions; None where the environment does not tell."""
     observation_names: Sequence[str]
@@ -59,7 +62,9 @@ class Metadata:
     def as_text(self) -> dict[str, str]:
         """Each field as text: numbers and lists as JSON."""
         values = field_values(self).items()
-        return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values}
+        return {
+            name: value if isinstance(value, str) else json.dumps(value) for name, value in values
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""Runs a policy that ``orchestrator export`` has written as ``.npz``. This file needs NumPy alone and may be copied.
+"""Runs a policy that ``orchestrator export`` has written as ``.npz``. This file needs NumPy alone
+and may be copied.
 
 act = load("hopper.npz")
 act.metadata["control_period_s"]        # seconds between two actions
@@ -37,10 +38,14 @@ class NumpyPolicy:
             for number, name in enumerate(arrays["activations"])
         ]
         self.observations, self.actions = len(arrays["mean"]), len(arrays["low"])
-        self.metadata = {name[5:]: array.tolist() for name, array in arrays.items() if name.startswith("meta_")}
+        self.metadata = {
+            name[5:]: array.tolist() for name, array in arrays.items() if name.startswith("meta_")
+        }
 
     def __call__(self, observation: NDArray[Any]) -> dict[str, NDArray[np.float32]]:
-        """``action`` and, where the file has it, ``ctrl``: ``(batch, actions)`` for observations ``(batch, n)``."""
+        """``action`` and, where the file has it, ``ctrl``: ``(batch, actions)`` for observations
+        ``(batch, n)``.
+        """
         of, x = self._arrays, np.asarray(observation)
         x = np.clip((x - of["mean"]) / of["std"], -of["clip"], of["clip"]).astype(np.float32)
         for weight, bias, activation in self._layers:
@@ -51,7 +56,9 @@ class NumpyPolicy:
         action = np.clip(x, of["low"], of["high"])
         if "ctrl_half" not in of:
             return {"action": action}
-        ctrl = np.clip(of["ctrl_middle"] + of["ctrl_half"] * action, of["ctrl_low"], of["ctrl_high"])
+        ctrl = np.clip(
+            of["ctrl_middle"] + of["ctrl_half"] * action, of["ctrl_low"], of["ctrl_high"]
+        )
         return {"action": action, "ctrl": ctrl.astype(np.float32)}
 
 

@@ -1,4 +1,6 @@
-"""Writes and reads ``.onnx`` files: a dozen nodes of a standard that runtimes have had since 2021."""
+"""Writes and reads ``.onnx`` files: a dozen nodes of a standard that runtimes have had since
+2021.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ def content(policy: ExportedPolicy) -> bytes:
     outputs = [ACTION]
     if (controls := policy.controls) is not None:
         middle, half, low, high = (
-            values.astype(np.float32) for values in (controls.middle, controls.half, controls.low, controls.high)
+            values.astype(np.float32)
+            for values in (controls.middle, controls.half, controls.low, controls.high)
         )
         x = graph.add("Add", graph.add("Mul", ACTION, half), middle)
         graph.add("Min", graph.add("Max", x, low), high, output=CTRL)
@@ -89,8 +92,13 @@ class OnnxPolicy:
         runtime = _package("onnxruntime")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        self._session = runtime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-        widths = {value.name: value.shape[1] for value in (*self._session.get_inputs(), *self._session.get_outputs())}
+        self._session = runtime.InferenceSession(
+            path.read_bytes(), options, providers=["CPUExecutionProvider"]
+        )
+        widths = {
+            value.name: value.shape[1]
+            for value in (*self._session.get_inputs(), *self._session.get_outputs())
+        }
         self.observations, self.actions = int(widths[INPUT]), int(widths[ACTION])
         self._outputs = [name for name in (ACTION, CTRL) if name in widths]
 
@@ -107,8 +115,12 @@ class _Graph:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
-    def add(self, kind: str, *inputs: str | Any, output: str | None = None, **attributes: Any) -> str:
-        """A node of this kind; arrays among its inputs become constants. Returns the name of its output."""
+    def add(
+        self, kind: str, *inputs: str | Any, output: str | None = None, **attributes: Any
+    ) -> str:
+        """A node of this kind; arrays among its inputs become constants. Returns the name of its
+        output.
+        """
         names = [value if isinstance(value, str) else self._constant(value) for value in inputs]
         name = output or f"{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(self._onnx.helper.make_node(kind, names, [name], **attributes))
@@ -130,7 +142,9 @@ def _activated(graph: _Graph, x: str, activation: str) -> str:
             return graph.add("Mul", x, graph.add("Sigmoid", x))
         case "gelu":
             erf = graph.add("Erf", graph.add("Div", x, np.float32(math.sqrt(2))))
-            return graph.add("Mul", x, graph.add("Mul", graph.add("Add", erf, np.float32(1)), np.float32(0.5)))
+            return graph.add(
+                "Mul", x, graph.add("Mul", graph.add("Add", erf, np.float32(1)), np.float32(0.5))
+            )
         case _:
             return graph.add(activation.capitalize(), x)  # Tanh, Relu and Elu
 

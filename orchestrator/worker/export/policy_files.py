@@ -24,17 +24,23 @@ class Act(Protocol):
     actions: int
 
     def __call__(self, observation: NDArray[Any], /) -> Mapping[str, Floats]:
-        """``action`` and, where it is known, ``ctrl``, ``(batch, actions)``, for observations ``(batch, n)``."""
+        """``action`` and, where it is known, ``ctrl``, ``(batch, actions)``, for observations
+        ``(batch, n)``.
+        """
 
 
 def check_name(path: Path, formats: tuple[str, ...] = FORMATS) -> None:
     """:raises ExportError: the name does not end like one of ``formats``."""
     if path.suffix not in formats:
-        raise ExportError(f"{path}: expected a name that ends in {', '.join(formats[:-1])} or {formats[-1]}")
+        raise ExportError(
+            f"{path}: expected a name that ends in {', '.join(formats[:-1])} or {formats[-1]}"
+        )
 
 
 def content(policy: ExportedPolicy, path: Path) -> str | bytes:
-    """What to write to ``path``. :raises ExportError: a package that the format needs is not installed."""
+    """What to write to ``path``. :raises ExportError: a package that the format needs is not
+    installed.
+    """
     match path.suffix:
         case ".onnx":
             from orchestrator.worker.export import onnx_file
@@ -55,7 +61,9 @@ def content(policy: ExportedPolicy, path: Path) -> str | bytes:
 
 
 def read(path: Path) -> Act:
-    """:raises ExportError: it is no exported policy, or a package that it needs is not installed."""
+    """:raises ExportError: it is no exported policy, or a package that it needs is not
+    installed.
+    """
     check_name(path, READABLE)
     try:
         open_regular(path).close()
@@ -64,7 +72,9 @@ def read(path: Path) -> Act:
         raise
     except Exception as error:  # the libraries raise errors of their own for other files
         text = " ".join(shortened(f"{type(error).__name__}: {error}").split())[:LONGEST_REASON]
-        raise ExportError(f"{path} cannot be read: {text}; expected a file that `export` has written") from error
+        raise ExportError(
+            f"{path} cannot be read: {text}; expected a file that `export` has written"
+        ) from error
 
 
 def _reader(suffix: str) -> Callable[[Path], Act]:

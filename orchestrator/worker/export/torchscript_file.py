@@ -41,7 +41,9 @@ class TorchScriptPolicy:
         with _without_deprecation():
             self._module = torch.jit.load(io.BytesIO(path.read_bytes()), "cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
         metadata = json.loads(extra[METADATA])
-        self.observations, self.actions = (len(metadata[f"{kind}_names"]) for kind in ("observation", "action"))
+        self.observations, self.actions = (
+            len(metadata[f"{kind}_names"]) for kind in ("observation", "action")
+        )
 
     def __call__(self, observation: NDArray[Any]) -> Mapping[str, Floats]:
         with torch.inference_mode():
@@ -69,7 +71,11 @@ class _Module(nn.Module):
     def __init__(self, policy: ExportedPolicy) -> None:
         super().__init__()
         scaling, controls, nothing = policy.normalization, policy.controls, np.zeros(0)
-        self.normalizes, self.squash, self.controls = scaling is not None, policy.squash, controls is not None
+        self.normalizes, self.squash, self.controls = (
+            scaling is not None,
+            policy.squash,
+            controls is not None,
+        )
         self.limits, self.mean_limit = math.isfinite(policy.mean_limit), float(policy.mean_limit)
         self.clip = math.inf if scaling is None else float(scaling.clip)
         arrays = {
@@ -87,8 +93,14 @@ class _Module(nn.Module):
         for layer in policy.layers:
             outputs, inputs = map(int, layer.weight.shape)
             linear = nn.Linear(inputs, outputs)
-            linear.load_state_dict({name: torch.from_numpy(getattr(layer, name)) for name in ("weight", "bias")})
-            layers += [linear, algorithms.activation(layer.activation)()] if layer.activation else [linear]
+            linear.load_state_dict(
+                {name: torch.from_numpy(getattr(layer, name)) for name in ("weight", "bias")}
+            )
+            layers += (
+                [linear, algorithms.activation(layer.activation)()]
+                if layer.activation
+                else [linear]
+            )
         self.network = nn.Sequential(*layers)
 
     def forward(self, observation: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -105,10 +117,14 @@ class _Module(nn.Module):
         outputs = {"action": action}
         if self.controls:
             ctrl = self.ctrl_middle + self.ctrl_half * action.double()
-            outputs["ctrl"] = torch.maximum(torch.minimum(ctrl, self.ctrl_high), self.ctrl_low).float()
+            outputs["ctrl"] = torch.maximum(
+                torch.minimum(ctrl, self.ctrl_high), self.ctrl_low
+            ).float()
         return outputs
 
 
 def _without_deprecation() -> "warnings.catch_warnings[Any]":
-    """PyTorch recommends torch.export in place of TorchScript, but its C++ library still loads this format alone."""
+    """PyTorch recommends torch.export in place of TorchScript, but its C++ library still loads this
+    format alone.
+    """
     return warnings.catch_warnings(action="ignore", category=DeprecationWarning)

@@ -12,11 +12,14 @@ import numpy as np
 
 RELATIVE_TOLERANCE = 1e-9
 _NOT_THE_ROBOT = re.compile(r"_|n?paths|nbuffer|\w+_pathadr|\w+_matid")
-"""Fields that say where files were read from, and materials, for which MuJoCo's MJCF writer cannot write "none"."""
+"""Fields that say where files were read from, and materials, for which MuJoCo's MJCF writer cannot
+write "none"."""
 
 
 def differing_fields(first: mujoco.MjModel, second: mujoco.MjModel) -> Iterator[str]:
-    """Names of the fields of MjModel (and its ``opt``, ``vis``, ``stat``) that differ by more than rounding."""
+    """Names of the fields of MjModel (and its ``opt``, ``vis``, ``stat``) that differ by more than
+    rounding.
+    """
     return (name for name, _, _ in differences(first, second))
 
 
@@ -57,4 +60,8 @@ def _equal(value: Any, other: Any) -> bool:
     if (array == other).all():  # nearly always, and much faster than the comparison below
         return True
     scale = float(np.abs(array).max(initial=0.0)) if array.dtype.kind == "f" else 0.0
-    return bool(np.allclose(array, other, rtol=RELATIVE_TOLERANCE, atol=RELATIVE_TOLERANCE * scale, equal_nan=True))
+    return bool(
+        np.allclose(
+            array, other, rtol=RELATIVE_TOLERANCE, atol=RELATIVE_TOLERANCE * scale, equal_nan=True
+        )
+    )

@@ -1,4 +1,6 @@
-"""Attributes of MjSpec's elements under their MJCF names: what they hold, how many values, and how to set them."""
+"""Attributes of MjSpec's elements under their MJCF names: what they hold, how many values, and how
+to set them.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,12 @@ HIDDEN = _names("""
     alt ialt authored classname compiler explicitinertial frame id info inertia name parent plugin signature type
     delete meshdir texturedir LRopt passthrough savecanonical savecompiled saveinertial
 """)
-"""Members of MjSpec elements that are not attributes to edit (or, like inertia, have another name in MJCF)."""
+"""Members of MjSpec elements that are not attributes to edit (or, like inertia, have another name
+in MJCF)."""
 
 Parameter = tuple[str, int, float]
-"""``(vector, index, factor)``: an entry of an actuator's parameter vectors and the factor it is stored with."""
+"""``(vector, index, factor)``: an entry of an actuator's parameter vectors and the factor it is
+stored with."""
 _TIME: list[list[Parameter]] = [[("dynprm", 0, 1.0)]]
 _POSITION: dict[str, list[list[Parameter]]] = {
     "kp": [[("gainprm", 0, 1.0), ("biasprm", 1, -1.0)]],
@@ -67,8 +71,12 @@ SHORTCUTS: dict[Any, dict[str, list[list[Parameter]]]] = {
         "tausmooth": [[("dynprm", 2, 1.0)]],
     },
 }
-"""Attributes of an actuator that depend on its MJCF element; one list of parameters for each value."""
-ENUMS = {name: getattr(mujoco, f"mjt{name.title()}") for name in ("cone", "integrator", "jacobian", "solver")}
+"""Attributes of an actuator that depend on its MJCF element; one list of parameters for each
+value."""
+ENUMS = {
+    name: getattr(mujoco, f"mjt{name.title()}")
+    for name in ("cone", "integrator", "jacobian", "solver")
+}
 """Options that MjOption stores as numbers."""
 
 
@@ -115,7 +123,9 @@ def set_attribute(element: Any, kind: str, attribute: str, value: Any) -> bool:
     elif isinstance(current, int | float):
         (new,) = _numbers([float(current)], attribute, value)
         if isinstance(current, int) and not (new.is_integer() and abs(new) < 2**31):
-            raise AttributeEditError(f"{attribute} takes a whole number of 32 bits, found {new:.15g}")
+            raise AttributeEditError(
+                f"{attribute} takes a whole number of 32 bits, found {new:.15g}"
+            )
         new = type(current)(new)
     else:
         try:
@@ -133,9 +143,16 @@ def _shortcuts(element: Any, kind: str) -> dict[str, list[list[Parameter]]]:
     return SHORTCUTS.get(element.type, {}) if kind == "actuator" else {}
 
 
-def _write_parameters(element: Any, parameters: Sequence[Sequence[Parameter]], attribute: str, value: Any) -> bool:
-    old = [float(getattr(element, vector)[index]) * factor for ((vector, index, factor), *_) in parameters]
-    if len(old) == 1 and old[0] < 0:  # MuJoCo stores kv and dampratio in one entry, distinguished by the sign
+def _write_parameters(
+    element: Any, parameters: Sequence[Sequence[Parameter]], attribute: str, value: Any
+) -> bool:
+    old = [
+        float(getattr(element, vector)[index]) * factor
+        for ((vector, index, factor), *_) in parameters
+    ]
+    if (
+        len(old) == 1 and old[0] < 0
+    ):  # MuJoCo stores kv and dampratio in one entry, distinguished by the sign
         old = [math.nan]
     new = _numbers(old, attribute, value)
     for number, entries in zip(new, parameters, strict=True):
@@ -171,9 +188,15 @@ def _numbers(old: list[float], attribute: str, value: Any) -> list[float]:
         values = list(value) if isinstance(value, list | tuple) else [value]
         least = 1 if attribute in SHORTER else len(old)
         if not least <= len(values) <= len(old):
-            expected = f"{least} to {len(old)} values" if least < len(old) else f"{len(old)} value{'s'[: len(old) > 1]}"
+            expected = (
+                f"{least} to {len(old)} values"
+                if least < len(old)
+                else f"{len(old)} value{'s'[: len(old) > 1]}"
+            )
             raise AttributeEditError(f"{attribute} takes {expected}, found {len(values)}")
-    return [_number(*pair, attribute) for pair in zip(old, values, strict=False)] + old[len(values) :]
+    return [_number(*pair, attribute) for pair in zip(old, values, strict=False)] + old[
+        len(values) :
+    ]
 
 
 def _number(old: float, value: Any, attribute: str) -> float:
@@ -183,10 +206,20 @@ def _number(old: float, value: Any, attribute: str) -> float:
         except ValueError:
             factor = math.nan
         if not math.isfinite(factor):
-            raise AttributeEditError(f'{value!r}: expected a finite factor after the asterisk, as in "*1.2"')
+            raise AttributeEditError(
+                f'{value!r}: expected a finite factor after the asterisk, as in "*1.2"'
+            )
         if math.isnan(old):
-            raise AttributeEditError(f"{attribute} is not given in the robot: nothing to multiply; set a value")
+            raise AttributeEditError(
+                f"{attribute} is not given in the robot: nothing to multiply; set a value"
+            )
         return old * factor
-    if isinstance(value, bool | str) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise AttributeEditError(f'{attribute} takes numbers, or "*1.2" to multiply what it has; found {value!r}')
+    if (
+        isinstance(value, bool | str)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+    ):
+        raise AttributeEditError(
+            f'{attribute} takes numbers, or "*1.2" to multiply what it has; found {value!r}'
+        )
     return float(value)

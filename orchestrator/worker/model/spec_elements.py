@@ -27,7 +27,8 @@ def is_pattern(key: str) -> bool:
 
 
 def matching(spec: mujoco.MjSpec, table: str, key: str) -> list[tuple[int, Any]]:
-    """The elements that a key ``KIND.NAME.ATTRIBUTE`` applies to, with their numbers among those of their kind.
+    """The elements that a key ``KIND.NAME.ATTRIBUTE`` applies to, with their numbers among those of
+    their kind.
 
     :param table: the job file's table that holds the key, named in messages.
     :raises EditError: there is no such element.
@@ -48,7 +49,9 @@ def matching(spec: mujoco.MjSpec, table: str, key: str) -> list[tuple[int, Any]]
         what = "matches" if is_pattern(name) else "is called"
         names = [element.name for _, element in elements if element.name]
         braces = " (braces are no pattern; * ? and [ ] are)" if "{" in name else ""
-        raise EditError(f"{here}: no {kind} of the robot {what} {name!r}{braces}{suggested(name, names)}")
+        raise EditError(
+            f"{here}: no {kind} of the robot {what} {name!r}{braces}{suggested(name, names)}"
+        )
     return matches
 
 
@@ -57,7 +60,13 @@ def suggested(word: str, valid: Iterable[str]) -> str:
     names = list(dict.fromkeys(valid))
     plain = re.sub(r"[*?\[\]]", "", word)
     near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
-    near += [name for name in names if plain and plain in name and name not in near][: 3 - len(near)]
+    near += [name for name in names if plain and plain in name and name not in near][
+        : 3 - len(near)
+    ]
     if near:
         return f"; did you mean {' or '.join(map(repr, near))}?"
-    return f"; there are {', '.join(names[:40])}{' …' if len(names) > 40 else ''}" if names else "; there is none"
+    return (
+        f"; there are {', '.join(names[:40])}{' …' if len(names) > 40 else ''}"
+        if names
+        else "; there is none"
+    )

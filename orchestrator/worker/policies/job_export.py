@@ -1,4 +1,5 @@
-"""``python -m orchestrator.worker.policies.job_export JOB_DIR --to FILE``: write a job's policy for other programs.
+"""``python -m orchestrator.worker.policies.job_export JOB_DIR --to FILE``: write a job's policy for
+other programs.
 
 Everything is read from the job's directory. The file written is a line on standard output.
 """
@@ -18,7 +19,13 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.export import policy_files
-from orchestrator.worker.export.exported_policy import Controls, ExportedPolicy, ExportError, Metadata, Normalization
+from orchestrator.worker.export.exported_policy import (
+    Controls,
+    ExportedPolicy,
+    ExportError,
+    Metadata,
+    Normalization,
+)
 from orchestrator.worker.rendering import trained_policy
 from orchestrator.worker.runtime import child_command, startup
 
@@ -59,12 +66,18 @@ def export(options: argparse.Namespace) -> None:
     options.to.parent.mkdir(parents=True, exist_ok=True)
     write_whole(options.to, content)
     facts = policy.metadata
-    period = "" if facts.control_period_s is None else f", an action every {facts.control_period_s:g} s"
+    period = (
+        "" if facts.control_period_s is None else f", an action every {facts.control_period_s:g} s"
+    )
     sizes = f"{count(len(facts.observation_names), 'observation')}, {count(len(facts.action_names), 'action')}"
-    print(f"wrote {options.to}: {sizes}{period}{'' if policy.controls else '; without ctrl (see docs/export.md)'}")
+    print(
+        f"wrote {options.to}: {sizes}{period}{'' if policy.controls else '; without ctrl (see docs/export.md)'}"
+    )
 
 
-def policy_of(spec: WorkerSpec, paths: JobPaths, trained: trained_policy.Checkpoint | None) -> ExportedPolicy:
+def policy_of(
+    spec: WorkerSpec, paths: JobPaths, trained: trained_policy.Checkpoint | None
+) -> ExportedPolicy:
     """:raises UsageError: as :func:`export`."""
     from stable_baselines3.common.vec_env import VecNormalize
 
@@ -78,7 +91,11 @@ def policy_of(spec: WorkerSpec, paths: JobPaths, trained: trained_policy.Checkpo
     simulation: Simulation | None = getattr(venv, "simulation", None)
     hidden = len(simulation.privileged_names) if simulation is not None else 0
     seen = slice(None, -hidden if hidden else None)
-    scaling = _normalization(normalized, seen) if isinstance(normalized, VecNormalize) and normalized.norm_obs else None
+    scaling = (
+        _normalization(normalized, seen)
+        if isinstance(normalized, VecNormalize) and normalized.norm_obs
+        else None
+    )
     first, *others = network.layers
     first = dataclasses.replace(first, weight=first.weight[:, seen])
     interface = _of_environment(venv) if simulation is None else _of_task(simulation)
@@ -120,15 +137,21 @@ def _of_task(simulation: Simulation) -> _Interface:
     size = simulation.observation_size - len(simulation.privileged_names)
     observations = _numbered("observation", size) if names is None else names.observations[:size]
     actions = len(simulation.task.actions.low)
-    are_ours = next(kind for kind in type(simulation.task).__mro__ if "observe" in vars(kind)).__module__.startswith(
-        "orchestrator."
-    )
-    is_known = controls is not None  # otherwise the user's own actions need not be those of the actuators
+    are_ours = next(
+        kind for kind in type(simulation.task).__mro__ if "observe" in vars(kind)
+    ).__module__.startswith("orchestrator.")
+    is_known = (
+        controls is not None
+    )  # otherwise the user's own actions need not be those of the actuators
     return _Interface(
         control_period_s=simulation.control_period_s,
         observation_names=list(observations),
-        observation_units=units.of_observations(model, observations if are_ours else [""] * len(observations)),
-        action_names=list(input_names.controls(model)) if is_known else _numbered("action", actions),
+        observation_units=units.of_observations(
+            model, observations if are_ours else [""] * len(observations)
+        ),
+        action_names=list(input_names.controls(model))
+        if is_known
+        else _numbered("action", actions),
         ctrl_units=units.of_controls(model) if is_known else [units.UNKNOWN] * actions,
         controls=controls,
     )
@@ -142,16 +165,22 @@ def _controls(simulation: Simulation) -> Controls | None:
     low, high = np.where(limited, low, -np.inf), np.where(limited, high, np.inf)
     actions = simulation.task.actions
     if type(actions) is Scaled:  # a subclass may do anything
-        return Controls(middle=actions.middle, half=actions.half, low=actions.ctrl_low, high=actions.ctrl_high)
+        return Controls(
+            middle=actions.middle, half=actions.half, low=actions.ctrl_low, high=actions.ctrl_high
+        )
     if type(actions) is Direct:
         return Controls(middle=np.zeros(len(low)), half=np.ones(len(low)), low=low, high=high)
     return None
 
 
 def _of_environment(venv: VecEnv) -> _Interface:
-    """An environment of gymnasium or of the user tells its sizes and, if it has MuJoCo's ``dt``, its period."""
-    [period] = venv.get_attr("dt") if all(hasattr(env.unwrapped, "dt") for env in venv.envs) else [None]  # type: ignore[attr-defined]
-    observations, actions = (int(np.prod(space.shape)) for space in (venv.observation_space, venv.action_space))  # type: ignore[arg-type]
+    """An environment of gymnasium or of the user tells its sizes and, if it has MuJoCo's ``dt``,
+    its period.
+    """
+    envs = venv.envs  # type: ignore[attr-defined]
+    [period] = venv.get_attr("dt") if all(hasattr(env.unwrapped, "dt") for env in envs) else [None]
+    observations = int(np.prod(venv.observation_space.shape))  # type: ignore[arg-type]
+    actions = int(np.prod(venv.action_space.shape))  # type: ignore[arg-type]
     return _Interface(
         control_period_s=None if period is None else float(period),
         observation_names=_numbered("observation", observations),
@@ -167,7 +196,9 @@ def _numbered(name: str, size: int) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m orchestrator.worker.policies.job_export", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestrator.worker.policies.job_export", allow_abbrev=False
+    )
     parser.add_argument("job_dir", type=Path)
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--checkpoint")

@@ -1,7 +1,8 @@
-"""``orchestrator.load`` and ``orchestrator.make_env``: a job's trained policy and environments, in a script's process.
+"""``orchestrator.load`` and ``orchestrator.make_env``: a job's trained policy and environments, in
+a script's process.
 
-Environments are made by :mod:`orchestrator.worker.envs.env_factory`, as for training and evaluation, from what the job
-directory holds alone.
+Environments are made by :mod:`orchestrator.worker.envs.env_factory`, as for training and
+evaluation, from what the job directory holds alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ import torch
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
-from orchestrator.core.errors import AlteredRobotWarning, OrchestratorError, UnfinishedPolicyWarning, UsageError
+from orchestrator.core.errors import (
+    AlteredRobotWarning,
+    OrchestratorError,
+    UnfinishedPolicyWarning,
+    UsageError,
+)
 from orchestrator.core.job_files import read_job, standing
 from orchestrator.core.paths import JobPaths, absolute
 from orchestrator.core.robot_hash import altered_since_training
@@ -68,22 +74,27 @@ def load(
     render_mode: str | None = None,
     seed: int | None = None,
 ) -> tuple[Model, VecEnv | SingleEnv]:
-    """A job's trained policy and environments for it: ``model.predict(observation)`` and ``env.step(action)``.
+    """A job's trained policy and environments for it: ``model.predict(observation)`` and
+    ``env.step(action)``.
 
-    The model is stock Stable-Baselines3's, on the CPU. It is for acting: it has no environment and no replay buffer.
-    The environments have the job's own robot (the copy in the job directory), task and options. Observations are
-    normalised as at the end of training, with frozen statistics; rewards are the task's own. The process's random
-    generators stay as they were.
+    The model is stock Stable-Baselines3's, on the CPU. It is for acting: it has no environment and
+    no replay buffer. The environments have the job's own robot (the copy in the job directory),
+    task and options. Observations are normalised as at the end of training, with frozen statistics;
+    rewards are the task's own. The process's random generators stay as they were.
 
     :param job_dir: a job's directory, ``RUN_DIR/jobs/JOB_ID``.
-    :param checkpoint: env_steps of one of the job's checkpoints, ``"latest"``, or a file (a pickle: name only files
-        that you trust). Without it: the finished policy, or the latest checkpoint with an
-        :class:`UnfinishedPolicyWarning`.
-    :param n_envs: environments in a ``VecEnv``; None for one ``gymnasium.Env``, also with normalised observations.
-    :param render_mode: ``"human"``, ``"rgb_array"`` or None. In a window, a ``VecEnv`` shows its first environment.
-    :param seed: of the environments. By default it is that of the job's evaluation: with as many environments as in
-        ``eval.json``, ``evaluate_policy`` gives the deterministic returns of that file.
-    :raises UsageError: there is no such job, policy or checkpoint, or its environment cannot be made here.
+    :param checkpoint: env_steps of one of the job's checkpoints, ``"latest"``, or a file (a pickle:
+        name only files that you trust). Without it: the finished policy, or the latest checkpoint
+        with an :class:`UnfinishedPolicyWarning`.
+    :param n_envs: environments in a ``VecEnv``; None for one ``gymnasium.Env``, also with
+        normalised observations.
+    :param render_mode: ``"human"``, ``"rgb_array"`` or None. In a window, a ``VecEnv`` shows its
+        first environment.
+    :param seed: of the environments. By default it is that of the job's evaluation: with as many
+        environments as in ``eval.json``, ``evaluate_policy`` gives the deterministic returns of
+        that file.
+    :raises UsageError: there is no such job, policy or checkpoint, or its environment cannot be
+        made here.
     """
     paths, spec = _job(job_dir)
     trained = _checkpoint(paths, spec, None if checkpoint is None else str(checkpoint))
@@ -115,7 +126,12 @@ def make_env(
 ) -> VecEnv: ...
 @overload
 def make_env(
-    job_dir: StrPath, n_envs: None, normalize: bool = True, render_mode: str | None = None, *, seed: int | None = None
+    job_dir: StrPath,
+    n_envs: None,
+    normalize: bool = True,
+    render_mode: str | None = None,
+    *,
+    seed: int | None = None,
 ) -> SingleEnv: ...
 def make_env(
     job_dir: StrPath,
@@ -127,8 +143,9 @@ def make_env(
 ) -> VecEnv | SingleEnv:
     """The environments of a job as :func:`load` gives them, without its policy.
 
-    :param normalize: whether observations are normalised, where the job normalises, with the statistics of the finished
-        policy, or of the latest checkpoint with an :class:`UnfinishedPolicyWarning`. Without it, a job needs no policy.
+    :param normalize: whether observations are normalised, where the job normalises, with the
+        statistics of the finished policy, or of the latest checkpoint with an
+        :class:`UnfinishedPolicyWarning`. Without it, a job needs no policy.
     :raises UsageError: as :func:`load`.
     """
     paths, spec = _job(job_dir)
@@ -148,7 +165,9 @@ def make_env(
 def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
     """:raises UsageError: it is not the directory of a job that has been launched."""
     paths, spec = read_job(absolute(job_dir))
-    with contextlib.suppress(OSError, ValueError):  # a benchmark's jobs have no record of their robot
+    with contextlib.suppress(
+        OSError, ValueError
+    ):  # a benchmark's jobs have no record of their robot
         if (altered := altered_since_training(paths, spec.xml)) is not None:
             warnings.warn(altered, AlteredRobotWarning, stacklevel=3)
     return paths, spec
@@ -167,13 +186,19 @@ def _checkpoint(paths: JobPaths, spec: WorkerSpec, asked: str | None) -> Checkpo
         raise PolicyError(f"checkpoint {asked}: {error.strerror or error}") from error
 
 
-def _environments(paths: JobPaths, spec: WorkerSpec, n_envs: int | None, render_mode: str | None, seed: int) -> VecEnv:
+def _environments(
+    paths: JobPaths, spec: WorkerSpec, n_envs: int | None, render_mode: str | None, seed: int
+) -> VecEnv:
     """The job's environments without normalisation.
 
     :param n_envs: None for one ``gymnasium.Env``, which is then the only one in a ``DummyVecEnv``.
     """
-    if n_envs is not None and (not isinstance(n_envs, int) or isinstance(n_envs, bool) or n_envs < 1):
-        raise UsageError(f"n_envs = {n_envs!r}: expected a whole number of at least 1, or None for one gymnasium.Env")
+    if n_envs is not None and (
+        not isinstance(n_envs, int) or isinstance(n_envs, bool) or n_envs < 1
+    ):
+        raise UsageError(
+            f"n_envs = {n_envs!r}: expected a whole number of at least 1, or None for one gymnasium.Env"
+        )
     if not env_factory.is_batched(spec):
         spec = _with_render_mode(spec, render_mode)
         if n_envs is None:
@@ -181,9 +206,15 @@ def _environments(paths: JobPaths, spec: WorkerSpec, n_envs: int | None, render_
         return env_factory.make(spec, paths.root, n_envs=n_envs, seed=seed)
     xml = Path(str(env_factory.robot_path(spec, paths.root)))
     if render_mode not in (None, *RENDER_MODES):
-        raise UsageError(f'render_mode = "{render_mode}": expected None, {" or ".join(RENDER_MODES)}')
+        raise UsageError(
+            f'render_mode = "{render_mode}": expected None, {" or ".join(RENDER_MODES)}'
+        )
     if n_envs is None:
-        settings: dict[str, Any] = {"seed": seed, "on_divergence": spec.on_divergence, "render_mode": render_mode}
+        settings: dict[str, Any] = {
+            "seed": seed,
+            "on_divergence": spec.on_divergence,
+            "render_mode": render_mode,
+        }
         settings |= {"randomize": spec.randomize, "asymmetric": spec.asymmetric}
         env = TaskEnv(xml, task=str(spec.task), task_options=spec.task_options, **settings)
         return DummyVecEnv([lambda: Monitor(env)])
@@ -194,7 +225,9 @@ def _environments(paths: JobPaths, spec: WorkerSpec, n_envs: int | None, render_
 
 
 def _with_render_mode(spec: WorkerSpec, render_mode: str | None) -> WorkerSpec:
-    """Environments that are no built-in tasks render themselves, if they take an argument ``render_mode``."""
+    """Environments that are no built-in tasks render themselves, if they take an argument
+    ``render_mode``.
+    """
     if render_mode is None:
         return spec
     if spec.entry_point is not None and not scenes.takes_render_mode(spec.entry_point):

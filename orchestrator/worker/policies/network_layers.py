@@ -1,4 +1,6 @@
-"""The layers of a trained policy, as arrays: the part of its network that gives the deterministic action."""
+"""The layers of a trained policy, as arrays: the part of its network that gives the deterministic
+action.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,15 @@ class Network(NamedTuple):
 
 
 def network_of(model: Model) -> Network:
-    """:raises ExportError: observations or actions are no vectors of numbers, or a layer is of an unknown kind."""
+    """:raises ExportError: observations or actions are no vectors of numbers, or a layer is of an
+    unknown kind.
+    """
     observations, actions = model.observation_space, model.action_space
     for name, space in (("observations", observations), ("actions", actions)):
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-            raise ExportError(f"its {name} are {space}; only policies between vectors of real numbers can be exported")
+            raise ExportError(
+                f"its {name} are {space}; only policies between vectors of real numbers can be exported"
+            )
     layers: list[DenseLayer] = []
     limit, parts, pending = math.inf, _leaves(_modules(model)), None
     if isinstance(model, TD3):
@@ -50,31 +56,47 @@ def network_of(model: Model) -> Network:
                 limit = float(part.max_val)
             case _ if type(part) in NAMES and layers and not layers[-1].activation:
                 last = layers.pop()
-                layers.append(DenseLayer(weight=last.weight, bias=last.bias, activation=NAMES[type(part)]))
+                layers.append(
+                    DenseLayer(weight=last.weight, bias=last.bias, activation=NAMES[type(part)])
+                )
             case _:
                 raise ExportError(f"its network has a layer that cannot be exported: {part}")
     return Network(tuple(layers), limit, bool(model.policy.squash_output))
 
 
 def _modules(model: Model) -> list[nn.Module]:
-    """What makes the mean action of an observation, in order. :raises ExportError: it needs more than that."""
+    """What makes the mean action of an observation, in order. :raises ExportError: it needs more
+    than that.
+    """
     policy: Any = model.policy
     if contrib.lstm_states(model) is not None:
         text = "it is recurrent: an action also depends on the states of its LSTM, which no format holds"
-        raise ExportError(f"{text}; orchestrator.load gives the policy to a script, and play shows it")
+        raise ExportError(
+            f"{text}; orchestrator.load gives the policy to a script, and play shows it"
+        )
     if isinstance(model, OffPolicy):
         latent = [policy.actor.latent_pi] if hasattr(policy.actor, "latent_pi") else []
         extractor, modules = policy.actor.features_extractor, [*latent, policy.actor.mu]
     else:
-        extractor, modules = policy.pi_features_extractor, [policy.mlp_extractor.policy_net, policy.action_net]
+        extractor, modules = (
+            policy.pi_features_extractor,
+            [policy.mlp_extractor.policy_net, policy.action_net],
+        )
     if not isinstance(extractor, FlattenExtractor):
         kind = type(policy).__name__
-        raise ExportError(f"{kind} with {type(extractor).__name__} cannot be exported; only MlpPolicy can")
+        raise ExportError(
+            f"{kind} with {type(extractor).__name__} cannot be exported; only MlpPolicy can"
+        )
     return modules
 
 
 def _leaves(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    return [leaf for module in modules for leaf in module.modules() if not isinstance(leaf, nn.Sequential)]
+    return [
+        leaf
+        for module in modules
+        for leaf in module.modules()
+        if not isinstance(leaf, nn.Sequential)
+    ]
 
 
 def _dense(layer: nn.Linear, before: contrib.Affine | None) -> DenseLayer:

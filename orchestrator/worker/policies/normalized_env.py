@@ -19,7 +19,10 @@ class NormalizedEnv(gymnasium.ObservationWrapper[Any, Any, Any]):
         space = env.observation_space
         if isinstance(space, spaces.Dict):
             keys = statistics.norm_obs_keys or () if statistics.norm_obs else ()
-            parts = {key: self._scaled(part) if key in keys else part for key, part in space.spaces.items()}
+            parts = {
+                key: self._scaled(part) if key in keys else part
+                for key, part in space.spaces.items()
+            }
             self.observation_space = spaces.Dict(parts)
         elif statistics.norm_obs:
             self.observation_space = self._scaled(space)

@@ -1,4 +1,6 @@
-"""The batch of environments of a built-in task with pictures, for scripts. Training never renders."""
+"""The batch of environments of a built-in task with pictures, for scripts. Training never
+renders.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvObs, VecEnvStepReturn, VecEnvWrapper
+from stable_baselines3.common.vec_env.base_vec_env import (
+    VecEnv,
+    VecEnvObs,
+    VecEnvStepReturn,
+    VecEnvWrapper,
+)
 
 from orchestrator.worker.envs.poses import pose_of
 from orchestrator.worker.envs.simulation import Simulation
@@ -16,7 +23,9 @@ from orchestrator.worker.runtime.sb3_internals import env_indices
 
 
 class RenderedVecEnv(VecEnvWrapper):
-    """Shows the first environment in a window after every step, or gives pictures ``(480, 640, 3)`` of each."""
+    """Shows the first environment in a window after every step, or gives pictures ``(480, 640, 3)``
+    of each.
+    """
 
     def __init__(self, venv: VecEnv, simulation: Simulation, xml: Path, render_mode: str) -> None:
         self._simulation = simulation

@@ -1,7 +1,8 @@
-"""A built-in task as an environment of gymnasium: ``gymnasium.make("orchestrator/forward-v0", xml="my.xml")``.
+"""A built-in task as an environment of gymnasium: ``gymnasium.make("orchestrator/forward-v0",
+xml="my.xml")``.
 
-Physics, observations, rewards and ends of episodes are those of training (:mod:`orchestrator.worker.envs.simulation`).
-Neither torch nor Stable-Baselines3 is imported here.
+Physics, observations, rewards and ends of episodes are those of training
+(:mod:`orchestrator.worker.envs.simulation`). Neither torch nor Stable-Baselines3 is imported here.
 """
 
 from __future__ import annotations
@@ -42,17 +43,20 @@ def _no_file(xml: object) -> str:
 class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
     """One robot and one task.
 
-    Observations are ``(observation_size,)`` of the task's own dtype, actions ``(nu,)`` float32 in the task's bounds.
-    The info of an episode's last step has the task's ``measures`` and, if that ended it, under ``divergence`` how
-    physics diverged. ``reset(seed=s)`` starts the episodes of environment 0 of a vectorised environment with the same
-    seed.
+    Observations are ``(observation_size,)`` of the task's own dtype, actions ``(nu,)`` float32 in
+    the task's bounds. The info of an episode's last step has the task's ``measures`` and, if that
+    ended it, under ``divergence`` how physics diverged. ``reset(seed=s)`` starts the episodes of
+    environment 0 of a vectorised environment with the same seed.
 
     :param xml: the robot's MJCF, used where it lies.
     :param task: its name as in a job file.
-    :param render_mode: ``"human"`` (MuJoCo's viewer in real time), ``"rgb_array"`` (pictures) or None.
-    :param task_options: as in a job file, ``max_episode_steps`` among them, which ``gymnasium.make`` keeps for itself.
+    :param render_mode: ``"human"`` (MuJoCo's viewer in real time), ``"rgb_array"`` (pictures) or
+        None.
+    :param task_options: as in a job file, ``max_episode_steps`` among them, which
+        ``gymnasium.make`` keeps for itself.
     :param seed: of the episodes until ``reset(seed=…)`` gives another; None for a random one.
-    :param on_divergence: ``"fail"`` raises where physics diverges, ``"end-episode"`` terminates the episode.
+    :param on_divergence: ``"fail"`` raises where physics diverges, ``"end-episode"`` terminates the
+        episode.
     :param randomize: what every episode draws, as in a job file.
     :param asymmetric: whether the last observations are what it has drawn.
     :param options: more task options, by name.
@@ -75,10 +79,14 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         **options: Any,
     ) -> None:
         if not isinstance(xml, str | os.PathLike) or _is_text(xml) or not Path(xml).is_file():
-            expected = f'expected an MJCF file: gymnasium.make("{env_id(task)}", xml="my_robot.xml")'
+            expected = (
+                f'expected an MJCF file: gymnasium.make("{env_id(task)}", xml="my_robot.xml")'
+            )
             raise UsageError(f"{_no_file(xml)}; {expected}")
         if render_mode not in (None, *RENDER_MODES):
-            raise UsageError(f'render_mode = "{render_mode}": expected None, {" or ".join(RENDER_MODES)}')
+            raise UsageError(
+                f'render_mode = "{render_mode}": expected None, {" or ".join(RENDER_MODES)}'
+            )
         try:
             self._simulation = make_simulation(
                 Path(xml),
@@ -100,7 +108,9 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         self.metadata = {**type(self).metadata, "render_fps": max(1, round(1 / period_s))}  # type: ignore[misc]
         self.render_mode = render_mode
         terrain = self._simulation.terrain
-        self._view = None if render_mode is None else LiveView(Path(xml), render_mode, period_s, terrain)
+        self._view = (
+            None if render_mode is None else LiveView(Path(xml), render_mode, period_s, terrain)
+        )
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -114,7 +124,9 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         return observation, {}
 
     def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        """:raises orchestrator.worker.envs.divergence.PhysicsDiverged: with ``on_divergence = "fail"``."""
+        """:raises orchestrator.worker.envs.divergence.PhysicsDiverged: with ``on_divergence =
+        "fail"``.
+        """
         result = self._simulation.step(np.asarray(action)[None])
         terminated, truncated = False, False
         info: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """Camera placement, computed from the whole motion so that every frame shows the whole robot.
 
-All poses are known before the first one is rendered. So the camera stands as near as the largest excursion allows,
-and a camera that follows the robot does so without delay.
+All poses are known before the first one is rendered. So the camera stands as near as the largest
+excursion allows, and a camera that follows the robot does so without delay.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ MARGIN = 0.1
 MODEL_CAMERA_MARGIN = 0.02
 """Share of the picture that a camera of the model must leave free on every side."""
 LEAST_SIZE = 0.2
-"""Least mean share of the picture's height or width that the robot must take in a camera of the model."""
+"""Least mean share of the picture's height or width that the robot must take in a camera of the
+model."""
 STILL_RATIO = 1.5
-"""The computed camera stands still if that needs at most this many times the distance of one that follows."""
+"""The computed camera stands still if that needs at most this many times the distance of one that
+follows."""
 SMOOTH_S, SMOOTH_HEIGHT_S = 0.5, 1.0
 """Seconds over which the followed path is averaged, horizontally and vertically."""
 AZIMUTH, ELEVATION, FROM_ABOVE = 105.0, -18.0, -50.0
@@ -46,7 +48,8 @@ class RobotView:
     time_s: float
     """Seconds since the start of its episode."""
     corners: Floats
-    """``(n, 3)`` corners of the boxes around everything that must be visible, in world coordinates."""
+    """``(n, 3)`` corners of the boxes around everything that must be visible, in world
+    coordinates."""
     camera_positions: Floats
     """``(ncam, 3)`` positions of the model's cameras."""
     camera_axes: Floats
@@ -54,10 +57,11 @@ class RobotView:
 
 
 def robot_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Numbers of the geoms that belong to the robot: those of trees with joints other than a free one.
+    """Numbers of the geoms that belong to the robot: those of trees with joints other than a free
+    one.
 
-    Free objects are left out, as they may fly anywhere, unless nothing else moves. The base of a robot that is bolted
-    to the world is included where it is no larger than the robot.
+    Free objects are left out, as they may fly anywhere, unless nothing else moves. The base of a
+    robot that is bolted to the world is included where it is no larger than the robot.
     """
     moving = model.body_rootid[model.jnt_bodyid]
     articulated = moving[model.jnt_type != int(mujoco.mjtJoint.mjJNT_FREE)]
@@ -74,7 +78,9 @@ def robot_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
 def _pedestal(model: mujoco.MjModel, robot: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """``(ngeom,)`` which geoms of the world itself are the base of a robot that is bolted to it."""
     roots = np.unique(model.body_rootid[model.geom_bodyid[robot]])
-    travels = np.isin(model.jnt_bodyid, roots) & (model.jnt_type != int(mujoco.mjtJoint.mjJNT_HINGE))
+    travels = np.isin(model.jnt_bodyid, roots) & (
+        model.jnt_type != int(mujoco.mjtJoint.mjJNT_HINGE)
+    )
     if travels.any():
         return np.zeros(model.ngeom, bool)
     data = mujoco.MjData(model)
@@ -93,13 +99,18 @@ def corners(model: mujoco.MjModel, data: mujoco.MjData, geoms: NDArray[np.intp])
     return np.asarray((data.geom_xpos[geoms, None, :] + turned).reshape(-1, 3))
 
 
-def choose(model: mujoco.MjModel, views: Sequence[RobotView], aspect: float) -> list[mujoco.MjvCamera]:
-    """A camera for each of ``views``: one of the model's if it shows the whole motion, otherwise a computed one.
+def choose(
+    model: mujoco.MjModel, views: Sequence[RobotView], aspect: float
+) -> list[mujoco.MjvCamera]:
+    """A camera for each of ``views``: one of the model's if it shows the whole motion, otherwise a
+    computed one.
 
     :param aspect: width of the picture divided by its height.
     """
     fixed_in_world = [cam for cam in range(model.ncam) if model.cam_bodyid[cam] == 0]
-    following = [cam for cam in range(model.ncam) if int(model.cam_mode[cam]) in map(int, _FOLLOWING)]
+    following = [
+        cam for cam in range(model.ncam) if int(model.cam_mode[cam]) in map(int, _FOLLOWING)
+    ]
     for cam in dict.fromkeys(following + fixed_in_world):
         if _shows_all(model, cam, views, aspect):
             camera = mujoco.MjvCamera()
@@ -118,13 +129,17 @@ def follow(model: mujoco.MjModel, camera: mujoco.MjvCamera) -> None:
     geoms = robot_geoms(model)
     camera.type = mujoco.mjtCamera.mjCAMERA_TRACKING
     camera.trackbodyid = model.body_rootid[model.geom_bodyid[geoms[0]]]
-    model.stat.extent = float(np.linalg.norm(np.ptp(corners(model, data, geoms), axis=0)))  # the reach of shadows
+    model.stat.extent = float(
+        np.linalg.norm(np.ptp(corners(model, data, geoms), axis=0))
+    )  # the reach of shadows
     camera.distance = WINDOW_DISTANCE * model.stat.extent
     camera.azimuth, camera.elevation = AZIMUTH, ELEVATION
 
 
 def _shows_all(model: mujoco.MjModel, cam: int, views: Sequence[RobotView], aspect: float) -> bool:
-    """Whether a camera of the model has the whole robot in every picture, upright and large enough."""
+    """Whether a camera of the model has the whole robot in every picture, upright and large
+    enough.
+    """
     perspective = int(model.cam_projection[cam]) == int(mujoco.mjtProjection.mjPROJ_PERSPECTIVE)
     if model.cam_sensorsize[cam].any() or not perspective:  # special optics
         return False
@@ -145,7 +160,9 @@ def _shows_all(model: mujoco.MjModel, cam: int, views: Sequence[RobotView], aspe
     return float(np.mean(sizes)) >= LEAST_SIZE
 
 
-def _computed_cameras(views: Sequence[RobotView], half: float, aspect: float) -> list[mujoco.MjvCamera]:
+def _computed_cameras(
+    views: Sequence[RobotView], half: float, aspect: float
+) -> list[mujoco.MjvCamera]:
     """Computed cameras: standing still where that is near enough, else following the robot.
 
     :param half: tangent of half the vertical angle of view.
@@ -172,8 +189,12 @@ def _free(lookat: Floats, distance: float, elevation: float) -> mujoco.MjvCamera
 
 
 def _smooth_path(views: Sequence[RobotView]) -> Floats:
-    """``(len(views), 3)`` the robot's centre, averaged symmetrically in time within its episode, so without delay."""
-    middles = np.array([(view.corners.min(axis=0) + view.corners.max(axis=0)) / 2 for view in views])
+    """``(len(views), 3)`` the robot's centre, averaged symmetrically in time within its episode, so
+    without delay.
+    """
+    middles = np.array(
+        [(view.corners.min(axis=0) + view.corners.max(axis=0)) / 2 for view in views]
+    )
     times, episodes = np.array([(view.time_s, view.episode) for view in views]).T
     path = np.empty_like(middles)
     for index, (time_s, episode) in enumerate(zip(times, episodes, strict=True)):
@@ -181,14 +202,20 @@ def _smooth_path(views: Sequence[RobotView]) -> Floats:
         for axes, window_s in ((slice(0, 2), SMOOTH_S), (slice(2, 3), SMOOTH_HEIGHT_S)):
             # A symmetric window, or the ends of the path would be pulled inwards.
             reach = min(window_s / 2, time_s - times[same].min(), times[same].max() - time_s)
-            path[index, axes] = middles[same & (np.abs(times - time_s) <= reach + 1e-9)][:, axes].mean(axis=0)
+            path[index, axes] = middles[same & (np.abs(times - time_s) <= reach + 1e-9)][
+                :, axes
+            ].mean(axis=0)
     return path
 
 
 def _distance(points: Sequence[Floats], elevation: float, half: float, aspect: float) -> float:
-    """The smallest distance from which all points are in the picture; they are relative to the point looked at."""
+    """The smallest distance from which all points are in the picture; they are relative to the
+    point looked at.
+    """
     azimuth, tilt = math.radians(AZIMUTH), math.radians(elevation)
-    forward = np.array([math.cos(tilt) * math.cos(azimuth), math.cos(tilt) * math.sin(azimuth), math.sin(tilt)])
+    forward = np.array(
+        [math.cos(tilt) * math.cos(azimuth), math.cos(tilt) * math.sin(azimuth), math.sin(tilt)]
+    )
     right = np.array([math.sin(azimuth), -math.cos(azimuth), 0.0])
     up = np.cross(right, forward)
     reach = half * (1 - 2 * MARGIN)

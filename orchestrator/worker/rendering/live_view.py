@@ -51,7 +51,9 @@ class ViewerWindow(contextlib.AbstractContextManager["ViewerWindow"]):
         from orchestrator.worker.rendering import camera
 
         self._model, self._data, self._period_s = model, mujoco.MjData(model), period_s
-        self._viewer = mujoco.viewer.launch_passive(model, self._data, show_left_ui=False, show_right_ui=False)
+        self._viewer = mujoco.viewer.launch_passive(
+            model, self._data, show_left_ui=False, show_right_ui=False
+        )
         with self._viewer.lock():
             camera.follow(model, self._viewer.cam)
         self._due = time.monotonic()
@@ -81,17 +83,29 @@ class LiveView:
     :param period_s: simulated time between control steps.
     """
 
-    def __init__(self, xml: Path, render_mode: str, period_s: float, terrain: Terrain | None = None) -> None:
-        self._xml, self._render_mode, self._period_s, self._terrain = xml, render_mode, period_s, terrain
+    def __init__(
+        self, xml: Path, render_mode: str, period_s: float, terrain: Terrain | None = None
+    ) -> None:
+        self._xml, self._render_mode, self._period_s, self._terrain = (
+            xml,
+            render_mode,
+            period_s,
+            terrain,
+        )
         self._window: ViewerWindow | None = None
         self._renderer: PoseRenderer | None = None
         if render_mode == "human" and (problem := display_problem()) is not None:
             self._render_mode = "none"
             advice = 'render_mode="rgb_array" gives pictures without a display'
-            warnings.warn(f'render_mode="human" shows nothing: {problem}; {advice}', RuntimeWarning, stacklevel=4)
+            warnings.warn(
+                f'render_mode="human" shows nothing: {problem}; {advice}',
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def render(self, pose: Pose) -> Picture | None:
-        """A picture ``(480, 640, 3)``, or None after showing it in the window, which the user may have closed.
+        """A picture ``(480, 640, 3)``, or None after showing it in the window, which the user may
+        have closed.
 
         :raises offscreen.CannotRender: there is no OpenGL.
         """
@@ -102,7 +116,9 @@ class LiveView:
             return self._renderer.picture(pose)
         if self._render_mode == "human":
             if self._window is None:
-                self._window = ViewerWindow(offscreen.add_scenery(self._xml, self._terrain), self._period_s)
+                self._window = ViewerWindow(
+                    offscreen.add_scenery(self._xml, self._terrain), self._period_s
+                )
             if self._window.is_open:
                 self._window.show(pose)
         return None

@@ -1,7 +1,8 @@
 """Off-screen rendering of a robot in motion: the OpenGL library, the scenery, the renderer.
 
-MuJoCo chooses its OpenGL library when it is imported: call :func:`choose_gl` before, or :func:`use_gl`. The model and
-the data of the simulation are not changed: a copy is rendered, with floor, sky and light where they are missing.
+MuJoCo chooses its OpenGL library when it is imported: call :func:`choose_gl` before, or
+:func:`use_gl`. The model and the data of the simulation are not changed: a copy is rendered, with
+floor, sky and light where they are missing.
 """
 
 from __future__ import annotations
@@ -68,9 +69,11 @@ class CannotRender(OrchestratorError):
 
 
 def choose_gl() -> str:
-    """Set ``MUJOCO_GL`` to a library that works here: the user's choice if there is one, else EGL, else OSMesa.
+    """Set ``MUJOCO_GL`` to a library that works here: the user's choice if there is one, else EGL,
+    else OSMesa.
 
-    Each is tried in a separate process, because a broken driver may crash and a loaded library cannot be unloaded.
+    Each is tried in a separate process, because a broken driver may crash and a loaded library
+    cannot be unloaded.
 
     :raises CannotRender: none works.
     """
@@ -84,7 +87,10 @@ def choose_gl() -> str:
         problems.append(f"{library}: {problem}")
     cause, remedy = "neither EGL nor OSMesa works here", _INSTALL
     if asked:
-        cause, remedy = "the library in MUJOCO_GL does not work here", "unset MUJOCO_GL to try EGL and OSMesa"
+        cause, remedy = (
+            "the library in MUJOCO_GL does not work here",
+            "unset MUJOCO_GL to try EGL and OSMesa",
+        )
     raise CannotRender(
         f"cannot render pictures: {cause} ({'; '.join(problems)}); {remedy}. Training needs no rendering"
     )
@@ -92,7 +98,8 @@ def choose_gl() -> str:
 
 @functools.cache
 def use_gl() -> None:
-    """:func:`choose_gl`, also where MuJoCo has been imported before: what it has chosen is replaced.
+    """:func:`choose_gl`, also where MuJoCo has been imported before: what it has chosen is
+    replaced.
 
     :raises CannotRender: none works.
     """
@@ -120,23 +127,36 @@ def _try_gl(library: str) -> str | None:
             )
         except subprocess.TimeoutExpired:
             return f"no answer in {_PROBE_LIMIT_S:.0f} s"
-    return last_line(done.stderr, f"ended with exit code {done.returncode}") if done.returncode else None
+    return (
+        last_line(done.stderr, f"ended with exit code {done.returncode}")
+        if done.returncode
+        else None
+    )
 
 
-def add_scenery(xml: Path, terrain: Terrain | None = None, poses: Sequence[Pose] = ()) -> mujoco.MjModel:
-    """The robot of ``xml`` with what the file lacks for a picture: a tiled floor, a sky, light everywhere.
+def add_scenery(
+    xml: Path, terrain: Terrain | None = None, poses: Sequence[Pose] = ()
+) -> mujoco.MjModel:
+    """The robot of ``xml`` with what the file lacks for a picture: a tiled floor, a sky, light
+    everywhere.
 
     Bodies and joints keep their numbers, and the state keeps its layout.
 
     :param terrain: in place of its floor; where it lies, poses say.
-    :param poses: all that will be drawn, so that the terrain need not reach farther; empty: they are not known.
+    :param poses: all that will be drawn, so that the terrain need not reach farther; empty: they
+        are not known.
     """
     import mujoco
 
     spec = mujoco.MjSpec.from_file(str(xml.absolute()))
     if all(texture.type != mujoco.mjtTexture.mjTEXTURE_SKYBOX for texture in spec.textures):
-        sky = spec.add_texture(name="orchestrator sky", rgb1=_HORIZON, rgb2=_SKY, width=256, height=1536)
-        sky.type, sky.builtin = mujoco.mjtTexture.mjTEXTURE_SKYBOX, mujoco.mjtBuiltin.mjBUILTIN_GRADIENT
+        sky = spec.add_texture(
+            name="orchestrator sky", rgb1=_HORIZON, rgb2=_SKY, width=256, height=1536
+        )
+        sky.type, sky.builtin = (
+            mujoco.mjtTexture.mjTEXTURE_SKYBOX,
+            mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
+        )
     ground = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
     floors = [geom for geom in spec.worldbody.geoms if geom.type in ground]
     if terrain is not None:
@@ -147,22 +167,43 @@ def add_scenery(xml: Path, terrain: Terrain | None = None, poses: Sequence[Pose]
         bare = spec.compile()
         data = mujoco.MjData(bare)
         mujoco.mj_forward(bare, data)
-        lowest = min((data.geom_xpos[geom, 2] - bare.geom_rbound[geom] for geom in range(bare.ngeom)), default=0.0)
-        floor = spec.worldbody.add_geom(name="orchestrator floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0, 0, 1))
-        floor.pos, floor.rgba, floor.contype, floor.conaffinity = (0, 0, min(lowest, 0.0)), _FLOOR_RGBA, 0, 0
+        lowest = min(
+            (data.geom_xpos[geom, 2] - bare.geom_rbound[geom] for geom in range(bare.ngeom)),
+            default=0.0,
+        )
+        floor = spec.worldbody.add_geom(
+            name="orchestrator floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0, 0, 1)
+        )
+        floor.pos, floor.rgba, floor.contype, floor.conaffinity = (
+            (0, 0, min(lowest, 0.0)),
+            _FLOOR_RGBA,
+            0,
+            0,
+        )
         floors = [floor]
-    if not any(floor.material for floor in floors):  # tiles half a metre wide: on one colour motion is invisible
+    if not any(
+        floor.material for floor in floors
+    ):  # tiles half a metre wide: on one colour motion is invisible
         light, dark = _TILES
-        tiles = spec.add_texture(name="orchestrator tiles", rgb1=light, rgb2=dark, width=128, height=128)
-        tiles.type, tiles.builtin = mujoco.mjtTexture.mjTEXTURE_2D, mujoco.mjtBuiltin.mjBUILTIN_CHECKER
+        tiles = spec.add_texture(
+            name="orchestrator tiles", rgb1=light, rgb2=dark, width=128, height=128
+        )
+        tiles.type, tiles.builtin = (
+            mujoco.mjtTexture.mjTEXTURE_2D,
+            mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
+        )
         material = spec.add_material(name="orchestrator tiles", texrepeat=(1, 1), texuniform=True)
         material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = tiles.name
         for floor in floors:
             floor.material = material.name
     own = [light for light in spec.lights if light.active]
     directional = mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
-    if all(light.type != directional for light in own):  # others light one place, from which robots walk away
-        sun = spec.worldbody.add_light(name="orchestrator sun", type=directional, castshadow=not own)
+    if all(
+        light.type != directional for light in own
+    ):  # others light one place, from which robots walk away
+        sun = spec.worldbody.add_light(
+            name="orchestrator sun", type=directional, castshadow=not own
+        )
         sun.mode, sun.diffuse = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM, (0.35 if own else 0.6,) * 3
         sun.pos, sun.dir = (-1, -2, 4), (0.25, 0.45, -1)
     return spec.compile()
@@ -225,7 +266,8 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
         self._aspect = width / height
         model.vis.global_.offwidth = max(model.vis.global_.offwidth, width)
         model.vis.global_.offheight = max(model.vis.global_.offheight, height)
-        # Shadows reach no further than the robot (see render), so they need few pixels; they take half of the time.
+        # Shadows reach no further than the robot (see render), so they need few pixels; they take
+        # half of the time.
         model.vis.quality.shadowsize = min(model.vis.quality.shadowsize, _SHADOW_PIXELS)
         self.renderer = mujoco.Renderer(model, height, width)
         self._option = mujoco.MjvOption()
@@ -240,7 +282,9 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
         """The camera for each frame; the contents must be :class:`Pose`."""
         from orchestrator.worker.rendering import camera
 
-        return camera.choose(self._model, [self._robot_view(frame) for frame in frames], self._aspect)
+        return camera.choose(
+            self._model, [self._robot_view(frame) for frame in frames], self._aspect
+        )
 
     def render(self, frames: Sequence[Frame]) -> Iterator[Picture]:
         """A picture for each frame; the contents must be :class:`Pose`."""
@@ -248,14 +292,18 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
 
         cameras = self.cameras(frames)
         # The size in metres of what is in view sets the clipping planes and the reach of shadows.
-        spread = float(np.linalg.norm(np.ptp(camera.corners(self._model, self._data, self._geoms), axis=0)))
+        spread = float(
+            np.linalg.norm(np.ptp(camera.corners(self._model, self._data, self._geoms), axis=0))
+        )
         extent = max(spread, cameras[0].distance / 2 if cameras[0].fixedcamid < 0 else 0.0, 1e-3)
         self._model.stat.extent = extent
         for frame, view in zip(frames, cameras, strict=True):
             yield self._draw(_pose(frame), view)
 
     def picture(self, pose: Pose) -> Picture:
-        """A picture of a robot whose further motion is not known: by a camera that follows it at one distance."""
+        """A picture of a robot whose further motion is not known: by a camera that follows it at
+        one distance.
+        """
         import mujoco
 
         from orchestrator.worker.rendering import camera
@@ -272,9 +320,14 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
         self.renderer.update_scene(self._data, view, self._option)
         if pose.marker is not None:
             scene, sphere = self.renderer.scene, mujoco.mjtGeom.mjGEOM_SPHERE
-            position, size = np.array(pose.marker, float), np.full(3, _MARKER_SIZE * self._model.stat.extent)
+            position, size = (
+                np.array(pose.marker, float),
+                np.full(3, _MARKER_SIZE * self._model.stat.extent),
+            )
             rgba = np.array(_MARKER_RGBA, np.float32)
-            mujoco.mjv_initGeom(scene.geoms[scene.ngeom], sphere, size, position, np.eye(3).ravel(), rgba)
+            mujoco.mjv_initGeom(
+                scene.geoms[scene.ngeom], sphere, size, position, np.eye(3).ravel(), rgba
+            )
             scene.ngeom += 1
         picture: Picture = self.renderer.render()
         return picture
@@ -287,7 +340,9 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
         points = camera.corners(self._model, self._data, self._geoms)
         if pose.marker is not None:
             away = np.linalg.norm(points.mean(axis=0) - pose.marker)
-            if away < 2 * np.linalg.norm(np.ptp(points, axis=0)):  # a goal farther away need not be in the picture
+            if away < 2 * np.linalg.norm(
+                np.ptp(points, axis=0)
+            ):  # a goal farther away need not be in the picture
                 points = np.concatenate([points, np.array([pose.marker])])
         return camera.RobotView(
             episode=frame.episode,

@@ -1,7 +1,8 @@
-"""``python -m orchestrator.worker.rendering.play JOB_DIR …``: show a trained policy in a window, or write a video and
-a film strip.
+"""``python -m orchestrator.worker.rendering.play JOB_DIR …``: show a trained policy in a window, or
+write a video and a film strip.
 
-Everything is read from the job's directory: spec, robot and policy. Every file written is a line on standard output.
+Everything is read from the job's directory: spec, robot and policy. Every file written is a line on
+standard output.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from orchestrator.worker.envs.poses import Pose
 from orchestrator.worker.export import policy_files
 from orchestrator.worker.rendering import live_view, offscreen, scenes, video_encoding
 from orchestrator.worker.rendering.scenes import Scene
-from orchestrator.worker.rendering.trained_policy import Policy, exported_policy, load_policy, read_checkpoint
+from orchestrator.worker.rendering.trained_policy import (
+    Policy,
+    exported_policy,
+    load_policy,
+    read_checkpoint,
+)
 from orchestrator.worker.runtime import child_command, startup
 
 DEFAULT_S = 10.0
@@ -29,7 +35,9 @@ MAX_S = 600.0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m orchestrator.worker.rendering.play", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestrator.worker.rendering.play", allow_abbrev=False
+    )
     parser.add_argument("job_dir", type=Path)
     parser.add_argument("--checkpoint")
     parser.add_argument("--policy", type=Path)
@@ -59,14 +67,19 @@ def play(options: argparse.Namespace) -> None:
         sys.path.insert(0, spec.search_path)
     scene = scenes.open_scene(spec, paths, options.seed)
     if in_window and scene.model is None:
-        print("this environment renders itself and cannot be shown in a window: writing video and film strip instead")
+        print(
+            "this environment renders itself and cannot be shown in a window: writing video and film strip instead"
+        )
         offscreen.choose_gl()
         in_window = False
     label = "" if trained is None else f"-{trained.label}"
     if exported is None:
         act = load_policy(spec, paths, scene.venv, trained, deterministic=not options.stochastic)
     else:
-        act, label = exported_policy(exported, scene.venv), f"-{options.policy.name.replace('.', '-')}"
+        act, label = (
+            exported_policy(exported, scene.venv),
+            f"-{options.policy.name.replace('.', '-')}",
+        )
     if in_window:
         _show(scene, act, options)
     else:
@@ -81,7 +94,9 @@ def _has_display() -> bool:
     return problem is None
 
 
-def _frames(scene: Scene, act: Policy, stride: int, options: argparse.Namespace) -> Iterator[offscreen.Frame]:
+def _frames(
+    scene: Scene, act: Policy, stride: int, options: argparse.Namespace
+) -> Iterator[offscreen.Frame]:
     """Every ``stride``-th control step, up to the requested time or number of episodes."""
     limit_s = options.seconds or (MAX_S if options.episodes else DEFAULT_S)
     observation, _ = act(None)
@@ -95,7 +110,9 @@ def _frames(scene: Scene, act: Policy, stride: int, options: argparse.Namespace)
             episode, step = episode + 1, 0
 
 
-def _write(scene: Scene, act: Policy, options: argparse.Namespace, paths: JobPaths, *, label: str) -> None:
+def _write(
+    scene: Scene, act: Policy, options: argparse.Namespace, paths: JobPaths, *, label: str
+) -> None:
     stride, rate = video_encoding.stride_and_rate(scene.period_s)
     frames = list(_frames(scene, act, stride, options))
     strip = set(video_encoding.strip_indices(frames))
@@ -110,7 +127,10 @@ def _write(scene: Scene, act: Policy, options: argparse.Namespace, paths: JobPat
     video = video_encoding.encode(keeping_strip(), rate)
     folder = options.output or paths.root
     folder.mkdir(parents=True, exist_ok=True)
-    for path, content in ((paths.preview, video_encoding.film_strip(strip_pictures)), (paths.video, video)):
+    for path, content in (
+        (paths.preview, video_encoding.film_strip(strip_pictures)),
+        (paths.video, video),
+    ):
         target = folder / f"{path.stem}{label}{path.suffix}"
         write_whole(target, content)
         print(f"wrote {target}")
@@ -128,7 +148,9 @@ def _pictures(scene: Scene, frames: Sequence[offscreen.Frame]) -> Iterator[offsc
 
 
 def _show(scene: Scene, act: Policy, options: argparse.Namespace) -> None:
-    """MuJoCo's viewer in real time, until it is closed or the requested time or episodes are over."""
+    """MuJoCo's viewer in real time, until it is closed or the requested time or episodes are
+    over.
+    """
     assert scene.model is not None
     if options.seconds is None and options.episodes is None:
         options.seconds = float("inf")

@@ -1,5 +1,5 @@
-"""A job's environment prepared for rendering. Built-in tasks and MuJoCo environments are rendered here, others render
-themselves.
+"""A job's environment prepared for rendering. Built-in tasks and MuJoCo environments are rendered
+here, others render themselves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Scene:
     content: Callable[[], Pose | offscreen.Picture]
     """The current pose, or a picture where the environment renders itself."""
     model: Callable[[Sequence[Pose]], mujoco.MjModel] | None
-    """Makes the model for these poses; empty: they are not known. None where the environment renders itself."""
+    """Makes the model for these poses; empty: they are not known. None where the environment
+    renders itself."""
 
 
 def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
@@ -58,7 +59,9 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
     reason = ""
     venv: VecEnv | None = None
     if spec.entry_point is None or takes_render_mode(spec.entry_point):
-        drawing = dataclasses.replace(spec, env_kwargs={**spec.env_kwargs, "render_mode": "rgb_array"})
+        drawing = dataclasses.replace(
+            spec, env_kwargs={**spec.env_kwargs, "render_mode": "rgb_array"}
+        )
         try:
             venv = env_factory.make(drawing, paths.root, n_envs=1, seed=seed)
         except Exception as error:  # an environment that does not know the mode may raise anything
@@ -75,7 +78,12 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
             f'{name} cannot render itself (render_mode = "rgb_array"){reason}; let the entry point take render_mode '
             "and pass it to its environment"
         )
-    return Scene(venv, 1.0 / float(env.metadata.get("render_fps") or 30.0), lambda: _rendered(env, str(name)), None)
+    return Scene(
+        venv,
+        1.0 / float(env.metadata.get("render_fps") or 30.0),
+        lambda: _rendered(env, str(name)),
+        None,
+    )
 
 
 def takes_render_mode(entry_point: str) -> bool:
@@ -95,7 +103,9 @@ def _rendered(env: Any, name: str) -> offscreen.Picture:
     try:
         picture = env.render()
     except Exception as error:  # most often: pygame is not installed
-        raise offscreen.CannotRender(f"{name} cannot render itself: {failures.describe(error)}") from error
+        raise offscreen.CannotRender(
+            f"{name} cannot render itself: {failures.describe(error)}"
+        ) from error
     if not (isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[2] == 3):
         raise offscreen.CannotRender(
             f"{name}: render() returned a {type(picture).__name__}, expected an array of shape (height, width, 3)"
@@ -104,7 +114,9 @@ def _rendered(env: Any, name: str) -> offscreen.Picture:
 
 
 def _mujoco_scene(venv: VecEnv, base: Any, seed: int) -> Scene:
-    """Gymnasium's MuJoCo environments, and those built like them, rendered without changes to the model."""
+    """Gymnasium's MuJoCo environments, and those built like them, rendered without changes to the
+    model.
+    """
     venv.reset()
     before = base.data.time
     venv.step(np.array([venv.action_space.sample()]))
@@ -112,4 +124,6 @@ def _mujoco_scene(venv: VecEnv, base: Any, seed: int) -> Scene:
     venv.seed(seed)
     if period_s <= 0:
         period_s = 1 / 30
-    return Scene(venv, period_s, lambda: pose_of_data(base.model, base.data), lambda _: copy.copy(base.model))
+    return Scene(
+        venv, period_s, lambda: pose_of_data(base.model, base.data), lambda _: copy.copy(base.model)
+    )

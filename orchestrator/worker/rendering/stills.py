@@ -1,9 +1,11 @@
-"""``python -m orchestrator.worker.rendering.stills [--library L | --probe] JOB_DIR …``: draw the still of each job.
+"""``python -m orchestrator.worker.rendering.stills [--library L | --probe] JOB_DIR …``: draw the
+still of each job.
 
-It is drawn from the pose that the job's evaluation has kept (:mod:`orchestrator.worker.training.best_moment`), which is
-removed then. Neither torch nor the policy is loaded, so that a still costs little. With ``--probe``, which costs more,
-OpenGL libraries are tried in processes of their own first, as they may crash, and the last line of standard error names
-the one that works.
+It is drawn from the pose that the job's evaluation has kept
+(:mod:`orchestrator.worker.training.best_moment`), which is removed then. Neither torch nor the
+policy is loaded, so that a still costs little. With ``--probe``, which costs more, OpenGL libraries
+are tried in processes of their own first, as they may crash, and the last line of standard error
+names the one that works.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ def read(paths: JobPaths) -> KeptMoment:
     try:
         with np.load(paths.moment, allow_pickle=False) as arrays:
             state, marker, model = (arrays[name] for name in ("state", "marker", "model"))
-            ground: list[float] = arrays["ground"].tolist() if "ground" in arrays else []  # not of earlier versions
+            ground: list[float] = (
+                arrays["ground"].tolist() if "ground" in arrays else []
+            )  # not of earlier versions
     except (KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{paths.moment} is damaged: {error}") from error
     place = tuple(marker.tolist())
@@ -62,7 +66,9 @@ def read(paths: JobPaths) -> KeptMoment:
 
 
 def draw(paths: JobPaths) -> None:
-    """Write ``preview.png`` and remove the pose that it shows. :raises OSError: a file cannot be read or written."""
+    """Write ``preview.png`` and remove the pose that it shows. :raises OSError: a file cannot be
+    read or written.
+    """
     from PIL import Image
 
     kept = read(paths)
@@ -76,14 +82,18 @@ def draw(paths: JobPaths) -> None:
 
 
 def robot_as_drawn(paths: JobPaths, kept: KeptMoment) -> mujoco.MjModel:
-    """The robot as it is drawn. :raises ValueError: it cannot be compiled, or the pose is not one of it."""
+    """The robot as it is drawn. :raises ValueError: it cannot be compiled, or the pose is not one
+    of it.
+    """
     import mujoco
 
     if kept.model:
         model = mujoco.MjModel.from_binary_path("model.mjb", {"model.mjb": kept.model})
     else:
         spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
-        terrain = None if kept.pose.ground is None else terrain_of(spec.randomize)  # unknown: on the flat floor
+        terrain = (
+            None if kept.pose.ground is None else terrain_of(spec.randomize)
+        )  # unknown: on the flat floor
         model = offscreen.add_scenery(paths.root / str(spec.xml), terrain, [kept.pose])
     if mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION) != kept.pose.state.size:
         raise ValueError("the robot in the job directory is not the one that was trained")
@@ -91,7 +101,9 @@ def robot_as_drawn(paths: JobPaths, kept: KeptMoment) -> mujoco.MjModel:
 
 
 def main(options: argparse.Namespace) -> None:
-    """:raises OrchestratorError: nothing can be drawn here, or some could not be drawn, and the others have been."""
+    """:raises OrchestratorError: nothing can be drawn here, or some could not be drawn, and the
+    others have been.
+    """
     if options.probe:
         offscreen.choose_gl()
     os.environ.setdefault("MUJOCO_GL", options.library)
@@ -102,10 +114,14 @@ def main(options: argparse.Namespace) -> None:
         for path in jobs:
             try:
                 draw(JobPaths(path))
-            except Exception as error:  # of a robot, such as one whose file was changed, or of OpenGL
+            except (
+                Exception
+            ) as error:  # of a robot, such as one whose file was changed, or of OpenGL
                 _try_gl()
                 problems[path.name] = failures.describe(error)
-                if not isinstance(error, OSError):  # of a disk that is full: a later run may draw it
+                if not isinstance(
+                    error, OSError
+                ):  # of a disk that is full: a later run may draw it
                     JobPaths(path).moment.unlink(missing_ok=True)
     if problems:
         [first, *_] = problems.values()
@@ -119,16 +135,24 @@ def _try_gl() -> None:
     try:
         import mujoco
 
-        with contextlib.closing(mujoco.Renderer(mujoco.MjModel.from_xml_string("<mujoco/>"), 16, 16)):
+        with contextlib.closing(
+            mujoco.Renderer(mujoco.MjModel.from_xml_string("<mujoco/>"), 16, 16)
+        ):
             pass
     except Exception as error:  # of any kind: the driver's, or of the package that binds it
-        raise offscreen.CannotRender(f"OpenGL does not work here: {failures.describe(error)}") from error
+        raise offscreen.CannotRender(
+            f"OpenGL does not work here: {failures.describe(error)}"
+        ) from error
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m orchestrator.worker.rendering.stills", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestrator.worker.rendering.stills", allow_abbrev=False
+    )
     parser.add_argument("--probe", action="store_true")
-    parser.add_argument("--library", default=offscreen.GL_LIBRARIES[0], choices=offscreen.GL_LIBRARIES)
+    parser.add_argument(
+        "--library", default=offscreen.GL_LIBRARIES[0], choices=offscreen.GL_LIBRARIES
+    )
     parser.add_argument("job_dirs", type=Path, nargs="+")
     return parser
 

@@ -1,4 +1,6 @@
-"""A job's trained policy, for ``play`` and for scripts: the finished one, or that of a checkpoint."""
+"""A job's trained policy, for ``play`` and for scripts: the finished one, or that of a
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ LATEST = "latest"
 _POLICY_HYPERPARAMETERS = ("use_sde", "sde_sample_freq", "action_noise", "train_freq")
 """The hyperparameters that policy and exploration are built from."""
 Policy = Callable[[Any], tuple[Any, bool]]
-"""Takes an observation (None to start), steps, and returns the next one and whether the episode has ended."""
+"""Takes an observation (None to start), steps, and returns the next one and whether the episode has
+ended."""
 
 
 class PolicyError(UsageError):
@@ -58,11 +61,14 @@ class Checkpoint:
         except DamagedError as error:
             raise PolicyError(f"{self.path} is damaged or not a checkpoint: {error}") from error
         except Exception as error:
-            raise PolicyError(f"{self.path} cannot be loaded: {type(error).__name__}: {error}") from error
+            raise PolicyError(
+                f"{self.path} cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
 
 
 def read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
-    """The checkpoint that was asked for: its env_steps, :data:`LATEST` or a file; None for the finished policy.
+    """The checkpoint that was asked for: its env_steps, :data:`LATEST` or a file; None for the
+    finished policy.
 
     :raises PolicyError: there is no such policy; the message lists the checkpoints.
     """
@@ -79,7 +85,9 @@ def read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
         env_steps = max(steps, default=-1) if asked == LATEST else int(asked)
         if env_steps not in steps:
             at = f" at {env_steps} env_steps" if steps else ""
-            raise PolicyError(f"{paths.root.name} has no checkpoint{at}; existing checkpoints: {existing}")
+            raise PolicyError(
+                f"{paths.root.name} has no checkpoint{at}; existing checkpoints: {existing}"
+            )
         path = steps[env_steps]
     else:
         path = Path(asked)
@@ -93,7 +101,12 @@ def read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
 
 
 def load_policy(
-    spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None, *, deterministic: bool
+    spec: WorkerSpec,
+    paths: JobPaths,
+    venv: VecEnv,
+    trained: Checkpoint | None,
+    *,
+    deterministic: bool,
 ) -> Policy:
     """The policy in ``venv``. :raises PolicyError: as :func:`load_model` and :func:`normalized`."""
     from orchestrator.worker.runtime import sb3_internals
@@ -124,12 +137,19 @@ def exported_policy(exported: Act, venv: VecEnv) -> Policy:
     from orchestrator.worker.training.asymmetric_critic import privileged_values
 
     hidden = privileged_values(venv)
-    sizes = [int(np.prod(space.shape or ())) for space in (venv.observation_space, venv.action_space)]
+    sizes = [
+        int(np.prod(space.shape or ())) for space in (venv.observation_space, venv.action_space)
+    ]
     sizes[0] -= hidden
     own = [exported.observations, exported.actions]
     if own != sizes:
-        takes, has = (f"{observations} observations and {actions} actions" for observations, actions in (own, sizes))
-        raise PolicyError(f"the exported policy has {takes}, and this job {has}; name a file that was exported from it")
+        takes, has = (
+            f"{observations} observations and {actions} actions"
+            for observations, actions in (own, sizes)
+        )
+        raise PolicyError(
+            f"the exported policy has {takes}, and this job {has}; name a file that was exported from it"
+        )
 
     def act(observation: Any) -> tuple[Any, bool]:
         if observation is None:
@@ -141,8 +161,11 @@ def exported_policy(exported: Act, venv: VecEnv) -> Policy:
     return act
 
 
-def load_model(spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None) -> Model:
-    """The policy as a model of stock Stable-Baselines3 on the CPU, without an environment of its own.
+def load_model(
+    spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None
+) -> Model:
+    """The policy as a model of stock Stable-Baselines3 on the CPU, without an environment of its
+    own.
 
     :param venv: an environment of the job; not kept.
     :raises PolicyError: the file is damaged, or the checkpoint is of another job.
@@ -156,11 +179,22 @@ def load_model(spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpo
         try:
             return kind.load(paths.model, device="cpu", custom_objects=small_buffer)
         except Exception as error:
-            raise PolicyError(f"{paths.model} cannot be loaded: {failures.describe(error)}") from error
+            raise PolicyError(
+                f"{paths.model} cannot be loaded: {failures.describe(error)}"
+            ) from error
     state = trained.state
-    needed = {name: value for name, value in spec.hyperparameters.items() if name in _POLICY_HYPERPARAMETERS}
+    needed = {
+        name: value
+        for name, value in spec.hyperparameters.items()
+        if name in _POLICY_HYPERPARAMETERS
+    }
     stock = dataclasses.replace(
-        spec, learner="sb3", device="cpu", ranks=1, n_envs=venv.num_envs, hyperparameters=needed | small_buffer
+        spec,
+        learner="sb3",
+        device="cpu",
+        ranks=1,
+        n_envs=venv.num_envs,
+        hyperparameters=needed | small_buffer,
     )
     model = learners.build(stock, venv).model
     try:
@@ -170,14 +204,19 @@ def load_model(spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpo
             f"{trained.path} belongs to another job: its network has other shapes than that of {spec.job_id}"
         ) from None
     if model.use_sde:  # its noise is drawn once a rollout
-        vars(model).update({name: value for name, value in spec.hyperparameters.items() if name == "n_steps"})
+        vars(model).update(
+            {name: value for name, value in spec.hyperparameters.items() if name == "n_steps"}
+        )
         model.policy.reset_noise(venv.num_envs)  # type: ignore[operator]
     model.num_timesteps, model.env = state["env_steps"], None
     return model
 
 
-def normalized(spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None) -> VecEnv:
-    """``venv``, where the job normalises with observations as the policy had them; the statistics are frozen.
+def normalized(
+    spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None
+) -> VecEnv:
+    """``venv``, where the job normalises with observations as the policy had them; the statistics
+    are frozen.
 
     Rewards are the environment's own.
 
@@ -196,7 +235,9 @@ def normalized(spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpo
         try:
             wrapped = VecNormalize.load(str(paths.vecnormalize), venv)
         except Exception as error:
-            raise PolicyError(f"{paths.vecnormalize} cannot be loaded: {failures.describe(error)}") from error
+            raise PolicyError(
+                f"{paths.vecnormalize} cannot be loaded: {failures.describe(error)}"
+            ) from error
     else:
         wrapped = env_factory.normalized(spec, venv)
         if "obs_rms" in (statistics := trained.state["normalization"] or {}):

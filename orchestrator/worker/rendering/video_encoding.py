@@ -14,13 +14,17 @@ STRIP_FRAMES, STRIP_HEIGHT = 6, 240
 
 
 def stride_and_rate(period_s: float, target_fps: float = 30.0) -> tuple[int, Fraction]:
-    """Control steps between frames, and the frames per second at which they then play in real time."""
+    """Control steps between frames, and the frames per second at which they then play in real
+    time.
+    """
     stride = max(1, round(1 / (target_fps * period_s)))
     return stride, Fraction(1 / (stride * period_s)).limit_denominator(1000)
 
 
 def encode(pictures: Iterable[Picture], rate: Fraction) -> bytes:
-    """An MP4 (H.264, yuv420p) of ``pictures``, all of one size; a last odd row or column is cut off."""
+    """An MP4 (H.264, yuv420p) of ``pictures``, all of one size; a last odd row or column is cut
+    off.
+    """
     import av
 
     content = io.BytesIO()
@@ -32,7 +36,11 @@ def encode(pictures: Iterable[Picture], rate: Fraction) -> bytes:
             even = picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2]
             if not stream.codec_context.is_open:
                 stream.height, stream.width = even.shape[:2]
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(even), format="rgb24")))
+            container.mux(
+                stream.encode(
+                    av.VideoFrame.from_ndarray(np.ascontiguousarray(even), format="rgb24")
+                )
+            )
         container.mux(stream.encode(None))
     return content.getvalue()
 
@@ -54,11 +62,18 @@ def film_strip(pictures: Sequence[tuple[float, Picture]]) -> bytes:
     images = []
     for time_s, picture in pictures:
         image = Image.fromarray(picture)
-        image = image.resize((round(image.width * STRIP_HEIGHT / image.height), STRIP_HEIGHT), Image.Resampling.LANCZOS)
+        image = image.resize(
+            (round(image.width * STRIP_HEIGHT / image.height), STRIP_HEIGHT),
+            Image.Resampling.LANCZOS,
+        )
         pen = ImageDraw.Draw(image)
-        pen.text((8, 5), f"{time_s:.2f} s", fill="white", font=font, stroke_width=2, stroke_fill="black")
+        pen.text(
+            (8, 5), f"{time_s:.2f} s", fill="white", font=font, stroke_width=2, stroke_fill="black"
+        )
         images.append(image)
-    strip = Image.new("RGB", (sum(image.width + gap for image in images) - gap, STRIP_HEIGHT), "white")
+    strip = Image.new(
+        "RGB", (sum(image.width + gap for image in images) - gap, STRIP_HEIGHT), "white"
+    )
     x = 0
     for image in images:
         strip.paste(image, (x, 0))

@@ -1,4 +1,6 @@
-"""A robot as a self-contained folder: its MJCF and every file that it refers to, with a content hash."""
+"""A robot as a self-contained folder: its MJCF and every file that it refers to, with a content
+hash.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.robot_hash import robot_hash
-from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError, FileCollector, lexical
+from orchestrator.worker.robots.file_collector import (
+    MAX_TOTAL_BYTES,
+    BundleError,
+    FileCollector,
+    lexical,
+)
 from orchestrator.worker.robots.mjcf_elements import elements
 
 
@@ -33,7 +40,9 @@ class Bundle:
         return robot_hash(self.main, self.contents)
 
     def write(self, folder: Path) -> Path:
-        """Copy everything below ``folder``, for the same readers; returns the path of the main MJCF there."""
+        """Copy everything below ``folder``, for the same readers; returns the path of the main MJCF
+        there.
+        """
         for name, content in self.contents.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,11 +61,15 @@ class Bundle:
             except OSError as error:
                 stamps.append((error.errno,))
             else:
-                stamps.append((now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns))
+                stamps.append(
+                    (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+                )
         return stamps
 
     def find_included(self, tag: str, attribute: str | None) -> str | None:
-        """``FILE, line N`` of the first such element in an included file, for which MuJoCo gives no line numbers."""
+        """``FILE, line N`` of the first such element in an included file, for which MuJoCo gives no
+        line numbers.
+        """
         for name, content in self.contents.items():
             if name != self.main and name.endswith(".xml"):
                 for element in elements(content, {tag}):
@@ -71,11 +84,14 @@ def collect(xml: Path, limit_bytes: int = MAX_TOTAL_BYTES) -> Bundle:
 
     :param limit_bytes: size of all of them together.
 
-    :raises BundleError: a file is missing, unreadable, no regular file, too large, or includes itself.
+    :raises BundleError: a file is missing, unreadable, no regular file, too large, or includes
+        itself.
     """
     main = xml.absolute()
     collector = FileCollector(xml, 0, limit_bytes)
-    if collector.climbs and collector.folders:  # ``..`` must not lead from one outside folder into another
+    if (
+        collector.climbs and collector.folders
+    ):  # ``..`` must not lead from one outside folder into another
         collector = FileCollector(xml, 2 * collector.climbs, limit_bytes)
     contents = collector.rewritten()
     origin = Path(os.path.commonpath([target.parent for target in contents]))
@@ -85,12 +101,18 @@ def collect(xml: Path, limit_bytes: int = MAX_TOTAL_BYTES) -> Bundle:
 
     main_name = name(lexical(main))
     if main_name != os.fsencode(main_name).decode(errors="ignore"):
-        raise BundleError(f"{xml}: the name is not valid UTF-8, which MuJoCo requires; rename the file or folder")
+        raise BundleError(
+            f"{xml}: the name is not valid UTF-8, which MuJoCo requires; rename the file or folder"
+        )
     return Bundle(
         main=main_name,
         origin=origin,
         contents={name(target): content for target, content in contents.items()},
-        moved={name(target): source for target, source in collector.sources.items() if lexical(source) != target},
+        moved={
+            name(target): source
+            for target, source in collector.sources.items()
+            if lexical(source) != target
+        },
         modes={name(target): mode for target, mode in collector.modes.items()},
         outside=collector.outside,
     )

@@ -19,20 +19,36 @@ from orchestrator.worker.robots.model_checks import ModelFindings
 
 
 class MujocoAbortedError(UnfitError):
-    """MuJoCo aborted, perhaps with locks held, so that the next robot might hang in this process."""
+    """MuJoCo aborted, perhaps with locks held, so that the next robot might hang in this
+    process.
+    """
 
 
 _WARNING = "MuJoCo warning: "
-_XML_ERROR = re.compile(r"XML parse error \d+:\s*Error=XML_ERROR_(\w+) ErrorID=.*?(?:XMLElement name=(\w+))?\Z", re.S)
+_XML_ERROR = re.compile(
+    r"XML parse error \d+:\s*Error=XML_ERROR_(\w+) ErrorID=.*?(?:XMLElement name=(\w+))?\Z", re.S
+)
 """As tinyxml2 words it: kind of error and, for some, the element."""
-_PARTS = {"ATTRIBUTE": "an attribute", "ELEMENT": "a tag", "COMMENT": "a comment", "CDATA": "a CDATA section"}
+_PARTS = {
+    "ATTRIBUTE": "an attribute",
+    "ELEMENT": "a tag",
+    "COMMENT": "a comment",
+    "CDATA": "a CDATA section",
+}
 _NAN = re.compile(rb"""["'\s]nan["'\s]""", re.IGNORECASE)
 
 
 def compile_staged(
-    staged: Path, bundle: Bundle, findings: ModelFindings, memory_mib: int | None, *, is_edited: bool = False
+    staged: Path,
+    bundle: Bundle,
+    findings: ModelFindings,
+    memory_mib: int | None,
+    *,
+    is_edited: bool = False,
 ) -> mujoco.MjModel:
-    """The model of the staged robot, which is the one that will be trained; add MuJoCo's warnings to ``findings``."""
+    """The model of the staged robot, which is the one that will be trained; add MuJoCo's warnings
+    to ``findings``.
+    """
     output = io.StringIO()
     try:
         with contextlib.redirect_stderr(output):
@@ -41,13 +57,25 @@ def compile_staged(
         prefix = str(staged)[: -len(bundle.main)]
         message = str(error).replace(prefix, f"{bundle.origin}{os.sep}").strip()
         if "allocate memory" in message:
-            raise MujocoAbortedError(f"{bundle.origin / bundle.main}: {too_large(memory_mib)}") from None
-        what = "the edited robot cannot be written as MJCF" if is_edited else "MuJoCo cannot compile it"
-        raise UnfitError(f"{_place(message, bundle)}: {what}: {_XML_ERROR.sub(_malformed, message)}") from None
-    for warning in dict.fromkeys(" ".join(text.split()) for text in output.getvalue().split(_WARNING) if text.strip()):
+            raise MujocoAbortedError(
+                f"{bundle.origin / bundle.main}: {too_large(memory_mib)}"
+            ) from None
+        what = (
+            "the edited robot cannot be written as MJCF"
+            if is_edited
+            else "MuJoCo cannot compile it"
+        )
+        raise UnfitError(
+            f"{_place(message, bundle)}: {what}: {_XML_ERROR.sub(_malformed, message)}"
+        ) from None
+    for warning in dict.fromkeys(
+        " ".join(text.split()) for text in output.getvalue().split(_WARNING) if text.strip()
+    ):
         if "contains a 'NaN'" in warning:
             raise UnfitError(f"{_place_of_nan(bundle)}: contains NaN, expected a number")
-        (findings.notes if "deprecated" in warning else findings.warnings).append(f"MuJoCo says: {warning}")
+        (findings.notes if "deprecated" in warning else findings.warnings).append(
+            f"MuJoCo says: {warning}"
+        )
     return model
 
 
@@ -68,20 +96,27 @@ def guarded(xml: Path, memory_mib: int | None) -> Iterator[None]:
     except MemoryError:
         raise MujocoAbortedError(f"{xml}: {too_large(memory_mib)}") from None
     except RuntimeError as error:
-        if "unknown exception" not in str(error):  # raised by MuJoCo's compiler when it runs out of memory
+        if "unknown exception" not in str(
+            error
+        ):  # raised by MuJoCo's compiler when it runs out of memory
             raise
         raise MujocoAbortedError(f"{xml}: {too_large(memory_mib)} (MuJoCo says: {error})") from None
 
 
 @contextlib.contextmanager
 def memory_limit(memory_mib: int | None) -> Iterator[None]:
-    """Limit the address space: allocations beyond it fail with :class:`MemoryError` or MuJoCo's own error."""
+    """Limit the address space: allocations beyond it fail with :class:`MemoryError` or MuJoCo's own
+    error.
+    """
     usual, hard = resource.getrlimit(resource.RLIMIT_AS)
     if memory_mib is None:
         yield
         return
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    limits = [now + (memory_mib << 20), *(limit for limit in (usual, hard) if limit != resource.RLIM_INFINITY)]
+    limits = [
+        now + (memory_mib << 20),
+        *(limit for limit in (usual, hard) if limit != resource.RLIM_INFINITY),
+    ]
     resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
     try:
         yield
@@ -102,7 +137,11 @@ def _place(message: str, bundle: Bundle) -> str:
 
 def _malformed(error: re.Match[str]) -> str:
     kind, element = error.groups()
-    part = "the closing tag" if kind == "MISMATCHED_ELEMENT" else _PARTS.get(kind.rpartition("_")[2], "the text")
+    part = (
+        "the closing tag"
+        if kind == "MISMATCHED_ELEMENT"
+        else _PARTS.get(kind.rpartition("_")[2], "the text")
+    )
     of = f" of <{element}>" if element else ""
     return f"XML parse error in {part}{of}; check quotes, brackets and closing tags in this line and above"
 
@@ -111,5 +150,7 @@ def _place_of_nan(bundle: Bundle) -> str:
     for name in (bundle.main, *bundle.contents):
         content = bundle.contents[name]
         if name.endswith(".xml") and (match := _NAN.search(content)):
-            return f"{bundle.origin / name}, line {content.count(bytes([10]), 0, match.start()) + 1}"
+            return (
+                f"{bundle.origin / name}, line {content.count(bytes([10]), 0, match.start()) + 1}"
+            )
     return str(bundle.origin / bundle.main)

@@ -1,4 +1,6 @@
-"""Check that an environment, gymnasium's or from a user's entry point, suits an algorithm of Stable-Baselines3."""
+"""Check that an environment, gymnasium's or from a user's entry point, suits an algorithm of
+Stable-Baselines3.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,24 @@ if TYPE_CHECKING:
 
 
 class UnfitError(Exception):
-    """The robot or environment cannot be trained; the message and ``cause`` are those of the answer's ``problem``."""
+    """The robot or environment cannot be trained; the message and ``cause`` are those of the
+    answer's ``problem``.
+    """
 
-    def __init__(self, message: str, cause: Literal["robot", "code", "settings", "init"] = "robot") -> None:
+    def __init__(
+        self, message: str, cause: Literal["robot", "code", "settings", "init"] = "robot"
+    ) -> None:
         super().__init__(message)
         self.cause = cause
 
 
 def check_environment(request: ExaminationRequest, xml: Path | None) -> Spaces:
-    """Make the environment and take one random step. Returns the spaces of its observations and actions.
+    """Make the environment and take one random step. Returns the spaces of its observations and
+    actions.
 
     :param xml: the staged robot, where there is one.
-    :raises UnfitError: the environment cannot be made, does not follow gymnasium's API, or does not suit the algorithm.
+    :raises UnfitError: the environment cannot be made, does not follow gymnasium's API, or does not
+        suit the algorithm.
     """
     import gymnasium  # before the user's folder is on the path: it may contain a random.py
 
@@ -43,20 +51,30 @@ def check_environment(request: ExaminationRequest, xml: Path | None) -> Spaces:
             _check_signature(request.entry_point, {"xml": None, "seed": 0, **request.env_kwargs})
         path = None if xml is None else str(xml)
         env = user_env.make(
-            env=request.env, entry_point=request.entry_point, xml=path, seed=0, env_kwargs=request.env_kwargs
+            env=request.env,
+            entry_point=request.entry_point,
+            xml=path,
+            seed=0,
+            env_kwargs=request.env_kwargs,
         )
         if not isinstance(env, gymnasium.Env):
-            raise UnfitError(f"returned a {type(env).__name__}, expected a gymnasium.Env", "settings")
+            raise UnfitError(
+                f"returned a {type(env).__name__}, expected a gymnasium.Env", "settings"
+            )
         _take_step(env, request)
         return env.observation_space, env.action_space
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         near = difflib.get_close_matches(str(request.env), gymnasium.registry, n=3)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise UnfitError(f"{name}: gymnasium has no such environment ({error}){hint}", "settings") from None
+        raise UnfitError(
+            f"{name}: gymnasium has no such environment ({error}){hint}", "settings"
+        ) from None
     except user_env.EntryPointError as error:
         raise UnfitError(f"{name}: {error}", "settings") from None
     except UnfitError as error:
-        raise UnfitError(f"{name}: {error}", "settings" if error.cause == "settings" else "code") from None
+        raise UnfitError(
+            f"{name}: {error}", "settings" if error.cause == "settings" else "code"
+        ) from None
     except (Exception, SystemExit) as error:
         raise UnfitError(f"{name}: {failures.describe(error)}", "code") from None
 
@@ -65,7 +83,9 @@ def _check_signature(entry_point: str, arguments: Mapping[str, Any]) -> None:
     try:
         inspect.signature(user_env.load(entry_point)).bind(**arguments)
     except TypeError as error:
-        raise UnfitError(f"cannot be called with {', '.join(arguments)}: {error}", "settings") from None
+        raise UnfitError(
+            f"cannot be called with {', '.join(arguments)}: {error}", "settings"
+        ) from None
     except ValueError:
         pass  # some callables have no signature; calling them shows whether the arguments fit
 
@@ -77,14 +97,18 @@ def _take_step(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> Non
         _check_shape(observation, env.observation_space)
         env.action_space.seed(0)
         action = env.action_space.sample()
-        observation, *_ = _of_length(env.step(action), 5, "step", "observation, reward, terminated, truncated, info")
+        observation, *_ = _of_length(
+            env.step(action), 5, "step", "observation, reward, terminated, truncated, info"
+        )
         _check_shape(observation, env.observation_space)
     finally:
         env.close()
 
 
 def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> None:
-    """Refuse what the algorithm, or the fast learner where it is required, would refuse after launch."""
+    """Refuse what the algorithm, or the fast learner where it is required, would refuse after
+    launch.
+    """
     import numpy as np
     from gymnasium import spaces
 
@@ -92,22 +116,44 @@ def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> 
     package = "sb3-contrib" if request.algo in CONTRIB else "Stable-Baselines3"
     algorithm = f"{package}'s {request.algo.upper()}"
     if request.algo in OFF_POLICY and not isinstance(actions, spaces.Box):
-        raise UnfitError(f'its action space is {actions}; {algorithm} needs a Box, algo = "ppo" can use it')
-    parts = observations.spaces.values() if isinstance(observations, spaces.Dict) else [observations]
+        raise UnfitError(
+            f'its action space is {actions}; {algorithm} needs a Box, algo = "ppo" can use it'
+        )
+    parts = (
+        observations.spaces.values() if isinstance(observations, spaces.Dict) else [observations]
+    )
     for space, role in ((actions, "action"), *((part, "observation") for part in parts)):
-        if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
-            can_use = "Box, Discrete, MultiDiscrete, MultiBinary" + (" or a Dict" if role == "observation" else "")
+        if not isinstance(
+            space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+        ):
+            can_use = "Box, Discrete, MultiDiscrete, MultiBinary" + (
+                " or a Dict" if role == "observation" else ""
+            )
             raise UnfitError(f"its {role} space is {space}; {algorithm} can use {can_use}")
-    if isinstance(actions, spaces.Box) and not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
+    if isinstance(actions, spaces.Box) and not (
+        np.isfinite(actions.low).all() and np.isfinite(actions.high).all()
+    ):
         raise UnfitError(f"its action space is {actions}; {algorithm} needs finite bounds")
     if request.use_sde and not isinstance(actions, spaces.Box):
-        raise UnfitError(f"its action space is {actions}; {request.algo}.use_sde = true needs a Box")
+        raise UnfitError(
+            f"its action space is {actions}; {request.algo}.use_sde = true needs a Box"
+        )
     misfits, policy = [], request.policy
-    if policy is not None and isinstance(observations, spaces.Dict) != (policy == "MultiInputPolicy"):
-        expected = "MultiInputPolicy" if isinstance(observations, spaces.Dict) else "MlpPolicy or CnnPolicy"
-        misfits.append(f"its observation space is {observations}: {policy} does not fit, use {expected}")
+    if policy is not None and isinstance(observations, spaces.Dict) != (
+        policy == "MultiInputPolicy"
+    ):
+        expected = (
+            "MultiInputPolicy"
+            if isinstance(observations, spaces.Dict)
+            else "MlpPolicy or CnnPolicy"
+        )
+        misfits.append(
+            f"its observation space is {observations}: {policy} does not fit, use {expected}"
+        )
     elif policy == "CnnPolicy" and len(observations.shape or ()) != 3:
-        misfits.append(f"its observation space is {observations}: CnnPolicy needs images, use MlpPolicy")
+        misfits.append(
+            f"its observation space is {observations}: CnnPolicy needs images, use MlpPolicy"
+        )
     if request.fast:
         from orchestrator.worker.training.fast import qualify
 
@@ -119,8 +165,14 @@ def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> 
 
 def _of_length(returned: Any, length: int, method: str, expected: str) -> Any:
     if not isinstance(returned, tuple) or len(returned) != length:
-        result = f"{len(returned)} values" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
-        raise UnfitError(f"its {method}() returns {result}, expected {length}: {expected} (gymnasium.Env)")
+        result = (
+            f"{len(returned)} values"
+            if isinstance(returned, tuple)
+            else f"a {type(returned).__name__}"
+        )
+        raise UnfitError(
+            f"its {method}() returns {result}, expected {length}: {expected} (gymnasium.Env)"
+        )
     return returned
 
 
@@ -138,4 +190,6 @@ def _check_shape(observation: Any, space: gymnasium.Space[Any]) -> None:
         np.broadcast_to(observation, space.shape or ())
     except ValueError:
         shape = np.shape(observation)
-        raise UnfitError(f"its observation has the shape {shape}, its observation space {space.shape}") from None
+        raise UnfitError(
+            f"its observation has the shape {shape}, its observation space {space.shape}"
+        ) from None

@@ -1,14 +1,16 @@
 """Finding and reading every file that an MJCF refers to, as MuJoCo itself would find it.
 
-MuJoCo looks for an include beside the main file, then beside the including file. It looks for an asset in the
-compiler's directory below the main file, then beside the file that names it, with and without the folders in its
-name. A sub-model is a main file of its own. Every existing candidate is collected, at its own place relative to the
-main file, so that MuJoCo makes the same choice in the copy as in the original. A file with an absolute path gets a
-place in the folder ``elsewhere`` beside the main file, and the attribute that names it is rewritten in the copy; all
-other bytes stay as they are. So names and contents do not depend on where the robot lies.
+MuJoCo looks for an include beside the main file, then beside the including file. It looks for an
+asset in the compiler's directory below the main file, then beside the file that names it, with and
+without the folders in its name. A sub-model is a main file of its own. Every existing candidate is
+collected, at its own place relative to the main file, so that MuJoCo makes the same choice in the
+copy as in the original. A file with an absolute path gets a place in the folder ``elsewhere``
+beside the main file, and the attribute that names it is rewritten in the copy; all other bytes stay
+as they are. So names and contents do not depend on where the robot lies.
 
-A robot may come from strangers: no file is taken that MuJoCo would not read, and none of the kernel's. The first one
-outside of the robot's own folder is noted, for who decides whether it is allowed.
+A robot may come from strangers: no file is taken that MuJoCo would not read, and none of the
+kernel's. The first one outside of the robot's own folder is noted, for who decides whether it is
+allowed.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class BundleError(Exception):
 
 
 def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_BYTES) -> bytes:
-    """:raises BundleError: it is too large, or not a readable regular file (a pipe would block for ever)."""
+    """:raises BundleError: it is too large, or not a readable regular file (a pipe would block for
+    ever).
+    """
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
@@ -49,7 +53,9 @@ def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_BYTES) -> b
             raise BundleError(f"{named}: is not a regular file")
         real = Path(os.path.realpath(path))
         if any(map(real.is_relative_to, KERNEL_FOLDERS)) and not real.is_relative_to(SHARED_MEMORY):
-            raise BundleError(f"{named}: is {real}, a file of the kernel; expected a file of the robot")
+            raise BundleError(
+                f"{named}: is {real}, a file of the kernel; expected a file of the robot"
+            )
         content = b""
         if status.st_size <= limit_bytes:
             with open_regular(path) as file:
@@ -65,7 +71,9 @@ def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_BYTES) -> b
 
 
 def lexical(path: Path) -> Path:
-    """Without ``.`` and ``..``: as MuJoCo reads a path, and as the file lies in the copy, which has no links."""
+    """Without ``.`` and ``..``: as MuJoCo reads a path, and as the file lies in the copy, which has
+    no links.
+    """
     return Path(os.path.normpath(path))
 
 
@@ -82,7 +90,10 @@ class MappedPath:
 
     def at(self, name: str) -> MappedPath:
         source = self.source / name
-        return MappedPath(lexical(source) if os.path.lexists(lexical(source)) else source, lexical(self.target / name))
+        return MappedPath(
+            lexical(source) if os.path.lexists(lexical(source)) else source,
+            lexical(self.target / name),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +106,8 @@ class _Mjcf:
 class FileCollector:
     """Reads a main MJCF and every file that it refers to.
 
-    :param padding: number of nested folders in ``elsewhere`` above each file, for ``..`` in names to climb.
+    :param padding: number of nested folders in ``elsewhere`` above each file, for ``..`` in names
+        to climb.
     """
 
     def __init__(self, xml: Path, padding: int, limit_bytes: int = MAX_TOTAL_BYTES) -> None:
@@ -104,7 +116,8 @@ class FileCollector:
         self.modes: dict[Path, int] = {}
         """Path in the copy → permission bits of the file that was read."""
         self.outside: str | None = None
-        """Which attribute leads out of the folder of ``xml``, if any does, after resolving links."""
+        """Which attribute leads out of the folder of ``xml``, if any does, after resolving
+        links."""
         self.folders: list[Path] = []
         """Absolute folders that were named, in order."""
         self.climbs = 0
@@ -145,17 +158,26 @@ class FileCollector:
                         self._take_asset(attribute, element.tag, file, main.folder, folders, here)
 
     def _read_mjcf(
-        self, mapped: MappedPath, main_folder: MappedPath, named: str, including: tuple[Path, ...], files: list[_Mjcf]
+        self,
+        mapped: MappedPath,
+        main_folder: MappedPath,
+        named: str,
+        including: tuple[Path, ...],
+        files: list[_Mjcf],
     ) -> None:
         source = lexical(mapped.source)
         if source in including:
-            cycle = " → ".join(file.name for file in (*including[including.index(source) :], source))
+            cycle = " → ".join(
+                file.name for file in (*including[including.index(source) :], source)
+            )
             raise BundleError(f"{named}: includes itself: {cycle}; remove one of these includes")
         if any(file.mapped.target == mapped.target for file in files):
             return
         content = self._read(mapped, named, "file" if including else None)
         if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise BundleError(f"{named}: is encoded in UTF-16, which MuJoCo cannot read; save it as UTF-8")
+            raise BundleError(
+                f"{named}: is encoded in UTF-16, which MuJoCo cannot read; save it as UTF-8"
+            )
         if b"\0" in content or not content.strip():
             problem = "the file is empty" if not content.strip() else "is a binary file"
             raise BundleError(f"{named}: {problem}, expected an MJCF (<mujoco> … </mujoco>)")
@@ -169,7 +191,9 @@ class FileCollector:
             for attribute in element.files if element.tag == "include" else ():
                 here = f"{mapped.source}, line {element.line}: <include>"
                 included = self._find(attribute, [main_folder, mapped.folder], file, here)
-                self._read_mjcf(included, main_folder, f"{here} {attribute.value}", (*including, source), files)
+                self._read_mjcf(
+                    included, main_folder, f"{here} {attribute.value}", (*including, source), files
+                )
 
     def _directories(self, main_folder: MappedPath, files: list[_Mjcf]) -> Iterator[MappedPath]:
         """Every folder that a <compiler> of the document names."""
@@ -185,17 +209,30 @@ class FileCollector:
                             yield main_folder.at(name)
 
     def _take_asset(
-        self, attribute: Attribute, tag: str, file: _Mjcf, main_folder: MappedPath, folders: list[MappedPath], here: str
+        self,
+        attribute: Attribute,
+        tag: str,
+        file: _Mjcf,
+        main_folder: MappedPath,
+        folders: list[MappedPath],
+        here: str,
     ) -> None:
         name, named = self._name(attribute), f"{here} {attribute.value}"
         absolute = lexical(Path(name)) if Path(name).is_absolute() else None
-        base = name.rpartition("/")[2]  # with strippath MuJoCo uses the last part of an absolute path too
+        base = name.rpartition("/")[
+            2
+        ]  # with strippath MuJoCo uses the last part of an absolute path too
         names = (base,) if absolute else (name, base)
-        candidates = [folder.at(name) for folder in (*folders, main_folder, file.mapped.folder) for name in names]
+        candidates = [
+            folder.at(name)
+            for folder in (*folders, main_folder, file.mapped.folder)
+            for name in names
+        ]
         existing = [mapped for mapped in candidates if _exists(mapped.source)]
         if absolute and _exists(absolute):
             moved = self._rewrite(file, attribute, absolute.parent, absolute.name)
-            # Read from the compiler's directory, but some kinds of assets are first looked for beside the main file.
+            # Read from the compiler's directory, but some kinds of assets are first looked for
+            # beside the main file.
             searched_beside = not folders or file.is_included or tag not in ("mesh", "texture")
             below = (*folders, main_folder) if searched_beside else folders
             existing += [MappedPath(absolute, folder.at(moved).target) for folder in below]
@@ -205,7 +242,9 @@ class FileCollector:
         for mapped in existing:
             self._put(mapped, self._read(mapped, named, attribute.name), named)
 
-    def _find(self, attribute: Attribute, folders: list[MappedPath], file: _Mjcf, here: str) -> MappedPath:
+    def _find(
+        self, attribute: Attribute, folders: list[MappedPath], file: _Mjcf, here: str
+    ) -> MappedPath:
         """The MJCF that an <include> or <model> refers to: the first that exists in ``folders``."""
         name = self._name(attribute)
         if Path(name).is_absolute():
@@ -224,17 +263,27 @@ class FileCollector:
         return name
 
     def _rewrite(self, file: _Mjcf, attribute: Attribute, folder: Path, *name: str) -> str:
-        """Make ``attribute`` name the copy of an absolute folder, or of a file in it; returns that name."""
+        """Make ``attribute`` name the copy of an absolute folder, or of a file in it; returns that
+        name.
+        """
         if folder not in self.folders:
             self.folders.append(folder)
-        moved = "/".join([self._elsewhere, str(self.folders.index(folder)), *["_"] * self._padding, *name])
-        self._edits.setdefault(file.mapped.target, {})[attribute.start, attribute.end] = escaped(moved)
+        moved = "/".join(
+            [self._elsewhere, str(self.folders.index(folder)), *["_"] * self._padding, *name]
+        )
+        self._edits.setdefault(file.mapped.target, {})[attribute.start, attribute.end] = escaped(
+            moved
+        )
         return moved
 
     def _read(self, mapped: MappedPath, named: str, attribute: str | None) -> bytes:
         """:param attribute: the one that leads to the file; None for the main file."""
         left = self._limit_bytes - self._total_bytes + len(self._contents.get(mapped.target, b""))
-        if left < MAX_BYTES and _exists(mapped.source) and (size := mapped.source.stat().st_size) > left:
+        if (
+            left < MAX_BYTES
+            and _exists(mapped.source)
+            and (size := mapped.source.stat().st_size) > left
+        ):
             total = f"the files of a robot may have {self._limit_bytes:_} bytes together, which have to fit into memory"
             raise BundleError(f"{named}: has {size:_} bytes, which are too many: {total}")
         content = read_regular_file(mapped.source, named, min(left, MAX_BYTES))
@@ -252,7 +301,9 @@ class FileCollector:
         earlier = self.sources.setdefault(mapped.target, mapped.source)
         self._total_bytes += 0 if mapped.target in self._contents else len(content)
         if self._contents.setdefault(mapped.target, content) != content:
-            raise BundleError(f"{named}: would have the path of {earlier} in a copy of the robot; rename one of them")
+            raise BundleError(
+                f"{named}: would have the path of {earlier} in a copy of the robot; rename one of them"
+            )
 
 
 def files_read(element: Element) -> list[Attribute]:
@@ -278,8 +329,12 @@ def _missing(name: str, candidates: list[MappedPath], here: str) -> BundleError:
             mapped.source.stat()
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-                return BundleError(f"{here} {name}: cannot be read: {error.strerror}: {mapped.source}")
+                return BundleError(
+                    f"{here} {name}: cannot be read: {error.strerror}: {mapped.source}"
+                )
         except ValueError as error:
             return BundleError(f"{here} {name!r}: cannot be read: {error}")
     where = ", ".join(dict.fromkeys(str(mapped.source.parent) for mapped in candidates))
-    return BundleError(f"{here} names {name!r}: no such file in {where}; correct the name or add the file")
+    return BundleError(
+        f"{here} names {name!r}: no such file in {where}; correct the name or add the file"
+    )

@@ -1,4 +1,6 @@
-"""Check before the launch that a job can start from the policy that its ``init`` names, and copy that policy."""
+"""Check before the launch that a job can start from the policy that its ``init`` names, and copy
+that policy.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ ENVIRONMENT = (
 
 
 def source_of(request: ExaminationRequest) -> ExaminationRequest | None:
-    """The examination of a source that is still to be trained; None for another one, or for the same environment."""
+    """The examination of a source that is still to be trained; None for another one, or for the
+    same environment.
+    """
     if "source" not in request.init:
         return None
     source = from_values(ExaminationRequest, request.init["source"]["request"])
@@ -52,23 +56,35 @@ def check_init(
     environment: Simulation | Spaces,
     of_source: Simulation | Spaces | None = None,
 ) -> ExaminationAnswer:
-    """``answer`` with what of the policy is copied and, if it is trained already, with its hash. Then the policy is
-    written beside ``request.stage_to``.
+    """``answer`` with what of the policy is copied and, if it is trained already, with its hash.
+    Then the policy is written beside ``request.stage_to``.
 
-    :param of_source: the environment of a source that is still to be trained; None for the same as the job's.
+    :param of_source: the environment of a source that is still to be trained; None for the same as
+        the job's.
     :raises UnfitError: there is no such policy, or it does not fit the job.
     """
     job, is_trained = request.init, "path" in request.init
     source: object = Path(job["path"]) if is_trained else f"job {job['source']['job']}"
     try:
-        initial = init_source.read(Path(job["path"])) if is_trained else _untrained(request, of_source or environment)
+        initial = (
+            init_source.read(Path(job["path"]))
+            if is_trained
+            else _untrained(request, of_source or environment)
+        )
         if initial.algo != job["algo"]:
-            raise UnfitInitError(f"was trained with {initial.algo}, and algo is {job['algo']} here; they must be equal")
+            raise UnfitInitError(
+                f"was trained with {initial.algo}, and algo is {job['algo']} here; they must be equal"
+            )
         if (initial.statistics is not None) != job["normalize"]:
-            was = "with" if initial.statistics is not None else "without (no vecnormalize.pkl beside it has any)"
+            was = (
+                "with"
+                if initial.statistics is not None
+                else "without (no vecnormalize.pkl beside it has any)"
+            )
             set_to = str(initial.statistics is not None).lower()
             text = (
-                f"was trained {was} normalisation of observations; set normalize = {set_to}, so that it sees the same"
+                f"was trained {was} normalisation of observations; set normalize "
+                f"= {set_to}, so that it sees the same"
             )
             raise UnfitInitError(text)
         names, spaces = _names_and_spaces(environment)
@@ -91,10 +107,14 @@ def _names_and_spaces(environment: Simulation | Spaces) -> tuple[Names | None, S
 
 
 def _untrained(request: ExaminationRequest, environment: Simulation | Spaces) -> InitialPolicy:
-    """The policy of a source before its training: all that decides whether it fits is known by then."""
+    """The policy of a source before its training: all that decides whether it fits is known by
+    then.
+    """
     source = request.init["source"]
     if source["policy"] != request.init["policy"]:
-        raise UnfitInitError(f"its policy is {source['policy']}, and it is {request.init['policy']} here")
+        raise UnfitInitError(
+            f"its policy is {source['policy']}, and it is {request.init['policy']} here"
+        )
     names, spaces = _names_and_spaces(environment)
     use_sde = from_values(ExaminationRequest, source["request"]).use_sde
     policy = _network(source, use_sde, spaces) if source["policy"] == "MlpPolicy" else None
@@ -118,7 +138,9 @@ def _network(job: Mapping[str, Any], use_sde: bool, spaces: Spaces) -> Any:
 
 
 def _copied(request: ExaminationRequest, initial: Any, names: Names | None, spaces: Any) -> str:
-    """Tried with a network as the job will have it; networks for images and ``Dict`` are compared by the worker."""
+    """Tried with a network as the job will have it; networks for images and ``Dict`` are compared
+    by the worker.
+    """
     if request.init["policy"] != "MlpPolicy":
         return ""
     return f": {copy_into(_network(request.init, request.use_sde, spaces), initial, names)[1]}"

@@ -43,15 +43,21 @@ def make(request: ExaminationRequest, folder: Path) -> Path:
             os._exit(1)
     if not isinstance(made, str | os.PathLike):
         kind = "None" if made is None else f"a {type(made).__name__}"
-        raise UnfitError(f"{request.robot}: returns {kind}, expected the path of the MJCF that it has written")
+        raise UnfitError(
+            f"{request.robot}: returns {kind}, expected the path of the MJCF that it has written"
+        )
     if not (path := folder / os.fsdecode(made)).is_file():
         named = str(path).removeprefix(f"{folder}{os.sep}")
         raise UnfitError(f"{request.robot}: returns {named!r}, and there is no such file")
     return path
 
 
-def explained(answer: ExaminationAnswer, request: ExaminationRequest, folder: str) -> ExaminationAnswer:
-    """``answer`` without ``folder``, which the user does not know; its problem begins with the name of the robot."""
+def explained(
+    answer: ExaminationAnswer, request: ExaminationRequest, folder: str
+) -> ExaminationAnswer:
+    """``answer`` without ``folder``, which the user does not know; its problem begins with the name
+    of the robot.
+    """
 
     def known(text: str) -> str:
         return text.replace(f"{folder}{os.sep}", "").replace(folder, "its folder")

@@ -1,6 +1,7 @@
 """The elements of an MJCF with the position of each attribute in the file.
 
-As lenient as MuJoCo's own parser, which allows ``--`` in comments, and linear in time for any input.
+As lenient as MuJoCo's own parser, which allows ``--`` in comments, and linear in time for any
+input.
 """
 
 from __future__ import annotations
@@ -32,19 +33,28 @@ class Element:
 
     @property
     def files(self) -> Iterator[Attribute]:
-        """Attributes that name a file: ``file``, and a cube texture's ``fileright`` … ``fileback``."""
-        return (attribute for attribute in self.attributes if attribute.name.startswith("file") and attribute.value)
+        """Attributes that name a file: ``file``, and a cube texture's ``fileright`` …
+        ``fileback``.
+        """
+        return (
+            attribute
+            for attribute in self.attributes
+            if attribute.name.startswith("file") and attribute.value
+        )
 
 
 def elements(content: bytes, tags: Collection[str]) -> Iterator[Element]:
     """The root element and all elements with one of ``tags``, in document order.
 
-    The iteration ends where the text is not well-formed: MuJoCo, which compiles the copy next, reports that.
+    The iteration ends where the text is not well-formed: MuJoCo, which compiles the copy next,
+    reports that.
     """
     encoded_tags = {tag.encode() for tag in tags}
     at, line, counted, is_root = 0, 1, 0, True
     while (at := content.find(b"<", at)) >= 0:
-        closing = next((closing for opening, closing in _NO_TAGS if content.startswith(opening, at)), None)
+        closing = next(
+            (closing for opening, closing in _NO_TAGS if content.startswith(opening, at)), None
+        )
         if closing is not None:
             at = content.find(closing, at + 2)
             if at < 0:

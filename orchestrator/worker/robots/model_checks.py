@@ -1,6 +1,7 @@
 """Static checks of a compiled robot: numbers, masses, limits, starting pose, timestep.
 
-Each check yields messages that say what is wrong, with which element, why it matters, and what to do.
+Each check yields messages that say what is wrong, with which element, why it matters, and what to
+do.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ SHORTEST_TIMESTEP_S = 1e-7
 """Below, one action takes a hundred thousand physics steps: training would take years."""
 HEAVIEST_KG = 1e6
 MASS_RATIO = 1e8
-"""Largest ratio of the heaviest body to the lightest limb: beyond it the mass matrix loses all digits."""
+"""Largest ratio of the heaviest body to the lightest limb: beyond it the mass matrix loses all
+digits."""
 MAX_GYRATION = 10.0
 """Radius of gyration, in sizes of the model, beyond which an inertia cannot be right."""
 DEEP_PENETRATION = 0.75
@@ -34,7 +36,8 @@ DEEP_PENETRATION = 0.75
 MAX_FREQUENCY = 1.5
 """Servo frequency times timestep; semi-implicit Euler is unstable from 2 (without damping)."""
 WIDE_CTRLRANGE = 4.0
-"""Ratio of a servo's ctrlrange to the range of its joint, beyond which the unit must be wrong (a degree: 57)."""
+"""Ratio of a servo's ctrlrange to the range of its joint, beyond which the unit must be wrong (a
+degree: 57)."""
 _NAMED = {name: name for name in ("body", "geom", "site", "actuator", "tendon", "mesh", "sensor")}
 _NAMED |= {"jnt": "joint", "key": "keyframe", "eq": "equality", "cam": "camera"}
 
@@ -62,7 +65,9 @@ def numbers(model: mujoco.MjModel) -> Iterator[str]:
     for name in _float_arrays():
         values = getattr(model, name)
         if not np.isfinite(values).all():
-            (derived if name.endswith("0") else set_by_file).append(_place_of_bad(model, name, values))
+            (derived if name.endswith("0") else set_by_file).append(
+                _place_of_bad(model, name, values)
+            )
     if places := set_by_file or derived:
         yield f"{shown(places)}: not a finite number, and neither is anything computed from it; correct it"
 
@@ -72,13 +77,19 @@ def _float_arrays() -> list[str]:
     """Fields of every model."""
     model = mujoco.MjModel.from_xml_string("<mujoco/>")
     fields = {name: getattr(model, name) for name in dir(model) if not name.startswith("_")}
-    return [name for name, value in fields.items() if isinstance(value, np.ndarray) and value.dtype.kind == "f"]
+    return [
+        name
+        for name, value in fields.items()
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    ]
 
 
 def _place_of_bad(model: mujoco.MjModel, name: str, values: NDArray[np.float64]) -> str:
     row = int(np.argwhere(~np.isfinite(values))[0][0])
     prefix, _, attribute = name.partition("_")
-    if prefix not in _NAMED or len(values) != getattr(model, f"n{prefix}"):  # or its rows are vertices, controls, …
+    if prefix not in _NAMED or len(values) != getattr(
+        model, f"n{prefix}"
+    ):  # or its rows are vertices, controls, …
         return f"{name}[{row}]"
     return f"{attribute} of {_NAMED[prefix]} '{getattr(model, prefix)(row).name or row}'"
 
@@ -93,8 +104,12 @@ def actuators(model: mujoco.MjModel, key: int) -> Iterator[str]:
         kind = actuator_kind(model, number)
         joint = int(model.actuator_trnid[number, 0])
         on_joint = int(model.actuator_trntype[number]) == int(mujoco.mjtTrn.mjTRN_JOINT)
-        around_keyframe = kind == "position" and key >= 0 and on_joint and bool(model.jnt_limited[joint])
-        if kind != "muscle" and not around_keyframe:  # muscles and these servos have a default range
+        around_keyframe = (
+            kind == "position" and key >= 0 and on_joint and bool(model.jnt_limited[joint])
+        )
+        if (
+            kind != "muscle" and not around_keyframe
+        ):  # muscles and these servos have a default range
             unlimited.append(f"'{model.actuator(number).name or number}'")
     if unlimited:
         yield (
@@ -104,12 +119,18 @@ def actuators(model: mujoco.MjModel, key: int) -> Iterator[str]:
 
 
 def servo_ranges(model: mujoco.MjModel) -> str | None:
-    """Position servos that are commanded far beyond the range of their joint; None without such servos."""
+    """Position servos that are commanded far beyond the range of their joint; None without such
+    servos.
+    """
     wide = []
     for number in range(model.nactuator):
         joint, control = int(model.actuator_trnid[number, 0]), int(model.actuator_ctrladr[number])
         on_joint = int(model.actuator_trntype[number]) == int(mujoco.mjtTrn.mjTRN_JOINT)
-        if not (on_joint and actuator_kind(model, number) == "position" and model.actuator_ctrllimited[control]):
+        if not (
+            on_joint
+            and actuator_kind(model, number) == "position"
+            and model.actuator_ctrllimited[control]
+        ):
             continue
         (low, high), (least, most) = model.jnt_range[joint], model.actuator_ctrlrange[control]
         reach = abs(float(model.actuator_gear[number, 0])) * float(high - low)
@@ -147,7 +168,9 @@ def masses(model: mujoco.MjModel) -> Iterator[str]:
                 f"from {_body(model, lightest)} on {light:.3g} kg): the equations of motion lose precision; check both"
             )
     size = float(max(model.stat.extent, model.geom_rbound.max(initial=0.0)))
-    radii = np.sqrt(model.body_inertia[moving].max(axis=1) / np.maximum(model.body_mass[moving], 1e-300))
+    radii = np.sqrt(
+        model.body_inertia[moving].max(axis=1) / np.maximum(model.body_mass[moving], 1e-300)
+    )
     odd = [
         f"{_body(model, body)}: {model.body_mass[body]:.3g} kg with {model.body_inertia[body].max():.3g} kg·m² is as "
         f"wide as {radius:.3g} m"
@@ -159,14 +182,20 @@ def masses(model: mujoco.MjModel) -> Iterator[str]:
 
 
 def poses(model: mujoco.MjModel, key: int, start: Floats) -> Iterator[str]:
-    """Joints outside their limits and controls outside their range, at the start and in keyframes."""
+    """Joints outside their limits and controls outside their range, at the start and in
+    keyframes.
+    """
     names = [f"'{model.key(number).name or number}'" for number in range(model.nkey)]
     if outside := _outside(model, start):
         yield (
             f"{count(len(outside), 'joint starts', 'joints start')} outside the limits ({shown(outside)}): the robot "
             "is accelerated back at once; correct the starting pose or the range (check also compiler angle)"
         )
-    outside_in = {number: _outside(model, model.key_qpos[number]) for number in range(model.nkey) if number != key}
+    outside_in = {
+        number: _outside(model, model.key_qpos[number])
+        for number in range(model.nkey)
+        if number != key
+    }
     if wrong := [number for number, joints in outside_in.items() if joints]:
         yield (
             f"{count(len(wrong), 'keyframe has', 'keyframes have')} joints outside their limits "
@@ -211,7 +240,10 @@ def start_contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[str]:
         pair = " and ".join(_geom(model, geom) for geom in (first, second))
         depths = own_parts if all(moves) else surroundings
         depths[pair] = max(depths.get(pair, 0.0), -float(contact.dist))
-    inside = {"inside its surroundings": surroundings, "with its own parts inside each other": own_parts}
+    inside = {
+        "inside its surroundings": surroundings,
+        "with its own parts inside each other": own_parts,
+    }
     for what, depths in inside.items():
         if depths:
             named = [f"{pair}: {depth:.3g} m deep" for pair, depth in depths.items()]
@@ -222,7 +254,9 @@ def start_contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[str]:
 
 
 def _half_width(model: mujoco.MjModel, geom: int) -> float:
-    """Half-width of the geom's thinnest side; infinite for planes and height fields, which have no inside."""
+    """Half-width of the geom's thinnest side; infinite for planes and height fields, which have no
+    inside.
+    """
     kind = mujoco.mjtGeom(int(model.geom_type[geom]))
     if kind in (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD):
         return float("inf")
@@ -243,7 +277,10 @@ def timestep(model: mujoco.MjModel) -> Iterator[str]:
         if int(model.actuator_trntype[number]) != int(mujoco.mjtTrn.mjTRN_JOINT):
             continue
         joint = int(model.actuator_trnid[number, 0])
-        if actuator_kind(model, number) not in ("position", "velocity") or model.jnt_type[joint] < 2:
+        if (
+            actuator_kind(model, number) not in ("position", "velocity")
+            or model.jnt_type[joint] < 2
+        ):
             continue
         dof = int(model.jnt_dofadr[joint])
         gear = float(model.actuator_gear[number, 0]) ** 2
@@ -254,7 +291,10 @@ def timestep(model: mujoco.MjModel) -> Iterator[str]:
         implicit = (0.0 if explicit else rate) + float(model.dof_damping[dof]) * mobility
         oscillates = frequency * step > MAX_FREQUENCY and implicit < 2 * frequency
         if oscillates or (explicit and rate * step > 2):
-            needed = min(MAX_FREQUENCY / frequency if frequency else step, 1 / rate if explicit and rate > 0 else step)
+            needed = min(
+                MAX_FREQUENCY / frequency if frequency else step,
+                1 / rate if explicit and rate > 0 else step,
+            )
             too_quick.append((needed, joint_name(model, joint)))
     if too_quick:
         yield (

@@ -1,11 +1,12 @@
 """A robot with changed attributes: ``model.*`` keys of the job file, applied to MuJoCo's MjSpec.
 
-``{"geom.thigh.size": [0.05, 0.2], "actuator.*.gear": "*1.2", "option.timestep": 0.004}``: kind of element, name or
-pattern (``fnmatch``), attribute as MJCF spells it; the kinds in :data:`SINGLE` have no name. A list may be shorter
-where MJCF's may. ``"*1.2"``, alone or within a list, multiplies the robot's value. Patterns are applied before names.
+``{"geom.thigh.size": [0.05, 0.2], "actuator.*.gear": "*1.2", "option.timestep": 0.004}``: kind of
+element, name or pattern (``fnmatch``), attribute as MJCF spells it; the kinds in :data:`SINGLE`
+have no name. A list may be shorter where MJCF's may. ``"*1.2"``, alone or within a list, multiplies
+the robot's value. Patterns are applied before names.
 
-The edited robot is written as MJCF from the specification, with all digits (MuJoCo saves a compiled model with six).
-What was written must compile to the edited robot.
+The edited robot is written as MJCF from the specification, with all digits (MuJoCo saves a compiled
+model with six). What was written must compile to the edited robot.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ import mujoco
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.model.model_comparison import differing_fields
-from orchestrator.worker.model.spec_attributes import AttributeEditError, attribute_names, set_attribute
+from orchestrator.worker.model.spec_attributes import (
+    AttributeEditError,
+    attribute_names,
+    set_attribute,
+)
 from orchestrator.worker.model.spec_elements import EditError, is_pattern, matching, suggested
 from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.file_collector import BundleError
@@ -42,7 +47,9 @@ class EditedRobot:
     """As compiled from the specification, with which the MJCF is to be compared."""
 
     def check(self, written: mujoco.MjModel) -> None:
-        """:raises EditError: ``written``, which was compiled from a copy of the bundle, is another robot."""
+        """:raises EditError: ``written``, which was compiled from a copy of the bundle, is another
+        robot.
+        """
         if differing := list(differing_fields(self.model, written)):
             lost = ", ".join(differing[:5])
             text = f"MuJoCo's MJCF writer loses {lost}; edit a copy by hand"
@@ -50,26 +57,36 @@ class EditedRobot:
 
 
 class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
-    """A robot and what its variants share: its files are read and laid out once, and it is compiled once."""
+    """A robot and what its variants share: its files are read and laid out once, and it is compiled
+    once.
+    """
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
         self._folder = TemporaryFolder()
-        # At the user's own path below the folder: ".." may make names of parent folders part of the bundle.
-        self._main = bundle.write(Path(self._folder.name) / bundle.origin.relative_to(bundle.origin.anchor))
+        # At the user's own path below the folder: ".." may make names of parent folders part of the
+        # bundle.
+        self._main = bundle.write(
+            Path(self._folder.name) / bundle.origin.relative_to(bundle.origin.anchor)
+        )
 
     def __exit__(self, *_: object) -> None:
         self._folder.cleanup()
 
     def edited(self, edits: Mapping[str, Any]) -> EditedRobot:
-        """The robot with ``edits``, which is to be checked when it is compiled. The same edits give the same bundle.
+        """The robot with ``edits``, which is to be checked when it is compiled. The same edits give
+        the same bundle.
 
         :param edits: ``KIND.NAME.ATTRIBUTE`` → number, text, true or false, or a list.
-        :raises EditError: an edit matches nothing, does not fit or changes nothing, or MuJoCo refuses the result.
+        :raises EditError: an edit matches nothing, does not fit or changes nothing, or MuJoCo
+            refuses the result.
         """
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the examination of the edited robot repeats MuJoCo's warnings
-            # Patterns before names, so that the more specific edit wins; then by key, for reproducible results.
+            warnings.simplefilter(
+                "ignore"
+            )  # the examination of the edited robot repeats MuJoCo's warnings
+            # Patterns before names, so that the more specific edit wins; then by key, for
+            # reproducible results.
             in_order = sorted(edits.items(), key=lambda edit: (not is_pattern(edit[0]), edit[0]))
             original, spec = self._original, mujoco.MjSpec.from_file(str(self._main))
             model = self._apply_all(in_order, spec, original)
@@ -92,7 +109,9 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
     def _apply_all(
         self, edits: Iterable[tuple[str, Any]], spec: mujoco.MjSpec, model: mujoco.MjModel
     ) -> mujoco.MjModel:
-        """Apply ``edits`` to ``spec``, of which ``model`` was compiled; returns what it compiles to then."""
+        """Apply ``edits`` to ``spec``, of which ``model`` was compiled; returns what it compiles to
+        then.
+        """
         written: dict[tuple[str, int, str], str] = {}
         for key, value in edits:
             has_changed, here = _apply(spec, key, value, written), f"model.{key} = {_shown(value)}"
@@ -101,7 +120,9 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
             try:
                 before, model = model, spec.copy().compile()
             except ValueError as error:
-                raise EditError(f"{here}: MuJoCo refuses it: {self._with_users_paths(error)}") from None
+                raise EditError(
+                    f"{here}: MuJoCo refuses it: {self._with_users_paths(error)}"
+                ) from None
             if has_changed and next(differing_fields(before, model), None) is None:
                 raise WithoutEffectError(
                     f"{here}: changes nothing in the compiled robot; another attribute overrides it (fromto overrides"
@@ -116,11 +137,15 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
         try:
             robot = collect(self._main)
         except BundleError as error:
-            raise EditError(f"the edited robot cannot be written as MJCF: {' '.join(str(error).split())}") from None
+            raise EditError(
+                f"the edited robot cannot be written as MJCF: {' '.join(str(error).split())}"
+            ) from None
         finally:
             self._main.write_bytes(original.contents[original.main])
         users_main = original.origin / original.main
-        return dataclasses.replace(robot, origin=users_main.parents[len(Path(robot.main).parts) - 1], moved={})
+        return dataclasses.replace(
+            robot, origin=users_main.parents[len(Path(robot.main).parts) - 1], moved={}
+        )
 
     def _with_users_paths(self, error: Exception) -> str:
         folder = str(self._main)[: -len(self.bundle.main)]
@@ -128,7 +153,9 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
 
 
 def _name_files_of_attached(spec: mujoco.MjSpec, model: mujoco.MjModel, folder: Path) -> None:
-    """Give files of sub-models their full paths: written MJCF has one asset directory, but each sub-model its own."""
+    """Give files of sub-models their full paths: written MJCF has one asset directory, but each
+    sub-model its own.
+    """
     paths: bytes = model.paths
     for assets, addresses, directory in (
         (spec.meshes, model.mesh_pathadr, spec.compiler.meshdir),
@@ -138,14 +165,22 @@ def _name_files_of_attached(spec: mujoco.MjSpec, model: mujoco.MjModel, folder: 
     ):
         for asset, start in zip(assets, addresses, strict=False):
             resolved = paths[start : paths.index(b"\0", start)].decode() if start >= 0 else ""
-            if resolved and asset.file and not (folder / directory / asset.file).exists() and Path(resolved).exists():
+            if (
+                resolved
+                and asset.file
+                and not (folder / directory / asset.file).exists()
+                and Path(resolved).exists()
+            ):
                 asset.file = resolved
 
 
-def _apply(spec: mujoco.MjSpec, key: str, value: Any, written: dict[tuple[str, int, str], str]) -> bool:
+def _apply(
+    spec: mujoco.MjSpec, key: str, value: Any, written: dict[tuple[str, int, str], str]
+) -> bool:
     """Apply one edit to ``spec``; return whether it changed a value.
 
-    :param written: the pattern that has already set an attribute, by kind, number of the element and attribute.
+    :param written: the pattern that has already set an attribute, by kind, number of the element
+        and attribute.
     """
     kind, attribute = key.partition(".")[0], key.rpartition(".")[2]
     has_changed = False
@@ -153,18 +188,25 @@ def _apply(spec: mujoco.MjSpec, key: str, value: Any, written: dict[tuple[str, i
         here = f"model.{key}" + (f": {kind} {element.name!r}" if is_pattern(key) else "")
         other = written.setdefault((kind, number, attribute), key) if is_pattern(key) else key
         if other != key:
-            raise EditError(f"{here} is edited by model.{other} too; leave one of them out, or name the element")
+            raise EditError(
+                f"{here} is edited by model.{other} too; leave one of them out, or name the element"
+            )
         try:
             has_changed |= set_attribute(element, kind, attribute, value)
         except AttributeEditError as problem:
-            hint = suggested(attribute, attribute_names(element, kind)) if problem.is_unknown else ""
+            hint = (
+                suggested(attribute, attribute_names(element, kind)) if problem.is_unknown else ""
+            )
             raise EditError(f"{here}: {problem}{hint}") from None
     return has_changed
 
 
 def _multiplies(value: Any) -> bool:
     values = value if isinstance(value, list | tuple) else [value]
-    return any(isinstance(number, str) and number[:1] == "*" and float(number[1:]) != 1 for number in values)
+    return any(
+        isinstance(number, str) and number[:1] == "*" and float(number[1:]) != 1
+        for number in values
+    )
 
 
 def _shown(value: Any) -> str:

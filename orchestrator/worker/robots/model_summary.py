@@ -16,17 +16,26 @@ MIB = 1 << 20
 
 
 def summarize(model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Any]:
-    """What ``check`` shows for a robot; values are numbers, text, lists of text, and counts by kind."""
+    """What ``check`` shows for a robot; values are numbers, text, lists of text, and counts by
+    kind.
+    """
     return {
-        **{name: getattr(model, name) for name in ("nq", "nv", "nu", "na", "nbody", "ngeom", "nmesh")},
+        **{
+            name: getattr(model, name)
+            for name in ("nq", "nv", "nu", "na", "nbody", "ngeom", "nmesh")
+        },
         "root": root_type(model),
-        "actuators": dict(Counter(actuator_kind(model, number) for number in range(model.nactuator))),
+        "actuators": dict(
+            Counter(actuator_kind(model, number) for number in range(model.nactuator))
+        ),
         "keyframes": [model.key(number).name or str(number) for number in range(model.nkey)],
         "sensors": [_sensor_name(model, number) for number in range(model.nsensor)],
         "cameras": [model.cam(number).name or str(number) for number in range(model.ncam)],
         "mass_kg": float(model.body_mass.sum()),
         "timestep_s": float(model.opt.timestep),
-        "integrator": mujoco.mjtIntegrator(int(model.opt.integrator)).name.removeprefix("mjINT_").lower(),
+        "integrator": mujoco.mjtIntegrator(int(model.opt.integrator))
+        .name.removeprefix("mjINT_")
+        .lower(),
         "model_mib": mujoco.mj_sizeModel(model) / MIB,
         "data_mib": (data.nbuffer + data.narena) / MIB,
         "bytes_per_env": 8 * mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION),
@@ -36,8 +45,8 @@ def summarize(model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Any]:
 def root_type(model: mujoco.MjModel) -> str:
     """How the largest moving tree is connected to the world.
 
-    ``free``; ``planar`` (two or three slides and a hinge); ``slide`` (on a rail); ``ball``; ``fixed`` (bolted to the
-    world, or turning about a fixed hinge); ``none`` where nothing moves.
+    ``free``; ``planar`` (two or three slides and a hinge); ``slide`` (on a rail); ``ball``;
+    ``fixed`` (bolted to the world, or turning about a fixed hinge); ``none`` where nothing moves.
     """
     if model.nv == 0:
         return "none"
@@ -66,8 +75,8 @@ _GAINS = {
 def actuator_kind(model: mujoco.MjModel, number: int) -> str:
     """The MJCF element that gives such an actuator; ``general`` where no special one does.
 
-    The compiled model has only gain, bias and activation; what each element sets them to is documented in MuJoCo's
-    XML reference, section "actuator".
+    The compiled model has only gain, bias and activation; what each element sets them to is
+    documented in MuJoCo's XML reference, section "actuator".
     """
     gain = mujoco.mjtGain(int(model.actuator_gaintype[number]))
     bias = mujoco.mjtBias(int(model.actuator_biastype[number]))
@@ -80,7 +89,11 @@ def actuator_kind(model: mujoco.MjModel, number: int) -> str:
     if dynamics in _DYNAMICS:
         return _DYNAMICS[dynamics]
     if gain == mujoco.mjtGain.mjGAIN_AFFINE:
-        return "damper" if bias == mujoco.mjtBias.mjBIAS_NONE and gains[2] < 0 == gains[0] else "general"
+        return (
+            "damper"
+            if bias == mujoco.mjtBias.mjBIAS_NONE and gains[2] < 0 == gains[0]
+            else "general"
+        )
     if bias == mujoco.mjtBias.mjBIAS_NONE:
         return "motor" if dynamics == mujoco.mjtDyn.mjDYN_NONE else "general"
     if bias != mujoco.mjtBias.mjBIAS_AFFINE:

@@ -1,9 +1,9 @@
 """Examines robots, tasks and environments in a child process before any launch.
 
-``python -m orchestrator.worker.robots.preflight_child`` reads one :class:`ExaminationRequest` per line from stdin and
-writes one :class:`ExaminationAnswer` per line to stdout, until the end of its input or an answer with
-``process_exits``. Anything wrong with a robot or environment is an answer's ``problem``, never a traceback. Gymnasium
-and torch are imported only when a request needs them.
+``python -m orchestrator.worker.robots.preflight_child`` reads one :class:`ExaminationRequest` per
+line from stdin and writes one :class:`ExaminationAnswer` per line to stdout, until the end of its
+input or an answer with ``process_exits``. Anything wrong with a robot or environment is an answer's
+``problem``, never a traceback. Gymnasium and torch are imported only when a request needs them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,18 @@ from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.model.spec_elements import EditError
 from orchestrator.worker.robots import made_robot, model_checks
 from orchestrator.worker.robots.bundle import collect
-from orchestrator.worker.robots.compiling import MujocoAbortedError, compile_staged, guarded, too_large
+from orchestrator.worker.robots.compiling import (
+    MujocoAbortedError,
+    compile_staged,
+    guarded,
+    too_large,
+)
 from orchestrator.worker.robots.env_check import UnfitError, check_environment
-from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError, read_regular_file
+from orchestrator.worker.robots.file_collector import (
+    MAX_TOTAL_BYTES,
+    BundleError,
+    read_regular_file,
+)
 from orchestrator.worker.robots.mjcf_elements import elements
 from orchestrator.worker.robots.model_checks import ModelFindings
 from orchestrator.worker.robots.model_edits import RobotVariants
@@ -51,12 +60,15 @@ PARTS = ("include", "model")
 NOTHING_MOVES = "has no joints, so nothing in it moves"
 NO_ACTUATORS = "has no actuators, so there is nothing to train; add an <actuator> section"
 EnvironmentUse: TypeAlias = Callable[[ExaminationAnswer, Any], ExaminationAnswer]
-"""Called with the simulation of a task, or with the spaces of another environment's observations and actions."""
+"""Called with the simulation of a task, or with the spaces of another environment's observations
+and actions."""
 _NAME = re.compile(r"[A-Za-z_][\w.:-]*", re.ASCII)
 
 
 class RecentRobot:
-    """The robot that was edited last: its next variant need not read, lay out and compile it again."""
+    """The robot that was edited last: its next variant need not read, lay out and compile it
+    again.
+    """
 
     def __init__(self) -> None:
         self._variants: RobotVariants | None = None
@@ -75,7 +87,11 @@ class RecentRobot:
 
         :raises BundleError: as :func:`collect`.
         """
-        if self._variants is None or self._made_of != (xml, limit_bytes, self._variants.bundle.stamp()):
+        if self._variants is None or self._made_of != (
+            xml,
+            limit_bytes,
+            self._variants.bundle.stamp(),
+        ):
             self.__exit__()
             self._variants = RobotVariants(collect(xml, limit_bytes))
             self._made_of = xml, limit_bytes, self._variants.bundle.stamp()
@@ -94,7 +110,9 @@ def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> Exa
     except (BundleError, UnfitError) as error:
         return _unfit(error)
     except OSError as error:
-        return _refused(f"{error.filename or request.robot}: {error.strerror or error}", errno=error.errno)
+        return _refused(
+            f"{error.filename or request.robot}: {error.strerror or error}", errno=error.errno
+        )
     except MemoryError:
         return _refused(f"{request.robot}: {too_large(request.memory_mib)}")
     except Exception as error:  # the other requests must be answered, whatever caused this
@@ -107,7 +125,9 @@ def _refused(problem: str, *, errno: int | None = None) -> ExaminationAnswer:
 
 def _unfit(error: BundleError | UnfitError) -> ExaminationAnswer:
     cause = error.cause if isinstance(error, UnfitError) else "robot"
-    return dataclasses.replace(_refused(str(error)), cause=cause, process_exits=isinstance(error, MujocoAbortedError))
+    return dataclasses.replace(
+        _refused(str(error)), cause=cause, process_exits=isinstance(error, MujocoAbortedError)
+    )
 
 
 def _unchanged(answer: ExaminationAnswer, _: object) -> ExaminationAnswer:
@@ -127,7 +147,9 @@ def _init_check(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> E
     """
     if not request.init:
         return _unchanged
-    from orchestrator.worker.robots import init_check  # here, before the user's folder is on the path
+    from orchestrator.worker.robots import (
+        init_check,
+    )  # here, before the user's folder is on the path
 
     made: list[Any] = []
     source = init_check.source_of(request)
@@ -137,7 +159,9 @@ def _init_check(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> E
             made.append(environment)
             return answer
 
-        with contextlib.suppress(BundleError, UnfitError, OSError, ValueError):  # they are told of the source itself
+        with contextlib.suppress(
+            BundleError, UnfitError, OSError, ValueError
+        ):  # they are told of the source itself
             _examine(source, cleanup.enter_context(RecentRobot()), cleanup, keep)
         if not made:
             return _unchanged
@@ -145,7 +169,10 @@ def _init_check(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> E
 
 
 def _examine(
-    request: ExaminationRequest, recent: RecentRobot, cleanup: contextlib.ExitStack, use: EnvironmentUse
+    request: ExaminationRequest,
+    recent: RecentRobot,
+    cleanup: contextlib.ExitStack,
+    use: EnvironmentUse,
 ) -> ExaminationAnswer:
     """:param use: makes the answer of the environment, if nothing is wrong with it."""
     is_environment = request.env is not None or request.entry_point is not None
@@ -168,12 +195,18 @@ def _examine(
         return _examine_robot(request, xml, is_environment, recent, cleanup, use)
     root_tag, includes = _root_and_includes(xml)
     if root_tag == "robot":
-        raise UnfitError(f"{xml}: is a URDF; rename it to {xml.stem}{SUFFIX}, by which a URDF is known")
+        raise UnfitError(
+            f"{xml}: is a URDF; rename it to {xml.stem}{SUFFIX}, by which a URDF is known"
+        )
     if root_tag == "mujocoinclude":
-        return ExaminationAnswer(fragment="a part for other files to include (<mujocoinclude>), not a robot")
+        return ExaminationAnswer(
+            fragment="a part for other files to include (<mujocoinclude>), not a robot"
+        )
     if root_tag is not None and root_tag.lower() != "mujoco":
         problem = f"{xml}: the root element is <{root_tag}>, expected <mujoco>"
-        return ExaminationAnswer(problem=problem, fragment=f"not an MJCF: the root element is <{root_tag}>")
+        return ExaminationAnswer(
+            problem=problem, fragment=f"not an MJCF: the root element is <{root_tag}>"
+        )
     try:
         answer = _examine_robot(request, xml, is_environment, recent, cleanup, use)
     except (BundleError, UnfitError) as error:  # its includes are reported nevertheless
@@ -182,19 +215,27 @@ def _examine(
 
 
 def _examine_made(
-    request: ExaminationRequest, recent: RecentRobot, cleanup: contextlib.ExitStack, use: EnvironmentUse
+    request: ExaminationRequest,
+    recent: RecentRobot,
+    cleanup: contextlib.ExitStack,
+    use: EnvironmentUse,
 ) -> ExaminationAnswer:
     folder = cleanup.enter_context(TemporaryFolder())
     xml = made_robot.make(request, Path(folder))
     try:
-        answer = _examine(dataclasses.replace(request, xml=str(xml), robot_maker=None), recent, cleanup, use)
+        answer = _examine(
+            dataclasses.replace(request, xml=str(xml), robot_maker=None), recent, cleanup, use
+        )
     except (BundleError, UnfitError) as error:
         answer = _unfit(error)
     return made_robot.explained(answer, request, folder)
 
 
 def _examine_urdf(
-    request: ExaminationRequest, recent: RecentRobot, cleanup: contextlib.ExitStack, use: EnvironmentUse
+    request: ExaminationRequest,
+    recent: RecentRobot,
+    cleanup: contextlib.ExitStack,
+    use: EnvironmentUse,
 ) -> ExaminationAnswer:
     from orchestrator.worker.robots.urdf import urdf_robot  # here, as most robots are no URDF
 
@@ -210,7 +251,8 @@ def _examine_urdf(
 
 
 def _import_before_users(request: ExaminationRequest, is_environment: bool) -> None:
-    """Import what might otherwise find the user's modules, put their folder on the path, and import the task.
+    """Import what might otherwise find the user's modules, put their folder on the path, and import
+    the task.
 
     That is before the memory limit.
     """
@@ -232,10 +274,18 @@ def _examine_robot(
     cleanup: contextlib.ExitStack,
     use: EnvironmentUse,
 ) -> ExaminationAnswer:
-    limit_bytes = MAX_TOTAL_BYTES if request.memory_mib is None else min(MAX_TOTAL_BYTES, request.memory_mib << 20)
+    limit_bytes = (
+        MAX_TOTAL_BYTES
+        if request.memory_mib is None
+        else min(MAX_TOTAL_BYTES, request.memory_mib << 20)
+    )
     variants = recent.variants(xml, limit_bytes) if request.model_edits else None
     bundle = collect(xml, limit_bytes) if variants is None else variants.bundle
-    findings, robot, outside = ModelFindings(), None, None if request.allow_outside else bundle.outside
+    findings, robot, outside = (
+        ModelFindings(),
+        None,
+        None if request.allow_outside else bundle.outside,
+    )
     if outside is not None:
         if not request.alone:
             raise UnfitError(outside)
@@ -248,9 +298,13 @@ def _examine_robot(
     staging = request.stage_to or cleanup.enter_context(TemporaryFolder())
     staged = bundle.write(Path(staging))
     own_hash = source_hash if robot is None else bundle.hash
-    answer = ExaminationAnswer(xml=bundle.main, hash=own_hash, source_hash=source_hash, outside=outside)
+    answer = ExaminationAnswer(
+        xml=bundle.main, hash=own_hash, source_hash=source_hash, outside=outside
+    )
     with guarded(xml, request.memory_mib):
-        model = compile_staged(staged, bundle, findings, request.memory_mib, is_edited=robot is not None)
+        model = compile_staged(
+            staged, bundle, findings, request.memory_mib, is_edited=robot is not None
+        )
         if robot is not None:
             with _edits_explained(xml):
                 robot.check(model)
@@ -271,10 +325,15 @@ def _examine_robot(
     if answer.problem is None:
         if use is not _unchanged and answer.task is not None:
             options, drawn, asymmetric = request.task_options, request.randomize, request.asymmetric
-            answer = use(answer, observed_simulation(staged, answer.task, options, drawn, asymmetric=asymmetric))
+            answer = use(
+                answer,
+                observed_simulation(staged, answer.task, options, drawn, asymmetric=asymmetric),
+            )
         return answer
     problem = f"{bundle.origin / bundle.main}: {answer.problem}"
-    return dataclasses.replace(answer, problem=problem, xml=None, hash=answer.hash if request.alone else None)
+    return dataclasses.replace(
+        answer, problem=problem, xml=None, hash=answer.hash if request.alone else None
+    )
 
 
 @contextlib.contextmanager
@@ -286,7 +345,11 @@ def _edits_explained(xml: Path) -> Iterator[None]:
 
 
 def _examine_task(
-    model: mujoco.MjModel, answer: ExaminationAnswer, findings: ModelFindings, request: ExaminationRequest, staged: Path
+    model: mujoco.MjModel,
+    answer: ExaminationAnswer,
+    findings: ModelFindings,
+    request: ExaminationRequest,
+    staged: Path,
 ) -> ExaminationAnswer:
     simulation: Simulation | None = None
     if model.nu == 0:
@@ -301,12 +364,16 @@ def _examine_task(
             answer = dataclasses.replace(answer, task=name, task_reason=reason)
             check_changes(name, model, request.task_options)
             if request.randomize:
-                simulation = make_simulation(staged, name, request.task_options, request.randomize, n_envs=1, seed=0)
+                simulation = make_simulation(
+                    staged, name, request.task_options, request.randomize, n_envs=1, seed=0
+                )
             if request.evaluate:
                 check_grid(staged, name, request.task_options, request.randomize, request.evaluate)
         except ValueError as error:  # a robot examined alone may be for the user's own task
             (findings.warnings if request.alone else findings.problems).append(str(error))
-            answer = dataclasses.replace(answer, task_reason=str(error), cause=_cause(request, error))
+            answer = dataclasses.replace(
+                answer, task_reason=str(error), cause=_cause(request, error)
+            )
     task = None if simulation is None else simulation.task
     summary = examine(model, findings, simulate_s=request.simulate_s, task=task)
     if simulation is not None and not findings.problems:
@@ -323,7 +390,9 @@ def _examine_task(
 
 
 def _cause(request: ExaminationRequest, error: Exception) -> Literal["robot", "code", "settings"]:
-    """What :attr:`ExaminationAnswer.cause` is for an error of a task. A built-in one fails because of the robot."""
+    """What :attr:`ExaminationAnswer.cause` is for an error of a task. A built-in one fails because
+    of the robot.
+    """
     if not isinstance(error, TaskError) or not (error.is_certain or ":" in str(request.task)):
         return "robot"
     return "settings" if error.is_certain and request.task != AUTO else "code"
@@ -332,16 +401,21 @@ def _cause(request: ExaminationRequest, error: Exception) -> Literal["robot", "c
 def examine(
     model: mujoco.MjModel, findings: ModelFindings, *, simulate_s: float, task: Task | None = None
 ) -> dict[str, Any]:
-    """Add to ``findings``; return the model summary with ``steps_per_s``, physics steps per second on one thread.
+    """Add to ``findings``; return the model summary with ``steps_per_s``, physics steps per second
+    on one thread.
 
     The model must have passed :func:`model_checks.numbers`.
 
     :param simulate_s: limit of the stability test in CPU seconds.
-    :param task: gives the starting pose and the mapping from actions to controls; None for those of a task with
-        default options.
+    :param task: gives the starting pose and the mapping from actions to controls; None for those of
+        a task with default options.
     """
     data = mujoco.MjData(model)
-    summary = {**summarize(model, data), "steps_per_s": None, "control_period_s": None if task is None else task.step_s}
+    summary = {
+        **summarize(model, data),
+        "steps_per_s": None,
+        "control_period_s": None if task is None else task.step_s,
+    }
     key = find_keyframe(model, None) if task is None else task.key
     pose = np.array(model.key_qpos[key] if key >= 0 else model.qpos0) if task is None else task.pose
     findings.warnings += [*model_checks.actuators(model, key), *model_checks.masses(model)]
@@ -356,25 +430,43 @@ def examine(
         actions = scaled(model, key, None) if task is None else task.actions
         rest = np.asarray(actions.ctrl(actions.taken(np.zeros((1, model.nu))))[0], np.float64)
     wide = model_checks.servo_ranges(model)
-    summary["steps_per_s"] = check_stability(model, data, pose, rest, actions, simulate_s, findings, cause=wide)
-    if wide is not None and not any(wide in text for text in (*findings.problems, *findings.warnings)):
+    summary["steps_per_s"] = check_stability(
+        model, data, pose, rest, actions, simulate_s, findings, cause=wide
+    )
+    if wide is not None and not any(
+        wide in text for text in (*findings.problems, *findings.warnings)
+    ):
         findings.warnings.insert(0, wide)
     return summary
 
 
-def _with_findings(answer: ExaminationAnswer, findings: ModelFindings, summary: dict[str, Any]) -> ExaminationAnswer:
-    problem, warnings, notes = "; ".join(findings.problems) or None, tuple(findings.warnings), tuple(findings.notes)
-    return dataclasses.replace(answer, problem=problem, warnings=warnings, notes=notes, figures=summary)
+def _with_findings(
+    answer: ExaminationAnswer, findings: ModelFindings, summary: dict[str, Any]
+) -> ExaminationAnswer:
+    problem, warnings, notes = (
+        "; ".join(findings.problems) or None,
+        tuple(findings.warnings),
+        tuple(findings.notes),
+    )
+    return dataclasses.replace(
+        answer, problem=problem, warnings=warnings, notes=notes, figures=summary
+    )
 
 
 def _root_and_includes(xml: Path) -> tuple[str | None, tuple[str, ...]]:
-    """Tag of the root element (None if the file has none) and the real paths of the files it includes."""
+    """Tag of the root element (None if the file has none) and the real paths of the files it
+    includes.
+    """
     content = read_regular_file(xml, str(xml))
     tags = list(elements(content, PARTS))
     if not tags or not _NAME.fullmatch(tags[0].tag):
         return None, ()
-    names = [attribute.value for element in tags if element.tag in PARTS for attribute in element.files]
-    return tags[0].tag, tuple(os.path.realpath(xml.parent / name.replace("\\", "/")) for name in names)
+    names = [
+        attribute.value for element in tags if element.tag in PARTS for attribute in element.files
+    ]
+    return tags[0].tag, tuple(
+        os.path.realpath(xml.parent / name.replace("\\", "/")) for name in names
+    )
 
 
 def main() -> NoReturn:

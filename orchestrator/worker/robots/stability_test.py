@@ -1,6 +1,8 @@
-"""Simulation stability test of a robot: a few simulated seconds at rest and under no, random and extreme actions.
+"""Simulation stability test of a robot: a few simulated seconds at rest and under no, random and
+extreme actions.
 
-Limited by simulated time and by CPU time (so that other load makes no difference), whichever ends first.
+Limited by simulated time and by CPU time (so that other load makes no difference), whichever ends
+first.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ SIMULATED_S = 3.0
 HOLD_S, HOLD_EXTREME_S = 0.02, 0.1
 """How long one random or extreme action is held; less where the timestep is tiny."""
 SETTLED_S = 0.25
-"""Energy that a starting pose beyond joint limits releases within this time does not count as growth."""
+"""Energy that a starting pose beyond joint limits releases within this time does not count as
+growth."""
 TIMESTEP_DIVISORS = (2, 5, 20)
 """Shorter timesteps that are tried where physics diverged."""
 MAX_STEPS = 5_000
@@ -56,15 +59,19 @@ def check_stability(
     *,
     cause: str | None = None,
 ) -> float | None:
-    """Add to ``findings``; return physics steps per second under random actions, None where physics diverges.
+    """Add to ``findings``; return physics steps per second under random actions, None where physics
+    diverges.
 
     :param start: ``(nq,)`` pose from which every trial starts, at rest.
     :param rest: ``(nu,)`` controls of an action of zeros.
     :param actions: maps a policy's actions to controls; None without actuators.
-    :param cause: what is wrong with the controls, and given as the cause where physics diverges under them.
+    :param cause: what is wrong with the controls, and given as the cause where physics diverges
+        under them.
     """
 
-    def trial(when: str, controls: Controls, share: float, hold_s: float = HOLD_S) -> tuple[StabilityTrial, str | None]:
+    def trial(
+        when: str, controls: Controls, share: float, hold_s: float = HOLD_S
+    ) -> tuple[StabilityTrial, str | None]:
         result = _simulate(model, data, start, controls, hold_s, share * cpu_s)
         if result.divergence is None:
             return result, None
@@ -78,9 +85,14 @@ def check_stability(
     if problem:
         findings.problems.append(problem)
         return None
-    # Energy in joules that lifts all moving bodies by the size of the model; passive motion never gains as much.
+    # Energy in joules that lifts all moving bodies by the size of the model; passive motion never
+    # gains as much.
     moving = float(model.body_mass[model.body_treeid >= 0].sum())
-    scale = moving * max(1.0, float(np.linalg.norm(model.opt.gravity))) * max(0.1, float(model.stat.extent))
+    scale = (
+        moving
+        * max(1.0, float(np.linalg.norm(model.opt.gravity)))
+        * max(0.1, float(model.stat.extent))
+    )
     if passive.energy_growth > scale:
         findings.warnings.append(
             f"energy grows without bound: with the actuators disabled by {passive.energy_growth:.3g} J (lifting the "
@@ -89,7 +101,9 @@ def check_stability(
     if actions is None:
         add_solver_warnings(data, findings)
         return passive.steps_per_s
-    low, high = (np.nan_to_num(bound, posinf=1.0, neginf=-1.0) for bound in (actions.low, actions.high))
+    low, high = (
+        np.nan_to_num(bound, posinf=1.0, neginf=-1.0) for bound in (actions.low, actions.high)
+    )
     _, least, most = control_limits(model)
 
     def random(rng: np.random.Generator) -> Floats:
@@ -99,7 +113,10 @@ def check_stability(
         return np.where(rng.integers(0, 2, model.nu), most, least)
 
     has_warned, moved = False, passive
-    for when, controls, share in (("with no action", lambda _: rest, 0.2), ("under random actions", random, 0.4)):
+    for when, controls, share in (
+        ("with no action", lambda _: rest, 0.2),
+        ("under random actions", random, 0.4),
+    ):
         moved, problem = trial(when, controls, share)
         if problem:
             findings.problems.append(problem)
@@ -147,11 +164,15 @@ def _simulate(
         growth = max(growth, float(data.energy.sum()) - at_start)
     cpu_s = time.thread_time() - begun
     steps_per_s = steps / max(stepping_s, 1e-9)
-    return StabilityTrial(steps_per_s=steps_per_s, cpu_s=cpu_s, divergence=diverged, energy_growth=growth)
+    return StabilityTrial(
+        steps_per_s=steps_per_s, cpu_s=cpu_s, divergence=diverged, energy_growth=growth
+    )
 
 
 def _divergence(model: mujoco.MjModel, data: mujoco.MjData, before: float) -> str | None:
-    """When and where physics has diverged. MuJoCo then resets the state, so its warnings are read too."""
+    """When and where physics has diverged. MuJoCo then resets the state, so its warnings are read
+    too.
+    """
     for kind in _BAD:
         if data.warning.number[kind]:
             index = int(data.warning.lastinfo[kind])
@@ -162,7 +183,12 @@ def _divergence(model: mujoco.MjModel, data: mujoco.MjData, before: float) -> st
 
 
 def _remedy(
-    model: mujoco.MjModel, data: mujoco.MjData, start: Floats, controls: Controls, hold_s: float, cpu_s: float
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    start: Floats,
+    controls: Controls,
+    hold_s: float,
+    cpu_s: float,
 ) -> str:
     """A shorter timestep with which physics does not diverge, if there is one.
 
@@ -172,7 +198,9 @@ def _remedy(
     try:
         for divisor in TIMESTEP_DIVISORS:
             model.opt.timestep = usual / divisor
-            trial = _simulate(model, data, start, controls, hold_s, divisor * cpu_s, divisor * MAX_STEPS)
+            trial = _simulate(
+                model, data, start, controls, hold_s, divisor * cpu_s, divisor * MAX_STEPS
+            )
             if trial.divergence is None:
                 return f"with timestep = {model.opt.timestep:g} it does not: shorten the timestep"
         remedy = "weaken the actuators, add damping or armature, check the inertias"
@@ -200,5 +228,7 @@ def add_solver_warnings(data: mujoco.MjData, findings: ModelFindings) -> bool:
         text = 'contacts or constraints do not fit into memory, so some are ignored; raise <size memory="…">'
         findings.warnings.append(text)
     if counts[_SINGULAR]:
-        findings.warnings.append("the inertia matrix is close to singular; add armature to the lightest joints")
+        findings.warnings.append(
+            "the inertia matrix is close to singular; add armature to the lightest joints"
+        )
     return any(counts[kind] for kind in (*_FULL, _SINGULAR))

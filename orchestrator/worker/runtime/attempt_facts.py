@@ -31,5 +31,9 @@ class AttemptFacts(ExitRecord):
 
     def record(self, code: ExitCode, message: str = "", trace: str = "") -> ExitRecord:
         self.code, self.message, self.traceback = int(code), message, trace
-        self.wall_s, self.cpu_s, self.cpus = self.age_s(), time.process_time(), tuple(sorted(os.sched_getaffinity(0)))
+        self.wall_s, self.cpu_s, self.cpus = (
+            self.age_s(),
+            time.process_time(),
+            tuple(sorted(os.sched_getaffinity(0))),
+        )
         return ExitRecord(**{field.name: getattr(self, field.name) for field in fields(ExitRecord)})

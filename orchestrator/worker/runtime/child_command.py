@@ -1,7 +1,7 @@
 """The process of a command that needs a job's policy: ``play`` and ``export`` run in one.
 
-On failure the last line of standard error says why; the exit code is that of the error, such as 2 for what another
-command line would avoid, otherwise 1.
+On failure the last line of standard error says why; the exit code is that of the error, such as 2
+for what another command line would avoid, otherwise 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def run(command: Callable[[], None]) -> NoReturn:
         code, message = error.exit_code, str(error)
     except OSError as error:
         code, message = 1, f"{error.filename or 'the system'}: {error.strerror or error}"
-    except Exception as error:  # from robot, policy or the user's environment: one message, no traceback
+    except (
+        Exception
+    ) as error:  # from robot, policy or the user's environment: one message, no traceback
         code, message = 1, failures.describe(error)
     if message:
         print(" ".join(message.split()), file=sys.stderr)

@@ -1,4 +1,6 @@
-"""CSV files that grow row by row, ``progress.csv`` and ``timings.csv``, and are cut back on resume."""
+"""CSV files that grow row by row, ``progress.csv`` and ``timings.csv``, and are cut back on
+resume.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from orchestrator.core.atomic_files import write_whole
 class CsvTable:
     """A CSV file that grows by rows, and by a column when a row has a new one.
 
-    :param keep: rows of an earlier attempt that stay. Later ones (written after the checkpoint that training resumes
-        from, the last one perhaps torn) are cut off.
+    :param keep: rows of an earlier attempt that stay. Later ones (written after the checkpoint that
+        training resumes from, the last one perhaps torn) are cut off.
     """
 
     def __init__(self, path: Path, *, keep: int = 0, columns: Sequence[str] = ()) -> None:
@@ -34,28 +36,38 @@ class CsvTable:
         self._write_whole(rows)
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add a row. A column that the file lacks is added to it; None and missing values become empty cells.
+        """Add a row. A column that the file lacks is added to it; None and missing values become
+        empty cells.
 
         :raises OSError: it cannot be written.
         """
         new = [name for name in row if name not in self._columns]
         if new:
             with self._path.open(newline="") as file:
-                earlier = [line + [""] * len(new) for line in list(csv.reader(file))[1 if self._columns else 0 :]]
+                earlier = [
+                    line + [""] * len(new)
+                    for line in list(csv.reader(file))[1 if self._columns else 0 :]
+                ]
             self._columns += new
             self._write_whole(earlier)
-        # Opened for each row (tens of microseconds, once an iteration), so that nothing stays in a buffer.
+        # Opened for each row (tens of microseconds, once an iteration), so that nothing stays in a
+        # buffer.
         with self._path.open("a", newline="") as file:
             file.write(_line(row.get(name) for name in self._columns))
         self.rows += 1
 
     def _write_whole(self, rows: list[list[str]]) -> None:
-        write_whole(self._path, "".join(_line(row) for row in ([self._columns] if self._columns else []) + rows))
+        write_whole(
+            self._path,
+            "".join(_line(row) for row in ([self._columns] if self._columns else []) + rows),
+        )
         self.rows = len(rows)
 
 
 def set_aside(path: Path) -> Path | None:
-    """Give a table with rows another name, so that it is kept when the training starts over; returns the new path."""
+    """Give a table with rows another name, so that it is kept when the training starts over;
+    returns the new path.
+    """
     if not path.exists() or path.read_bytes().count(b"\n") < 2:
         return None
     return path.rename(path.with_name(f"{path.name}.before-{time.strftime('%Y%m%dT%H%M%S')}"))
@@ -68,14 +80,18 @@ def _line(cells: Iterable[object]) -> str:
 
 
 class LoggerTable(KVWriter):
-    """Writes the values of Stable-Baselines3's logger into a :class:`CsvTable`, under the logger's own names."""
+    """Writes the values of Stable-Baselines3's logger into a :class:`CsvTable`, under the logger's
+    own names.
+    """
 
     def __init__(self, table: CsvTable) -> None:
         self.table = table
         self.latest: Mapping[str, Any] = {}
         """The row that was written last."""
 
-    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+    def write(
+        self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
+    ) -> None:
         self.latest = filter_excluded_keys(key_values, key_excluded, "csv")
         self.table.append(self.latest)
 

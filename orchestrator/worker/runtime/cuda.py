@@ -1,4 +1,5 @@
-"""A worker on a GPU: the same bits every time, and no more of the GPU's memory than the job's share.
+"""A worker on a GPU: the same bits every time, and no more of the GPU's memory than the job's
+share.
 
 Nothing here does anything on a CPU.
 """
@@ -17,24 +18,27 @@ from orchestrator.worker.runtime.progress import say
 
 MIB = 2**20
 WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-"""Without this setting, cuBLAS may add up in another order from call to call (cuBLAS documentation, "Results
-reproducibility"). It is read when torch first multiplies matrices."""
+"""Without this setting, cuBLAS may add up in another order from call to call (cuBLAS documentation,
+"Results reproducibility"). It is read when torch first multiplies matrices."""
 OF_CUDA_MIB = 1024
-"""Set aside in a share for what CUDA itself takes in each process: its context and its libraries, which torch does not
-count."""
+"""Set aside in a share for what CUDA itself takes in each process: its context and its libraries,
+which torch does not count."""
 
 OUT_OF_MEMORY = ("out of memory", "ALLOC_FAILED")
-"""In the messages of torch's OutOfMemoryError, and of CUDA and its libraries where memory is not allocated by torch."""
+"""In the messages of torch's OutOfMemoryError, and of CUDA and its libraries where memory is not
+allocated by torch."""
 
 
 @contextmanager
 def prepared(device: torch.device) -> Iterator[None]:
     """Set this process up for a training on ``device``, which happens in the block.
 
-    Operations of which torch has no deterministic form are used nevertheless; torch warns of each in the log.
+    Operations of which torch has no deterministic form are used nevertheless; torch warns of each
+    in the log.
 
     :raises RuntimeError: PyTorch sees no GPU; stable-baselines3 would silently use the CPU.
-    :raises GpuMemoryError: in place of the errors of torch and CUDA, naming the key of the job file.
+    :raises GpuMemoryError: in place of the errors of torch and CUDA, naming the key of the job
+        file.
     """
     if device.type == "cpu":
         yield
@@ -46,7 +50,8 @@ def prepared(device: torch.device) -> Iterator[None]:
             "(python -m orchestrator doctor shows which), or set resources.gpus = 0"
         )
     os.environ.update(WORKSPACE)  # not the user's: it decides bits
-    # As use_deterministic_algorithms(True, warn_only=True), which would import the compiler (0.6 s).
+    # As use_deterministic_algorithms(True, warn_only=True), which would import the compiler (0.6
+    # s).
     torch.set_deterministic_debug_mode("warn")
     # Slow, and of use only where a program reads it. (Torch makes it a property of the module.)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -27,15 +27,21 @@ class RankLostError(Exception):
 
 
 class CheckpointError(Exception):
-    """A checkpoint that is not damaged cannot be loaded; the message says which, why, and what to do."""
+    """A checkpoint that is not damaged cannot be loaded; the message says which, why, and what to
+    do.
+    """
 
 
 class GpuMemoryError(Exception):
-    """The GPU, or the share of it that the job has, has no memory left; the message says what to do."""
+    """The GPU, or the share of it that the job has, has no memory left; the message says what to
+    do.
+    """
 
 
 class MissingPackageError(UsageError):
-    """A package of an optional extra is not installed; the message says which, and how to install it."""
+    """A package of an optional extra is not installed; the message says which, and how to install
+    it.
+    """
 
 
 class Interrupted(Exception):
@@ -47,25 +53,38 @@ class ReachedRung(Exception):
 
 
 def classify(error: BaseException) -> tuple[ExitCode, str, str]:
-    """Exit code, one-line message, and the last lines of the traceback, for whatever ended the attempt.
+    """Exit code, one-line message, and the last lines of the traceback, for whatever ended the
+    attempt.
 
     No part of a message is copied whole: it may be as large as the memory allows.
     """
     if isinstance(error, Interrupted | ReachedRung):
-        return ExitCode.INTERRUPTED if isinstance(error, Interrupted) else ExitCode.PAUSED, str(error), ""
+        return (
+            ExitCode.INTERRUPTED if isinstance(error, Interrupted) else ExitCode.PAUSED,
+            str(error),
+            "",
+        )
     parts = traceback.TracebackException.from_exception(error).format()
-    trace = "\n".join(deque((line for part in parts for line in shortened(part).splitlines()), _TRACEBACK_LINES))
+    trace = "\n".join(
+        deque((line for part in parts for line in shortened(part).splitlines()), _TRACEBACK_LINES)
+    )
     if is_disk_full(error):
         return ExitCode.DISK_FULL, f"no space left on the disk: {shortened(str(error))}", trace
     if isinstance(error, CheckpointError | GpuMemoryError | MissingPackageError):
         return ExitCode.ERROR, shortened(str(error)), trace
     if isinstance(error, RankLostError | Diverged):
-        return ExitCode.DIVERGED if isinstance(error, Diverged) else ExitCode.RANK_LOST, shortened(str(error)), trace
+        return (
+            ExitCode.DIVERGED if isinstance(error, Diverged) else ExitCode.RANK_LOST,
+            shortened(str(error)),
+            trace,
+        )
     return ExitCode.ERROR, describe(error), trace
 
 
 def describe(error: BaseException) -> str:
-    """Type, message and place of an error in one line; the place is in the user's own code where there is any."""
+    """Type, message and place of an error in one line; the place is in the user's own code where
+    there is any.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
     text = " ".join(shortened(str(error)).split())
@@ -84,7 +103,9 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """``file:line`` of the last frame of the user's own code, in ``error`` or in what caused it; else of any code."""
+    """``file:line`` of the last frame of the user's own code, in ``error`` or in what caused it;
+    else of any code.
+    """
     chain: list[traceback.StackSummary] = []
     cause: BaseException | None = error
     while cause is not None and len(chain) < _LONGEST_CHAIN:
@@ -98,4 +119,6 @@ def _place(error: BaseException) -> str:
 
 def _is_users(file: str) -> bool:
     libraries = (*{*sysconfig.get_paths().values()} - {sysconfig.get_path("data")}, _PACKAGE, "<")
-    return not file.startswith(libraries) and not {"site-packages", "dist-packages"} & {*Path(file).parts}
+    return not file.startswith(libraries) and not {"site-packages", "dist-packages"} & {
+        *Path(file).parts
+    }

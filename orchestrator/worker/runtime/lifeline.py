@@ -1,8 +1,9 @@
 """The worker's connection to its supervisor, which it never outlives.
 
-Two independent mechanisms end an orphan: the kernel's parent-death signal, and a socket whose end-of-file means that
-the last process holding the other end is gone. The same socket carries progress records to the supervisor. Only the
-standard library is imported here, because this runs before anything heavy.
+Two independent mechanisms end an orphan: the kernel's parent-death signal, and a socket whose
+end-of-file means that the last process holding the other end is gone. The same socket carries
+progress records to the supervisor. Only the standard library is imported here, because this runs
+before anything heavy.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ class Channel:
         self._end, self._unsent = end, b""
 
     def send(self, line: bytes) -> bool:
-        """Send a whole line without blocking; False when it was dropped because the supervisor does not keep up.
+        """Send a whole line without blocking; False when it was dropped because the supervisor does
+        not keep up.
 
-        The rest of a line that fitted only in part is sent first next time, so that lines never mix.
+        The rest of a line that fitted only in part is sent first next time, so that lines never
+        mix.
         """
         if self._unsent:
             self._unsent = self._unsent[self._write(self._unsent) :]
@@ -45,7 +48,8 @@ class Channel:
     def _write(self, data: bytes) -> int:
         try:
             return self._end.send(data, socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0))
-        except OSError:  # it would block, or the supervisor is gone and the watchdog is about to end this process
+        # it would block, or the supervisor is gone and the watchdog is about to end this process
+        except OSError:
             return 0
 
     def watch(self) -> None:
@@ -57,12 +61,15 @@ class Channel:
 
 
 def attach(*, awaits_go: bool = False) -> Channel | None:
-    """Set up this process and connect it to its supervisor; None where there is no channel (started by hand).
+    """Set up this process and connect it to its supervisor; None where there is no channel (started
+    by hand).
 
-    Children inherit neither the descriptor nor its variable: a child that held the socket would hide its end-of-file.
+    Children inherit neither the descriptor nor its variable: a child that held the socket would
+    hide its end-of-file.
 
-    :param awaits_go: return only when the supervisor has sent a byte, which it does once affinity and niceness of this
-        process are set; before any thread starts, since a thread keeps what it has inherited.
+    :param awaits_go: return only when the supervisor has sent a byte, which it does once affinity
+        and niceness of this process are set; before any thread starts, since a thread keeps what it
+        has inherited.
     """
     set_up_process()
     die_with_parent()  # had it ended already, the channel tells
@@ -79,7 +86,9 @@ def attach(*, awaits_go: bool = False) -> Channel | None:
 
 
 def _receives_go(end: socket.socket) -> bool:
-    """Wait for the supervisor's word; False where the supervisor is gone, or could not set this process up."""
+    """Wait for the supervisor's word; False where the supervisor is gone, or could not set this
+    process up.
+    """
     try:
         return bool(end.recv(1))
     except OSError:
@@ -94,19 +103,26 @@ def end_orphaned() -> None:
 
 
 def end_if_superseded(next_attempt: Path) -> None:
-    """End this process at once when the job's next attempt has begun, which owns the job directory from then on.
+    """End this process at once when the job's next attempt has begun, which owns the job directory
+    from then on.
 
-    That happens to a worker that was cut off or suspended for long, on a file system that nodes share.
+    That happens to a worker that was cut off or suspended for long, on a file system that nodes
+    share.
 
     :param next_attempt: the folder that the supervisor creates before it launches the next attempt.
     """
     if os.path.exists(next_attempt):  # noqa: PTH110 - False, and no error, while the file system does not answer
-        print(f"worker: attempt {int(next_attempt.name) + 1} of this job has begun; this attempt ends", flush=True)
+        print(
+            f"worker: attempt {int(next_attempt.name) + 1} of this job has begun; this attempt ends",
+            flush=True,
+        )
         os._exit(ExitCode.ORPHANED)
 
 
 def process_start() -> float:
-    """When the kernel started this process, as :func:`time.monotonic` (to 10 ms); the present where it is unknown."""
+    """When the kernel started this process, as :func:`time.monotonic` (to 10 ms); the present where
+    it is unknown.
+    """
     now = time.monotonic()
     stat = process_stat("self")
     if stat is None:

@@ -1,7 +1,8 @@
 """The niceness of a worker's session.
 
-Linux divides CPU time among sessions first, where its autogroups are enabled, and niceness counts only within one
-(sched(7)). A worker has a session of its own, so that its niceness alone would mean nothing to other programs.
+Linux divides CPU time among sessions first, where its autogroups are enabled, and niceness counts
+only within one (sched(7)). A worker has a session of its own, so that its niceness alone would mean
+nothing to other programs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ PATIENCE_S = 120.0
 
 
 def apply_to_session() -> None:
-    """Give this process's session the niceness of its job, if it has one. Does not wait for the kernel to accept it."""
+    """Give this process's session the niceness of its job, if it has one. Does not wait for the
+    kernel to accept it.
+    """
     nice = os.environ.pop(NICE_VARIABLE, None)
     if nice is not None:
         threading.Thread(target=_write, args=[int(nice)], name="niceness", daemon=True).start()

@@ -1,4 +1,6 @@
-"""What an attempt reports while it runs: progress records on the channel, and lines in ``worker.log``."""
+"""What an attempt reports while it runs: progress records on the channel, and lines in
+``worker.log``.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,16 @@ def say(text: str) -> None:
 class ProgressReporter:
     """Sends the supervisor progress records; does nothing without a channel.
 
-    Values that change once an iteration are attributes. :meth:`report` may be called at every step: it reads a clock,
-    and sends when a record is due. A change of phase or stage is sent at once, and so is the last record of a training
-    that was shorter than the interval.
+    Values that change once an iteration are attributes. :meth:`report` may be called at every step:
+    it reads a clock, and sends when a record is due. A change of phase or stage is sent at once,
+    and so is the last record of a training that was shorter than the interval.
 
     :param before_sending: called before a record is sent.
     """
 
-    def __init__(self, channel: Channel | None, before_sending: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, channel: Channel | None, before_sending: Callable[[], object] = lambda: None
+    ) -> None:
         self.iteration = 0
         self.ep_rew_mean: float | None = None
         self.env_steps_per_s: float | None = None

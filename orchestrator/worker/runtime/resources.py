@@ -1,4 +1,6 @@
-"""Resources that this process has used so far, as the kernel counts them; None where the kernel does not say."""
+"""Resources that this process has used so far, as the kernel counts them; None where the kernel
+does not say.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 class RunDelay:
-    """Seconds spent runnable but waiting for a CPU, summed over all threads, ended ones included."""
+    """Seconds spent runnable but waiting for a CPU, summed over all threads, ended ones
+    included.
+    """
 
     def __init__(self) -> None:
         self._running_ns: dict[str, int] = {}
@@ -28,13 +32,17 @@ class RunDelay:
         running_ns: dict[str, int] = {}
         try:
             for thread in os.listdir(_TASKS):
-                ended = contextlib.suppress(FileNotFoundError, ProcessLookupError)  # between listing and reading
+                ended = contextlib.suppress(
+                    FileNotFoundError, ProcessLookupError
+                )  # between listing and reading
                 with ended, open(f"{_TASKS}/{thread}/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - faster
                     running_ns[thread] = int(file.read(128).split()[1])
         except (OSError, IndexError, ValueError):
             return None
         for thread, last_ns in self._running_ns.items():
-            if running_ns.get(thread, -1) < last_ns:  # it has ended; its number may be that of another thread now
+            if (
+                running_ns.get(thread, -1) < last_ns
+            ):  # it has ended; its number may be that of another thread now
                 self._ended_ns += last_ns
         self._running_ns = running_ns
         return (self._ended_ns + sum(running_ns.values())) / 1e9 if running_ns else None
@@ -42,7 +50,9 @@ class RunDelay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceUsage:
-    """Totals since the start of the process, and present ``rss_mib``, ``n_threads`` and ``n_cpus``."""
+    """Totals since the start of the process, and present ``rss_mib``, ``n_threads`` and
+    ``n_cpus``.
+    """
 
     cpu_s: float
     run_delay_s: float | None

@@ -1,4 +1,5 @@
-"""Every private name of stable-baselines3 and torch that the worker uses, so that an upgrade changes one file.
+"""Every private name of stable-baselines3 and torch that the worker uses, so that an upgrade
+changes one file.
 
 ``tests/training/test_sb3_internals.py`` has a test for each of them.
 """
@@ -19,19 +20,32 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 from torch.optim import Adam, Optimizer, RMSprop
 
-LAST_OBS, LAST_ORIGINAL_OBS, LAST_EPISODE_STARTS = "_last_obs", "_last_original_obs", "_last_episode_starts"
-"""Attributes of a model: the observations that the next action is for, the same before normalisation (off-policy), and
-``(n_envs,)`` whether an episode starts with them. Loops write them through ``vars(model)``, without a call a step."""
+LAST_OBS, LAST_ORIGINAL_OBS, LAST_EPISODE_STARTS = (
+    "_last_obs",
+    "_last_original_obs",
+    "_last_episode_starts",
+)
+"""Attributes of a model: the observations that the next action is for, the same before
+normalisation (off-policy), and ``(n_envs,)`` whether an episode starts with them. Loops write them
+through ``vars(model)``, without a call a step."""
 LAST_LSTM_STATES = "_last_lstm_states"
-"""Attribute of sb3-contrib's recurrent models: hidden and cell states of policy and value function, on their device."""
-N_UPDATES, EPISODE_NUM, PROGRESS_REMAINING = "_n_updates", "_episode_num", "_current_progress_remaining"
-"""Attributes of a model: epochs trained, episodes ended (off-policy), and the share of the training still to come."""
+"""Attribute of sb3-contrib's recurrent models: hidden and cell states of policy and value function,
+on their device."""
+N_UPDATES, EPISODE_NUM, PROGRESS_REMAINING = (
+    "_n_updates",
+    "_episode_num",
+    "_current_progress_remaining",
+)
+"""Attributes of a model: epochs trained, episodes ended (off-policy), and the share of the training
+still to come."""
 HAS_FUSED_ADAM = hasattr(torch, "_fused_adam_")
 _DYNAMO_DISABLE = "__dynamo_disable"
 
 
 def update_info_buffer(model: BaseAlgorithm) -> Callable[..., None]:
-    """The method that counts the ended episodes in a step's ``infos`` and ``dones`` towards ``ep_rew_mean``."""
+    """The method that counts the ended episodes in a step's ``infos`` and ``dones`` towards
+    ``ep_rew_mean``.
+    """
     return model._update_info_buffer
 
 
@@ -40,8 +54,11 @@ def update_progress(model: OnPolicyAlgorithm, total_timesteps: int) -> None:
     model._update_current_progress_remaining(model.num_timesteps, total_timesteps)
 
 
-def setup_learn(model: BaseAlgorithm, total_timesteps: int, *, reset_num_timesteps: bool) -> BaseCallback:
-    """What ``learn()`` does first: reset the environments unless observations are there, make an empty callback.
+def setup_learn(
+    model: BaseAlgorithm, total_timesteps: int, *, reset_num_timesteps: bool
+) -> BaseCallback:
+    """What ``learn()`` does first: reset the environments unless observations are there, make an
+    empty callback.
 
     ``time/fps`` of the logger is then over all attempts, as ``time/time_elapsed`` is.
     """
@@ -85,7 +102,9 @@ def fused_adam() -> Callable[..., None]:
 
 
 class ExtendedPPO(PPO):
-    """``stable_baselines3.PPO`` with public names instead of the private ones that subclasses need."""
+    """``stable_baselines3.PPO`` with public names instead of the private ones that subclasses
+    need.
+    """
 
     unsaved: ClassVar[tuple[str, ...]] = ()
     """Attributes that are not written to ``model.zip``."""
@@ -94,7 +113,9 @@ class ExtendedPPO(PPO):
         """Called when policy and rollout buffer have been made."""
 
     def begin_update(self) -> tuple[float, float | None]:
-        """Training mode and the current learning rate are set. Returns the current clip range, and the values'."""
+        """Training mode and the current learning rate are set. Returns the current clip range, and
+        the values'.
+        """
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         remaining = self._current_progress_remaining
@@ -115,15 +136,18 @@ class ExtendedPPO(PPO):
 
 
 def keep_compiler_out() -> None:
-    """Keep ``torch.optim`` from importing the compiler ``torch._dynamo`` (0.6 s, 70 MiB), which nothing here uses.
+    """Keep ``torch.optim`` from importing the compiler ``torch._dynamo`` (0.6 s, 70 MiB), which
+    nothing here uses.
 
-    Four methods of ``Optimizer`` are wrapped in ``torch._disable_dynamo``: its first call imports the compiler, only to
-    ask for a version of the function that is not compiled, and keeps it on the function as ``__dynamo_disable``.
-    Without compilation the function itself is that version, so it is set beforehand. ``step`` of Adam and RMSprop
-    imports the compiler to mark a graph break, which has no effect outside of compilation: its wrapper is replaced by
-    one that sets the gradient mode alone.
+    Four methods of ``Optimizer`` are wrapped in ``torch._disable_dynamo``: its first call imports
+    the compiler, only to ask for a version of the function that is not compiled, and keeps it on
+    the function as ``__dynamo_disable``. Without compilation the function itself is that version,
+    so it is set beforehand. ``step`` of Adam and RMSprop imports the compiler to mark a graph
+    break, which has no effect outside of compilation: its wrapper is replaced by one that sets the
+    gradient mode alone.
 
-    Nothing changes when the compiler is loaded already, or when torch is built otherwise than expected.
+    Nothing changes when the compiler is loaded already, or when torch is built otherwise than
+    expected.
     """
     if "torch._dynamo" in sys.modules:
         return
@@ -134,10 +158,16 @@ def keep_compiler_out() -> None:
 
     for kind in (Adam, RMSprop):
         plain_step = getattr(kind.step, "__wrapped__", None)
-        if plain_step is None or getattr(kind.step, "__name__", "") != "step" or hasattr(kind.step, "hooked"):
+        if (
+            plain_step is None
+            or getattr(kind.step, "__name__", "") != "step"
+            or hasattr(kind.step, "hooked")
+        ):
             continue
 
-        def step(self: Optimizer, closure: Any = None, plain_step: Callable[..., Any] = plain_step) -> Any:
+        def step(
+            self: Optimizer, closure: Any = None, plain_step: Callable[..., Any] = plain_step
+        ) -> Any:
             with torch.set_grad_enabled(self.defaults["differentiable"]):
                 return plain_step(self, closure)
 

@@ -1,7 +1,8 @@
 """``fork`` whose new process is a child of this process's parent, which watches and reaps it.
 
-It is Linux's ``clone(2)`` with ``CLONE_PARENT``, otherwise called as the C library calls it for ``fork``. Handlers of
-``pthread_atfork`` do not run: they stop and restart threads of libraries, and this process has one thread only.
+It is Linux's ``clone(2)`` with ``CLONE_PARENT``, otherwise called as the C library calls it for
+``fork``. Handlers of ``pthread_atfork`` do not run: they stop and restart threads of libraries, and
+this process has one thread only.
 """
 
 from __future__ import annotations
@@ -37,10 +38,13 @@ def fork_sibling() -> int:
         raise OSError(errno.ENOTSUP, why)
     machine, address = os.uname().machine, _thread_id_address()
     flags = _CLONE_PARENT | _CLONE_CHILD_CLEARTID | _CLONE_CHILD_SETTID | signal.SIGCHLD
-    # Processors differ in the order of the last two: where the thread id is kept, and the thread's memory, as it is.
+    # Processors differ in the order of the last two: where the thread id is kept, and the thread's
+    # memory, as it is.
     last = (address, 0) if machine == "x86_64" else (0, address)
     call = [ctypes.c_long(value) for value in (_SYS_CLONE[machine], flags, 0, 0, *last)]
-    libc = ctypes.PyDLL(None, use_errno=True)  # it keeps the interpreter's lock, as the calls around it demand
+    libc = ctypes.PyDLL(
+        None, use_errno=True
+    )  # it keeps the interpreter's lock, as the calls around it demand
     ctypes.pythonapi.PyOS_BeforeFork()
     pid: int = libc.syscall(*call)
     if pid == 0:
@@ -54,7 +58,9 @@ def fork_sibling() -> int:
 
 
 def _thread_id_address() -> int:
-    """Where the C library keeps the id of the main thread, which the kernel sets in the new process; 0: unknown."""
+    """Where the C library keeps the id of the main thread, which the kernel sets in the new
+    process; 0: unknown.
+    """
     address = ctypes.c_long(0)
     ctypes.CDLL(None).prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0)
     return address.value

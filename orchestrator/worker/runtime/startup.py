@@ -1,7 +1,7 @@
 """Faster start of a worker, without changing what it computes.
 
-From exec to the first environment step of a small PPO on one core (torch 2.13, stable-baselines3 2.9, mujoco 4.0):
-1.7 s as the libraries are, 1.0 s with :func:`without_garbage_collection` and
+From exec to the first environment step of a small PPO on one core (torch 2.13, stable-baselines3
+2.9, mujoco 4.0): 1.7 s as the libraries are, 1.0 s with :func:`without_garbage_collection` and
 :func:`orchestrator.worker.runtime.sb3_internals.keep_compiler_out`.
 """
 
@@ -15,10 +15,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Keep the garbage collector off while modules are imported, and out of their objects afterwards.
+    """Keep the garbage collector off while modules are imported, and out of their objects
+    afterwards.
 
-    Imports create hundreds of thousands of objects that all stay. The collector would walk them again and again
-    (0.5 s of 1.9 s); frozen, they are skipped by collections during training too.
+    Imports create hundreds of thousands of objects that all stay. The collector would walk them
+    again and again (0.5 s of 1.9 s); frozen, they are skipped by collections during training too.
     """
     gc.disable()
     try:
@@ -29,12 +30,15 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 UNUSED = ("tqdm", "torch.utils.tensorboard")
-"""What stable-baselines3 imports where it is installed, and no worker uses: ``tqdm`` with ``rich``, and TensorBoard."""
+"""What stable-baselines3 imports where it is installed, and no worker uses: ``tqdm`` with ``rich``,
+and TensorBoard."""
 
 
 @contextmanager
 def without_unused_packages() -> Iterator[None]:
-    """Import stable-baselines3 as where :data:`UNUSED` is not installed. Afterwards, it can be imported."""
+    """Import stable-baselines3 as where :data:`UNUSED` is not installed. Afterwards, it can be
+    imported.
+    """
     absent = [name for name in UNUSED if name not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # so that their import fails
     try:

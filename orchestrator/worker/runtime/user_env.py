@@ -1,4 +1,5 @@
-"""Finding and making an environment that is not a built-in task, the same way for preflight and training.
+"""Finding and making an environment that is not a built-in task, the same way for preflight and
+training.
 
 gymnasium is imported only for an ``env`` id; torch and stable-baselines3 never.
 """
@@ -16,7 +17,14 @@ class EntryPointError(Exception):
     """The entry point names nothing that can be called; the message says what is missing."""
 
 
-def make(*, env: str | None, entry_point: str | None, xml: str | None, seed: int, env_kwargs: Mapping[str, Any]) -> Any:
+def make(
+    *,
+    env: str | None,
+    entry_point: str | None,
+    xml: str | None,
+    seed: int,
+    env_kwargs: Mapping[str, Any],
+) -> Any:
     """Call ``entry_point``, which may return anything, or else ``gymnasium.make(env)``.
 
     :raises EntryPointError: see :func:`load`. Errors of the environment itself pass through.
@@ -33,7 +41,8 @@ def make(*, env: str | None, entry_point: str | None, xml: str | None, seed: int
 def load(entry_point: str) -> Callable[..., Any]:
     """Return what ``"package.module:make_env"`` or ``"package.module:Class.method"`` names.
 
-    :raises EntryPointError: there is no such module, or nothing to call in it. Errors inside the module pass through.
+    :raises EntryPointError: there is no such module, or nothing to call in it. Errors inside the
+        module pass through.
     """
     module_name, colon, path = entry_point.partition(":")
     if not (module_name and colon and path):
@@ -41,7 +50,9 @@ def load(entry_point: str) -> Callable[..., Any]:
     try:
         target: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+        if error.name is not None and (
+            module_name == error.name or module_name.startswith(f"{error.name}.")
+        ):
             searched = f"looked in {sys.path[0] or 'the current directory'}, and among the installed packages"
             raise EntryPointError(f"there is no module {error.name!r} ({searched})") from None
         raise
@@ -51,7 +62,9 @@ def load(entry_point: str) -> Callable[..., Any]:
         if target is None:
             break
     if not callable(target):
-        callables = [attribute for attribute in dir(holder) if callable(getattr(holder, attribute, None))]
+        callables = [
+            attribute for attribute in dir(holder) if callable(getattr(holder, attribute, None))
+        ]
         matches = difflib.get_close_matches(name, callables, n=1)
         hint = f"; did you mean {matches[0]!r}?" if matches else ""
         raise EntryPointError(f"module {module_name!r} has nothing to call named {path!r}{hint}")

@@ -1,4 +1,6 @@
-"""Tasks by name. A new built-in one is a module here and an entry in ``orchestrator/core/task_names.py``."""
+"""Tasks by name. A new built-in one is a module here and an entry in
+``orchestrator/core/task_names.py``.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,20 @@ from orchestrator.worker.tasks.task_options import CommonOptions, TaskError, rea
 __all__ = ["AUTO", "TASKS", "CommonOptions", "Measure", "States", "Task", "choose", "make_task"]
 
 
-TASKS: Mapping[str, type[Task]] = {name: load_built_in(path) for name, path in task_names.TASKS.items()}
+TASKS: Mapping[str, type[Task]] = {
+    name: load_built_in(path) for name, path in task_names.TASKS.items()
+}
 """The built-in tasks by name."""
-globals().update({kind.__name__: kind for kind in TASKS.values()})  # a user's task may import Forward from here
+globals().update(
+    {kind.__name__: kind for kind in TASKS.values()}
+)  # a user's task may import Forward from here
 
 
 def make_task(
-    name: str, model: mujoco.MjModel, options: Mapping[str, Any] | None = None, moment: TrainingMoment = END
+    name: str,
+    model: mujoco.MjModel,
+    options: Mapping[str, Any] | None = None,
+    moment: TrainingMoment = END,
 ) -> Task:
     """The task ``name`` for this robot.
 
@@ -47,14 +56,18 @@ def make_task(
         text = f'task "{name}": __init__ raises {failures.describe(error)}'
         raise TaskError(text, is_certain=False) from error
     if not hasattr(task, "max_episode_steps"):
-        raise TaskError(f'task "{name}": its __init__ does not call super().__init__(model, options)')
+        raise TaskError(
+            f'task "{name}": its __init__ does not call super().__init__(model, options)'
+        )
     return task
 
 
 def find_task(name: str) -> type[Task]:
-    """The class named ``"forward"``, ``"gymnasium:Ant-v5"`` or, the user's own, ``"package.module:Class"``.
+    """The class named ``"forward"``, ``"gymnasium:Ant-v5"`` or, the user's own,
+    ``"package.module:Class"``.
 
-    :raises TaskError: there is no such class, it does not derive from :class:`Task`, or its module cannot be imported.
+    :raises TaskError: there is no such class, it does not derive from :class:`Task`, or its module
+        cannot be imported.
     """
     if name in TASKS:
         return TASKS[name]
@@ -72,14 +85,22 @@ def find_task(name: str) -> type[Task]:
     except user_env.EntryPointError as error:
         raise TaskError(f'task "{name}": {error}') from None
     except (Exception, SystemExit) as error:
-        raise TaskError(f'task "{name}": importing its module raises {failures.describe(error)}') from error
+        raise TaskError(
+            f'task "{name}": importing its module raises {failures.describe(error)}'
+        ) from error
     if not (isinstance(kind, type) and issubclass(kind, Task)):
         raise TaskError(f'task "{name}" is not a class derived from orchestrator.worker.tasks.Task')
     options: object = kind.Options
-    base: type[Task] = next(base for base in kind.__mro__ if base.__module__.startswith("orchestrator."))
+    base: type[Task] = next(
+        base for base in kind.__mro__ if base.__module__.startswith("orchestrator.")
+    )
     derived = isinstance(options, type) and issubclass(options, base.Options)
     if not derived or "__dataclass_fields__" not in vars(options):
-        of_base = "orchestrator.worker.tasks.CommonOptions" if base is Task else f"{base.__name__}.Options"
+        of_base = (
+            "orchestrator.worker.tasks.CommonOptions"
+            if base is Task
+            else f"{base.__name__}.Options"
+        )
         raise TaskError(
             f'task "{name}": its Options is not a class derived from {of_base} with '
             "@dataclass(frozen=True, kw_only=True) above it"

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 SERVO_SCALE = 0.5
-"""Default share of a servo's range around its keyframe: the robot explores near its starting pose."""
+"""Default share of a servo's range around its keyframe: the robot explores near its starting
+pose."""
 
 
 class ActionMap(Protocol):
@@ -40,8 +41,8 @@ class Scaled:
     ctrl_low: Floats
     ctrl_high: Floats
     _tables: dict[int, Floats] = field(default_factory=dict, init=False, compare=False)
-    """The four fields and the bounds of actions for each environment, by number of environments: equal shapes are
-    faster."""
+    """The four fields and the bounds of actions for each environment, by number of environments:
+    equal shapes are faster."""
 
     @property
     def low(self) -> NDArray[np.float32]:
@@ -60,7 +61,9 @@ class Scaled:
 
     def _table(self, rows: int) -> Floats:
         if rows not in self._tables:
-            numbers = np.stack((self.middle, self.half, self.ctrl_low, self.ctrl_high, self.low, self.high))
+            numbers = np.stack(
+                (self.middle, self.half, self.ctrl_low, self.ctrl_high, self.low, self.high)
+            )
             self._tables[rows] = np.repeat(numbers[:, None], rows, axis=1)
         return self._tables[rows]
 
@@ -81,13 +84,17 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """Actions are controls, as in gymnasium's MuJoCo environments; MuJoCo itself clips them to ``ctrlrange``."""
+    """Actions are controls, as in gymnasium's MuJoCo environments; MuJoCo itself clips them to
+    ``ctrlrange``.
+    """
 
     low: NDArray[np.float32]
     high: NDArray[np.float32]
 
     def taken(self, actions: NDArray[Any]) -> NDArray[Any]:
-        return np.ascontiguousarray(actions)  # the bits of sums over a row depend on the memory order
+        return np.ascontiguousarray(
+            actions
+        )  # the bits of sums over a row depend on the memory order
 
     def ctrl(self, taken: NDArray[Any]) -> NDArray[Any]:
         return taken
@@ -96,26 +103,33 @@ class Direct:
 def scaled(model: mujoco.MjModel, key: int, action_scale: float | None) -> Scaled:
     """The mapping of actions in [-1, 1] for any robot.
 
-    A position servo of a robot with a keyframe moves around the keyframe's ``ctrl`` (without one, around the controls
-    that hold the keyframe's pose) by ``action_scale`` (default :data:`SERVO_SCALE`) times half its range
-    (``ctrlrange``, else the joint's). Any other actuator uses its ``ctrlrange``, or ±1 without one, times
-    ``action_scale`` (default 1).
+    A position servo of a robot with a keyframe moves around the keyframe's ``ctrl`` (without one,
+    around the controls that hold the keyframe's pose) by ``action_scale`` (default
+    :data:`SERVO_SCALE`) times half its range (``ctrlrange``, else the joint's). Any other actuator
+    uses its ``ctrlrange``, or ±1 without one, times ``action_scale`` (default 1).
 
     :param key: number of the keyframe, -1 for none.
     """
     limited, low, high = control_limits(model)
-    middle, half = (low + high) / 2, (high - low) / 2 * (1.0 if action_scale is None else action_scale)
+    middle, half = (
+        (low + high) / 2,
+        (high - low) / 2 * (1.0 if action_scale is None else action_scale),
+    )
     if key >= 0:
         actuator = np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)  # of each control
         servos = position_servos(model)[actuator]
         reach = np.where(limited, (high - low) / 2, _half_joint_range(model)[actuator])
         middle = np.where(servos, _held(model, key, actuator), middle)
-        half = np.where(servos, (SERVO_SCALE if action_scale is None else action_scale) * reach, half)
+        half = np.where(
+            servos, (SERVO_SCALE if action_scale is None else action_scale) * reach, half
+        )
     return Scaled(middle, half, np.where(limited, low, -np.inf), np.where(limited, high, np.inf))
 
 
 def control_limits(model: mujoco.MjModel) -> tuple[NDArray[np.bool_], Floats, Floats]:
-    """``(nu,)`` each: whether a control has a ``ctrlrange``, and its bounds, ±1 where it has none."""
+    """``(nu,)`` each: whether a control has a ``ctrlrange``, and its bounds, ±1 where it has
+    none.
+    """
     limited = model.actuator_ctrllimited.astype(bool)
     low = np.where(limited, model.actuator_ctrlrange[:, 0], -1.0)
     return limited, low, np.where(limited, model.actuator_ctrlrange[:, 1], 1.0)
@@ -124,13 +138,16 @@ def control_limits(model: mujoco.MjModel) -> tuple[NDArray[np.bool_], Floats, Fl
 def position_servos(model: mujoco.MjModel) -> NDArray[np.bool_]:
     """``(nactuator,)`` which actuators are position servos: force = kp · (ctrl − position) − …
 
-    Actuators with several controls (``pid``) are excluded, because not all of their controls are positions.
+    Actuators with several controls (``pid``) are excluded, because not all of their controls are
+    positions.
     """
     stiffness = -model.actuator_biasprm[:, 1]
     fixed = model.actuator_gaintype == int(mujoco.mjtGain.mjGAIN_FIXED)
     affine = model.actuator_biastype == int(mujoco.mjtBias.mjBIAS_AFFINE)
     same = np.isclose(stiffness, model.actuator_gainprm[:, 0])
-    integrates = model.actuator_dyntype == int(mujoco.mjtDyn.mjDYN_INTEGRATOR)  # then the control is a velocity
+    integrates = model.actuator_dyntype == int(
+        mujoco.mjtDyn.mjDYN_INTEGRATOR
+    )  # then the control is a velocity
     single = model.actuator_ctrlnum == 1
     servos: NDArray[np.bool_] = fixed & affine & (stiffness > 0) & same & ~integrates & single
     return servos

@@ -1,9 +1,11 @@
 """Task ``balance``: keep one or more poles upright on a driven cart or base.
 
-As in gymnasium's InvertedPendulum-v5 the reward is 1 for every control step, and the episode ends when a pole tips
-over. Joints with an actuator move the base; every other joint is the hinge of a pole.
+As in gymnasium's InvertedPendulum-v5 the reward is 1 for every control step, and the episode ends
+when a pole tips over. Joints with an actuator move the base; every other joint is the hinge of a
+pole.
 
-Observation: positions of the driven joints, sine and cosine of every pole's angle, then velocities clipped to ±10.
+Observation: positions of the driven joints, sine and cosine of every pole's angle, then velocities
+clipped to ±10.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.tasks import input_names
-from orchestrator.worker.tasks.base import RewardAndTermination, States, Task, joint_name, joint_type
+from orchestrator.worker.tasks.base import (
+    RewardAndTermination,
+    States,
+    Task,
+    joint_name,
+    joint_type,
+)
 from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
 from orchestrator.worker.tasks.root import HINGE, SLIDE
 from orchestrator.worker.tasks.task_options import CommonOptions
@@ -50,7 +58,9 @@ class Balance(Task):
         poles = [names.prefixed(function, places[self._poles]) for function in ("sin", "cos")]
         return [*np.concatenate((places[self._driven], *poles, names.velocities(self.model)))]
 
-    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> RewardAndTermination:
         tilts = np.abs(after.qpos[:, self._poles] - self.pose[self._poles])
         upright: NDArray[np.bool_] = np.all(tilts <= self.options.max_tilt, axis=1)
         return np.ones(len(tilts)), ~upright

@@ -1,7 +1,7 @@
 """The base class of tasks, their options, and what tasks share.
 
-A task holds no state of a running episode, so one task serves all environments. What an episode aims at (a target, a
-commanded velocity) is its goal, which the simulation stores.
+A task holds no state of a running episode, so one task serves all environments. What an episode
+aims at (a target, a commanded velocity) is its goal, which the simulation stores.
 """
 
 from __future__ import annotations
@@ -56,18 +56,20 @@ class Measure:
 class Task:
     """What a robot must do; your own task derives from this class.
 
-    Implement :meth:`observe` and :meth:`reward_and_terminated`; everything else has a default. ``__init__`` raises
-    :class:`ValueError` for a robot or options that do not fit.
+    Implement :meth:`observe` and :meth:`reward_and_terminated`; everything else has a default.
+    ``__init__`` raises :class:`ValueError` for a robot or options that do not fit.
     """
 
     Options: ClassVar[type[EpisodeOptions]] = CommonOptions
     """Its fields are the keys of ``[jobs.task_options]``."""
     control_period_s: ClassVar[float] = 0.04
     fields: tuple[str, ...] = ()
-    """Derived fields of ``MjData`` that :attr:`States.fields` provides (``"site_xpos"``, ``"sensordata"`` …). Those
-    that depend on accelerations or forces (an accelerometer, ``qfrc_actuator``) belong to the last physics step."""
+    """Derived fields of ``MjData`` that :attr:`States.fields` provides (``"site_xpos"``,
+    ``"sensordata"`` …). Those that depend on accelerations or forces (an accelerometer,
+    ``qfrc_actuator``) belong to the last physics step."""
     fields_lag: ClassVar[bool] = False
-    """Whether ``fields`` are as ``mj_step`` leaves them, one physics step behind, instead of current."""
+    """Whether ``fields`` are as ``mj_step`` leaves them, one physics step behind, instead of
+    current."""
     goal_size: int = 0
     goal_period: int | None = None
     """Control steps after which an episode gets a new goal; None: it keeps its first goal."""
@@ -78,7 +80,9 @@ class Task:
     actions: ActionMap
 
     def __init__(self, model: mujoco.MjModel, options: Any) -> None:
-        """:param options: an instance of the class's ``Options``, which must include :class:`CommonOptions`."""
+        """:param options: an instance of the class's ``Options``, which must include
+        :class:`CommonOptions`.
+        """
         self.model = model
         self.options = options
         self.key = find_keyframe(model, options.keyframe)
@@ -86,7 +90,9 @@ class Task:
         self._lowest, self._highest = start_limits(model, self.pose)
         self._noise, self._speed_noise = start_noise(model, options.reset_noise_scale)
         self.actions = scaled(model, self.key, options.action_scale)
-        self.frame_skip = options.frame_skip or control_steps(self.control_period_s, model.opt.timestep)
+        self.frame_skip = options.frame_skip or control_steps(
+            self.control_period_s, model.opt.timestep
+        )
         self.max_episode_steps = options.max_episode_steps
 
     @functools.cached_property
@@ -97,16 +103,21 @@ class Task:
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """``(qpos (nq,), qvel (nv,))`` of a new episode; ``rng`` is the only source of randomness.
 
-        By default the starting pose with noise, within the joints' limits and with unit quaternions.
+        By default the starting pose with noise, within the joints' limits and with unit
+        quaternions.
         """
         model = self.model
-        qpos = self.pose + (2 * self._noise * rng.random(model.nq) - self._noise)  # faster than rng.uniform
+        qpos = self.pose + (
+            2 * self._noise * rng.random(model.nq) - self._noise
+        )  # faster than rng.uniform
         np.minimum(np.maximum(qpos, self._lowest, out=qpos), self._highest, out=qpos)
         mujoco.mj_normalizeQuat(model, qpos)
         return qpos, self._speed_noise * rng.standard_normal(model.nv)
 
     def sample_goal(self, rng: np.random.Generator) -> Floats:
-        """``(goal_size,)`` drawn at the start of an episode, after :meth:`initial_state`, and every ``goal_period``."""
+        """``(goal_size,)`` drawn at the start of an episode, after :meth:`initial_state`, and every
+        ``goal_period``.
+        """
         return np.zeros(self.goal_size)
 
     def push(self, rng: np.random.Generator) -> Floats:
@@ -114,19 +125,26 @@ class Task:
         return np.zeros(self.model.nv)
 
     def observe(self, states: States) -> NDArray[Any]:
-        """``(n_envs, observation_size)`` float32 or float64, a new array. Row i must depend on environment i alone."""
+        """``(n_envs, observation_size)`` float32 or float64, a new array. Row i must depend on
+        environment i alone.
+        """
         raise NotImplementedError
 
     def observation_names(self) -> Sequence[str] | None:
-        """``observation_size`` names, different from each other, by which ``init`` carries a policy over to another
-        robot; None: a policy fits only where the numbers of observations and actions are equal.
+        """``observation_size`` names, different from each other, by which ``init`` carries a policy
+        over to another robot; None: a policy fits only where the numbers of observations and
+        actions are equal.
 
-        Names of a class do not count for a class derived from it that overrides :meth:`observe` alone.
+        Names of a class do not count for a class derived from it that overrides :meth:`observe`
+        alone.
         """
         return None
 
-    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
-        """``(n_envs,)`` rewards and terminations of one control step; goals are the same before and after.
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> RewardAndTermination:
+        """``(n_envs,)`` rewards and terminations of one control step; goals are the same before and
+        after.
 
         :param action: ``(n_envs, nu)`` clipped to [-1, 1].
         """
@@ -137,12 +155,16 @@ class Task:
         return np.zeros((len(after.qpos), len(self.measures)))
 
     def goal_marker(self, goal: Floats) -> tuple[float, float, float] | None:
-        """Position in the world at which pictures show the goal ``(goal_size,)``; None: not shown."""
+        """Position in the world at which pictures show the goal ``(goal_size,)``; None: not
+        shown.
+        """
         return None
 
 
 def load_built_in(path: str) -> Any:
-    """The class of a built-in task: ``path`` is a value of :data:`orchestrator.core.task_names.TASKS`."""
+    """The class of a built-in task: ``path`` is a value of
+    :data:`orchestrator.core.task_names.TASKS`.
+    """
     module, _, kind = path.partition(":")
     return getattr(importlib.import_module(f"orchestrator.worker.tasks.{module}"), kind)
 
@@ -156,7 +178,9 @@ def find_keyframe(model: mujoco.MjModel, name: str | None) -> int:
     if name is None:
         return names.index(HOME) if HOME in names else min(0, model.nkey - 1)
     if name not in names:
-        raise ValueError(f'keyframe = "{name}": the robot has {", ".join(filter(None, names)) or "none with a name"}')
+        raise ValueError(
+            f'keyframe = "{name}": the robot has {", ".join(filter(None, names)) or "none with a name"}'
+        )
     return names.index(name)
 
 
@@ -166,7 +190,8 @@ def control_steps(seconds: float, step_s: float) -> int:
 
 
 def start_limits(model: mujoco.MjModel, pose: Floats) -> tuple[Floats, Floats]:
-    """``(nq,)`` bounds of starting positions: the joints' limits, and the height in ``pose`` for free joints.
+    """``(nq,)`` bounds of starting positions: the joints' limits, and the height in ``pose`` for
+    free joints.
 
     They are widened to include ``pose``.
     """
@@ -183,19 +208,26 @@ def start_limits(model: mujoco.MjModel, pose: Floats) -> tuple[Floats, Floats]:
 def start_noise(model: mujoco.MjModel, scale: float) -> tuple[Floats, Floats]:
     """``(nq,)`` and ``(nv,)`` scale of the noise on each starting position and velocity.
 
-    In metres it is less than ``scale`` for robots with small parts, which it would throw into the air.
+    In metres it is less than ``scale`` for robots with small parts, which it would throw into the
+    air.
     """
     metres = scale * min(1.0, model.stat.meansize / SMALL_PART_M)
     positions, velocities = np.full(model.nq, scale), np.full(model.nv, scale)
-    for joint, (position, velocity) in enumerate(zip(model.jnt_qposadr, model.jnt_dofadr, strict=True)):
-        width = {mujoco.mjtJoint.mjJNT_FREE: 3, mujoco.mjtJoint.mjJNT_SLIDE: 1}.get(joint_type(model, joint), 0)
+    for joint, (position, velocity) in enumerate(
+        zip(model.jnt_qposadr, model.jnt_dofadr, strict=True)
+    ):
+        width = {mujoco.mjtJoint.mjJNT_FREE: 3, mujoco.mjtJoint.mjJNT_SLIDE: 1}.get(
+            joint_type(model, joint), 0
+        )
         positions[position : position + width] = metres
         velocities[velocity : velocity + width] = metres
     return positions, velocities
 
 
 def joint_type(model: mujoco.MjModel, joint: int) -> mujoco.mjtJoint:
-    """The joint's type as an enumeration member, which ``in`` compares correctly, unlike NumPy's integers."""
+    """The joint's type as an enumeration member, which ``in`` compares correctly, unlike NumPy's
+    integers.
+    """
     return mujoco.mjtJoint(int(model.jnt_type[joint]))
 
 

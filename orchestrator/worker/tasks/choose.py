@@ -3,11 +3,12 @@
 The first of these that fits:
 
 1. ``balance``: every joint is driven except hinges whose load stands above them and would tip over;
-2. ``forward``: a free joint at the root, or a root that slides along x and is not driven along a rail of finite length;
+2. ``forward``: a free joint at the root, or a root that slides along x and is not driven along a
+   rail of finite length;
 3. ``reach``: actuators move a chain on a fixed base.
 
-``stand`` and ``track`` suit the same robots as ``forward`` and are never selected: ``forward`` has the weakest
-requirements on robot and keyframe.
+``stand`` and ``track`` suit the same robots as ``forward`` and are never selected: ``forward`` has
+the weakest requirements on robot and keyframe.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def choose(model: mujoco.MjModel) -> tuple[str, str]:
     poles = _standing_poles(model, pose)
     if poles:
         names = ", ".join(joint_name(model, joint) for joint in poles)
-        return "balance", f"upright {'pole' if len(poles) == 1 else 'poles'} {names} on a base {actuators}"
+        return (
+            "balance",
+            f"upright {'pole' if len(poles) == 1 else 'poles'} {names} on a base {actuators}",
+        )
     try:
         root = find_root(model, pose)
     except NoRootError:
@@ -55,11 +59,16 @@ def choose(model: mujoco.MjModel) -> tuple[str, str]:
             'no built-in task suits this robot: "forward" needs a root that is free or slides along x, "balance" poles '
             f'on a driven base, and "reach" {error}. Write your own task: task = "my_tasks:MyTask" (docs/tasks.md)'
         ) from None
-    return "reach", f"fixed base, chain of {count(len(effector.joints), 'driven joint')} ends in {effector}"
+    return (
+        "reach",
+        f"fixed base, chain of {count(len(effector.joints), 'driven joint')} ends in {effector}",
+    )
 
 
 def _standing_poles(model: mujoco.MjModel, pose: Floats) -> list[int]:
-    """Numbers of the hinges without actuator if all are poles that stand on a driven base; else none."""
+    """Numbers of the hinges without actuator if all are poles that stand on a driven base; else
+    none.
+    """
     try:
         _, poles = driven_joints_and_poles(model)
     except ValueError:
@@ -76,7 +85,9 @@ def _standing_poles(model: mujoco.MjModel, pose: Floats) -> list[int]:
 
 
 def _is_gantry(model: mujoco.MjModel, root: Root, pose: Floats) -> bool:
-    """Whether actuators push the root along a rail with limits: a machine's axis, not a robot that walks."""
+    """Whether actuators push the root along a rail with limits: a machine's axis, not a robot that
+    walks.
+    """
     joint = model.dof_jntid[root.x.dof]
     driven = driven_dofs(model, posed(model, pose))
     return root.quaternion is None and bool(driven[root.x.dof]) and bool(model.jnt_limited[joint])

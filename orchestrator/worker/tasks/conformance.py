@@ -1,6 +1,8 @@
-"""Check that a task fulfils the contract of :class:`Task`: once, when a simulation is made, not in every step.
+"""Check that a task fulfils the contract of :class:`Task`: once, when a simulation is made, not in
+every step.
 
-A violation, most likely in a user's own task, is one message with the method, its result and what was expected.
+A violation, most likely in a user's own task, is one message with the method, its result and what
+was expected.
 """
 
 from __future__ import annotations
@@ -17,18 +19,25 @@ from orchestrator.worker.tasks.base import States, Task
 from orchestrator.worker.tasks.task_options import TaskError
 
 ROWS = 3
-"""Environments in the check: more than one, to tell a single result from one for each environment."""
+"""Environments in the check: more than one, to tell a single result from one for each
+environment."""
 
 
 def first_state(task: Task, rng: np.random.Generator) -> tuple[Floats, Floats, Floats]:
     """``(qpos, qvel, goal)`` of an episode's start.
 
-    :raises TaskError: the result of ``initial_state``, ``sample_goal`` or ``push`` violates the contract.
+    :raises TaskError: the result of ``initial_state``, ``sample_goal`` or ``push`` violates the
+        contract.
     """
     model = task.model
     result = _call(task, "initial_state", lambda: task.initial_state(rng))
     if not isinstance(result, tuple) or len(result) != 2:
-        raise _wrong(task, "initial_state", f"returns {_describe(result)}", "a tuple of two arrays, qpos and qvel")
+        raise _wrong(
+            task,
+            "initial_state",
+            f"returns {_describe(result)}",
+            "a tuple of two arrays, qpos and qvel",
+        )
     qpos = _checked(task, "initial_state", "qpos", result[0], (model.nq,))
     qvel = _checked(task, "initial_state", "qvel", result[1], (model.nv,))
     drawn = _call(task, "sample_goal", lambda: task.sample_goal(rng))
@@ -43,16 +52,25 @@ def first_observation(task: Task, states: States) -> NDArray[Any]:
 
     :raises TaskError: a method of ``task`` raises, or its result violates the contract.
     """
-    qpos, qvel, goals = (np.repeat(own[:1], ROWS, axis=0) for own in (states.qpos, states.qvel, states.goals))
+    qpos, qvel, goals = (
+        np.repeat(own[:1], ROWS, axis=0) for own in (states.qpos, states.qvel, states.goals)
+    )
     fields = {name: np.repeat(field[:1], ROWS, axis=0) for name, field in states.fields.items()}
     trial = States(qpos, qvel, goals, fields)
     observation = _checked_observation(task, trial)
     action = task.actions.taken(np.zeros((ROWS, len(task.actions.low))))
     ctrl = _call(task, "actions.ctrl", lambda: task.actions.ctrl(action))
     _checked(task, "actions.ctrl", "ctrl", ctrl, (ROWS, task.model.nu))
-    result = _call(task, "reward_and_terminated", lambda: task.reward_and_terminated(trial, action, trial))
+    result = _call(
+        task, "reward_and_terminated", lambda: task.reward_and_terminated(trial, action, trial)
+    )
     if not isinstance(result, tuple) or len(result) != 2:
-        raise _wrong(task, "reward_and_terminated", f"returns {_describe(result)}", "a tuple: rewards, terminated")
+        raise _wrong(
+            task,
+            "reward_and_terminated",
+            f"returns {_describe(result)}",
+            "a tuple: rewards, terminated",
+        )
     _checked(task, "reward_and_terminated", "rewards", result[0], (ROWS,))
     _checked(task, "reward_and_terminated", "terminated", result[1], (ROWS,), kind="b")
     measured = _call(task, "measure", lambda: task.measure(trial, action, trial))
@@ -64,19 +82,36 @@ def first_observation(task: Task, states: States) -> NDArray[Any]:
 def _checked_observation(task: Task, states: States) -> NDArray[Any]:
     array = _call(task, "observe", lambda: task.observe(states))
     expected = f"a float32 or float64 array of shape ({ROWS}, observation_size), a row for each environment"
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or len(array) != ROWS or not array.shape[1]:
-        raise _wrong(task, "observe", f"returns {_describe(array)} for {ROWS} environments", expected)
+    if (
+        not isinstance(array, np.ndarray)
+        or array.ndim != 2
+        or len(array) != ROWS
+        or not array.shape[1]
+    ):
+        raise _wrong(
+            task, "observe", f"returns {_describe(array)} for {ROWS} environments", expected
+        )
     if array.dtype not in (np.float32, np.float64):
         raise _wrong(task, "observe", f"returns {_describe(array)}", expected)
     if not np.isfinite(array).all():
         column = int((~np.isfinite(array)).any(axis=0).argmax())
         problem = f"gives {array[0, column]} in column {column} at the start"
         raise _wrong(task, "observe", problem, "finite numbers", is_certain=False)
-    if any(np.shares_memory(array, own) for own in (states.qpos, states.qvel, states.goals, *states.fields.values())):
-        raise _wrong(task, "observe", "returns a view of the states", "a new array (.copy() makes one)")
+    if any(
+        np.shares_memory(array, own)
+        for own in (states.qpos, states.qvel, states.goals, *states.fields.values())
+    ):
+        raise _wrong(
+            task, "observe", "returns a view of the states", "a new array (.copy() makes one)"
+        )
     again = _call(task, "observe", lambda: task.observe(states))
     if isinstance(again, np.ndarray) and np.shares_memory(array, again):
-        raise _wrong(task, "observe", "returns the same array again", "a new array each time (.copy() makes one)")
+        raise _wrong(
+            task,
+            "observe",
+            "returns the same array again",
+            "a new array each time (.copy() makes one)",
+        )
     return array
 
 
@@ -84,16 +119,26 @@ def _call(task: Task, method: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:  # the user's code may raise anything
-        raise _wrong(task, method, f"raises {failures.describe(error)}", None, is_certain=False) from error
+        raise _wrong(
+            task, method, f"raises {failures.describe(error)}", None, is_certain=False
+        ) from error
 
 
-def _checked(task: Task, method: str, name: str, value: Any, shape: tuple[int, ...], kind: str = "f") -> NDArray[Any]:
+def _checked(
+    task: Task, method: str, name: str, value: Any, shape: tuple[int, ...], kind: str = "f"
+) -> NDArray[Any]:
     expected = f"{'booleans' if kind == 'b' else 'finite floating-point numbers'} of shape {shape}"
     if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype.kind != kind:
         rows = f" for {ROWS} environments" if shape[:1] == (ROWS,) else ""
         raise _wrong(task, method, f"gives {_describe(value)} as {name}{rows}", expected)
     if not np.isfinite(value).all():
-        raise _wrong(task, method, f"gives {name} that are not finite at the start", expected, is_certain=False)
+        raise _wrong(
+            task,
+            method,
+            f"gives {name} that are not finite at the start",
+            expected,
+            is_certain=False,
+        )
     return value
 
 
@@ -105,6 +150,10 @@ def _describe(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _wrong(task: Task, method: str, problem: str, expected: str | None, *, is_certain: bool = True) -> TaskError:
+def _wrong(
+    task: Task, method: str, problem: str, expected: str | None, *, is_certain: bool = True
+) -> TaskError:
     what = f"task {type(task).__module__}:{type(task).__qualname__}: {method} {problem}"
-    return TaskError(what if expected is None else f"{what}; expected {expected}", is_certain=is_certain)
+    return TaskError(
+        what if expected is None else f"{what}; expected {expected}", is_certain=is_certain
+    )

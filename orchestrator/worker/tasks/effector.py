@@ -20,7 +20,8 @@ END_NAME = re.compile(rf"(^|[_\W\d])({_END})([_\W\d]|$)")
 TARGET_NAME = re.compile(r"target|goal")
 DEEPEST_PENETRATION_M = 1e-3
 TURN = np.pi
-"""Range in radians to either side for hinges without limits; slides without limits are not moved."""
+"""Range in radians to either side for hinges without limits; slides without limits are not
+moved."""
 TRIES = 200
 
 
@@ -49,8 +50,9 @@ class Effector:
 
 
 def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effector:
-    """The site named ``site``; without a name the last site named like an end (tip, grip, hand …), else the last site
-    of the chain's deepest body that no tendon runs through, else that body itself.
+    """The site named ``site``; without a name the last site named like an end (tip, grip, hand …),
+    else the last site of the chain's deepest body that no tendon runs through, else that body
+    itself.
 
     :raises ValueError: there is no such site, or nothing that actuators move on a fixed base.
     """
@@ -58,9 +60,13 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
 
     def effector(kind: str, number: int, body: int) -> Effector:
         name = getattr(model, kind)(number).name
-        return Effector(kind=kind, number=number, body=body, name=name, joints=chain(model, body, driven))
+        return Effector(
+            kind=kind, number=number, body=body, name=name, joints=chain(model, body, driven)
+        )
 
-    sites = [effector("site", number, body) for number, body in enumerate(map(int, model.site_bodyid))]
+    sites = [
+        effector("site", number, body) for number, body in enumerate(map(int, model.site_bodyid))
+    ]
     if site is not None:
         names = [candidate.name for candidate in sites]
         if site not in names:
@@ -72,14 +78,20 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
                 f"this robot has {describe_joints(model)}"
             )
         return sites[names.index(site)]
-    fit = [candidate for candidate in sites if candidate.joints and not TARGET_NAME.search(candidate.name.lower())]
+    fit = [
+        candidate
+        for candidate in sites
+        if candidate.joints and not TARGET_NAME.search(candidate.name.lower())
+    ]
     ends = [candidate for candidate in fit if END_NAME.search(candidate.name.lower())]
     if ends:
         return ends[-1]
     bodies = [effector("body", body, body) for body in range(1, model.nbody)]
     depths = [len(list(ancestors(model, body))) for body in range(model.nbody)]
     deepest = max(
-        bodies, key=lambda candidate: (len(candidate.joints), depths[candidate.body], candidate.body), default=None
+        bodies,
+        key=lambda candidate: (len(candidate.joints), depths[candidate.body], candidate.body),
+        default=None,
     )
     if deepest is None or not deepest.joints:
         needed = "needs a chain of hinges or slides on a fixed base, moved by actuators"
@@ -90,8 +102,12 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
 
 
 def chain(model: mujoco.MjModel, body: int, driven: NDArray[np.bool_]) -> tuple[int, ...]:
-    """Numbers of the driven hinges and slides between the world and ``body``; none if a free joint is between."""
-    joints = [joint for link in reversed(list(ancestors(model, body))) for joint in joints_of(model, link)]
+    """Numbers of the driven hinges and slides between the world and ``body``; none if a free joint
+    is between.
+    """
+    joints = [
+        joint for link in reversed(list(ancestors(model, body))) for joint in joints_of(model, link)
+    ]
     if any(joint_type(model, joint) == FREE for joint in joints):
         return ()
     scalar = [joint for joint in joints if joint_type(model, joint) in (HINGE, SLIDE)]
@@ -100,18 +116,27 @@ def chain(model: mujoco.MjModel, body: int, driven: NDArray[np.bool_]) -> tuple[
 
 def describe_joints(model: mujoco.MjModel) -> str:
     """The joints and the number of actuators, for messages."""
-    joints = [f"{type_name(joint_type(model, joint))} joint {joint_name(model, joint)}" for joint in range(model.njnt)]
+    joints = [
+        f"{type_name(joint_type(model, joint))} joint {joint_name(model, joint)}"
+        for joint in range(model.njnt)
+    ]
     return f"{listed(joints, 6) or 'no joint'} and {count(model.nu, 'actuator')}"
 
 
 class Workspace:
-    """Positions that the effector can reach, by forward kinematics over joint positions that the controls can hold.
+    """Positions that the effector can reach, by forward kinematics over joint positions that the
+    controls can hold.
 
     :param share: share of the range from the starting pose to a joint's limits that is used.
     """
 
     def __init__(
-        self, model: mujoco.MjModel, effector: Effector, pose: Floats, actions: ActionMap, share: float
+        self,
+        model: mujoco.MjModel,
+        effector: Effector,
+        pose: Floats,
+        actions: ActionMap,
+        share: float,
     ) -> None:
         self._model, self._effector, self._pose = model, effector, pose
         self._data = posed(model, pose)
@@ -128,7 +153,8 @@ class Workspace:
         self._points = self._data.geom_xpos[floors].copy()
 
     def sample(self, rng: np.random.Generator) -> Floats:
-        """``(3,)`` a random position of the effector with the robot neither in the ground nor in itself.
+        """``(3,)`` a random position of the effector with the robot neither in the ground nor in
+        itself.
 
         The effector's starting position if none is found in :data:`TRIES` draws.
         """
@@ -156,8 +182,12 @@ class Workspace:
         return bool((above & (height < 0)).any())
 
 
-def _reach(model: mujoco.MjModel, joints: list[int], pose: Floats, actions: ActionMap) -> tuple[Floats, Floats]:
-    """``(len(joints),)`` least and greatest positions within the limits of the joints and of position servos."""
+def _reach(
+    model: mujoco.MjModel, joints: list[int], pose: Floats, actions: ActionMap
+) -> tuple[Floats, Floats]:
+    """``(len(joints),)`` least and greatest positions within the limits of the joints and of
+    position servos.
+    """
     low, high = np.empty(len(joints)), np.empty(len(joints))
     servos = position_servos(model) & (model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT))
     for index, joint in enumerate(joints):
@@ -169,7 +199,12 @@ def _reach(model: mujoco.MjModel, joints: list[int], pose: Floats, actions: Acti
             low[index], high[index] = start - turn, start + turn
         for servo in map(int, np.flatnonzero(servos & (model.actuator_trnid[:, 0] == joint))):
             if isinstance(actions, Scaled) and model.actuator_gear[servo, 0]:
-                commands = sorted(actions.commands(model.actuator_ctrladr[servo]) / model.actuator_gear[servo, 0])
-                low[index], high[index] = max(low[index], commands[0]), min(high[index], commands[1])
+                commands = sorted(
+                    actions.commands(model.actuator_ctrladr[servo]) / model.actuator_gear[servo, 0]
+                )
+                low[index], high[index] = (
+                    max(low[index], commands[0]),
+                    min(high[index], commands[1]),
+                )
         low[index], high[index] = min(low[index], start), max(high[index], start)
     return low, high

@@ -1,15 +1,16 @@
 """Task ``forward``: move along world x as fast as the robot can, without falling over.
 
-The reward has the three terms of gymnasium's MuJoCo v5 locomotion environments (Hopper-v5, Walker2d-v5,
-HalfCheetah-v5, Ant-v5; see their documentation):
+The reward has the three terms of gymnasium's MuJoCo v5 locomotion environments (Hopper-v5,
+Walker2d-v5, HalfCheetah-v5, Ant-v5; see their documentation):
 
     reward = forward_reward_weight · Δx / Δt + healthy_reward · healthy − ctrl_cost_weight · mean(action²)
 
-with x in metres, Δt the control period in seconds and actions in [-1, 1]. Unlike in gymnasium, the control cost is a
-mean over actuators, not a sum, so that one weight suits any number of actuators, and the healthy range follows from
-the robot's own starting pose.
+with x in metres, Δt the control period in seconds and actions in [-1, 1]. Unlike in gymnasium, the
+control cost is a mean over actuators, not a sum, so that one weight suits any number of actuators,
+and the healthy range follows from the robot's own starting pose.
 
-Observation: positions without the root's x and y, activations of muscles, then velocities clipped to ±10.
+Observation: positions without the root's x and y, activations of muscles, then velocities clipped
+to ±10.
 """
 
 from __future__ import annotations
@@ -46,15 +47,20 @@ class Forward(Task):
         super().__init__(model, options)
         self.root = find_root(model, self.pose)
         self.healthy = Health(model, self.root, self.pose, options)
-        positions, dofs = addresses(model, joints_of_robot(model, posed(model, self.pose), self.root.body))
-        positions = np.setdiff1d(positions, [part.address for part in (self.root.x, self.root.y) if part is not None])
+        positions, dofs = addresses(
+            model, joints_of_robot(model, posed(model, self.pose), self.root.body)
+        )
+        positions = np.setdiff1d(
+            positions, [part.address for part in (self.root.x, self.root.y) if part is not None]
+        )
         self._positions, self._dofs = as_index(positions), as_index(dofs)
         self._split, self._end = len(positions), len(positions) + len(dofs)
         self.fields = ("act",) if model.na else ()
         self._highest_observed = np.full(self._end + model.na, np.inf, np.float32)
         self._highest_observed[self._split : self._end] = MAX_OBSERVED_VELOCITY
         self._limits = np.empty((2, 0, len(self._highest_observed)), np.float32)
-        """Bounds of the observations of as many environments as there have been: equal shapes are faster."""
+        """Bounds of the observations of as many environments as there have been: equal shapes are
+        faster."""
 
     def observe(self, states: States) -> NDArray[np.float32]:
         rows, activations = len(states.qpos), states.fields.get("act")
@@ -73,10 +79,16 @@ class Forward(Task):
 
     def observation_names(self) -> list[str]:
         own, model = input_names, self.model
-        parts = own.positions(model)[self._positions], own.velocities(model)[self._dofs], own.activations(model)
+        parts = (
+            own.positions(model)[self._positions],
+            own.velocities(model)[self._dofs],
+            own.activations(model),
+        )
         return [*np.concatenate(parts)]
 
-    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> RewardAndTermination:
         options, health = self.options, self.healthy
         rewards = self._moved(before, after)
         rewards /= self.step_s

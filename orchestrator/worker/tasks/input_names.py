@@ -1,8 +1,10 @@
-"""Names of what a policy observes and controls, made from a compiled model, by which a trained policy is carried over.
+"""Names of what a policy observes and controls, made from a compiled model, by which a trained
+policy is carried over.
 
-What has no name in the MJCF is named by its place: a joint by its body, an actuator by what it moves, and a body by its
-parent and its place among unnamed siblings. So names of one part do not change when another part of the robot is added
-or removed, except those of unnamed siblings, and of actuators that move a part without a name.
+What has no name in the MJCF is named by its place: a joint by its body, an actuator by what it
+moves, and a body by its parent and its place among unnamed siblings. So names of one part do not
+change when another part of the robot is added or removed, except those of unnamed siblings, and of
+actuators that move a part without a name.
 """
 
 from __future__ import annotations
@@ -26,18 +28,24 @@ _TRANSMISSIONS = {
 def positions(model: mujoco.MjModel) -> Names:
     """``(nq,)``"""
     widths = np.diff(model.jnt_qposadr, append=model.nq)
-    return _numbered((f"{_joint(model, joint)} position", width) for joint, width in enumerate(widths))
+    return _numbered(
+        (f"{_joint(model, joint)} position", width) for joint, width in enumerate(widths)
+    )
 
 
 def velocities(model: mujoco.MjModel) -> Names:
     """``(nv,)``"""
     widths = np.diff(model.jnt_dofadr, append=model.nv)
-    return _numbered((f"{_joint(model, joint)} velocity", width) for joint, width in enumerate(widths))
+    return _numbered(
+        (f"{_joint(model, joint)} velocity", width) for joint, width in enumerate(widths)
+    )
 
 
 def controls(model: mujoco.MjModel) -> Names:
     """``(nu,)``"""
-    return _numbered((_actuator(model, number), width) for number, width in enumerate(model.actuator_ctrlnum))
+    return _numbered(
+        (_actuator(model, number), width) for number, width in enumerate(model.actuator_ctrlnum)
+    )
 
 
 def activations(model: mujoco.MjModel) -> Names:
@@ -57,13 +65,18 @@ def prefixed(prefix: str, names: Iterable[str]) -> Names:
 
 def _joint(model: mujoco.MjModel, joint: int) -> str:
     body = int(model.jnt_bodyid[joint])
-    return model.joint(joint).name or f"{_body(model, body)} joint {joint - model.body_jntadr[body]}"
+    return (
+        model.joint(joint).name or f"{_body(model, body)} joint {joint - model.body_jntadr[body]}"
+    )
 
 
 def _actuator(model: mujoco.MjModel, actuator: int) -> str:
     if name := model.actuator(actuator).name:
         return str(name)
-    kind, target = mujoco.mjtTrn(int(model.actuator_trntype[actuator])), int(model.actuator_trnid[actuator, 0])
+    kind, target = (
+        mujoco.mjtTrn(int(model.actuator_trntype[actuator])),
+        int(model.actuator_trnid[actuator, 0]),
+    )
     if kind in (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT):
         return f"actuator of {_joint(model, target)}"
     moved = getattr(model, _TRANSMISSIONS[kind])(target).name if kind in _TRANSMISSIONS else ""
@@ -74,12 +87,18 @@ def _body(model: mujoco.MjModel, body: int) -> str:
     if name := model.body(body).name:
         return str(name)
     parent = int(model.body_parentid[body])
-    alike = [other for other in np.flatnonzero(model.body_parentid == parent).tolist() if not model.body(other).name]
+    alike = [
+        other
+        for other in np.flatnonzero(model.body_parentid == parent).tolist()
+        if not model.body(other).name
+    ]
     return f"{_body(model, parent)}/{alike.index(body)}"
 
 
 def _numbered(parts: Iterable[tuple[str, int]]) -> Names:
-    """Each name as often as its width, numbered where that is above 1 and where a name comes again."""
+    """Each name as often as its width, numbered where that is above 1 and where a name comes
+    again.
+    """
     names: dict[str, None] = {}
     for name, width in parts:
         for number in range(width):

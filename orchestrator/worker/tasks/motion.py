@@ -1,7 +1,7 @@
 """Motion of a robot's root and joints, for any kind of root.
 
-For a free joint MuJoCo gives the linear velocity in world axes (``qvel[:3]``) and the angular velocity in body axes
-(``qvel[3:6]``); a planar root has one velocity for each of its joints.
+For a free joint MuJoCo gives the linear velocity in world axes (``qvel[:3]``) and the angular
+velocity in body axes (``qvel[3:6]``); a planar root has one velocity for each of its joints.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ LEAST_HEIGHT_M = 0.05
 
 def _rotation() -> Floats:
     """``(9, 16)`` R with ``outer(q) · R[3 i + j]`` = entry (i, j) of q's rotation matrix."""
-    squares = np.array([[1, 1, -1, -1], [1, -1, 1, -1], [1, -1, -1, 1]])  # of w x y z, on the diagonal
+    squares = np.array(
+        [[1, 1, -1, -1], [1, -1, 1, -1], [1, -1, -1, 1]]
+    )  # of w x y z, on the diagonal
     table = np.zeros((3, 3, 4, 4))
     for i, (j, k) in enumerate(((1, 2), (2, 0), (0, 1))):
         table[i, i] = np.diag(squares[i])
@@ -48,7 +50,8 @@ def rotation_matrices(quaternions: Floats) -> Floats:
 class Motion:
     """Motion of the root in a batch of ``n`` environments.
 
-    Computed without matrix products over the batch: BLAS rounds a row differently in batches of different sizes.
+    Computed without matrix products over the batch: BLAS rounds a row differently in batches of
+    different sizes.
     """
 
     up: Floats
@@ -58,8 +61,8 @@ class Motion:
     spin: Floats
     """``(n, 3)`` radians a second, in the root's axes."""
     heading_velocity: Floats
-    """``(n, 3)`` metres a second forward, to the left and up: in world axes rotated about the vertical by the root's
-    rotation since the starting pose."""
+    """``(n, 3)`` metres a second forward, to the left and up: in world axes rotated about the
+    vertical by the root's rotation since the starting pose."""
     yaw_rate: Floats
     """``(n,)`` radians a second about the vertical."""
 
@@ -73,7 +76,11 @@ class Proprioception:
     def __init__(self, model: mujoco.MjModel, root: Root, pose: Floats) -> None:
         self._root = root
         self._pitch = 0.0 if root.pitch is None else float(pose[root.pitch.address])
-        start = rotation_matrices(pose[None, root.quaternion])[0] if root.quaternion is not None else np.eye(3)
+        start = (
+            rotation_matrices(pose[None, root.quaternion])[0]
+            if root.quaternion is not None
+            else np.eye(3)
+        )
         self._ahead, self._root_up = start[0], start[2]
         of_root = [coordinate.address for coordinate in root.coordinates]
         dofs_of_root = [coordinate.dof for coordinate in root.coordinates]
@@ -89,7 +96,9 @@ class Proprioception:
         self._latest: tuple[tuple[bytes, bytes], Motion] | None = None
 
     def motion(self, states: States) -> Motion:
-        """The root's motion; the latest result is cached, because reward and observation both use it."""
+        """The root's motion; the latest result is cached, because reward and observation both use
+        it.
+        """
         key = states.qpos.tobytes(), states.qvel.tobytes()
         if self._latest is None or self._latest[0] != key:
             self._latest = key, self._compute_motion(states)
@@ -116,7 +125,9 @@ class Proprioception:
         return states.qpos.take(self.joints, axis=1) - self._home
 
     def observe(self, states: States, *more: Floats) -> Floats:
-        """``(n, …)`` float32: up, velocity, spin, joint offsets and velocities, then ``more``; all clipped to ±10."""
+        """``(n, …)`` float32: up, velocity, spin, joint offsets and velocities, then ``more``; all
+        clipped to ±10.
+        """
         motion, velocities = self.motion(states), states.qvel.take(self.dofs, axis=1)
         parts = (motion.up, motion.velocity, motion.spin, self.offsets(states), velocities, *more)
         observed: Floats = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
@@ -135,7 +146,11 @@ class Proprioception:
             return rotation_matrices(states.qpos[:, root.quaternion])
         rotations = np.zeros((len(states.qpos), 3, 3))
         rotations[:, 1, 1] = 1.0
-        angle = 0.0 if root.pitch is None else root.pitch.sign * (states.qpos[:, root.pitch.address] - self._pitch)
+        angle = (
+            0.0
+            if root.pitch is None
+            else root.pitch.sign * (states.qpos[:, root.pitch.address] - self._pitch)
+        )
         rotations[:, 0, 0] = rotations[:, 2, 2] = np.cos(angle)
         rotations[:, 0, 2] = np.sin(angle)
         rotations[:, 2, 0] = -rotations[:, 0, 2]
@@ -157,9 +172,11 @@ class Proprioception:
 
 
 def brisk_speed(root: Root) -> float:
-    """Brisk walking speed in metres a second for the root's height: Froude number v² / (g · height) = 0.1.
+    """Brisk walking speed in metres a second for the root's height: Froude number v² / (g · height)
+    = 0.1.
 
-    Animals of any size move alike at the same Froude number, and most run from 0.5 on (R. McN. Alexander,
-    "Optimization and gaits in the locomotion of vertebrates", Physiological Reviews 69, 1989).
+    Animals of any size move alike at the same Froude number, and most run from 0.5 on (R. McN.
+    Alexander, "Optimization and gaits in the locomotion of vertebrates", Physiological Reviews 69,
+    1989).
     """
     return float(np.sqrt(0.1 * GRAVITY_M_S2 * max(root.start_height, LEAST_HEIGHT_M)))

@@ -1,15 +1,17 @@
 """Task ``reach``: bring the end of a fixed-base arm to a target, and keep it there.
 
-Targets are computed by the robot's own forward kinematics from random positions of the driven joints, within the
-limits of joints and servos; positions with the robot in the ground or in itself are rejected. The reward is that of
-gymnasium's Reacher-v5 (minus distance, minus effort), with the distance d in units of ``span``, the mean distance of
-targets from the start, and with a term that grows steeply close to the target, where the distance hardly changes:
+Targets are computed by the robot's own forward kinematics from random positions of the driven
+joints, within the limits of joints and servos; positions with the robot in the ground or in itself
+are rejected. The reward is that of gymnasium's Reacher-v5 (minus distance, minus effort), with the
+distance d in units of ``span``, the mean distance of targets from the start, and with a term that
+grows steeply close to the target, where the distance hardly changes:
 
     reward = −d / span + precision_weight · exp(−(d / (0.1 · span))²) − ctrl_cost_weight · mean(action²)
 
-Observation: positions and velocities of the arm's joints (sine and cosine of hinges without limits; velocities
-within ±10), activations of muscles, the effector's position, and the target minus that. No termination. A body or
-site named "target" in the model has no effect: the environment has its own target, which pictures show.
+Observation: positions and velocities of the arm's joints (sine and cosine of hinges without limits;
+velocities within ±10), activations of muscles, the effector's position, and the target minus that.
+No termination. A body or site named "target" in the model has no effect: the environment has its
+own target, which pictures show.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task, control_steps, joint_type
+from orchestrator.worker.tasks.base import (
+    Measure,
+    RewardAndTermination,
+    States,
+    Task,
+    control_steps,
+    joint_type,
+)
 from orchestrator.worker.tasks.effector import Workspace, find_effector
 from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
 from orchestrator.worker.tasks.root import HINGE
@@ -39,9 +48,11 @@ _TRIALS = 100
 class ReachOptions(CommonOptions):
     max_episode_steps: int = 100
     site: str | None = None
-    """The site that must reach; None: the last one named like an end (tip, grip, hand …), else the end of the chain."""
+    """The site that must reach; None: the last one named like an end (tip, grip, hand …), else the
+    end of the chain."""
     target_range: float = 0.6
-    """Share of the way from the starting pose to the joints' limits within which targets are drawn."""
+    """Share of the way from the starting pose to the joints' limits within which targets are
+    drawn."""
     target_period_s: float | None = None
     """Seconds after which the target changes; None: one target per episode."""
     precision_weight: float = 1.0
@@ -55,7 +66,9 @@ class ReachOptions(CommonOptions):
 
 
 class Reach(Task):
-    """:raises ValueError: no such site, no driven chain on a fixed base, or a chain whose end cannot move."""
+    """:raises ValueError: no such site, no driven chain on a fixed base, or a chain whose end
+    cannot move.
+    """
 
     Options = ReachOptions
     goal_size = 3
@@ -64,7 +77,9 @@ class Reach(Task):
     def __init__(self, model: mujoco.MjModel, options: ReachOptions) -> None:
         super().__init__(model, options)
         self.effector = find_effector(model, self.pose, options.site)
-        self.workspace = Workspace(model, self.effector, self.pose, self.actions, options.target_range)
+        self.workspace = Workspace(
+            model, self.effector, self.pose, self.actions, options.target_range
+        )
         self.fields = (self.effector.field, "act") if model.na else (self.effector.field,)
         if options.target_period_s is not None:
             self.goal_period = control_steps(options.target_period_s, self.step_s)
@@ -77,9 +92,19 @@ class Reach(Task):
                 f"{self.effector} stays where it is, however the actuators move the joints (or every other position "
                 'is in the ground or in the robot itself); name another one: site = "…"'
             )
-        tree = model.body_treeid[self.effector.body]  # only joints of the arm are observed, without loose objects
-        joints = [joint for joint in range(model.njnt) if model.body_treeid[model.jnt_bodyid[joint]] == tree]
-        turning = [joint for joint in joints if joint_type(model, joint) == HINGE and not model.jnt_limited[joint]]
+        tree = model.body_treeid[
+            self.effector.body
+        ]  # only joints of the arm are observed, without loose objects
+        joints = [
+            joint
+            for joint in range(model.njnt)
+            if model.body_treeid[model.jnt_bodyid[joint]] == tree
+        ]
+        turning = [
+            joint
+            for joint in joints
+            if joint_type(model, joint) == HINGE and not model.jnt_limited[joint]
+        ]
         positions, self._dofs = addresses(model, joints)
         self._turning, _ = addresses(model, turning)
         self._limited = np.setdiff1d(positions, self._turning)
@@ -90,10 +115,19 @@ class Reach(Task):
 
     def observe(self, states: States) -> Floats:
         qpos, effector = states.qpos, states.fields[self.effector.field][:, self.effector.number]
-        velocities = np.clip(states.qvel.take(self._dofs, axis=1), -MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY)
+        velocities = np.clip(
+            states.qvel.take(self._dofs, axis=1), -MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY
+        )
         angles = qpos.take(self._turning, axis=1)
         away = states.goals - effector
-        parts = [qpos.take(self._limited, axis=1), np.sin(angles), np.cos(angles), velocities, effector, away]
+        parts = [
+            qpos.take(self._limited, axis=1),
+            np.sin(angles),
+            np.cos(angles),
+            velocities,
+            effector,
+            away,
+        ]
         parts += [states.fields[name] for name in self.fields[1:]]
         observations: Floats = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
         return observations
@@ -101,14 +135,25 @@ class Reach(Task):
     def observation_names(self) -> list[str]:
         names, places = input_names, input_names.positions(self.model)
         turning = places[self._turning]
-        parts = [places[self._limited], names.prefixed("sin", turning), names.prefixed("cos", turning)]
-        parts += [names.velocities(self.model)[self._dofs], *(names.prefixed(of, "xyz") for of in ("end", "target"))]
+        parts = [
+            places[self._limited],
+            names.prefixed("sin", turning),
+            names.prefixed("cos", turning),
+        ]
+        parts += [
+            names.velocities(self.model)[self._dofs],
+            *(names.prefixed(of, "xyz") for of in ("end", "target")),
+        ]
         return [*np.concatenate([*parts, names.activations(self.model)])]
 
-    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> RewardAndTermination:
         options = self.options
         distances = self._distances(after) / self.span_m
-        rewards = options.precision_weight * np.exp(-np.square(distances / PRECISION_WIDTH)) - distances
+        rewards = (
+            options.precision_weight * np.exp(-np.square(distances / PRECISION_WIDTH)) - distances
+        )
         rewards -= options.ctrl_cost_weight * np.square(action).sum(axis=1) / action.shape[1]
         return rewards, np.zeros(len(rewards), bool)
 

@@ -1,4 +1,6 @@
-"""The joints that connect a robot's base (its root body) with the world, and whether the base is still upright."""
+"""The joints that connect a robot's base (its root body) with the world, and whether the base is
+still upright.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import RewardAndTermination, States, joint_name, joint_type
-from orchestrator.worker.tasks.structure import driven_dofs, ground_below, is_fixed, joints_of, posed
+from orchestrator.worker.tasks.structure import (
+    driven_dofs,
+    ground_below,
+    is_fixed,
+    joints_of,
+    posed,
+)
 from orchestrator.worker.tasks.task_options import CommonOptions
 
 FREE, BALL = mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_BALL
@@ -21,7 +29,9 @@ SLIDE, HINGE = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coordinate:
-    """One coordinate of the root: its address in ``qpos`` and ``qvel``, and its sign (+1 or −1) in world axes."""
+    """One coordinate of the root: its address in ``qpos`` and ``qvel``, and its sign (+1 or −1) in
+    world axes.
+    """
 
     address: int
     dof: int
@@ -30,7 +40,9 @@ class Coordinate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """How the robot's base moves: by a free joint, or by slide x and possibly slide y, slide z and hinge y."""
+    """How the robot's base moves: by a free joint, or by slide x and possibly slide y, slide z and
+    hinge y.
+    """
 
     body: int
     start_height: float
@@ -40,7 +52,8 @@ class Root:
     z: Coordinate | None = None
     pitch: Coordinate | None = None
     quaternion: slice | None = None
-    """Orientation of a free joint in ``qpos``; its six velocities in ``qvel`` start at :attr:`free_dof`."""
+    """Orientation of a free joint in ``qpos``; its six velocities in ``qvel`` start at
+    :attr:`free_dof`."""
     free_dof: int | None = None
 
     @property
@@ -50,7 +63,8 @@ class Root:
 
 
 def horizontal_push(root: Root, nv: int, speed: float, rng: np.random.Generator) -> Floats:
-    """``(nv,)`` velocities of a push in a random horizontal direction; along x where the root moves in a plane.
+    """``(nv,)`` velocities of a push in a random horizontal direction; along x where the root moves
+    in a plane.
 
     :param speed: in metres a second.
     """
@@ -86,13 +100,26 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
             address, dof = int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
             kind = joint_type(model, joint)
             if kind == FREE:
-                x, y, z = (Coordinate(address=address + axis, dof=dof + axis, sign=1.0) for axis in range(3))
+                x, y, z = (
+                    Coordinate(address=address + axis, dof=dof + axis, sign=1.0)
+                    for axis in range(3)
+                )
                 quaternion = slice(address + 3, address + 7)
-                return Root(body=body, start_height=height, x=x, y=y, z=z, quaternion=quaternion, free_dof=dof)
+                return Root(
+                    body=body,
+                    start_height=height,
+                    x=x,
+                    y=y,
+                    z=z,
+                    quaternion=quaternion,
+                    free_dof=dof,
+                )
             axis = int(np.abs(data.xaxis[joint]).argmax())
             if abs(data.xaxis[joint, axis]) < 0.999:
                 continue
-            coordinate = Coordinate(address=address, dof=dof, sign=float(np.sign(data.xaxis[joint, axis])))
+            coordinate = Coordinate(
+                address=address, dof=dof, sign=float(np.sign(data.xaxis[joint, axis]))
+            )
             if kind == SLIDE:
                 coordinates.setdefault("xyz"[axis], coordinate)
             elif kind == HINGE and axis == 1:
@@ -106,7 +133,11 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
 
 
 def _describe_roots(model: mujoco.MjModel, bodies: list[int]) -> str:
-    forms = {BALL: "ball joint {}", SLIDE: "slide joint {} along {}", HINGE: "hinge joint {} about {}"}
+    forms = {
+        BALL: "ball joint {}",
+        SLIDE: "slide joint {} along {}",
+        HINGE: "hinge joint {} about {}",
+    }
     descriptions = []
     for joint in (joint for body in bodies for joint in joints_of(model, body)):
         axis = model.jnt_axis[joint].round(3).tolist()
@@ -115,7 +146,9 @@ def _describe_roots(model: mujoco.MjModel, bodies: list[int]) -> str:
 
 
 def world_up(quaternions: Floats) -> Floats:
-    """``(n, 4)`` unit quaternions (w x y z) → ``(n, 3)`` the world's up direction in the rotated frame."""
+    """``(n, 4)`` unit quaternions (w x y z) → ``(n, 3)`` the world's up direction in the rotated
+    frame.
+    """
     w, x, y, z = quaternions.T
     return np.stack((2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)), axis=1)
 
@@ -127,7 +160,9 @@ def outer(quaternions: Floats) -> Floats:
 
 
 def uprightness(up: Floats) -> Floats:
-    """``(16,)`` M with ``outer(q) · M = world_up(q) · up`` for every unit quaternion, which is faster to compute."""
+    """``(16,)`` M with ``outer(q) · M = world_up(q) · up`` for every unit quaternion, which is
+    faster to compute.
+    """
     a, b, c = up
     return np.array([c, b, -a, 0.0, b, -c, 0.0, a, -a, 0.0, -c, b, 0.0, a, b, c])
 
@@ -141,8 +176,8 @@ class HealthOptions(CommonOptions):
     min_height: float = 0.6
     """The root is unhealthy below this fraction of its starting height over the ground."""
     max_tilt: float = 1.0
-    """The root is unhealthy beyond this angle in radians from its starting orientation, apart from turns about the
-    vertical."""
+    """The root is unhealthy beyond this angle in radians from its starting orientation, apart from
+    turns about the vertical."""
 
 
 class Health:
@@ -151,7 +186,9 @@ class Health:
     :raises ValueError: ``terminate_when_unhealthy`` is set, but the starting pose is unhealthy.
     """
 
-    def __init__(self, model: mujoco.MjModel, root: Root, pose: Floats, options: HealthOptions) -> None:
+    def __init__(
+        self, model: mujoco.MjModel, root: Root, pose: Floats, options: HealthOptions
+    ) -> None:
         self._root, self._pose = root, pose
         # Scalars as arrays are faster for NumPy.
         self._start_z = np.array(0.0 if root.z is None else pose[root.z.address])
@@ -159,7 +196,9 @@ class Health:
         self._max_tilt = options.max_tilt
         self._min_cosine = math.cos(min(options.max_tilt, math.pi))
         self._max_squares = np.array((1.0 - self._min_cosine) / 2)
-        quaternion = pose[root.quaternion] if root.quaternion is not None else np.array([1.0, 0.0, 0.0, 0.0])
+        quaternion = (
+            pose[root.quaternion] if root.quaternion is not None else np.array([1.0, 0.0, 0.0, 0.0])
+        )
         up = world_up(quaternion[None])[0]
         self._uprightness = None if up[0] == up[1] == 0.0 < up[2] else uprightness(up)
         """None for a root that starts upright, whose tilt is faster to compute."""
@@ -174,7 +213,11 @@ class Health:
         can_fall = any(part is not None for part in (root.z, root.pitch, root.quaternion))
         terminates = options.terminate_when_unhealthy
         self.terminates = stands and can_fall if terminates is None else terminates
-        self.bonus = (1.0 if self.terminates else 0.0) if options.healthy_reward is None else options.healthy_reward
+        self.bonus = (
+            (1.0 if self.terminates else 0.0)
+            if options.healthy_reward is None
+            else options.healthy_reward
+        )
 
     def __call__(self, states: States) -> NDArray[np.bool_]:
         """``(n_envs,)`` whether the root is healthy; False where a coordinate is NaN."""
@@ -184,7 +227,10 @@ class Health:
             rise = qpos[:, root.z.address] - self._start_z
             healthy &= (rise if root.z.sign > 0 else -rise) > self._min_rise
         if root.pitch is not None:
-            healthy &= np.abs(qpos[:, root.pitch.address] - self._pose[root.pitch.address]) < self._max_tilt
+            healthy &= (
+                np.abs(qpos[:, root.pitch.address] - self._pose[root.pitch.address])
+                < self._max_tilt
+            )
         if root.quaternion is not None:
             quaternions = qpos[:, root.quaternion]
             if self._uprightness is None:  # cos(tilt) = 1 - 2 (x² + y²)
@@ -197,7 +243,9 @@ class Health:
         return healthy
 
     def judge(self, rewards: Floats, states: States) -> RewardAndTermination:
-        """``rewards`` with the bonus for being healthy added in place, and whether episodes terminate."""
+        """``rewards`` with the bonus for being healthy added in place, and whether episodes
+        terminate.
+        """
         healthy = self(states)
         rewards += healthy if self.bonus == 1.0 else self.bonus * healthy
         return rewards, ~healthy if self.terminates else np.zeros(len(healthy), bool)

@@ -1,8 +1,9 @@
 """Task ``stand``: keep standing in the starting pose while being pushed.
 
-The reward has the form of the standing tasks of dm_control's walker and humanoid (Tassa et al. 2018, "DeepMind
-Control Suite", section on humanoid): a product of factors between 0 and 1, so that none can make up for another.
-Gaussians around the robot's own starting pose replace the thresholds that were chosen for one robot:
+The reward has the form of the standing tasks of dm_control's walker and humanoid (Tassa et al.
+2018, "DeepMind Control Suite", section on humanoid): a product of factors between 0 and 1, so that
+none can make up for another. Gaussians around the robot's own starting pose replace the thresholds
+that were chosen for one robot:
 
     reward = high · upright · (1 + pose) / 2 · (1 + still) / 2
              + healthy_reward · healthy − ctrl_cost_weight · mean(action²)
@@ -12,11 +13,13 @@ Gaussians around the robot's own starting pose replace the thresholds that were 
     pose     = exp(−mean((joint position − starting position)²) / 0.3²)
     still    = exp(−(horizontal speed / brisk walking speed)²)
 
-Every ``push_period_s`` a horizontal velocity in a random direction is added to the root's, as in Rudin et
-al. 2021, "Learning to Walk in Minutes Using Massively Parallel Deep Reinforcement Learning".
+Every ``push_period_s`` a horizontal velocity in a random direction is added to the root's, as in
+Rudin et al. 2021, "Learning to Walk in Minutes Using Massively Parallel Deep Reinforcement
+Learning".
 
-Observation: the world's up, velocity and spin in the root's own axes, joint positions against the starting pose and
-joint velocities, height, activations of muscles; all within ±10. Ends when unhealthy.
+Observation: the world's up, velocity and spin in the root's own axes, joint positions against the
+starting pose and joint velocities, height, activations of muscles; all within ±10. Ends when
+unhealthy.
 """
 
 from __future__ import annotations
@@ -30,7 +33,13 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task, control_steps
+from orchestrator.worker.tasks.base import (
+    Measure,
+    RewardAndTermination,
+    States,
+    Task,
+    control_steps,
+)
 from orchestrator.worker.tasks.motion import LEAST_HEIGHT_M, Proprioception, brisk_speed
 from orchestrator.worker.tasks.root import Health, HealthOptions, find_root, horizontal_push
 from orchestrator.worker.tasks.task_options import check_at_least, check_positive
@@ -45,7 +54,8 @@ class StandOptions(HealthOptions):
     healthy_reward: float | None = 0.0
     ctrl_cost_weight: float = 0.01
     push_speed: float | None = None
-    """Metres a second that a push adds; None: a brisk walking speed for the robot (Froude number 0.1)."""
+    """Metres a second that a push adds; None: a brisk walking speed for the robot (Froude number
+    0.1)."""
     push_period_s: float = 2.0
     """Seconds between pushes."""
 
@@ -56,7 +66,9 @@ class StandOptions(HealthOptions):
 
 
 class Stand(Task):
-    """:raises ValueError: the robot has neither a floating nor a planar root, or starts unhealthy."""
+    """:raises ValueError: the robot has neither a floating nor a planar root, or starts
+    unhealthy.
+    """
 
     Options = StandOptions
     measures = (Measure(name="height_m", over_episode="mean"),)
@@ -70,7 +82,9 @@ class Stand(Task):
         self._brisk = brisk_speed(self.root)
         self._drop = HIGH_SHARE * max(self.root.start_height, LEAST_HEIGHT_M)
         self._push_speed = self._brisk if options.push_speed is None else options.push_speed
-        self.push_period = control_steps(options.push_period_s, self.step_s) if self._push_speed else None
+        self.push_period = (
+            control_steps(options.push_period_s, self.step_s) if self._push_speed else None
+        )
 
     def push(self, rng: np.random.Generator) -> Floats:
         return horizontal_push(self.root, self.model.nv, self._push_speed, rng)
@@ -81,7 +95,9 @@ class Stand(Task):
     def observation_names(self) -> list[str]:
         return [*self._body.names(self.model), "height", *input_names.activations(self.model)]
 
-    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> RewardAndTermination:
         options, body = self.options, self._body
         motion = body.motion(after)
         fall = (self._height(after) - self.root.start_height) / self._drop
@@ -100,5 +116,7 @@ class Stand(Task):
         z = self.root.z
         if z is None:
             return np.full(len(states.qpos), self.root.start_height)
-        height: Floats = self.root.start_height + z.sign * (states.qpos[:, z.address] - self.pose[z.address])
+        height: Floats = self.root.start_height + z.sign * (
+            states.qpos[:, z.address] - self.pose[z.address]
+        )
         return height

@@ -1,4 +1,6 @@
-"""The structure of a compiled model in its starting pose: what actuators move, and what is fixed."""
+"""The structure of a compiled model in its starting pose: what actuators move, and what is
+fixed.
+"""
 
 from __future__ import annotations
 
@@ -23,28 +25,42 @@ def posed(model: mujoco.MjModel, pose: Floats) -> mujoco.MjData:
 
 
 def driven_dofs(model: mujoco.MjModel, data: mujoco.MjData) -> NDArray[np.bool_]:
-    """``(nv,)`` which degrees of freedom an actuator acts on, directly or through a tendon or site."""
+    """``(nv,)`` which degrees of freedom an actuator acts on, directly or through a tendon or
+    site.
+    """
     driven = np.zeros(model.nv, bool)
     for first, count in zip(data.moment_rowadr, data.moment_rownnz, strict=True):
         entries = slice(first, first + count)
-        driven[data.moment_colind[entries][np.abs(data.actuator_moment[entries]) > _LEAST_LEVER]] = True
+        driven[
+            data.moment_colind[entries][np.abs(data.actuator_moment[entries]) > _LEAST_LEVER]
+        ] = True
     return driven
 
 
 def joints_of_robot(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> list[int]:
-    """Numbers of the joints in the tree of ``body`` and in trees with actuators, without loose objects."""
+    """Numbers of the joints in the tree of ``body`` and in trees with actuators, without loose
+    objects.
+    """
     trees = {int(model.body_treeid[body]), *model.dof_treeid[driven_dofs(model, data)].tolist()}
-    return [joint for joint in range(model.njnt) if int(model.body_treeid[model.jnt_bodyid[joint]]) in trees]
+    return [
+        joint
+        for joint in range(model.njnt)
+        if int(model.body_treeid[model.jnt_bodyid[joint]]) in trees
+    ]
 
 
-def addresses(model: mujoco.MjModel, joints: Sequence[int]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def addresses(
+    model: mujoco.MjModel, joints: Sequence[int]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Addresses of ``joints`` in ``qpos`` and in ``qvel``, in ascending order."""
     owner = np.repeat(np.arange(model.njnt), np.diff(model.jnt_qposadr, append=model.nq))
     return np.flatnonzero(np.isin(owner, joints)), np.flatnonzero(np.isin(model.dof_jntid, joints))
 
 
 def as_index(numbers: NDArray[np.intp]) -> slice | NDArray[np.intp]:
-    """An index of the same entries: a slice, which copies nothing, if ascending ``numbers`` have no gap."""
+    """An index of the same entries: a slice, which copies nothing, if ascending ``numbers`` have no
+    gap.
+    """
     if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
         return slice(int(numbers[0]), int(numbers[-1]) + 1)
     return numbers
@@ -68,7 +84,9 @@ def is_fixed(model: mujoco.MjModel, body: int) -> bool:
 
 
 def ground_below(model: mujoco.MjModel, data: mujoco.MjData, point: Floats) -> float:
-    """Height of the first fixed surface with contacts below ``point`` (3,); 0 where there is none."""
+    """Height of the first fixed surface with contacts below ``point`` (3,); 0 where there is
+    none.
+    """
     origin, hit = np.array(point), np.zeros(1, np.int32)
     for _ in range(2 * model.ngeom):  # the ray enters and leaves each of the robot's geoms
         distance = mujoco.mj_ray(model, data, origin, _DOWN, None, True, -1, hit)
@@ -76,7 +94,9 @@ def ground_below(model: mujoco.MjModel, data: mujoco.MjData, point: Floats) -> f
             break
         geom = hit[0]
         origin[2] -= distance
-        if is_fixed(model, model.geom_bodyid[geom]) and (model.geom_contype[geom] or model.geom_conaffinity[geom]):
+        if is_fixed(model, model.geom_bodyid[geom]) and (
+            model.geom_contype[geom] or model.geom_conaffinity[geom]
+        ):
             return float(origin[2])
         origin[2] -= 1e-6
     return 0.0

@@ -19,11 +19,12 @@ class EpisodeOptions:
     """Options of every task, gymnasium's environments included."""
 
     frame_skip: int | None = None
-    """Physics steps per control step; None: the number that comes nearest to the task's control period."""
+    """Physics steps per control step; None: the number that comes nearest to the task's control
+    period."""
     max_episode_steps: int = 1000
     reset_noise_scale: float = 0.01
-    """Half-width of the uniform noise on starting positions, standard deviation of the normal noise on starting
-    velocities; in radians, and in metres (less for tiny robots)."""
+    """Half-width of the uniform noise on starting positions, standard deviation of the normal noise
+    on starting velocities; in radians, and in metres (less for tiny robots)."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "frame_skip", "max_episode_steps")
@@ -35,9 +36,11 @@ class CommonOptions(EpisodeOptions):
     """Options of every built-in task; the options of your own task must derive from this class."""
 
     keyframe: str | None = None
-    """The keyframe that episodes start from; None: ``home``, else the first keyframe, else the model's default pose."""
+    """The keyframe that episodes start from; None: ``home``, else the first keyframe, else the
+    model's default pose."""
     action_scale: float | None = None
-    """Share of an actuator's range that actions reach; None: 0.5 for servos around a keyframe, else 1."""
+    """Share of an actuator's range that actions reach; None: 0.5 for servos around a keyframe, else
+    1."""
 
     def __post_init__(self) -> None:
         EpisodeOptions.__post_init__(self)  # super() fails here: slots=True creates a new class
@@ -65,7 +68,9 @@ def _types_of(kind: type) -> Mapping[str, Any]:
 
 
 class TaskError(ValueError):
-    """What is wrong lies in the task or its options. :attr:`is_certain`: for every robot; otherwise perhaps for one."""
+    """What is wrong lies in the task or its options. :attr:`is_certain`: for every robot; otherwise
+    perhaps for one.
+    """
 
     def __init__(self, message: str, *, is_certain: bool = True) -> None:
         super().__init__(message)
@@ -74,10 +79,13 @@ class TaskError(ValueError):
 
 OptionsT = TypeVar("OptionsT", bound=EpisodeOptions)
 Range = tuple[float, float]
-"""Type of an option that is a list of two numbers in the job file, either of which may be ``inf``."""
+"""Type of an option that is a list of two numbers in the job file, either of which may be
+``inf``."""
 
 
-def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any], moment: TrainingMoment = END) -> OptionsT:
+def read_options(
+    task: str, kind: type[OptionsT], options: Mapping[str, Any], moment: TrainingMoment = END
+) -> OptionsT:
     """The user's ``task_options`` as a value of ``kind``.
 
     :param moment: when, for numbers that change over the training.
@@ -90,29 +98,54 @@ def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any], mo
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f'did you mean "{near[0]}"? ' if near else ""
-            raise TaskError(f'unknown option "{name}" of task "{task}"; {hint}it has: {", ".join(sorted(names))}')
+            raise TaskError(
+                f'unknown option "{name}" of task "{task}"; {hint}it has: {", ".join(sorted(names))}'
+            )
         hint_type = hints[name]
-        alternatives = get_args(hint_type) if get_origin(hint_type) in (Union, UnionType) else (hint_type,)
-        choices = [choice for kind in alternatives if get_origin(kind) is Literal for choice in get_args(kind)]
+        alternatives = (
+            get_args(hint_type) if get_origin(hint_type) in (Union, UnionType) else (hint_type,)
+        )
+        choices = [
+            choice
+            for kind in alternatives
+            if get_origin(kind) is Literal
+            for choice in get_args(kind)
+        ]
         accepted = [
-            kind if kind == Range else list if get_origin(kind) is tuple else get_origin(kind) or kind
+            kind
+            if kind == Range
+            else list
+            if get_origin(kind) is tuple
+            else get_origin(kind) or kind
             for kind in alternatives
             if kind is not type(None) and get_origin(kind) is not Literal
         ]
-        takes_text, is_whole = bool({str, Any} & {*accepted}), int in accepted and float not in accepted
+        takes_text, is_whole = (
+            bool({str, Any} & {*accepted}),
+            int in accepted and float not in accepted,
+        )
         value = written if takes_text else value_at(written, moment, whole=is_whole)
         if not (value in choices or Any in accepted or _is_a(value, accepted)):
             named = [_TYPE_NAMES.get(kind) or kind.__name__ for kind in accepted]
             expected = " or ".join([*map(repr, choices), *named])
             raise TaskError(f'option "{name}" of task "{task}" is {value!r}: expected {expected}')
-        values[name] = tuple(map(float, value)) if Range in accepted and isinstance(value, (list, tuple)) else value
+        values[name] = (
+            tuple(map(float, value))
+            if Range in accepted and isinstance(value, (list, tuple))
+            else value
+        )
     try:
         return kind(**values)
     except ValueError as error:
         raise TaskError(f'task "{task}": {error}') from None
 
 
-_TYPE_NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
+_TYPE_NAMES: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "text",
+}
 _TYPE_NAMES |= {list: "a list", Range: "a list of two numbers"}
 
 
@@ -124,5 +157,7 @@ def _is_a(value: object, accepted: Collection[Any]) -> bool:
     if isinstance(value, float):
         return float in accepted and math.isfinite(value)
     if Range in accepted and isinstance(value, (list, tuple)):
-        return len(value) == 2 and all(_is_a(bound, (float,)) or bound in (math.inf, -math.inf) for bound in value)
+        return len(value) == 2 and all(
+            _is_a(bound, (float,)) or bound in (math.inf, -math.inf) for bound in value
+        )
     return type(value) in accepted

@@ -1,22 +1,25 @@
 """Task ``track``: walk at the commanded velocity, also after the command changes.
 
-The command is a velocity forward, one to the left and a rate of turning, in the robot's heading frame (world axes
-turned about the vertical with the robot), drawn anew every ``command_period_s``. The reward has the terms of Rudin et
-al. 2021, "Learning to Walk in Minutes Using Massively Parallel Deep Reinforcement Learning", appendix on rewards:
+The command is a velocity forward, one to the left and a rate of turning, in the robot's heading
+frame (world axes turned about the vertical with the robot), drawn anew every ``command_period_s``.
+The reward has the terms of Rudin et al. 2021, "Learning to Walk in Minutes Using Massively Parallel
+Deep Reinforcement Learning", appendix on rewards:
 
     reward = exp(−|Δv|² / σ²) + ½ · exp(−Δω² / σ_ω²) − ½ · |Δv| / speed + healthy_reward · healthy
              − bounce_cost_weight · min(10, (v_up² + (½ · height · |roll and pitch rate|)²) / speed²)
              − ctrl_cost_weight · mean(action²) − smoothness_weight · mean((action − last action)²)
 
-with Δv, Δω the commanded minus the actual velocities, ``speed`` the largest commanded one, σ half of it and σ_ω half
-of the largest turning rate (in the paper σ = ½ for speeds up to 1). The paper's weights fit one robot and torque
-control; here costs are relative to the robot's speed and height, and means over actuators. The third term is not from
-the paper: far from the command the first is so flat that a standing robot would not learn to walk in a few hundred
-thousand steps. ``healthy_reward`` compensates for it, so that falling is never better than standing.
+with Δv, Δω the commanded minus the actual velocities, ``speed`` the largest commanded one, σ half
+of it and σ_ω half of the largest turning rate (in the paper σ = ½ for speeds up to 1). The paper's
+weights fit one robot and torque control; here costs are relative to the robot's speed and height,
+and means over actuators. The third term is not from the paper: far from the command the first is so
+flat that a standing robot would not learn to walk in a few hundred thousand steps.
+``healthy_reward`` compensates for it, so that falling is never better than standing.
 
-Observation: the world's up (minus projected gravity), velocity and spin in the root's own axes, joint positions
-against the starting pose, joint velocities, the command, the last action, activations of muscles; all within ±10.
-Ends when unhealthy. For a planar root the command is a velocity along x alone.
+Observation: the world's up (minus projected gravity), velocity and spin in the root's own axes,
+joint positions against the starting pose, joint velocities, the command, the last action,
+activations of muscles; all within ±10. Ends when unhealthy. For a planar root the command is a
+velocity along x alone.
 """
 
 from __future__ import annotations
@@ -31,7 +34,14 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Floats, Scaled
-from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task, control_steps, joint_type
+from orchestrator.worker.tasks.base import (
+    Measure,
+    RewardAndTermination,
+    States,
+    Task,
+    control_steps,
+    joint_type,
+)
 from orchestrator.worker.tasks.motion import Motion, Proprioception, brisk_speed
 from orchestrator.worker.tasks.root import HINGE, Health, HealthOptions, find_root
 from orchestrator.worker.tasks.structure import driven_dofs, posed
@@ -48,12 +58,13 @@ class TrackOptions(HealthOptions):
     max_episode_steps: int = 500
     healthy_reward: float | None = 0.5
     forward_speed: float | None = None
-    """Fastest command forward in metres a second; None: a brisk walk for the robot's height (Froude number 0.1)."""
+    """Fastest command forward in metres a second; None: a brisk walk for the robot's height (Froude
+    number 0.1)."""
     backward_speed: float = 0.0
     """Fastest command backward in metres a second."""
     sideways_speed: float | None = None
-    """Fastest command to either side in metres a second; None: half of ``forward_speed`` where legs can swing sideways,
-    else 0."""
+    """Fastest command to either side in metres a second; None: half of ``forward_speed`` where legs
+    can swing sideways, else 0."""
     turn_rate: float = 0.5
     """Fastest command to turn to either side in radians a second."""
     command_period_s: float = 4.0
@@ -69,7 +80,9 @@ class TrackOptions(HealthOptions):
 
 
 class Track(Task):
-    """:raises ValueError: the robot has neither a floating nor a planar root, or starts unhealthy."""
+    """:raises ValueError: the robot has neither a floating nor a planar root, or starts
+    unhealthy.
+    """
 
     Options = TrackOptions
     measures = (Measure(name="velocity_error_m_s", over_episode="mean"),)
@@ -100,7 +113,9 @@ class Track(Task):
 
     def observe(self, states: States) -> Floats:
         last = self._last_action(states)
-        return self._body.observe(states, states.goals, last, *(states.fields[name] for name in self.fields[1:]))
+        return self._body.observe(
+            states, states.goals, last, *(states.fields[name] for name in self.fields[1:])
+        )
 
     def observation_names(self) -> list[str]:
         names, commands = input_names, ("forward", "left", "turn")[: self.goal_size]
@@ -108,19 +123,27 @@ class Track(Task):
         own, activations = self._body.names(self.model), names.activations(self.model)
         return [*own, *names.prefixed("command", commands), *last, *activations]
 
-    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> RewardAndTermination:
         options = self.options
         motion = self._body.motion(after)
         error = self._error(motion, after.goals)
-        rewards = np.exp(error / -((self._speed / 2) ** 2)) - FAR_WEIGHT * np.sqrt(error) / self._speed
+        rewards = (
+            np.exp(error / -((self._speed / 2) ** 2)) - FAR_WEIGHT * np.sqrt(error) / self._speed
+        )
         if self.goal_size == 3:
             turning = (after.goals[:, 2] - motion.yaw_rate) / (self._turn / 2)
             rewards += TURN_WEIGHT * np.exp(-turning * turning)
         rolling = np.square(motion.spin).sum(axis=1) - np.square(motion.yaw_rate)
-        bounce = np.square(motion.heading_velocity[:, 2]) + rolling * (self.root.start_height / 2) ** 2
+        bounce = (
+            np.square(motion.heading_velocity[:, 2]) + rolling * (self.root.start_height / 2) ** 2
+        )
         rewards -= options.bounce_cost_weight * np.minimum(bounce / self._speed**2, 10.0)
         change = action - self._last_action(before)
-        effort = options.ctrl_cost_weight * np.square(action) + options.smoothness_weight * np.square(change)
+        effort = options.ctrl_cost_weight * np.square(
+            action
+        ) + options.smoothness_weight * np.square(change)
         rewards -= effort.sum(axis=1) / action.shape[1]
         return self.healthy.judge(rewards, after)
 
@@ -130,7 +153,9 @@ class Track(Task):
     def _error(self, motion: Motion, goals: Floats) -> Floats:
         """``(n,)`` squared velocity error in m²/s²."""
         planar = min(2, self.goal_size)
-        squares: Floats = np.square(goals[:, :planar] - motion.heading_velocity[:, :planar]).sum(axis=1)
+        squares: Floats = np.square(goals[:, :planar] - motion.heading_velocity[:, :planar]).sum(
+            axis=1
+        )
         return squares
 
     def _last_action(self, states: States) -> Floats:
@@ -139,8 +164,13 @@ class Track(Task):
 
 
 def swings_sideways(model: mujoco.MjModel, pose: Floats) -> bool:
-    """Whether an actuator turns a joint about an axis that lies more along world x than along y and z."""
+    """Whether an actuator turns a joint about an axis that lies more along world x than along y and
+    z.
+    """
     data = posed(model, pose)
     driven = driven_dofs(model, data)
     hinges = [joint for joint in range(model.njnt) if joint_type(model, joint) == HINGE]
-    return any(driven[model.jnt_dofadr[joint]] and abs(data.xaxis[joint, 0]) > math.sqrt(0.5) for joint in hinges)
+    return any(
+        driven[model.jnt_dofadr[joint]] and abs(data.xaxis[joint, 0]) > math.sqrt(0.5)
+        for joint in hinges
+    )

@@ -1,4 +1,6 @@
-"""Units of what a policy observes and controls, found by the names of :mod:`orchestrator.worker.tasks.input_names`."""
+"""Units of what a policy observes and controls, found by the names of
+:mod:`orchestrator.worker.tasks.input_names`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from orchestrator.worker.tasks.base import joint_type
 from orchestrator.worker.tasks.root import FREE, HINGE, SLIDE
 
 UNKNOWN, NUMBER = "", "1"
-_FREE = ("m", "m", "m", NUMBER, NUMBER, NUMBER, NUMBER), ("m/s", "m/s", "m/s", "rad/s", "rad/s", "rad/s")
+_FREE = (
+    ("m", "m", "m", NUMBER, NUMBER, NUMBER, NUMBER),
+    ("m/s", "m/s", "m/s", "rad/s", "rad/s", "rad/s"),
+)
 _BALL = (NUMBER,) * 4, ("rad/s",) * 3
 _OF_JOINT = {FREE: _FREE, HINGE: (("rad",), ("rad/s",)), SLIDE: (("m",), ("m/s",))}
 _OF_FORCE = {"m/s": "N", "rad/s": "N m"}
@@ -27,27 +32,49 @@ _PREFIXES = {"sin ": NUMBER, "cos ": NUMBER, "last action ": NUMBER}
 
 
 def of_observations(model: mujoco.MjModel, names: Sequence[str]) -> list[str]:
-    """The unit of each observation: ``rad``, ``m/s`` … , ``1`` for plain numbers, empty where it is not known."""
+    """The unit of each observation: ``rad``, ``m/s`` … , ``1`` for plain numbers, empty where it is
+    not known.
+    """
     joints = [_OF_JOINT.get(joint_type(model, joint), _BALL) for joint in range(model.njnt)]
     velocities = input_names.velocities(model)
     known = dict(
-        zip(input_names.positions(model), (unit for positions, _ in joints for unit in positions), strict=True)
+        zip(
+            input_names.positions(model),
+            (unit for positions, _ in joints for unit in positions),
+            strict=True,
+        )
     )
     known |= {f"offset of {name}": unit for name, unit in known.items()}
-    known |= dict(zip(velocities, (unit for _, of_velocities in joints for unit in of_velocities), strict=True))
+    known |= dict(
+        zip(
+            velocities, (unit for _, of_velocities in joints for unit in of_velocities), strict=True
+        )
+    )
     known |= {f"force for {name}": _OF_FORCE[known[name]] for name in velocities}
     known |= dict.fromkeys(input_names.activations(model), NUMBER)
-    prefixed = {name: unit for name in names for prefix, unit in _PREFIXES.items() if name.startswith(prefix)}
+    prefixed = {
+        name: unit
+        for name in names
+        for prefix, unit in _PREFIXES.items()
+        if name.startswith(prefix)
+    }
     return [known.get(name) or prefixed.get(name) or _OTHERS.get(name, UNKNOWN) for name in names]
 
 
 def of_controls(model: mujoco.MjModel) -> list[str]:
-    """What a control of 1 means at its joint: ``18 N m``, ``rad``, ``0.5 rad/s``; empty where that is not known.
+    """What a control of 1 means at its joint: ``18 N m``, ``rad``, ``0.5 rad/s``; empty where that
+    is not known.
 
     ``1`` is the activation of a muscle.
     """
-    servos, actuators = position_servos(model), np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)
-    return [_of_actuator(model, int(actuator), is_position=bool(servos[actuator])) for actuator in actuators]
+    servos, actuators = (
+        position_servos(model),
+        np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum),
+    )
+    return [
+        _of_actuator(model, int(actuator), is_position=bool(servos[actuator]))
+        for actuator in actuators
+    ]
 
 
 def _of_actuator(model: mujoco.MjModel, actuator: int, *, is_position: bool) -> str:
@@ -56,7 +83,11 @@ def _of_actuator(model: mujoco.MjModel, actuator: int, *, is_position: bool) -> 
         return NUMBER
     joint, gear = int(model.actuator_trnid[actuator, 0]), float(model.actuator_gear[actuator, 0])
     kind = mujoco.mjtTrn(int(model.actuator_trntype[actuator]))
-    if kind != mujoco.mjtTrn.mjTRN_JOINT or joint_type(model, joint) not in (HINGE, SLIDE) or not gear:
+    if (
+        kind != mujoco.mjtTrn.mjTRN_JOINT
+        or joint_type(model, joint) not in (HINGE, SLIDE)
+        or not gear
+    ):
         return UNKNOWN
     (position,), (velocity,) = _OF_JOINT[joint_type(model, joint)]
     fixed = model.actuator_gaintype[actuator] == int(mujoco.mjtGain.mjGAIN_FIXED)
@@ -70,7 +101,11 @@ def _of_actuator(model: mujoco.MjModel, actuator: int, *, is_position: bool) -> 
         return _scaled(1 / gear, velocity)
     if has_bias and dynamics == mujoco.mjtDyn.mjDYN_INTEGRATOR:
         return _scaled(1 / gear, velocity)
-    simple = dynamics in (mujoco.mjtDyn.mjDYN_NONE, mujoco.mjtDyn.mjDYN_FILTER, mujoco.mjtDyn.mjDYN_FILTEREXACT)
+    simple = dynamics in (
+        mujoco.mjtDyn.mjDYN_NONE,
+        mujoco.mjtDyn.mjDYN_FILTER,
+        mujoco.mjtDyn.mjDYN_FILTEREXACT,
+    )
     return _scaled(gain * gear, _OF_FORCE[velocity]) if simple and not has_bias else UNKNOWN
 
 

@@ -15,7 +15,8 @@ ROLLOUT = 100_000
 
 
 class ActingPolicy:
-    """Chooses actions, with the exploration of training or without. A recurrent policy remembers its episodes.
+    """Chooses actions, with the exploration of training or without. A recurrent policy remembers
+    its episodes.
 
     :param deterministic: whether actions are the policy's most likely ones.
     """
@@ -31,22 +32,31 @@ class ActingPolicy:
         self._begins: NDArray[np.bool_] = np.ones(self._n_envs, bool)
 
     def act(self, observations: Any) -> NDArray[Any]:
-        """Actions ``(n_envs, …)`` for the environments' ``observations``; the environment may take them as they are."""
+        """Actions ``(n_envs, …)`` for the environments' ``observations``; the environment may take
+        them as they are.
+        """
         if not self._deterministic:
             explore(self._model, self._steps, self._n_envs)
         self._steps += 1
         actions, self._state = self._model.predict(
-            observations, state=self._state, episode_start=self._begins, deterministic=self._deterministic
+            observations,
+            state=self._state,
+            episode_start=self._begins,
+            deterministic=self._deterministic,
         )
         return actions if self._deterministic else algorithms.add_action_noise(self._model, actions)
 
     def see_ends(self, dones: NDArray[np.bool_]) -> None:
-        """:param dones: ``(n_envs,)`` whether the action ended the environment's episode, so that the next begins."""
+        """:param dones: ``(n_envs,)`` whether the action ended the environment's episode, so that
+        the next begins.
+        """
         self._begins = dones
 
 
 def explore(model: Model, elapsed: int, n_envs: int) -> None:
-    """Draw the noise of state-dependent exploration (gSDE) as often as in training; once where it counts episodes."""
+    """Draw the noise of state-dependent exploration (gSDE) as often as in training; once where it
+    counts episodes.
+    """
     if not model.use_sde:
         return
     rollout = algorithms.steps_a_rollout(model) or ROLLOUT

@@ -42,12 +42,16 @@ def class_of(algo: str) -> type[Model]:
 
 
 def policy_class(algo: str, policy: str) -> type[BasePolicy]:
-    """The class of a policy, named as in the job file. :raises MissingPackageError: as :func:`class_of`."""
+    """The class of a policy, named as in the job file. :raises MissingPackageError: as
+    :func:`class_of`.
+    """
     return class_of(algo).policy_aliases[policy_alias(algo, policy)]
 
 
 def policy_alias(algo: str, policy: str) -> str:
-    """The algorithm's own name of a policy of the job file: recurrent PPO has ``MlpLstmPolicy`` for ``MlpPolicy``."""
+    """The algorithm's own name of a policy of the job file: recurrent PPO has ``MlpLstmPolicy`` for
+    ``MlpPolicy``.
+    """
     return policy.replace("Policy", "LstmPolicy") if algo == "recurrent-ppo" else policy
 
 
@@ -59,7 +63,9 @@ def collect(model: Model, env: VecEnv, callback: BaseCallback) -> None:
     assert model.replay_buffer is not None
     assert isinstance(model.train_freq, TrainFreq), "the model's set-up converts the hyperparameter"
     when, starts = model.train_freq, model.learning_starts
-    model.collect_rollouts(env, callback, when, model.replay_buffer, model.action_noise, starts, log_interval=None)
+    model.collect_rollouts(
+        env, callback, when, model.replay_buffer, model.action_noise, starts, log_interval=None
+    )
 
 
 def update(model: Model, steps: int, total_timesteps: int) -> None:
@@ -94,20 +100,27 @@ def optimizers(model: Model) -> dict[str, torch.optim.Optimizer]:
     if not isinstance(model, OffPolicy):
         return {"policy.optimizer": model.policy.optimizer}
     parts: Any = model  # each has them, and the base class does not say so
-    optimizers = {"actor.optimizer": parts.actor.optimizer, "critic.optimizer": parts.critic.optimizer}
+    optimizers = {
+        "actor.optimizer": parts.actor.optimizer,
+        "critic.optimizer": parts.critic.optimizer,
+    }
     temperature = getattr(model, "ent_coef_optimizer", None)
     return optimizers if temperature is None else {**optimizers, "ent_coef_optimizer": temperature}
 
 
 def temperature(model: Model) -> torch.Tensor | None:
-    """The logarithm of a learnt entropy coefficient (SAC, TQC, CrossQ), not part of the policy; None elsewhere."""
+    """The logarithm of a learnt entropy coefficient (SAC, TQC, CrossQ), not part of the policy;
+    None elsewhere.
+    """
     learnt: torch.Tensor | None = getattr(model, "log_ent_coef", None)
     return learnt
 
 
 def activation(name: str) -> type[torch.nn.Module]:
     """Torch's class of an activation named in a job file: ``"leaky_relu"`` → ``LeakyReLU``."""
-    classes: dict[str, type[torch.nn.Module]] = {key.lower(): value for key, value in vars(torch.nn).items()}
+    classes: dict[str, type[torch.nn.Module]] = {
+        key.lower(): value for key, value in vars(torch.nn).items()
+    }
     return classes[name.replace("_", "")]
 
 

@@ -1,8 +1,9 @@
 """Values that the critic alone sees: ``asymmetric = true``.
 
-The last observations are what the episode has drawn. Policy and networks are those of Stable-Baselines3; only the
-actor's weights for these observations are 0 and stay so, because their gradient is always 0. So ``model.zip`` loads
-wherever Stable-Baselines3 does, and an exported actor leaves these columns out.
+The last observations are what the episode has drawn. Policy and networks are those of
+Stable-Baselines3; only the actor's weights for these observations are 0 and stay so, because their
+gradient is always 0. So ``model.zip`` loads wherever Stable-Baselines3 does, and an exported actor
+leaves these columns out.
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ def _first_weights(model: Model) -> Iterator[torch.Tensor]:
     if not isinstance(model, OffPolicy):
         networks = [policy.mlp_extractor.policy_net]
     else:
-        actors = [actor for name in ("actor", "actor_target") if (actor := getattr(policy, name, None)) is not None]
+        actors = [
+            actor
+            for name in ("actor", "actor_target")
+            if (actor := getattr(policy, name, None)) is not None
+        ]
         networks = [getattr(actor, "latent_pi", actor.mu) for actor in actors]
     for network in networks:
         yield next(layer.weight for layer in network.modules() if isinstance(layer, nn.Linear))

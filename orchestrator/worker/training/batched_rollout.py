@@ -1,8 +1,9 @@
-"""Rollouts of a torch policy that evaluate values and log-probabilities in large batches at their end.
+"""Rollouts of a torch policy that evaluate values and log-probabilities in large batches at their
+end.
 
-Stable-Baselines3 evaluates actor and critic at every step for a handful of rows, which costs the same whether a rank
-has eight environments or two. An action needs the actor alone. Values and log-probabilities come out the same
-afterwards, because the policy does not change during a rollout.
+Stable-Baselines3 evaluates actor and critic at every step for a handful of rows, which costs the
+same whether a rank has eight environments or two. An action needs the actor alone. Values and
+log-probabilities come out the same afterwards, because the policy does not change during a rollout.
 """
 
 from __future__ import annotations
@@ -19,14 +20,24 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
-from orchestrator.worker.runtime.sb3_internals import LAST_EPISODE_STARTS, LAST_OBS, update_info_buffer
+from orchestrator.worker.runtime.sb3_internals import (
+    LAST_EPISODE_STARTS,
+    LAST_OBS,
+    update_info_buffer,
+)
 from orchestrator.worker.training.fast.rollout import truncated
 
 
 def collect(
-    model: PPO, env: Any, callback: BaseCallback, buffer: RolloutBuffer, n_rollout_steps: int, rows_at_once: int
+    model: PPO,
+    env: Any,
+    callback: BaseCallback,
+    buffer: RolloutBuffer,
+    n_rollout_steps: int,
+    rows_at_once: int,
 ) -> bool:
-    """``OnPolicyAlgorithm.collect_rollouts``, equal to rounding, for policies without state-dependent exploration.
+    """``OnPolicyAlgorithm.collect_rollouts``, equal to rounding, for policies without
+    state-dependent exploration.
 
     The callback sees no local variables.
 
@@ -92,7 +103,10 @@ def _evaluate(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:
     """Fill the buffer's values and log-probabilities."""
     policy, count = model.policy, buffer.pos * buffer.n_envs
     actions = buffer.actions.reshape(count, *buffer.actions.shape[2:])
-    values, log_probs = buffer.values.reshape(count), buffer.log_probs.reshape(count)  # views: filled below
+    values, log_probs = (
+        buffer.values.reshape(count),
+        buffer.log_probs.reshape(count),
+    )  # views: filled below
     for begin in range(0, count, rows_at_once):
         part = slice(begin, begin + rows_at_once)
         with torch.no_grad():
@@ -105,7 +119,9 @@ def _evaluate(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:
 
 
 def rows(buffer: RolloutBuffer, arrays: Any, part: slice) -> Any:
-    """Observations as the policy takes them. :param arrays: ``(steps, n_envs, …)``, or one for each key."""
+    """Observations as the policy takes them. :param arrays: ``(steps, n_envs, …)``, or one for each
+    key.
+    """
     if isinstance(arrays, dict):
         return {key: rows(buffer, array, part) for key, array in arrays.items()}
     return buffer.to_torch(arrays.reshape(-1, *arrays.shape[2:])[part])

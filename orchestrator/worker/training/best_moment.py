@@ -1,4 +1,6 @@
-"""The best moment of an evaluation, as a pose that a still is drawn from later: here nothing is rendered."""
+"""The best moment of an evaluation, as a pose that a still is drawn from later: here nothing is
+rendered.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +21,38 @@ if TYPE_CHECKING:
     import mujoco
 
 STRIDE = 10
-"""Control steps between two poses of which one may be the best; each is judged by as many before it and after it."""
+"""Control steps between two poses of which one may be the best; each is judged by as many before it
+and after it."""
 MOST_MODEL_BYTES = 4 << 20
-"""Of the model of an environment that is no task. A larger one is not kept, and there is no still."""
+"""Of the model of an environment that is no task. A larger one is not kept, and there is no
+still."""
 
 
 class PosedModel(NamedTuple):
     pose: Pose
     model: mujoco.MjModel | None = None
-    """Of an environment that is no task: its own, which may differ from those of other environments and episodes."""
+    """Of an environment that is no task: its own, which may differ from those of other environments
+    and episodes."""
 
 
 class BestMoment:
     """The pose, in the episode with the highest return, around which the rewards were highest.
 
-    Of equal ones it is the latest. In an episode that is too short to judge any, it is the latest that was kept.
+    Of equal ones it is the latest. In an episode that is too short to judge any, it is the latest
+    that was kept.
     """
 
     def __init__(self) -> None:
         self._read: Callable[[int], PosedModel] | None = None
-        """Reads the pose of an environment; None where there is none: it does not simulate with MuJoCo."""
+        """Reads the pose of an environment; None where there is none: it does not simulate with
+        MuJoCo."""
         self._return = -np.inf
         self._chosen: PosedModel | None = None
 
     def begin(self, venv: Any) -> None:
-        """:param venv: the environments of an evaluation, which have been reset; wrapped in any way."""
+        """:param venv: the environments of an evaluation, which have been reset; wrapped in any
+        way.
+        """
         n_envs = venv.num_envs
         self._find_poses(venv.unwrapped)
         self._latest = [self._pose(env) for env in range(n_envs)]
@@ -53,7 +62,8 @@ class BestMoment:
         self._rewards = np.zeros(n_envs)
         """Since the latest pose."""
         self._before = np.full(n_envs, np.nan)
-        """Rewards of the :data:`STRIDE` steps before the latest pose; NaN where it is the first of an episode."""
+        """Rewards of the :data:`STRIDE` steps before the latest pose; NaN where it is the first of
+        an episode."""
 
     def step(
         self,
@@ -65,7 +75,8 @@ class BestMoment:
     ) -> None:
         """After a step: its rewards, and return and length of each episode; all ``(n_envs,)``.
 
-        :param ended: which episodes have ended with it; their environments are at the beginning of the next one.
+        :param ended: which episodes have ended with it; their environments are at the beginning of
+            the next one.
         :param counted: which environments run episodes that count.
         """
         if self._read is None:
@@ -84,12 +95,15 @@ class BestMoment:
             self._latest[env], self._rewards[env] = self._pose(env), 0.0
 
     def content(self) -> bytes | None:
-        """A file of arrays: ``state``, ``marker``, ``ground`` and ``model`` (in MuJoCo's binary format; empty for a
-        task, whose robot is in the job directory). None where there is no pose, or it cannot be kept.
+        """A file of arrays: ``state``, ``marker``, ``ground`` and ``model`` (in MuJoCo's binary
+        format; empty for a task, whose robot is in the job directory). None where there is no pose,
+        or it cannot be kept.
         """
         try:
             return self._content()
-        except Exception as error:  # of any kind: the training and its evaluation are done, and need no picture
+        except (
+            Exception
+        ) as error:  # of any kind: the training and its evaluation are done, and need no picture
             say(f"no preview: {failures.describe(error)}")
             return None
 
@@ -108,7 +122,9 @@ class BestMoment:
             mujoco.mj_saveModel(self._chosen.model, None, model)
         file = io.BytesIO()
         pose = self._chosen.pose
-        marker, ground = (np.array(() if place is None else place, float) for place in (pose.marker, pose.ground))
+        marker, ground = (
+            np.array(() if place is None else place, float) for place in (pose.marker, pose.ground)
+        )
         np.savez_compressed(file, state=pose.state, marker=marker, ground=ground, model=model)
         return file.getvalue()
 
@@ -120,9 +136,13 @@ class BestMoment:
         self._read = lambda env: PosedModel(pose_of(venv.simulation, env))
 
     def _find_in_environments(self, envs: Sequence[Any]) -> None:
-        """:param envs: those of gymnasium or the user that have MuJoCo's model and data, perhaps of another binding."""
+        """:param envs: those of gymnasium or the user that have MuJoCo's model and data, perhaps of
+        another binding.
+        """
         if all(type(env.model).__module__.startswith("mujoco.") for env in envs):
-            self._read = lambda env: PosedModel(pose_of_data(envs[env].model, envs[env].data), envs[env].model)
+            self._read = lambda env: PosedModel(
+                pose_of_data(envs[env].model, envs[env].data), envs[env].model
+            )
 
     def _pose(self, env: int) -> PosedModel | None:
         if self._read is None:

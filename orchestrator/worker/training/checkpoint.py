@@ -1,10 +1,11 @@
-"""Checkpoint files: each holds everything that decides how a training goes on, and is whole or absent.
+"""Checkpoint files: each holds everything that decides how a training goes on, and is whole or
+absent.
 
-A training that is killed at any instant and resumes from its newest checkpoint ends with the same bits as one that was
-never killed. A checkpoint holds the spec's fingerprint, so that none is resumed under other hyperparameters. It holds
-only the number of rows of a replay buffer; the rows are in files of their own (:mod:`.replay`). Loading a checkpoint
-runs code (pickle): only a job's own are loaded, and what the user names with ``init``, ``load`` or
-``play --checkpoint``.
+A training that is killed at any instant and resumes from its newest checkpoint ends with the same
+bits as one that was never killed. A checkpoint holds the spec's fingerprint, so that none is
+resumed under other hyperparameters. It holds only the number of rows of a replay buffer; the rows
+are in files of their own (:mod:`.replay`). Loading a checkpoint runs code (pickle): only a job's
+own are loaded, and what the user names with ``init``, ``load`` or ``play --checkpoint``.
 """
 
 from __future__ import annotations
@@ -36,23 +37,28 @@ KEPT = 2
 KEPT_DAMAGED = 3
 """Damaged checkpoints of a job."""
 TRANSFER_S = 60.0
-"""How long a file may be on its way from another node: a few seconds, or until a stalled network works again."""
+"""How long a file may be on its way from another node: a few seconds, or until a stalled network
+works again."""
 DAMAGED_REPLAY = "its replay buffer is damaged"
 ARCHIVE_ERROR = re.compile(r"PytorchStreamReader failed(?!.*alloc)")
-"""How torch begins a message about the structure of an archive, which zipfile does not check in every detail."""
+"""How torch begins a message about the structure of an archive, which zipfile does not check in
+every detail."""
 
 
 class CheckpointStore:
     """The ``checkpoints`` directory of one job, written by one process at a time.
 
-    Ranks may run on nodes that share no files. Each then has such a directory of its own. Only rank 0's gets new
-    checkpoints, and the files of each rank are copied to the run directory independently. The run directory holds at
-    any time a checkpoint with the replay buffers of all ranks, as long as no copy takes longer than :data:`TRANSFER_S`.
+    Ranks may run on nodes that share no files. Each then has such a directory of its own. Only rank
+    0's gets new checkpoints, and the files of each rank are copied to the run directory
+    independently. The run directory holds at any time a checkpoint with the replay buffers of all
+    ranks, as long as no copy takes longer than :data:`TRANSFER_S`.
 
-    :param replay: the files of the model's replay buffer, where it has one; :meth:`newest` fills the buffer.
+    :param replay: the files of the model's replay buffer, where it has one; :meth:`newest` fills
+        the buffer.
     :param n_envs: env_steps of one row of the replay buffer.
     :param before_writing: called before a file is written.
-    :param earlier: fingerprints of the same training with fewer env_steps, whose checkpoints it resumes from as well.
+    :param earlier: fingerprints of the same training with fewer env_steps, whose checkpoints it
+        resumes from as well.
     """
 
     def __init__(
@@ -74,12 +80,14 @@ class CheckpointStore:
         """A sentence about each damaged checkpoint that was set aside, without its full stop."""
         directory.mkdir(parents=True, exist_ok=True)
 
-    def save(self, env_steps: int, state: dict[str, Any], ranks: Ranks = ALONE, *, is_last: bool = False) -> None:
+    def save(
+        self, env_steps: int, state: dict[str, Any], ranks: Ranks = ALONE, *, is_last: bool = False
+    ) -> None:
         """Write one checkpoint and remove those before the last :data:`KEPT`.
 
-        All ranks call it; rank 0 writes one file with what differs between them. The others remove the replay rows that
-        none of rank 0's checkpoints needs. Where ranks have replay buffers, rank 0 also keeps the checkpoints that the
-        run directory may have to resume from.
+        All ranks call it; rank 0 writes one file with what differs between them. The others remove
+        the replay rows that none of rank 0's checkpoints needs. Where ranks have replay buffers,
+        rank 0 also keeps the checkpoints that the run directory may have to resume from.
 
         :param is_last: nothing will be learnt after it, so that it needs no replay buffer.
         :raises OSError: it cannot be written; the earlier checkpoints stand.
@@ -90,7 +98,9 @@ class CheckpointStore:
             self._replay.save(rows)
             state = {"rows": rows, **state}
         if ranks.size > 1:  # when all have answered, the replay buffers of all are on the disk
-            parts = ranks.all_gather_object((self._oldest(), {name: state[name] for name in OF_EACH_RANK}))
+            parts = ranks.all_gather_object(
+                (self._oldest(), {name: state[name] for name in OF_EACH_RANK})
+            )
             state["ranks"] = [own for _, own in parts]
             if ranks.rank > 0:
                 if not is_last:  # afterwards rank 0 removes all replay buffers
@@ -105,15 +115,17 @@ class CheckpointStore:
         paths = self._paths()
         first = max(0, len(paths) - KEPT)
         if ranks.size > 1 and self._replay is not None:
-            # Replay rows of other ranks may reach the run directory so much later or earlier than a checkpoint that
-            # none of the recently written ones can be resumed from there.
+            # Replay rows of other ranks may reach the run directory so much later or earlier than a
+            # checkpoint that none of the recently written ones can be resumed from there.
             settled = self._now() - TRANSFER_S
             whole = sum(self._written_at.get(path, -math.inf) <= settled for path in paths)
             first = min(first, max(0, whole - 1))
         self._drop_before(first)
 
     def drop_replay(self) -> None:
-        """Remove what only further training needs, of all ranks in this directory: the policy is saved."""
+        """Remove what only further training needs, of all ranks in this directory: the policy is
+        saved.
+        """
         if self._replay is not None:
             self._drop_before(-1)
             for directory in self._directory.glob(f"{REPLAY}*"):
@@ -134,7 +146,8 @@ class CheckpointStore:
             self._replay.forget_before(env_steps // self._n_envs)
 
     def newest(self, ranks: Ranks = ALONE) -> dict[str, Any] | None:
-        """The newest whole checkpoint, or None. Damaged ones get another name, with a line in the log.
+        """The newest whole checkpoint, or None. Damaged ones get another name, with a line in the
+        log.
 
         All ranks call it and get the same one, each with its own replay buffer filled.
 
@@ -154,7 +167,9 @@ class CheckpointStore:
                     state = self._load(self.path(chosen))
                 except DamagedError as error:
                     problem = f"rank {ranks.rank}: {error}"
-            problems = [problem for problem in ranks.all_gather_object(problem) if problem is not None]
+            problems = [
+                problem for problem in ranks.all_gather_object(problem) if problem is not None
+            ]
             if not problems:
                 return state
             if ranks.rank == 0 and chosen is not None:
@@ -182,7 +197,11 @@ class CheckpointStore:
             fingerprint = state["fingerprint"]
         if ranks is not None and fingerprint not in (self._fingerprint, *self._earlier):
             before = len(state["ranks"]) if "ranks" in state else 1
-            what = f"resources.ranks = {before}, not {ranks}" if before != ranks else "other settings of this job"
+            what = (
+                f"resources.ranks = {before}, not {ranks}"
+                if before != ranks
+                else "other settings of this job"
+            )
             raise ValueError(
                 f"{path} was written under {what}; "
                 "remove the checkpoints to train from the start, or restore the settings to resume"
@@ -197,14 +216,21 @@ class CheckpointStore:
 
     def _set_aside(self, path: Path, problem: str) -> None:
         aside = path.replace(path.with_name(f"{path.name}{DAMAGED}"))
-        self.problems.append(f"{path.name} is damaged ({problem}) and was set aside as {aside.name}")
+        self.problems.append(
+            f"{path.name} is damaged ({problem}) and was set aside as {aside.name}"
+        )
         say(f"checkpoint {self.problems[-1]}")
         for surplus in self.damaged()[:-KEPT_DAMAGED]:
             surplus.unlink()
 
     def damaged(self) -> list[Path]:
-        """The damaged checkpoints that this attempt and earlier ones have set aside, in the order of writing."""
-        return sorted(self._directory.glob(f"*{DAMAGED}"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+        """The damaged checkpoints that this attempt and earlier ones have set aside, in the order
+        of writing.
+        """
+        return sorted(
+            self._directory.glob(f"*{DAMAGED}"),
+            key=lambda path: (path.stat().st_mtime_ns, path.name),
+        )
 
     def _clear_replay(self) -> None:
         if self._replay is not None:
@@ -219,7 +245,9 @@ class CheckpointStore:
 
 @contextlib.contextmanager
 def explaining_failure(path: Path) -> Iterator[None]:
-    """Whatever loading ``path`` raises in the block, except damage, becomes an error that says what to do."""
+    """Whatever loading ``path`` raises in the block, except damage, becomes an error that says what
+    to do.
+    """
     try:
         yield
     except DamagedError:
@@ -234,7 +262,10 @@ def explaining_failure(path: Path) -> Iterator[None]:
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("orchestrator.worker.checkpoint", "Place"):  # until 2026-11 an object of that name
+        if (module, name) == (
+            "orchestrator.worker.checkpoint",
+            "Place",
+        ):  # until 2026-11 an object of that name
             return LoopState
         return super().find_class(module, name)
 
@@ -248,9 +279,11 @@ class _PickleModule:
 def load(content: bytes) -> dict[str, Any]:
     """The state in a checkpoint file's bytes. Loading runs code: see above.
 
-    :raises DamagedError: they are not those that were written. Torch itself does not compare checksums.
-    :raises Exception: of any kind, when unpickling fails: bytes with the right checksums are not damaged, so that an
-        UnpicklingError or EOFError, too, comes from code that has changed, or from a class of the user's.
+    :raises DamagedError: they are not those that were written. Torch itself does not compare
+        checksums.
+    :raises Exception: of any kind, when unpickling fails: bytes with the right checksums are not
+        damaged, so that an UnpicklingError or EOFError, too, comes from code that has changed, or
+        from a class of the user's.
     """
     check_whole(content)
     try:

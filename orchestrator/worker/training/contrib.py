@@ -1,4 +1,5 @@
-"""What only the algorithms of sb3-contrib need: their classes, LSTM states, and running statistics of batch norms.
+"""What only the algorithms of sb3-contrib need: their classes, LSTM states, and running statistics
+of batch norms.
 
 The package is an optional extra. It is imported when the first of its classes is asked for.
 """
@@ -32,7 +33,8 @@ def class_of(algo: str) -> type[Model]:
 
 
 def lstm_states(model: Model) -> list[list[torch.Tensor]] | None:
-    """Hidden and cell states of the policy and of the value function, with which the next rollout begins.
+    """Hidden and cell states of the policy and of the value function, with which the next rollout
+    begins.
 
     Each is ``(n_lstm_layers, n_envs, lstm_hidden_size)``. None where the policy is not recurrent.
     """
@@ -51,19 +53,24 @@ def restore_lstm_states(model: Model, saved: list[list[torch.Tensor]]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Affine:
-    """``scale * x + shift``, ``(features,)`` each: a batch normalisation with its running statistics frozen."""
+    """``scale * x + shift``, ``(features,)`` each: a batch normalisation with its running
+    statistics frozen.
+    """
 
     scale: NDArray[np.float64]
     shift: NDArray[np.float64]
 
 
 def frozen_normalization(module: nn.Module) -> Affine | None:
-    """What a batch renormalisation of CrossQ does outside of training; None for any other module."""
+    """What a batch renormalisation of CrossQ does outside of training; None for any other
+    module.
+    """
     if type(module).__name__ != "BatchRenorm1d":
         return None
     layer: Any = module
     mean, variance, scale, bias = (
-        part.detach().cpu().double().numpy() for part in (layer.ra_mean, layer.ra_var, layer.scale, layer.bias)
+        part.detach().cpu().double().numpy()
+        for part in (layer.ra_mean, layer.ra_var, layer.scale, layer.bias)
     )
     factor = scale / np.sqrt(variance + layer.eps)
     return Affine(factor, bias - mean * factor)

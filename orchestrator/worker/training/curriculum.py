@@ -1,7 +1,7 @@
 """The curriculum of a training: numbers of its task that change between iterations, and its stages.
 
-Numbers change at the beginning of an iteration, by its env_steps and its stage, which are the same on every rank and
-in every attempt. Stages advance at the end of one.
+Numbers change at the beginning of an iteration, by its env_steps and its stage, which are the same
+on every rank and in every attempt. Stages advance at the end of one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ class Curriculum:
     """:param loop: of the checkpoint that the training resumes from."""
 
     def __init__(
-        self, spec: WorkerSpec, model: Model, loop: LoopState, facts: AttemptFacts, reporter: ProgressReporter
+        self,
+        spec: WorkerSpec,
+        model: Model,
+        loop: LoopState,
+        facts: AttemptFacts,
+        reporter: ProgressReporter,
     ) -> None:
         assert model.env is not None
         self._spec, self._model = spec, model
@@ -47,7 +52,9 @@ class Curriculum:
     def begin_iteration(self) -> None:
         """Give task and randomisation the numbers of this iteration."""
         if self._venv is not None:
-            self._venv.move(TrainingMoment(self._model.num_timesteps / self._spec.total_timesteps, self.stage))
+            self._venv.move(
+                TrainingMoment(self._model.num_timesteps / self._spec.total_timesteps, self.stage)
+            )
 
     def record(self) -> None:
         """Log the stage in which the iteration was trained."""
@@ -55,14 +62,22 @@ class Curriculum:
             self._model.logger.record(STAGE, self.stage)
 
     def is_stage_done(self, row: Mapping[str, Any]) -> bool:
-        """Whether the next stage begins now. There must be an iteration left, and enough episodes in this stage.
+        """Whether the next stage begins now. There must be an iteration left, and enough episodes
+        in this stage.
 
-        :param row: of the iteration in ``progress.csv``; empty on ranks that write none, where it is never done.
+        :param row: of the iteration in ``progress.csv``; empty on ranks that write none, where it
+            is never done.
         """
-        if not row or self.stage > len(self._conditions) or self._model.num_timesteps >= self._spec.total_timesteps:
+        if (
+            not row
+            or self.stage > len(self._conditions)
+            or self._model.num_timesteps >= self._spec.total_timesteps
+        ):
             return False
         episodes = len(self._model.ep_info_buffer or ())
-        return episodes >= self._spec.advance_episodes and self._conditions[self.stage - 1].holds(row)
+        return episodes >= self._spec.advance_episodes and self._conditions[self.stage - 1].holds(
+            row
+        )
 
     def advance(self) -> None:
         """Begin the next stage. Means over the latest episodes forget those of earlier stages."""
@@ -73,7 +88,9 @@ class Curriculum:
         self.advanced_at = (*self.advanced_at, steps)
         self._tell()
         stages = len(self._conditions) + 1
-        say(f"stage {self.stage} of {stages} begins at {steps:,} env_steps: {condition}, after {episodes}")
+        say(
+            f"stage {self.stage} of {stages} begins at {steps:,} env_steps: {condition}, after {episodes}"
+        )
 
     def _tell(self) -> None:
         if self._conditions:

@@ -1,10 +1,12 @@
-"""Stock PPO over several ranks, with gradients averaged by DistributedDataParallel or a parameter server.
+"""Stock PPO over several ranks, with gradients averaged by DistributedDataParallel or a parameter
+server.
 
-``PPO.train`` calls ``policy.evaluate_actions``. On a policy wrapped in DistributedDataParallel that would bypass the
-wrapper, and gradients would silently never be averaged. So the wrapped module has ``evaluate_actions`` as its
-``forward``, and the update is written out with the quantities that all ranks must agree on: mean and deviation of the
-advantages, and the divergence that ends an update. SAC and TD3 clip nothing between backward and step: averaging the
-gradients at each step is enough there (:func:`.gradient_exchange.average_gradients`).
+``PPO.train`` calls ``policy.evaluate_actions``. On a policy wrapped in DistributedDataParallel that
+would bypass the wrapper, and gradients would silently never be averaged. So the wrapped module has
+``evaluate_actions`` as its ``forward``, and the update is written out with the quantities that all
+ranks must agree on: mean and deviation of the advantages, and the divergence that ends an update.
+SAC and TD3 clip nothing between backward and step: averaging the gradients at each step is enough
+there (:func:`.gradient_exchange.average_gradients`).
 """
 
 from __future__ import annotations
@@ -46,10 +48,12 @@ class _Evaluation(nn.Module):
 
 
 class DistributedPPO(ExtendedPPO):
-    """``stable_baselines3.PPO`` of which each rank has a part of the environments, and so of every minibatch.
+    """``stable_baselines3.PPO`` of which each rank has a part of the environments, and so of every
+    minibatch.
 
-    Ranks that share memory exchange their gradients as one vector; over the network DistributedDataParallel does it.
-    ``batch_size`` counts the rows of all ranks together. :meth:`join` must be called before :meth:`train`.
+    Ranks that share memory exchange their gradients as one vector; over the network
+    DistributedDataParallel does it. ``batch_size`` counts the rows of all ranks together.
+    :meth:`join` must be called before :meth:`train`.
     """
 
     unsaved = ("_ranks", "_mode", "_evaluate", "_gradients")
@@ -57,24 +61,33 @@ class DistributedPPO(ExtendedPPO):
     def join(self, ranks: ProcessGroup, mode: Mode) -> None:
         self._ranks, self._mode = ranks, mode
         self._evaluate: nn.Module = _Evaluation(self.policy)
-        self._gradients = FlatGradients(list(self.policy.parameters())) if ranks.shares_memory else None
+        self._gradients = (
+            FlatGradients(list(self.policy.parameters())) if ranks.shares_memory else None
+        )
         if mode == "allreduce" and self._gradients is None:
             self.policy.set_training_mode(False)
             self._evaluate = ranks.parallel(self._evaluate, *self._example())
         if type(self.policy.optimizer) is torch.optim.Adam:  # one kernel for all parameters
             for group in self.policy.optimizer.param_groups:
                 group["fused"], group["foreach"] = True, False
-        # Several checks of every mean and deviation at every step; the NaN guard notices what is not finite anyway.
+        # Several checks of every mean and deviation at every step; the NaN guard notices what is
+        # not finite anyway.
         torch.distributions.Distribution.set_default_validate_args(False)
 
     def collect_rollouts(
-        self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        rollout_buffer: RolloutBuffer,
+        n_rollout_steps: int,
     ) -> bool:
         """Equal to Stable-Baselines3's update up to rounding."""
         if self.use_sde:
             return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
         rows_at_once = self.batch_size // self._ranks.size
-        return batched_rollout.collect(self, env, callback, rollout_buffer, n_rollout_steps, rows_at_once)
+        return batched_rollout.collect(
+            self, env, callback, rollout_buffer, n_rollout_steps, rows_at_once
+        )
 
     def _example(self) -> tuple[Any, torch.Tensor]:
         """Observations and actions of one step, all zero."""
@@ -83,7 +96,9 @@ class DistributedPPO(ExtendedPPO):
         return observations, self._as_actions(buffer.to_torch(buffer.actions[0]))
 
     def _as_actions(self, actions: torch.Tensor) -> torch.Tensor:
-        return actions.long().flatten() if isinstance(self.action_space, spaces.Discrete) else actions
+        return (
+            actions.long().flatten() if isinstance(self.action_space, spaces.Discrete) else actions
+        )
 
     def train(self) -> None:
         """``PPO.train`` over all ranks. Every rank logs the same values: means over all of them."""
@@ -121,16 +136,23 @@ class DistributedPPO(ExtendedPPO):
         )
         buffer = self.rollout_buffer
         variance = explained_variance(buffer.values.flatten(), buffer.returns.flatten(), ranks)
-        std = torch.exp(self.policy.log_std).mean().item() if hasattr(self.policy, "log_std") else None
+        std = (
+            torch.exp(self.policy.log_std).mean().item()
+            if hasattr(self.policy, "log_std")
+            else None
+        )
         record_update(self, losses, variance, std, clip_range, clip_range_vf)
 
     def _loss(
         self, samples: Any, clip_range: float, clip_range_vf: float | None
     ) -> tuple[torch.Tensor, list[float], float]:
-        """The loss of this rank's part of a minibatch, what is logged of it (policy, value and entropy loss, this
-        rank's divergence, clipped share), and the divergence over all ranks: without ``target_kl`` this rank's own.
+        """The loss of this rank's part of a minibatch, what is logged of it (policy, value and
+        entropy loss, this rank's divergence, clipped share), and the divergence over all ranks:
+        without ``target_kl`` this rank's own.
         """
-        values, log_prob, entropy = self._evaluate(samples.observations, self._as_actions(samples.actions))
+        values, log_prob, entropy = self._evaluate(
+            samples.observations, self._as_actions(samples.actions)
+        )
         log_ratio = log_prob - samples.old_log_prob
         ratio = torch.exp(log_ratio)
         with torch.no_grad():
@@ -141,15 +163,27 @@ class DistributedPPO(ExtendedPPO):
         policy_loss = -torch.min(advantages * ratio, advantages * clipped).mean()
         values = values.flatten()
         if clip_range_vf is not None:
-            values = samples.old_values + torch.clamp(values - samples.old_values, -clip_range_vf, clip_range_vf)
+            values = samples.old_values + torch.clamp(
+                values - samples.old_values, -clip_range_vf, clip_range_vf
+            )
         value_loss = functional.mse_loss(samples.returns, values)
         entropy_loss = log_prob.mean() if entropy is None else -entropy.mean()
         loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
-        logged = [policy_loss.item(), value_loss.item(), entropy_loss.item(), own_divergence, clip_fraction.item()]
+        logged = [
+            policy_loss.item(),
+            value_loss.item(),
+            entropy_loss.item(),
+            own_divergence,
+            clip_fraction.item(),
+        ]
         return loss, logged, divergence
 
-    def _over_ranks(self, advantages: torch.Tensor, divergence: float) -> tuple[torch.Tensor, float]:
-        """Advantages normalised over all ranks and the mean divergence; what no hyperparameter needs stays as it is."""
+    def _over_ranks(
+        self, advantages: torch.Tensor, divergence: float
+    ) -> tuple[torch.Tensor, float]:
+        """Advantages normalised over all ranks and the mean divergence; what no hyperparameter
+        needs stays as it is.
+        """
         count, ranks = len(advantages), self._ranks
         if not self.normalize_advantage and self.target_kl is None:
             return advantages, divergence
@@ -175,7 +209,9 @@ class DistributedPPO(ExtendedPPO):
             optimizer.step()
 
         if self._mode == "parameter-server":
-            step_on_server(parameters, self._ranks, step, None if gradients is None else gradients.vector)
+            step_on_server(
+                parameters, self._ranks, step, None if gradients is None else gradients.vector
+            )
             return
         if gradients is not None:
             gradients.vector.div_(self._ranks.size)

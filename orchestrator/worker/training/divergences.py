@@ -1,4 +1,6 @@
-"""Episodes that ended because physics diverged, with ``on_divergence = "end-episode"``, and how many are too many."""
+"""Episodes that ended because physics diverged, with ``on_divergence = "end-episode"``, and how
+many are too many.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ ALWAYS_TOLERATED = 10
 
 
 class DivergenceCounter(VecEnvWrapper):
-    """Counts episodes, and those that end by divergence, in the steps of rollouts, over all ranks."""
+    """Counts episodes, and those that end by divergence, in the steps of rollouts, over all
+    ranks.
+    """
 
     def __init__(self, venv: VecEnv, ranks: Ranks, loop: LoopState) -> None:
         super().__init__(venv)

@@ -1,4 +1,6 @@
-"""Evaluation of the trained policy: whole episodes in fresh environments, without and with exploration."""
+"""Evaluation of the trained policy: whole episodes in fresh environments, without and with
+exploration.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,17 @@ from orchestrator.worker.training.best_moment import BestMoment
 from orchestrator.worker.training.training_state import generators, restore_generators
 
 LONGEST = 100_000
-"""Control steps after which an episode is cut off: a good policy may never end one where nothing limits it."""
+"""Control steps after which an episode is cut off: a good policy may never end one where nothing
+limits it."""
 MOST_AT_ONCE = 32
-"""Environments of a built-in task: one more in a batch costs its physics alone, a second round the whole batch."""
+"""Environments of a built-in task: one more in a batch costs its physics alone, a second round the
+whole batch."""
 GRID_AT_ONCE = 128
-"""Environments in a batch of points of a grid: so many share the cost of the policy, and need little memory."""
+"""Environments in a batch of points of a grid: so many share the cost of the policy, and need
+little memory."""
 _ENVIRONMENTS, _ACTIONS = 1, 2
-"""Purposes of random numbers, so that evaluation's seeds differ from training's and from each other."""
+"""Purposes of random numbers, so that evaluation's seeds differ from training's and from each
+other."""
 
 
 class EvaluatedEpisode(NamedTuple):
@@ -95,7 +101,9 @@ class Outcome:
             "length_mean": float(np.mean(lengths)),
             "returns": list(returns),
             "lengths": list(lengths),
-            "measures": {name: _summary([measures.get(name) for measures in reported]) for name in names},
+            "measures": {
+                name: _summary([measures.get(name) for measures in reported]) for name in names
+            },
         }
         if all(drawn):  # not for an episode that was cut off
             summary["drawn"] = {key: [values[key] for values in drawn] for key in drawn[0]}
@@ -107,9 +115,11 @@ class EvaluationResult:
     deterministic: Outcome
     """Episodes with the policy's most likely actions."""
     stochastic: Outcome
-    """With actions drawn from the policy, as in training; the episodes start from the same states."""
+    """With actions drawn from the policy, as in training; the episodes start from the same
+    states."""
     moment: bytes | None
-    """The best moment of the deterministic episodes, where the spec asks for one: :meth:`BestMoment.content`."""
+    """The best moment of the deterministic episodes, where the spec asks for one:
+    :meth:`BestMoment.content`."""
     seed: int
     """Environment *i* had ``seed + i`` (the batch of a built-in task has ``seed`` as a whole)."""
     n_envs: int
@@ -132,7 +142,9 @@ class EvaluationResult:
         """One line for people; the measures are means of the deterministic episodes."""
         deterministic, stochastic = self.deterministic.summary, self.stochastic.summary
         means = {name: measure["mean"] for name, measure in deterministic["measures"].items()}
-        measures = ", ".join(f"{name} {mean:,.4g}" for name, mean in means.items() if mean is not None)
+        measures = ", ".join(
+            f"{name} {mean:,.4g}" for name, mean in means.items() if mean is not None
+        )
         return (
             f"{count(len(self.deterministic.episodes), 'episode')}: "
             f"return {deterministic['mean']:,.1f} ± {deterministic['std']:,.1f} deterministic, "
@@ -141,10 +153,12 @@ class EvaluationResult:
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """The mean without the lowest and the highest quarter of ``values``, each rounded down to whole values.
+    """The mean without the lowest and the highest quarter of ``values``, each rounded down to whole
+    values.
 
-    Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice", as their library
-    rliable computes it (``scipy.stats.trim_mean(values, 0.25)``): the plain mean of up to three values.
+    Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice", as
+    their library rliable computes it (``scipy.stats.trim_mean(values, 0.25)``): the plain mean of
+    up to three values.
     """
     cut = len(values) // 4
     return float(np.mean(np.sort(values)[cut : len(values) - cut]))
@@ -156,32 +170,49 @@ def _summary(values: list[float | None]) -> MeasureSummary:
     return {"mean": mean, "std": std, "values": values}
 
 
-def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[[], None]) -> EvaluationResult:
-    """Run ``spec.eval_episodes`` deterministic episodes and as many stochastic ones, with normalisation frozen.
+def evaluate(
+    spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[[], None]
+) -> EvaluationResult:
+    """Run ``spec.eval_episodes`` deterministic episodes and as many stochastic ones, with
+    normalisation frozen.
 
-    The number of episodes of each environment is fixed beforehand: taking the first to end would favour short ones.
-    ``each_step`` is called after every step and may raise to end the evaluation. The result is a function of spec and
-    policy; parameters, normalisation and the process's random generators are unchanged afterwards.
+    The number of episodes of each environment is fixed beforehand: taking the first to end would
+    favour short ones. ``each_step`` is called after every step and may raise to end the evaluation.
+    The result is a function of spec and policy; parameters, normalisation and the process's random
+    generators are unchanged afterwards.
 
     :raises Diverged: a return is not finite.
     """
     seed = environment_seed(spec)
-    n_envs = min(spec.eval_episodes, max(spec.n_envs, MOST_AT_ONCE) if env_factory.is_batched(spec) else spec.n_envs)
+    n_envs = min(
+        spec.eval_episodes,
+        max(spec.n_envs, MOST_AT_ONCE) if env_factory.is_batched(spec) else spec.n_envs,
+    )
     moment = BestMoment() if spec.preview and not spec.video else None
 
     def run(
-        n_envs: int, watched: BestMoment | None = None, *, deterministic: bool, grid: GridPlaces | None = None
+        n_envs: int,
+        watched: BestMoment | None = None,
+        *,
+        deterministic: bool,
+        grid: GridPlaces | None = None,
     ) -> Sequence[EvaluatedEpisode]:
         at_each = n_envs if grid is None else grid.at_each
-        remaining = np.array([(spec.eval_episodes + index % at_each) // at_each for index in range(n_envs)])
+        remaining = np.array(
+            [(spec.eval_episodes + index % at_each) // at_each for index in range(n_envs)]
+        )
         # A diverging robot far from the one trained on is a result, and the training succeeded.
         made = spec if grid is None else dataclasses.replace(spec, on_divergence="end-episode")
         with _seeded(_seed(spec, _ACTIONS), model.device):
-            venv = env_factory.make(made, job_dir, n_envs=n_envs, seed=seed, measuring=True, grid=grid)
+            venv = env_factory.make(
+                made, job_dir, n_envs=n_envs, seed=seed, measuring=True, grid=grid
+            )
             try:
                 venv.seed(seed)
                 prepared = _prepared(spec, model, venv)
-                return _run(model, prepared, remaining, each_step, watched, deterministic=deterministic)
+                return _run(
+                    model, prepared, remaining, each_step, watched, deterministic=deterministic
+                )
             finally:
                 venv.close()
 
@@ -190,9 +221,14 @@ def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[
         at_once = GRID_AT_ONCE // at_each
         for first in range(0, len(grid.points), at_once):
             points = grid.points[first : first + at_once]
-            episodes = run(len(points) * at_each, deterministic=True, grid=GridPlaces(grid, points, at_each))
+            episodes = run(
+                len(points) * at_each, deterministic=True, grid=GridPlaces(grid, points, at_each)
+            )
             for number, point in enumerate(points):
-                yield point, Outcome([episode for episode in episodes if episode.env // at_each == number])
+                yield (
+                    point,
+                    Outcome([episode for episode in episodes if episode.env // at_each == number]),
+                )
 
     grid = EvaluationGrid.parse(spec.evaluate)
     return EvaluationResult(
@@ -206,7 +242,9 @@ def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[
 
 
 def environment_seed(spec: WorkerSpec) -> int:
-    """The seed of the evaluation's environments, which ``eval.json`` names: a function of the job's seed alone."""
+    """The seed of the evaluation's environments, which ``eval.json`` names: a function of the job's
+    seed alone.
+    """
     return _seed(spec, _ENVIRONMENTS) >> 1
 
 
@@ -217,7 +255,9 @@ def _seed(spec: WorkerSpec, purpose: int) -> int:
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generator, which draws the actions, and those that environments may use; restore them afterwards."""
+    """Seed torch's generator, which draws the actions, and those that environments may use; restore
+    them afterwards.
+    """
     before = generators(device)
     for generator in (random.seed, np.random.seed, torch.manual_seed):
         generator(seed)
@@ -248,7 +288,9 @@ def _run(
     *,
     deterministic: bool,
 ) -> Sequence[EvaluatedEpisode]:
-    """Run episodes. :param remaining: ``(n_envs,)`` episodes still to run in each environment; counted down here."""
+    """Run episodes. :param remaining: ``(n_envs,)`` episodes still to run in each environment;
+    counted down here.
+    """
     episodes: list[EvaluatedEpisode] = []
     returns, steps = np.zeros(len(remaining)), np.zeros(len(remaining), int)
     observations = venv.reset()
@@ -271,13 +313,19 @@ def _run(
             else:
                 remaining[index] = 0
                 total_reward, length = float(returns[index]), int(steps[index])
-                say(f"evaluation: environment {index} ended no episode in {LONGEST} steps and was cut off")
+                say(
+                    f"evaluation: environment {index} ended no episode in {LONGEST} steps and was cut off"
+                )
             if not math.isfinite(total_reward):
                 raise Diverged(
                     f"evaluation: an episode of {length} steps in environment {index} has the return {total_reward}; "
                     "the environment's rewards must be finite"
                 )
-            episodes.append(EvaluatedEpisode(total_reward, length, _measures(info), info.get(DRAWN, {}), int(index)))
+            episodes.append(
+                EvaluatedEpisode(
+                    total_reward, length, _measures(info), info.get(DRAWN, {}), int(index)
+                )
+            )
         returns[dones] = steps[dones] = 0
         each_step()
     return episodes
@@ -288,5 +336,7 @@ def _measures(info: Mapping[str, Any]) -> dict[str, float | None]:
     measures = info.get("measures")
     if not isinstance(measures, Mapping):
         return {}
-    numbers = {name: float(value) for name, value in measures.items() if isinstance(value, Real | np.bool_)}
+    numbers = {
+        name: float(value) for name, value in measures.items() if isinstance(value, Real | np.bool_)
+    }
     return {str(name): value if math.isfinite(value) else None for name, value in numbers.items()}

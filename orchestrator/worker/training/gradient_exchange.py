@@ -1,4 +1,6 @@
-"""Gradients averaged over ranks: every rank takes the step, or rank 0, the parameter server, takes it for all."""
+"""Gradients averaged over ranks: every rank takes the step, or rank 0, the parameter server, takes
+it for all.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from orchestrator.worker.training.fast.network import Array
 
 
 def average_gradients(optimizer: torch.optim.Optimizer, ranks: Ranks, mode: Mode) -> None:
-    """Make ``optimizer.step`` use the mean of all ranks' gradients, on every rank or on rank 0 for all."""
+    """Make ``optimizer.step`` use the mean of all ranks' gradients, on every rank or on rank 0 for
+    all.
+    """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     step = optimizer.step
 
@@ -29,7 +33,10 @@ def average_gradients(optimizer: torch.optim.Optimizer, ranks: Ranks, mode: Mode
 
 
 def step_on_server(
-    parameters: Sequence[nn.Parameter], ranks: Ranks, step: Callable[[], object], vector: torch.Tensor | None = None
+    parameters: Sequence[nn.Parameter],
+    ranks: Ranks,
+    step: Callable[[], object],
+    vector: torch.Tensor | None = None,
 ) -> None:
     """Rank 0 takes ``step`` with the mean of all gradients, and sends the parameters to the others.
 
@@ -47,13 +54,20 @@ def step_on_server(
     values = parameters_to_vector(parameters).detach().cpu().numpy()
     ranks.broadcast(values)
     with torch.no_grad():
-        for parameter, value in zip(parameters, _split(parameters, torch.from_numpy(values)), strict=True):
+        for parameter, value in zip(
+            parameters, _split(parameters, torch.from_numpy(values)), strict=True
+        ):
             parameter.copy_(value)
 
 
-def _mean(parameters: Sequence[nn.Parameter], ranks: Ranks, add_up: Callable[[Array], None]) -> Array:
+def _mean(
+    parameters: Sequence[nn.Parameter], ranks: Ranks, add_up: Callable[[Array], None]
+) -> Array:
     """The gradients as one vector, averaged over the ranks."""
-    gradients = [torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters]
+    gradients = [
+        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for parameter in parameters
+    ]
     flat: Array = parameters_to_vector(gradients).detach().cpu().numpy()
     flat /= ranks.size
     add_up(flat)
@@ -61,7 +75,9 @@ def _mean(parameters: Sequence[nn.Parameter], ranks: Ranks, add_up: Callable[[Ar
 
 
 def _write(parameters: Sequence[nn.Parameter], gradients: Array) -> None:
-    for parameter, gradient in zip(parameters, _split(parameters, torch.from_numpy(gradients)), strict=True):
+    for parameter, gradient in zip(
+        parameters, _split(parameters, torch.from_numpy(gradients)), strict=True
+    ):
         parameter.grad = gradient.to(parameter.device)
 
 
@@ -89,4 +105,6 @@ class FlatGradients:
 
     def clip(self, max_norm: float) -> None:
         """``torch.nn.utils.clip_grad_norm_``"""
-        self.vector.mul_((max_norm / (torch.linalg.vector_norm(self.vector) + 1e-6)).clamp_(max=1.0))
+        self.vector.mul_(
+            (max_norm / (torch.linalg.vector_norm(self.vector) + 1e-6)).clamp_(max=1.0)
+        )

@@ -1,4 +1,6 @@
-"""Reading the policy that ``init`` names: of a job's directory, or a ``model.zip`` of Stable-Baselines3."""
+"""Reading the policy that ``init`` names: of a job's directory, or a ``model.zip`` of
+Stable-Baselines3.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.randomization import observed_simulation
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.training import algorithms, checkpoint
-from orchestrator.worker.training.initial_policy import InitialPolicy, Names, activation_of, names_of, saved
+from orchestrator.worker.training.initial_policy import (
+    InitialPolicy,
+    Names,
+    activation_of,
+    names_of,
+    saved,
+)
 
 EXPECTED = "expected a job's directory, RUN_DIR/jobs/JOB_ID, or a model.zip of Stable-Baselines3"
 _MARKS: Mapping[Algorithm, set[str]] = {
@@ -42,7 +50,8 @@ TRIES = 3
 
 @functools.lru_cache(maxsize=4)
 def read(source: Path) -> InitialPolicy:
-    """The policy of a job (its ``model.zip``, or its newest checkpoint), or the one in a ``model.zip``.
+    """The policy of a job (its ``model.zip``, or its newest checkpoint), or the one in a
+    ``model.zip``.
 
     Statistics and checkpoints are pickles, which run code: users name only what they trust.
 
@@ -56,10 +65,14 @@ def read(source: Path) -> InitialPolicy:
             raise UsageError(f"{source}: is no zip file; {EXPECTED}")
         return _of_model(source, None)
     if not source.exists():
-        raise UsageError(f"{source}: no such file or directory; {EXPECTED}; `run RUN_DIR` resumes jobs without it")
+        raise UsageError(
+            f"{source}: no such file or directory; {EXPECTED}; `run RUN_DIR` resumes jobs without it"
+        )
     paths, spec = read_job(source)
     newest = max(paths.checkpoints_by_steps(), default=spec.total_timesteps)
-    is_finished = paths.model.exists() and newest >= spec.total_timesteps  # else it is being trained further
+    is_finished = (
+        paths.model.exists() and newest >= spec.total_timesteps
+    )  # else it is being trained further
     return _of_model(paths.model, spec) if is_finished else _of_checkpoint(paths, spec)
 
 
@@ -73,11 +86,17 @@ def _of_model(path: Path, spec: WorkerSpec | None) -> InitialPolicy:
         algo, activation = _of_spec(spec) if spec is not None else _of_data(path, policy)
         if normalization.is_file() and (spec is None or spec.normalize):
             normalized = vars(pickle.loads(normalization.read_bytes()))
-            statistics = None if spec is None and not normalized["norm_obs"] else _statistics(normalized)
+            statistics = (
+                None if spec is None and not normalized["norm_obs"] else _statistics(normalized)
+            )
     except Exception as error:
-        raise UsageError(f"{path}: cannot be read: {failures.describe(error)}; {EXPECTED}") from error
+        raise UsageError(
+            f"{path}: cannot be read: {failures.describe(error)}; {EXPECTED}"
+        ) from error
     if spec is not None and spec.normalize and statistics is None:
-        raise UsageError(f"{normalization} is missing: the policy cannot be used without its normalisation statistics")
+        raise UsageError(
+            f"{normalization} is missing: the policy cannot be used without its normalisation statistics"
+        )
     if spec is None and statistics is not None:
         for name, value in CLIPPING.items():
             if normalized[name] != value:
@@ -98,7 +117,9 @@ def _of_checkpoint(paths: JobPaths, spec: WorkerSpec) -> InitialPolicy:
     for _ in range(TRIES):  # a job that runs removes its earlier ones
         if not (found := paths.checkpoints_by_steps()):
             text = "it has neither a policy nor a checkpoint to start from"
-            raise UsageError(f"{paths.root}: {text}. {standing(paths)}; wait for its first checkpoint, or finish it")
+            raise UsageError(
+                f"{paths.root}: {text}. {standing(paths)}; wait for its first checkpoint, or finish it"
+            )
         try:
             state = checkpoint.load((newest := found[max(found)]).read_bytes())
             break
@@ -107,7 +128,9 @@ def _of_checkpoint(paths: JobPaths, spec: WorkerSpec) -> InitialPolicy:
         except Exception as error:
             raise UsageError(f"{newest}: cannot be loaded: {failures.describe(error)}") from error
     else:
-        raise UsageError(f"{paths.checkpoints}: no checkpoint could be read, as the job replaces them; try again")
+        raise UsageError(
+            f"{paths.checkpoints}: no checkpoint could be read, as the job replaces them; try again"
+        )
     algo, activation = _of_spec(spec)
     return InitialPolicy(
         label=f"its checkpoint at {state['env_steps']:,} env_steps, as it is not finished",
@@ -126,7 +149,8 @@ def _of_spec(spec: WorkerSpec) -> tuple[str, str]:
 
 
 def _of_data(path: Path, policy: Mapping[str, Any]) -> tuple[str, str]:
-    """Algorithm and activation, from what Stable-Baselines3 writes for people beside its pickles, which stay unread.
+    """Algorithm and activation, from what Stable-Baselines3 writes for people beside its pickles,
+    which stay unread.
 
     :param policy: its parameters, by name.
     """
@@ -153,6 +177,10 @@ def _names(root: Path, spec: WorkerSpec) -> Names | None:
     try:
         xml = str(env_factory.robot_path(spec, root))
         options, drawn = dict(spec.task_options), spec.randomize
-        return names_of(observed_simulation(xml, str(spec.task), options, drawn, asymmetric=spec.asymmetric))
+        return names_of(
+            observed_simulation(xml, str(spec.task), options, drawn, asymmetric=spec.asymmetric)
+        )
     except Exception as error:
-        raise UsageError(f"{root}: its task cannot be made here: {failures.describe(error)}") from error
+        raise UsageError(
+            f"{root}: its task cannot be made here: {failures.describe(error)}"
+        ) from error

@@ -1,8 +1,10 @@
-"""The policy that a job with ``init`` starts from: the content of ``init.pt``, and its way into the job's own network.
+"""The policy that a job with ``init`` starts from: the content of ``init.pt``, and its way into the
+job's own network.
 
-Rows and columns of the first and the last layers belong to observations and actions, which have names where a built-in
-task makes them. Those of equal names are copied, and so are normalisation statistics. What is new starts with zeros, so
-that a new observation has no effect at first, and a new action is the middle of its range.
+Rows and columns of the first and the last layers belong to observations and actions, which have
+names where a built-in task makes them. Those of equal names are copied, and so are normalisation
+statistics. What is new starts with zeros, so that a new observation has no effect at first, and a
+new action is the middle of its range.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Names(NamedTuple):
 
 
 Pairs = tuple[tuple[torch.Tensor, torch.Tensor], ...]
-"""Of observations and of actions: numbers of those that are copied, in the job and in the source."""
+"""Of observations and of actions: numbers of those that are copied, in the job and in the
+source."""
 
 
 class UnfitInitError(ValueError):
@@ -63,8 +66,14 @@ class InitialPolicy:
 
     def sha256(self) -> str:
         """Of all that is copied, as hexadecimal text."""
-        copied = {"policy": self.policy, "statistics": self.statistics, "temperature": self.temperature}
-        return weights.digest({**copied, "names": np.frombuffer(json.dumps(self.names).encode(), np.uint8)})
+        copied = {
+            "policy": self.policy,
+            "statistics": self.statistics,
+            "temperature": self.temperature,
+        }
+        return weights.digest(
+            {**copied, "names": np.frombuffer(json.dumps(self.names).encode(), np.uint8)}
+        )
 
     def to_bytes(self) -> bytes:
         content = io.BytesIO()
@@ -73,15 +82,23 @@ class InitialPolicy:
 
     @classmethod
     def from_file(cls, path: Path, sha256: str) -> InitialPolicy:
-        """Runs no code of the file. :raises ValueError: it is not what was examined before the launch."""
+        """Runs no code of the file. :raises ValueError: it is not what was examined before the
+        launch.
+        """
         try:
             values = torch.load(path, map_location="cpu", weights_only=True)
-            initial = cls(**values | {"names": values["names"] and Names(*map(tuple, values["names"]))})
+            initial = cls(
+                **values | {"names": values["names"] and Names(*map(tuple, values["names"]))}
+            )
             intact = initial.sha256() == sha256
         except Exception as error:
-            raise ValueError(f"{path}: the policy to start from cannot be read: {error}; {PUT_BACK}") from error
+            raise ValueError(
+                f"{path}: the policy to start from cannot be read: {error}; {PUT_BACK}"
+            ) from error
         if not intact:
-            raise ValueError(f"{path}: the policy to start from was changed in the job directory; {PUT_BACK}")
+            raise ValueError(
+                f"{path}: the policy to start from was changed in the job directory; {PUT_BACK}"
+            )
         return initial
 
 
@@ -89,11 +106,16 @@ def saved(rms: Any) -> Any:
     """Mean, variance and count of running statistics; of each part of a ``Dict``."""
     if isinstance(rms, Mapping):
         return {name: saved(part) for name, part in rms.items()}
-    return {name: torch.as_tensor(np.array(getattr(rms, name), np.float64)) for name in ("mean", "var", "count")}
+    return {
+        name: torch.as_tensor(np.array(getattr(rms, name), np.float64))
+        for name in ("mean", "var", "count")
+    }
 
 
 def activation_of(kind: type[BasePolicy], name: str | None) -> str:
-    """``name`` of an activation in lower case, without underscores; None: the default of this class of policies."""
+    """``name`` of an activation in lower case, without underscores; None: the default of this class
+    of policies.
+    """
     default = inspect.signature(kind.__init__).parameters["activation_fn"].default
     return (name or str(default.__name__)).lower().replace("_", "")
 
@@ -106,11 +128,18 @@ def names_of(simulation: Simulation) -> Names | None:
             break
         if "observe" in vars(kind) and not kind.__module__.startswith("orchestrator."):
             return None  # the user's observations are not those that the base class names
-    observations, actions = task.observation_names(), input_names.controls(simulation.model).tolist()
+    observations, actions = (
+        task.observation_names(),
+        input_names.controls(simulation.model).tolist(),
+    )
     observations = None if observations is None else (*observations, *simulation.privileged_names)
     if observations is None or len(set(observations)) != simulation.observation_size:
         return None
-    return Names(tuple(map(str, observations)), tuple(actions)) if len(actions) == len(task.actions.low) else None
+    return (
+        Names(tuple(map(str, observations)), tuple(actions))
+        if len(actions) == len(task.actions.low)
+        else None
+    )
 
 
 def start(model: Model, initial: InitialPolicy) -> str:
@@ -131,21 +160,33 @@ def start(model: Model, initial: InitialPolicy) -> str:
     return copied
 
 
-def copy_into(policy: BasePolicy, initial: InitialPolicy, names: Names | None) -> tuple[Pairs | None, str]:
+def copy_into(
+    policy: BasePolicy, initial: InitialPolicy, names: Names | None
+) -> tuple[Pairs | None, str]:
     """Copy the weights into ``policy``, whose observations and actions have ``names``.
 
     Returns which observations and actions are copied, None for all; and what was copied, in words.
 
-    :raises UnfitInitError: another network, no name in common, or other shapes where there are no names.
+    :raises UnfitInitError: another network, no name in common, or other shapes where there are no
+        names.
     """
-    own, given, pairs, activation_fn = policy.state_dict(), initial.policy, None, policy.activation_fn
+    own, given, pairs, activation_fn = (
+        policy.state_dict(),
+        initial.policy,
+        None,
+        policy.activation_fn,
+    )
     activation = activation_of(type(policy), activation_fn.__name__)  # type: ignore[union-attr, arg-type]
     if activation != initial.activation:
-        raise UnfitInitError(f"its activation_fn is {initial.activation}, and it is {activation} here; {EQUAL}")
+        raise UnfitInitError(
+            f"its activation_fn is {initial.activation}, and it is {activation} here; {EQUAL}"
+        )
     if names is not None and initial.names is not None and names != initial.names:
         if type(policy) is not ActorCriticPolicy:
             allowed = "only ppo and a2c can start from a policy with other ones"
-            raise UnfitInitError(f"its observations or actions have other names than those here, and {allowed}")
+            raise UnfitInitError(
+                f"its observations or actions have other names than those here, and {allowed}"
+            )
         pairs = _pairs(names, initial.names)
     std_of = ACTIONS if (getattr(policy, "dist_kwargs", None) or {}).get("full_std", True) else None
     merged = {}
@@ -154,12 +195,21 @@ def copy_into(policy: BasePolicy, initial: InitialPolicy, names: Names | None) -
         axes = _axes(name, own, std_of) if pairs is not None and name in own else ()
         if _fixed(shapes[0], axes) != _fixed(shapes[1], axes):
             named = None not in (names, initial.names)
-            equal = EQUAL if named else f"observations and actions must be as many, as they have no names; {EQUAL}"
-            raise UnfitInitError(f"another network: {name} is {shapes[1]} there, and {shapes[0]} here; {equal}")
+            equal = (
+                EQUAL
+                if named
+                else f"observations and actions must be as many, as they have no names; {EQUAL}"
+            )
+            raise UnfitInitError(
+                f"another network: {name} is {shapes[1]} there, and {shapes[0]} here; {equal}"
+            )
         merged[name] = given[name]
         if pairs is not None and any(axis is not None for axis in axes):
             merged[name] = own[name].clone() if name == "log_std" else torch.zeros_like(own[name])
-            here, there = (_entries(part, axes, pairs, side) for side, part in enumerate((own[name], given[name])))
+            here, there = (
+                _entries(part, axes, pairs, side)
+                for side, part in enumerate((own[name], given[name]))
+            )
             merged[name][here] = given[name].to(own[name].device)[there]
     policy.load_state_dict(merged)
     if names is None or initial.names is None or pairs is None:
@@ -181,7 +231,8 @@ def _pairs(names: Names, others: Names) -> Pairs:
 
 
 def _axes(name: str, own: Mapping[str, torch.Tensor], std_of: int | None) -> tuple[int | None, ...]:
-    """Of a parameter of ``MlpPolicy``: whether the entries along each axis are of observations, of actions, or neither.
+    """Of a parameter of ``MlpPolicy``: whether the entries along each axis are of observations, of
+    actions, or neither.
 
     Observations enter the first hidden layers or, without any, the last layers.
 
@@ -192,7 +243,10 @@ def _axes(name: str, own: Mapping[str, torch.Tensor], std_of: int | None) -> tup
     named: dict[str, tuple[int | None, ...]] = {
         **dict.fromkeys(first.values(), (None, OBSERVATIONS)),
         **{"action_net.weight": (ACTIONS, enters["policy"]), "action_net.bias": (ACTIONS,)},
-        **{"value_net.weight": (None, enters["value"]), "log_std": (*[None] * (own[name].ndim - 1), std_of)},
+        **{
+            "value_net.weight": (None, enters["value"]),
+            "log_std": (*[None] * (own[name].ndim - 1), std_of),
+        },
     }
     return named.get(name, (None,) * own[name].ndim)
 
@@ -204,15 +258,24 @@ def _fixed(shape: tuple[int, ...] | None, axes: Sequence[int | None]) -> list[in
     return [size for size, axis in itertools.zip_longest(shape, axes) if axis is None]
 
 
-def _entries(part: torch.Tensor, axes: Sequence[int | None], pairs: Pairs, side: int) -> tuple[torch.Tensor, ...]:
-    """Index of the entries of a parameter that are copied, in the job (``side`` 0) or in the source."""
-    along = (range(n) if axis is None else pairs[axis][side] for n, axis in zip(part.shape, axes, strict=True))
+def _entries(
+    part: torch.Tensor, axes: Sequence[int | None], pairs: Pairs, side: int
+) -> tuple[torch.Tensor, ...]:
+    """Index of the entries of a parameter that are copied, in the job (``side`` 0) or in the
+    source.
+    """
+    along = (
+        range(n) if axis is None else pairs[axis][side]
+        for n, axis in zip(part.shape, axes, strict=True)
+    )
     return tuple(map(torch.from_numpy, np.ix_(*map(np.asarray, along))))
 
 
 def _in_words(what: str, own: Sequence[str], given: Sequence[str]) -> str:
     new = [name for name in own if name not in given]
-    return f"{len(own) - len(new)} of {count(len(own), what)} by name" + (f", new: {listed(new, SHOWN)}" if new else "")
+    return f"{len(own) - len(new)} of {count(len(own), what)} by name" + (
+        f", new: {listed(new, SHOWN)}" if new else ""
+    )
 
 
 def _fill(rms: Any, statistics: Any, pairs: Pairs | None) -> None:

@@ -1,7 +1,8 @@
-"""Makes the model of a job's spec: a stock algorithm of Stable-Baselines3 or sb3-contrib, or PPO with less overhead.
+"""Makes the model of a job's spec: a stock algorithm of Stable-Baselines3 or sb3-contrib, or PPO
+with less overhead.
 
-Only objects of torch and of these packages go into the model, so that ``model.zip`` loads where this package is not
-installed.
+Only objects of torch and of these packages go into the model, so that ``model.zip`` loads where
+this package is not installed.
 """
 
 from __future__ import annotations
@@ -41,16 +42,19 @@ def device(spec: WorkerSpec) -> torch.device:
     """The policy's device: a rank that can see several GPUs has its own."""
     if spec.device == "cpu" or spec.ranks == 1:
         return torch.device(spec.device)
-    return torch.device("cuda", int(os.environ.get(LOCAL_RANK_VARIABLE, "0")) % max(1, torch.cuda.device_count()))
+    return torch.device(
+        "cuda", int(os.environ.get(LOCAL_RANK_VARIABLE, "0")) % max(1, torch.cuda.device_count())
+    )
 
 
 def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
-    """Make the spec's algorithm as ``stable_baselines3.PPO(...)`` does; ``"auto"`` takes the fast learner where it can.
+    """Make the spec's algorithm as ``stable_baselines3.PPO(...)`` does; ``"auto"`` takes the fast
+    learner where it can.
 
-    The algorithm itself sets the seeds (``random``, ``numpy``, ``torch``, the action space, and ``seed + i`` for
-    environment *i*). ``optimizer_kwargs`` stays untouched: only where it is absent does stable-baselines3 give Adam its
-    ``eps=1e-5``. With several ranks ``venv`` holds this rank's environments; the policies start equal, and each rank
-    has random streams of its own.
+    The algorithm itself sets the seeds (``random``, ``numpy``, ``torch``, the action space, and
+    ``seed + i`` for environment *i*). ``optimizer_kwargs`` stays untouched: only where it is absent
+    does stable-baselines3 give Adam its ``eps=1e-5``. With several ranks ``venv`` holds this rank's
+    environments; the policies start equal, and each rank has random streams of its own.
 
     :raises ValueError: the spec asks for ``learner = "fast"``, which cannot do it.
     """
@@ -65,7 +69,10 @@ def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
             seed=spec.seed,
             device=device(spec),
             policy_kwargs=policy_kwargs or None,
-            **{name: _argument(name, value, venv) for name, value in _hyperparameters(spec, ranks).items()},
+            **{
+                name: _argument(name, value, venv)
+                for name, value in _hyperparameters(spec, ranks).items()
+            },
         )
 
     kind, name, reason = _choice(spec, venv)
@@ -87,7 +94,9 @@ def _hyperparameters(spec: WorkerSpec, ranks: Ranks) -> dict[str, Any]:
     if ranks.size == 1:
         return dict(spec.hyperparameters)
     defaults = inspect.signature(algorithms.class_of(spec.algo)).parameters
-    shared = {name: defaults[name].default for name in ("batch_size", "buffer_size") if name in defaults}
+    shared = {
+        name: defaults[name].default for name in ("batch_size", "buffer_size") if name in defaults
+    }
     whole = {**shared, **spec.hyperparameters}
     return {name: value // ranks.size if name in shared else value for name, value in whole.items()}
 
@@ -107,16 +116,24 @@ def _join_ranks(model: Model, ranks: ProcessGroup, spec: WorkerSpec) -> None:
 
 
 def _stock(spec: WorkerSpec) -> type[Model]:
-    return DistributedPPO if spec.algo == "ppo" and spec.ranks > 1 else algorithms.class_of(spec.algo)
+    return (
+        DistributedPPO if spec.algo == "ppo" and spec.ranks > 1 else algorithms.class_of(spec.algo)
+    )
 
 
 def _choice(spec: WorkerSpec, venv: VecEnv) -> tuple[type[Model], str, str]:
-    """Class, name and reason. :raises ValueError: the spec asks for the fast learner, which cannot do it."""
+    """Class, name and reason. :raises ValueError: the spec asks for the fast learner, which cannot
+    do it.
+    """
     if spec.learner == "sb3":
         return _stock(spec), "sb3", "asked for"
     problem = unfit(spec, venv.observation_space, venv.action_space)
     if problem is None:
-        return FastPPO, "fast", "asked for" if spec.learner == "fast" else "auto: it suits policy and environment"
+        return (
+            FastPPO,
+            "fast",
+            "asked for" if spec.learner == "fast" else "auto: it suits policy and environment",
+        )
     if spec.learner == "fast":
         raise ValueError(fast_refused(problem))
     return _stock(spec), "sb3", f"auto: {problem}"
@@ -125,13 +142,24 @@ def _choice(spec: WorkerSpec, venv: VecEnv) -> tuple[type[Model], str, str]:
 def logged_columns(model: Model) -> list[str]:
     """Names under which the algorithm logs, in the order of importance.
 
-    Giving them beforehand saves rewriting the table when they appear. (Success rates, which some environments report,
-    still add a column.)
+    Giving them beforehand saves rewriting the table when they appear. (Success rates, which some
+    environments report, still add a column.)
     """
-    count, has_std, others = "iterations", hasattr(model.policy, "log_std"), ["learning_rate", "n_updates"]
+    count, has_std, others = (
+        "iterations",
+        hasattr(model.policy, "log_std"),
+        ["learning_rate", "n_updates"],
+    )
     attributes = vars(model)
     if "clip_range" in attributes:
-        losses = ["loss", "policy_gradient_loss", "value_loss", "entropy_loss", "explained_variance", "approx_kl"]
+        losses = [
+            "loss",
+            "policy_gradient_loss",
+            "value_loss",
+            "entropy_loss",
+            "explained_variance",
+            "approx_kl",
+        ]
         losses += ["clip_fraction", "clip_range"]
     elif not isinstance(model, OffPolicy):
         losses = ["policy_loss", "value_loss", "entropy_loss", "explained_variance"]
@@ -139,13 +167,22 @@ def logged_columns(model: Model) -> list[str]:
         losses = ["actor_loss", "critic_loss"]
         count, has_std = "episodes", model.use_sde
     if "ent_coef_optimizer" in attributes:
-        losses += ["ent_coef"] if attributes["ent_coef_optimizer"] is None else ["ent_coef", "ent_coef_loss"]
+        losses += (
+            ["ent_coef"]
+            if attributes["ent_coef_optimizer"] is None
+            else ["ent_coef", "ent_coef_loss"]
+        )
     if has_std:
         others.append("std")
     if attributes.get("clip_range_vf") is not None:
         others.append("clip_range_vf")
     time = [f"time/{name}" for name in (count, "total_timesteps", "time_elapsed", "fps")]
-    return [*time, "rollout/ep_rew_mean", "rollout/ep_len_mean", *(f"train/{name}" for name in losses + others)]
+    return [
+        *time,
+        "rollout/ep_rew_mean",
+        "rollout/ep_len_mean",
+        *(f"train/{name}" for name in losses + others),
+    ]
 
 
 def _argument(name: str, value: Any, venv: VecEnv) -> Any:

@@ -18,18 +18,27 @@ from orchestrator.worker.training.fast.update import NonFiniteGradient
 
 LOSSES = (
     *("train/loss", "train/policy_gradient_loss", "train/value_loss", "train/entropy_loss"),
-    *("train/policy_loss", "train/critic_loss", "train/actor_loss", "train/ent_coef_loss", "train/ent_coef"),
+    *(
+        "train/policy_loss",
+        "train/critic_loss",
+        "train/actor_loss",
+        "train/ent_coef_loss",
+        "train/ent_coef",
+    ),
 )
 LOOK_BACK = 1000
 """Rows of a replay buffer that are searched for the reason of an error."""
 
 
 class NonFinite(Exception):
-    """A check failed; the message names what is not finite. :func:`explaining_divergence` says when."""
+    """A check failed; the message names what is not finite. :func:`explaining_divergence` says
+    when.
+    """
 
 
 def check_rollout(model: Model, steps: int) -> None:
-    """Check the rollout just collected, ``steps`` steps of each environment, before it is learnt from.
+    """Check the rollout just collected, ``steps`` steps of each environment, before it is learnt
+    from.
 
     :raises NonFinite: names the step and environment where it begins.
     """
@@ -51,14 +60,22 @@ def check_parameters(model: Model) -> None:
 
 @contextmanager
 def explaining_divergence(model: Model, iteration: int) -> Iterator[None]:
-    """Turn failed checks, and errors of torch, numpy or the physics about non-finite numbers, into :class:`Diverged`.
+    """Turn failed checks, and errors of torch, numpy or the physics about non-finite numbers, into
+    :class:`Diverged`.
 
-    torch's distributions raise ``ValueError`` about their arguments, its sampling ``RuntimeError``. Physics that
-    diverges because the policy's actions are not finite is the policy's fault.
+    torch's distributions raise ``ValueError`` about their arguments, its sampling ``RuntimeError``.
+    Physics that diverges because the policy's actions are not finite is the policy's fault.
     """
     try:
         yield
-    except (ValueError, RuntimeError, FloatingPointError, AssertionError, OrchestratorError, NonFinite) as error:
+    except (
+        ValueError,
+        RuntimeError,
+        FloatingPointError,
+        AssertionError,
+        OrchestratorError,
+        NonFinite,
+    ) as error:
         problem: str | None = str(error)
         if not isinstance(error, NonFinite | NonFiniteGradient):
             problem = _parameter_problem(model)
@@ -67,7 +84,9 @@ def explaining_divergence(model: Model, iteration: int) -> Iterator[None]:
                 problem = problem or _exploration_problem(model)
         if problem is None:
             raise
-        raise Diverged(f"iteration {iteration} (env_steps {model.num_timesteps}): {problem}") from error
+        raise Diverged(
+            f"iteration {iteration} (env_steps {model.num_timesteps}): {problem}"
+        ) from error
 
 
 def _raise_if(problem: str | None) -> None:
@@ -80,7 +99,9 @@ def _rollout_problem(model: Model, steps: int) -> str | None:
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
             step, *rest = np.argwhere(~np.isfinite(array))[0]
             where = _environment(array[step]) or " in all environments"
-            return f"{name} are not finite: {array[step, *rest]} at step {step} of the rollout{where}"
+            return (
+                f"{name} are not finite: {array[step, *rest]} at step {step} of the rollout{where}"
+            )
     return None
 
 
@@ -92,7 +113,12 @@ def _collected(model: Model, steps: int) -> list[tuple[str, NDArray[np.generic]]
     buffer = model.rollout_buffer
     observations = buffer.observations
     parts = observations if isinstance(observations, dict) else {"observations": observations}
-    return [("rewards", buffer.rewards), *parts.items(), ("values", buffer.values), ("returns", buffer.returns)]
+    return [
+        ("rewards", buffer.rewards),
+        *parts.items(),
+        ("values", buffer.values),
+        ("returns", buffer.returns),
+    ]
 
 
 def _observation_problem(model: Model) -> str | None:
@@ -102,13 +128,19 @@ def _observation_problem(model: Model) -> str | None:
     latest = vars(model)[LAST_OBS] if original is None else original
     arrays = latest if isinstance(latest, dict) else {"observations": latest}
     for name, array in arrays.items():
-        if array is not None and np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+        if (
+            array is not None
+            and np.issubdtype(array.dtype, np.floating)
+            and not np.isfinite(array).all()
+        ):
             return f"{name} are not finite{_environment(array)}"
     return None
 
 
 def _environment(row: np.ndarray) -> str:
-    """The environment of ``(n_envs, …)`` at fault; nothing where it is all of several, as normalisation makes it."""
+    """The environment of ``(n_envs, …)`` at fault; nothing where it is all of several, as
+    normalisation makes it.
+    """
     bad = ~np.isfinite(row.reshape(len(row), -1)).all(axis=1)
     return f" in environment {int(bad.argmax())}" if bad.sum() == 1 or not bad.all() else ""
 

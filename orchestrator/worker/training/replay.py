@@ -1,12 +1,12 @@
 """The replay buffer of a training on disk, beside its checkpoints.
 
-A checkpoint with the whole buffer would take gigabytes, nearly all of them equal to the last one's. Instead every
-transition is written once: each checkpoint adds files with the rows that are new since the one before, and files are
-removed when no remaining checkpoint needs them. The disk therefore holds the rows of the buffer, and those that it had
-at the older checkpoint.
+A checkpoint with the whole buffer would take gigabytes, nearly all of them equal to the last one's.
+Instead every transition is written once: each checkpoint adds files with the rows that are new
+since the one before, and files are removed when no remaining checkpoint needs them. The disk
+therefore holds the rows of the buffer, and those that it had at the older checkpoint.
 
-A row is one step of all environments. Rows are counted from the start of the training: row *i* is at index
-``i % buffer.buffer_size`` of the buffer.
+A row is one step of all environments. Rows are counted from the start of the training: row *i* is
+at index ``i % buffer.buffer_size`` of the buffer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from orchestrator.core.atomic_files import remove_partial_files, write_whole
 MOST_BYTES = 64 * 2**20
 """Size of a file, so that reading one needs little memory beside the buffer's own."""
 DIRECTORY = 0x10
-"""Bit of an entry's attributes. What torch reads of a file with it is memory that nothing was written to."""
+"""Bit of an entry's attributes. What torch reads of a file with it is memory that nothing was
+written to."""
 _NAME = re.compile(r"rows-(\d{12})-(\d{12})\.npz")
 _ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
@@ -39,14 +40,17 @@ class DamagedError(Exception):
 def check_whole(content: bytes) -> None:
     """Check structure and checksums of a zip archive, which checkpoints and files of rows are.
 
-    Nothing is unpickled. So what unpickling a whole archive raises (memory, a class that is gone) is no damage.
+    Nothing is unpickled. So what unpickling a whole archive raises (memory, a class that is gone)
+    is no damage.
 
     :raises DamagedError: they are wrong.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             wrong = archive.testzip()
-            folders = [info.filename for info in archive.infolist() if info.external_attr & DIRECTORY]
+            folders = [
+                info.filename for info in archive.infolist() if info.external_attr & DIRECTORY
+            ]
     except MemoryError:
         raise
     except Exception as error:  # damage shows in many ways
@@ -95,7 +99,8 @@ class Replay:
             first = self._saved = end
 
     def restore(self, rows: int) -> None:
-        """Fill the buffer as it was when ``rows`` rows had been added, and remove files written after that.
+        """Fill the buffer as it was when ``rows`` rows had been added, and remove files written
+        after that.
 
         :raises DamagedError: rows are missing, or a file is damaged.
         :raises OSError: a file cannot be read.
@@ -123,7 +128,9 @@ class Replay:
         try:
             with np.load(io.BytesIO(content)) as saved:
                 for number, array in enumerate(_arrays(self._buffer)):
-                    array[at : at + file.end - reached] = saved[f"arr_{number}"][reached - file.first :]
+                    array[at : at + file.end - reached] = saved[f"arr_{number}"][
+                        reached - file.first :
+                    ]
         except MemoryError:
             raise
         except Exception:
@@ -145,11 +152,17 @@ class Replay:
 
     def _files(self) -> list[_File]:
         matches = ((path, _NAME.fullmatch(path.name)) for path in sorted(self._directory.iterdir()))
-        return [_File(path, int(match[1]), int(match[2])) for path, match in matches if match is not None]
+        return [
+            _File(path, int(match[1]), int(match[2]))
+            for path, match in matches
+            if match is not None
+        ]
 
 
 def latest(buffer: ReplayBuffer, rows: int) -> list[tuple[str, NDArray[Any]]]:
-    """Names and arrays ``(rows, n_envs, …)`` of observations and rewards in the last ``rows`` rows."""
+    """Names and arrays ``(rows, n_envs, …)`` of observations and rewards in the last ``rows``
+    rows.
+    """
     at = np.arange(buffer.pos - rows, buffer.pos) % buffer.buffer_size
     return [
         (name.removeprefix("next_"), array[at])
@@ -164,7 +177,9 @@ def _arrays(buffer: ReplayBuffer) -> list[NDArray[Any]]:
 
 
 def _named(buffer: ReplayBuffer, kind: str) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The array ``kind`` of the buffer by name; for ``Dict`` observations one array for each key."""
+    """The array ``kind`` of the buffer by name; for ``Dict`` observations one array for each
+    key.
+    """
     array = getattr(buffer, kind)
     if isinstance(array, dict):
         yield from ((str(key), array[key]) for key in sorted(array))

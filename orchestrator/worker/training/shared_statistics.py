@@ -1,4 +1,6 @@
-"""What ranks merge after an iteration: ended episodes, normalisation statistics, and the losses that are logged."""
+"""What ranks merge after an iteration: ended episodes, normalisation statistics, and the losses
+that are logged.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,13 @@ Moments = tuple[NDArray[np.float64], NDArray[np.float64], float]
 """Mean, variance (population, not unbiased) and count."""
 
 
-def merge_over_ranks(ranks: Ranks, mergeables: Sequence[SharedStatistics | SharedEpisodes | SharedLosses]) -> None:
+def merge_over_ranks(
+    ranks: Ranks, mergeables: Sequence[SharedStatistics | SharedEpisodes | SharedLosses]
+) -> None:
     """Merge all of them in one exchange. :raises RankLostError: the ranks have lost each other."""
-    everyone: Sequence[Any] = ranks.all_gather_object([mergeable.own_part() for mergeable in mergeables])
+    everyone: Sequence[Any] = ranks.all_gather_object(
+        [mergeable.own_part() for mergeable in mergeables]
+    )
     for mergeable, parts in zip(mergeables, zip(*everyone, strict=True), strict=True):
         mergeable.merge(parts)
 
@@ -35,8 +41,9 @@ def merge_over_ranks(ranks: Ranks, mergeables: Sequence[SharedStatistics | Share
 class SharedStatistics:
     """The moments of :class:`VecNormalize` over all ranks.
 
-    During a rollout every rank updates the common moments with its own observations. The common moments after it are
-    merged from what each rank has observed since the last merge, with the same bits on every rank.
+    During a rollout every rank updates the common moments with its own observations. The common
+    moments after it are merged from what each rank has observed since the last merge, with the same
+    bits on every rank.
     """
 
     def __init__(self, normalization: VecNormalize) -> None:
@@ -49,7 +56,10 @@ class SharedStatistics:
         return [*parts, self._normalization.ret_rms]
 
     def own_part(self) -> list[Moments]:
-        return [_moments_since(common, now) for common, now in zip(self._common, self._statistics(), strict=True)]
+        return [
+            _moments_since(common, now)
+            for common, now in zip(self._common, self._statistics(), strict=True)
+        ]
 
     def merge(self, parts: Sequence[list[Moments]]) -> None:
         for number, (common, own) in enumerate(zip(self._common, self._statistics(), strict=True)):
@@ -73,8 +83,8 @@ def _moments_since(common: RunningMeanStd, now: RunningMeanStd) -> Moments:
 class SharedEpisodes:
     """The last episodes of all ranks, whose mean return is ``ep_rew_mean``.
 
-    :meth:`begin` empties the model's buffers before a rollout, so that they hold new episodes afterwards. The new ones
-    of every rank are appended to the earlier ones in order of rank.
+    :meth:`begin` empties the model's buffers before a rollout, so that they hold new episodes
+    afterwards. The new ones of every rank are appended to the earlier ones in order of rank.
     """
 
     NAMES = ("ep_info_buffer", "ep_success_buffer")
@@ -104,13 +114,19 @@ class SharedEpisodes:
 
 
 class SharedLosses:
-    """Losses of the last update that each rank has logged of its own part: replaced by means over all ranks."""
+    """Losses of the last update that each rank has logged of its own part: replaced by means over
+    all ranks.
+    """
 
     def __init__(self, model: Any) -> None:
         self._model = model
 
     def own_part(self) -> dict[str, float]:
-        return {name: value for name, value in self._model.logger.name_to_value.items() if name.endswith("_loss")}
+        return {
+            name: value
+            for name, value in self._model.logger.name_to_value.items()
+            if name.endswith("_loss")
+        }
 
     def merge(self, parts: Sequence[dict[str, float]]) -> None:
         for name in parts[0]:
@@ -118,10 +134,11 @@ class SharedLosses:
 
 
 class RankSynchronizer:
-    """Makes equal at the start what must be equal on all ranks, and merges it after every iteration.
+    """Makes equal at the start what must be equal on all ranks, and merges it after every
+    iteration.
 
-    It does nothing on a single rank. It is made before the environments are reset, because their first observations
-    are in the statistics of one rank only.
+    It does nothing on a single rank. It is made before the environments are reset, because their
+    first observations are in the statistics of one rank only.
 
     :param parameter_server: whether rank 0 alone has the optimiser's state.
     """
@@ -152,7 +169,9 @@ class RankSynchronizer:
             self._episodes.begin()
 
     def end_iteration(self, iteration: int) -> None:
-        """Merge, and compare every :data:`COMPARE_EVERY` iterations. :raises RanksError: the ranks are out of sync."""
+        """Merge, and compare every :data:`COMPARE_EVERY` iterations. :raises RanksError: the ranks
+        are out of sync.
+        """
         if self._ranks.size > 1:
             merge_over_ranks(self._ranks, [self._episodes, *self._statistics, *self._losses])
             if iteration % self._compare_every == 0:
@@ -160,4 +179,6 @@ class RankSynchronizer:
 
     def _compare(self) -> None:
         digest = weights.sha256(self._model, optimizers=not self._parameter_server)
-        require_equal(self._ranks, digest, "parameters, optimiser state or normalisation statistics")
+        require_equal(
+            self._ranks, digest, "parameters, optimiser state or normalisation statistics"
+        )

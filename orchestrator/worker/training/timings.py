@@ -1,7 +1,8 @@
 """``timings.csv``: one row an iteration, with the time spent in each phase.
 
-Phases are measured on instances (one policy, one optimiser, one buffer); nothing that is saved with a model changes.
-The clock is :func:`time.perf_counter` (monotonic), read twice a phase and step: about 0.1 microseconds each.
+Phases are measured on instances (one policy, one optimiser, one buffer); nothing that is saved with
+a model changes. The clock is :func:`time.perf_counter` (monotonic), read twice a phase and step:
+about 0.1 microseconds each.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ TOTALS = ("cpu_s", "run_delay_s", "voluntary_switches", "involuntary_switches", 
 DIGITS = 7
 """Digits of a second after the decimal point."""
 OFF_VARIABLE = "ORCHESTRATOR_NO_TIMINGS"
-"""Environment variable: with 1 no timings are written or measured, except by the fast learner itself; used to measure
-the cost of measuring."""
+"""Environment variable: with 1 no timings are written or measured, except by the fast learner
+itself; used to measure the cost of measuring."""
 
 
 class TimedVecEnv(VecEnvWrapper):
-    """Measures an environment's steps in ``collect_rollouts``; the model keeps the environment itself."""
+    """Measures an environment's steps in ``collect_rollouts``; the model keeps the environment
+    itself.
+    """
 
     def __init__(self, venv: VecEnv, after_step: Callable[[], None]) -> None:
         super().__init__(venv)
@@ -59,7 +62,8 @@ class TimedVecEnv(VecEnvWrapper):
 class PhaseTimers:
     """Seconds spent in the phases of rollout and update since the last :meth:`take`.
 
-    Random actions before ``learning_starts`` belong to no phase; off-policy algorithms have no ``gae_s``.
+    Random actions before ``learning_starts`` belong to no phase; off-policy algorithms have no
+    ``gae_s``.
     """
 
     def __init__(self, model: Model, env: TimedVecEnv) -> None:
@@ -121,11 +125,13 @@ class PhaseTimers:
 class Timings:
     """Measures iterations and writes their rows.
 
-    ``rollout_s`` and ``train_s`` include the search for non-finite numbers; ``wall_s`` is both and the writing of logs.
-    Checkpoints fall between iterations.
+    ``rollout_s`` and ``train_s`` include the search for non-finite numbers; ``wall_s`` is both and
+    the writing of logs. Checkpoints fall between iterations.
     """
 
-    def __init__(self, path: Path, model: Model, env: TimedVecEnv, ranks: Ranks, *, keep: int) -> None:
+    def __init__(
+        self, path: Path, model: Model, env: TimedVecEnv, ranks: Ranks, *, keep: int
+    ) -> None:
         self._ranks = ranks
         self._table = CsvTable(path, keep=keep, columns=COLUMNS)
         self._phases = PhaseTimers(model, env)
@@ -159,7 +165,10 @@ class Timings:
                 "iteration": iteration,
                 "env_steps": env_steps,
                 "wall_s": round(now - self._begun, DIGITS),
-                **{name: round(value, DIGITS) for name, value in (self._loop_s | self._phases.take()).items()},
+                **{
+                    name: round(value, DIGITS)
+                    for name, value in (self._loop_s | self._phases.take()).items()
+                },
                 **{name: _growth(getattr(before, name), getattr(usage, name)) for name in TOTALS},
                 "rss_mib": None if usage.rss_mib is None else round(usage.rss_mib, 1),
                 "n_threads": usage.n_threads,
@@ -181,8 +190,12 @@ class DisabledTimings:
     phase_done = end = stop = begin
 
 
-def start(path: Path, model: Model, env: TimedVecEnv, ranks: Ranks, *, keep: int) -> Timings | DisabledTimings:
-    """Timings into ``path``, keeping its first ``keep`` rows; none on ranks above 0 or with :data:`OFF_VARIABLE`."""
+def start(
+    path: Path, model: Model, env: TimedVecEnv, ranks: Ranks, *, keep: int
+) -> Timings | DisabledTimings:
+    """Timings into ``path``, keeping its first ``keep`` rows; none on ranks above 0 or with
+    :data:`OFF_VARIABLE`.
+    """
     if os.environ.get(OFF_VARIABLE) == "1" or ranks.rank > 0:
         return DisabledTimings()
     return Timings(path, model, env, ranks, keep=keep)

@@ -1,7 +1,8 @@
 """The training of one job: build, resume, learn, save, evaluate.
 
-:meth:`Training.train` is Stable-Baselines3's ``learn()`` written out (tests prove that it gives the same bits), with a
-check for non-finite numbers, a row of timings and, where due, a checkpoint after every iteration.
+:meth:`Training.train` is Stable-Baselines3's ``learn()`` written out (tests prove that it gives the
+same bits), with a check for non-finite numbers, a row of timings and, where due, a checkpoint after
+every iteration.
 """
 
 from __future__ import annotations
@@ -69,9 +70,11 @@ def run(
     :param rendezvous: file over which the ranks of an attempt find each other
         (:func:`orchestrator.worker.distributed.process_group.join`).
     :param before_writing: called before anything in the job's directory changes.
-    :param checkpoint_requested: asked at every iteration boundary; if it is true on any rank, all write a checkpoint.
+    :param checkpoint_requested: asked at every iteration boundary; if it is true on any rank, all
+        write a checkpoint.
     :raises Interrupted: it stopped on request, at a whole checkpoint.
-    :raises ReachedRung: it has come to :attr:`WorkerSpec.pause_at`, and has a whole checkpoint there.
+    :raises ReachedRung: it has come to :attr:`WorkerSpec.pause_at`, and has a whole checkpoint
+        there.
     :raises RankLostError: another rank is gone.
     :raises Diverged: a number is not finite; the last checkpoint is from before.
     :raises OSError: a file cannot be read or written.
@@ -87,17 +90,36 @@ def run(
                 remove_partial_files(path.parent, path.name)
         env_indices = own_share(spec.n_envs, ranks)
         venv = env_factory.make(
-            spec, paths.root, n_envs=len(env_indices), seed=spec.seed, first_env=env_indices.start, training=True
+            spec,
+            paths.root,
+            n_envs=len(env_indices),
+            seed=spec.seed,
+            first_env=env_indices.start,
+            training=True,
         )
         try:
-            learner = learners.build(spec, env_factory.normalized(spec, venv) if spec.normalize else venv, ranks)
-            facts.learner, facts.learner_reason, reporter.learner = learner.name, learner.reason, learner.name
-            cpus = ", ".join(map(str, sorted(os.sched_getaffinity(0)))) if hasattr(os, "sched_getaffinity") else "any"
+            learner = learners.build(
+                spec, env_factory.normalized(spec, venv) if spec.normalize else venv, ranks
+            )
+            facts.learner, facts.learner_reason, reporter.learner = (
+                learner.name,
+                learner.reason,
+                learner.name,
+            )
+            cpus = (
+                ", ".join(map(str, sorted(os.sched_getaffinity(0))))
+                if hasattr(os, "sched_getaffinity")
+                else "any"
+            )
             say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")
-            say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
+            say(
+                f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}"
+            )
             if ranks.size > 1:
                 first, last = env_indices.start, env_indices.stop - 1
-                say(f"rank {ranks.rank} of {ranks.size}: environments {first} to {last}, {spec.mode}")
+                say(
+                    f"rank {ranks.rank} of {ranks.size}: environments {first} to {last}, {spec.mode}"
+                )
             training = Training(spec, paths, learner.model, facts, reporter, ranks, before_writing)
             training.train(stop_requested, checkpoint_requested)
             ranks.close()
@@ -124,30 +146,53 @@ class Training:
         ranks: Ranks,
         before_writing: Callable[[], object] = lambda: None,
     ) -> None:
-        self._spec, self._paths, self._model, self._facts, self._reporter = spec, paths, model, facts, reporter
+        self._spec, self._paths, self._model, self._facts, self._reporter = (
+            spec,
+            paths,
+            model,
+            facts,
+            reporter,
+        )
         self._ranks, self._before_writing = ranks, before_writing
         before_writing()
         replay = _replay(paths, model, spec, ranks)
         earlier = [spec.fingerprint(total) for total in spec.extended_from]
         self._store = CheckpointStore(
-            paths.checkpoints, spec.fingerprint(), replay, spec.n_envs, before_writing, earlier=earlier
+            paths.checkpoints,
+            spec.fingerprint(),
+            replay,
+            spec.n_envs,
+            before_writing,
+            earlier=earlier,
         )
         state = self._store.newest(ranks)
         loop = LoopState()
         if state is not None:
             with explaining_failure(self._store.path(state["env_steps"])):
-                if replay is not None and "rows" not in state and state["env_steps"] < spec.total_timesteps:
-                    raise ValueError("it has no replay buffer, as it was the last of a training, which now goes on")
+                if (
+                    replay is not None
+                    and "rows" not in state
+                    and state["env_steps"] < spec.total_timesteps
+                ):
+                    raise ValueError(
+                        "it has no replay buffer, as it was the last of a training, which now goes on"
+                    )
                 loop = training_state.restore(model, state, ranks.rank)
             facts.resumed_from = model.num_timesteps
             say(f"resumed at {model.num_timesteps} env_steps")
             if loop.learner != facts.learner:
-                say(f"learner {loop.learner} trained it so far: the same algorithm, but not the same bits from here on")
+                say(
+                    f"learner {loop.learner} trained it so far: the same algorithm, but not the same bits from here on"
+                )
         elif spec.init_sha256 is not None:
             _start_from(paths.init, spec, model)
-        if ranks.rank == 0 and (warning := self._warning_about_checkpoints(resumed=state is not None)):
+        if ranks.rank == 0 and (
+            warning := self._warning_about_checkpoints(resumed=state is not None)
+        ):
             reporter.warning = warning
-        self._synchronizer = RankSynchronizer(model, ranks, parameter_server=spec.mode == "parameter-server")
+        self._synchronizer = RankSynchronizer(
+            model, ranks, parameter_server=spec.mode == "parameter-server"
+        )
         facts.env_steps = model.num_timesteps
         facts.ep_rew_mean_first, facts.ep_rew_mean = loop.ep_rew_mean_first, self._mean_return()
         self._iteration = loop.iteration
@@ -160,31 +205,49 @@ class Training:
         self._progress: LoggerTable | None = None
         outputs: list[KVWriter] = []
         if ranks.rank == 0:
-            columns = [*learners.logged_columns(model), *[COLUMN] * _ends_episodes(spec), *self._curriculum.columns]
-            self._progress = LoggerTable(CsvTable(paths.progress_csv, keep=loop.progress_rows, columns=columns))
+            columns = [
+                *learners.logged_columns(model),
+                *[COLUMN] * _ends_episodes(spec),
+                *self._curriculum.columns,
+            ]
+            self._progress = LoggerTable(
+                CsvTable(paths.progress_csv, keep=loop.progress_rows, columns=columns)
+            )
             outputs = [self._progress]
         model.set_logger(Logger(folder=None, output_formats=outputs))
         # Resets the environments, unless restoring has put them in the middle of their episodes.
         steps_left = spec.total_timesteps - model.num_timesteps
-        self._callback = sb3_internals.setup_learn(model, steps_left, reset_num_timesteps=state is None)
+        self._callback = sb3_internals.setup_learn(
+            model, steps_left, reset_num_timesteps=state is None
+        )
         assert model.env is not None
-        self._divergences = DivergenceCounter(model.env, ranks, loop) if _ends_episodes(spec) else None
+        self._divergences = (
+            DivergenceCounter(model.env, ranks, loop) if _ends_episodes(spec) else None
+        )
         if self._divergences is not None:
             facts.divergences = loop.divergences
-        self._env = TimedVecEnv(model.env if self._divergences is None else self._divergences, self._after_step)
+        self._env = TimedVecEnv(
+            model.env if self._divergences is None else self._divergences, self._after_step
+        )
         # A long update must report progress too, or the supervisor would take it for a stall.
         if isinstance(model, FastPPO):
             model.each_minibatch = self._report  # type: ignore[method-assign]
         else:
             for optimizer in algorithms.optimizers(model).values():
                 optimizer.register_step_post_hook(lambda *_: self._report())
-        self._timings = timings.start(paths.timings_csv, model, self._env, ranks, keep=loop.timings_rows)
+        self._timings = timings.start(
+            paths.timings_csv, model, self._env, ranks, keep=loop.timings_rows
+        )
         self._synchronizer.start()
 
     def train(
-        self, stop_requested: Callable[[], bool], checkpoint_requested: Callable[[], bool] = lambda: False
+        self,
+        stop_requested: Callable[[], bool],
+        checkpoint_requested: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``learn()`` up to ``total_timesteps``; the last checkpoint is that of the trained policy."""
+        """``learn()`` up to ``total_timesteps``; the last checkpoint is that of the trained
+        policy.
+        """
         model, clock, total = self._model, self._timings, self._spec.total_timesteps
         while model.num_timesteps < total:
             self._pause_at_rung()
@@ -203,7 +266,9 @@ class Training:
             if self._divergences is not None:
                 self._divergences.check(self._iteration, model.num_timesteps)
             is_due = checkpoint_requested() or self._is_checkpoint_due(steps_before)
-            is_stage_done = self._curriculum.is_stage_done(self._progress.latest if self._progress else {})
+            is_stage_done = self._curriculum.is_stage_done(
+                self._progress.latest if self._progress else {}
+            )
             stopping, saving, advancing = self._ranks.any(stop_requested(), is_due, is_stage_done)
             if advancing:
                 self._curriculum.advance()
@@ -211,14 +276,18 @@ class Training:
             if stopping or saving:
                 self._save_checkpoint()
             if stopping:
-                raise Interrupted(f"stopped on request; the checkpoint at {model.num_timesteps} env_steps stands")
+                raise Interrupted(
+                    f"stopped on request; the checkpoint at {model.num_timesteps} env_steps stands"
+                )
         if self._saved_at != model.num_timesteps:
             self._save_checkpoint()
         clock.stop()
         self._reporter.report("training", model.num_timesteps, last=True)
 
     def _pause_at_rung(self) -> None:
-        """:raises ReachedRung: on all ranks, which have the same env_steps; also in an attempt that resumes there."""
+        """:raises ReachedRung: on all ranks, which have the same env_steps; also in an attempt that
+        resumes there.
+        """
         rung, steps = self._spec.pause_at, self._model.num_timesteps
         if rung is None or steps < rung:
             return
@@ -227,14 +296,18 @@ class Training:
         raise ReachedRung(f"reached {steps:,} env_steps, where it is compared with others")
 
     def _is_checkpoint_due(self, steps_before: int) -> bool:
-        """By the interval of the job. By time, rank 0 decides for all; env_steps are the same on every rank."""
+        """By the interval of the job. By time, rank 0 decides for all; env_steps are the same on
+        every rank.
+        """
         every, every_s = self._spec.checkpoint_every, self._spec.checkpoint_every_s
         if every_s is not None:
             return self._ranks.rank == 0 and time.monotonic() - self._checkpointed_at >= every_s
         return every is not None and self._model.num_timesteps // every > steps_before // every
 
     def _learn(self, end: int) -> None:
-        """Rollouts, each with its update, up to ``end`` env_steps of the training; with PPO it is one rollout."""
+        """Rollouts, each with its update, up to ``end`` env_steps of the training; with PPO it is
+        one rollout.
+        """
         model, clock = self._model, self._timings
         while model.num_timesteps < end:
             steps_before = model.num_timesteps
@@ -256,23 +329,33 @@ class Training:
             self._facts.divergences = self._divergences.total
 
     def _log(self) -> None:
-        """Write a row of ``progress.csv``, after the update, so that a row holds what belongs to one iteration."""
+        """Write a row of ``progress.csv``, after the update, so that a row holds what belongs to
+        one iteration.
+        """
         model, facts, reporter = self._model, self._facts, self._reporter
         self._before_writing()
         # From the monotonic clock: a wall clock set back would break SB3's division.
         model.start_time = time.time_ns() - int(self._training_s() * 1e9)
         algorithms.dump_logs(model, self._iteration)
         now = time.monotonic()
-        reporter.env_steps_per_s = (model.num_timesteps - facts.env_steps) / (now - self._iteration_began)
+        reporter.env_steps_per_s = (model.num_timesteps - facts.env_steps) / (
+            now - self._iteration_began
+        )
         self._iteration_began = now
         facts.env_steps = model.num_timesteps
         facts.ep_rew_mean = self._mean_return()
-        facts.ep_rew_mean_first = facts.ep_rew_mean if facts.ep_rew_mean_first is None else facts.ep_rew_mean_first
+        facts.ep_rew_mean_first = (
+            facts.ep_rew_mean if facts.ep_rew_mean_first is None else facts.ep_rew_mean_first
+        )
         reporter.iteration, reporter.ep_rew_mean = self._iteration, facts.ep_rew_mean
         self._report()
         if now >= self._next_line or model.num_timesteps >= self._spec.total_timesteps:
             self._next_line = now + LOG_INTERVAL_S
-            mean = "no episode ended yet" if facts.ep_rew_mean is None else f"ep_rew_mean {facts.ep_rew_mean:,.1f}"
+            mean = (
+                "no episode ended yet"
+                if facts.ep_rew_mean is None
+                else f"ep_rew_mean {facts.ep_rew_mean:,.1f}"
+            )
             done = f"{model.num_timesteps:,} of {self._spec.total_timesteps:,} env_steps"
             diverged = f", {count(facts.divergences, 'divergence')}" if facts.divergences else ""
             say(f"{done}, {mean}, {reporter.env_steps_per_s:,.0f} env_steps/s{diverged}")
@@ -291,14 +374,21 @@ class Training:
         self._reporter.report("training", self._model.num_timesteps)
 
     def _warning_about_checkpoints(self, *, resumed: bool) -> str:
-        """Which checkpoints were damaged, and what follows. A training that starts over keeps its earlier tables."""
+        """Which checkpoints were damaged, and what follows. A training that starts over keeps its
+        earlier tables.
+        """
         problems = list(self._store.problems)
         if resumed and problems:
             problems.append(f"resumed at {self._model.num_timesteps} env_steps")
         elif not resumed and (damaged := self._store.damaged()):
-            tables = [csv_tables.set_aside(table) for table in (self._paths.progress_csv, self._paths.timings_csv)]
+            tables = [
+                csv_tables.set_aside(table)
+                for table in (self._paths.progress_csv, self._paths.timings_csv)
+            ]
             kept = joined(table.name for table in tables if table is not None)
-            problems = problems or [f"only damaged checkpoints are there ({joined(path.name for path in damaged)})"]
+            problems = problems or [
+                f"only damaged checkpoints are there ({joined(path.name for path in damaged)})"
+            ]
             problems.append("no checkpoint is left, so the training starts at 0 env_steps")
             problems += [f"its earlier tables are kept as {kept}"] if kept else []
             say("; ".join(problems))
@@ -318,7 +408,10 @@ class Training:
         )
         state = training_state.capture(self._model, loop)
         self._facts.unsaveable = state["unsaveable"] or None
-        is_last = self._model.num_timesteps >= self._spec.total_timesteps and not self._spec.keep_replay_buffer
+        is_last = (
+            self._model.num_timesteps >= self._spec.total_timesteps
+            and not self._spec.keep_replay_buffer
+        )
         self._store.save(self._model.num_timesteps, state, self._ranks, is_last=is_last)
         self._saved_at = self._model.num_timesteps
         self._iteration_began = self._checkpointed_at = time.monotonic()
@@ -328,11 +421,17 @@ class Training:
         return time.monotonic() - self._began
 
     def save_policy(self) -> None:
-        """Write ``model.zip`` and, with normalisation, ``vecnormalize.pkl``; both load without this package."""
+        """Write ``model.zip`` and, with normalisation, ``vecnormalize.pkl``; both load without this
+        package.
+        """
         content = io.BytesIO()
         self._model.save(content)
         self._before_writing()
-        for path in (self._paths.eval, self._paths.moment, self._paths.preview):  # of a shorter training
+        for path in (
+            self._paths.eval,
+            self._paths.moment,
+            self._paths.preview,
+        ):  # of a shorter training
             path.unlink(missing_ok=True)
         write_whole(self._paths.model, content.getvalue())
         normalization = self._model.get_vec_normalize_env()
@@ -347,20 +446,26 @@ class Training:
         def each_step() -> None:
             self._reporter.report("evaluating", self._model.num_timesteps)
             if stop_requested():
-                raise Interrupted("stopped on request during evaluation; the policy is trained and saved")
+                raise Interrupted(
+                    "stopped on request during evaluation; the policy is trained and saved"
+                )
 
         begun = time.monotonic()
         try:
             result = evaluation.evaluate(self._spec, self._paths.root, self._model, each_step)
         finally:
-            self._facts.eval_s = time.monotonic() - begun  # also of one that is stopped: no training
+            self._facts.eval_s = (
+                time.monotonic() - begun
+            )  # also of one that is stopped: no training
         self._before_writing()
         if result.moment is not None:
             write_whole(self._paths.moment, result.moment, durable=False)
         write_whole(self._paths.eval, result.to_json())
         deterministic = result.deterministic.summary
         self._facts.eval_mean = deterministic["mean"]
-        self._facts.measures = {name: measure["mean"] for name, measure in deterministic["measures"].items()}
+        self._facts.measures = {
+            name: measure["mean"] for name, measure in deterministic["measures"].items()
+        }
         say(f"evaluated over {result}")
 
 
@@ -385,5 +490,7 @@ def _replay(paths: JobPaths, model: Model, spec: WorkerSpec, ranks: Ranks) -> Re
     replay = Replay(paths.replay(ranks.rank), model.replay_buffer)
     rows = min(model.replay_buffer.buffer_size, math.ceil(spec.total_timesteps / spec.n_envs))
     size_mib = rows * replay.bytes_a_row / 2**20
-    say(f"replay buffer: up to {rows * model.n_envs:,} transitions, {size_mib:,.0f} MiB in memory and on disk")
+    say(
+        f"replay buffer: up to {rows * model.n_envs:,} transitions, {size_mib:,.0f} MiB in memory and on disk"
+    )
     return replay

@@ -1,4 +1,6 @@
-"""The state of a training at an iteration boundary: everything that decides how it goes on, but the replay buffer."""
+"""The state of a training at an iteration boundary: everything that decides how it goes on, but the
+replay buffer.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,15 @@ _NORMALIZATION = ("obs_rms", "ret_rms", "returns", "old_obs", "old_reward")
 _COUNTERS = ("num_timesteps", sb3.N_UPDATES, sb3.EPISODE_NUM, sb3.PROGRESS_REMAINING)
 _BUFFERS = ("ep_info_buffer", "ep_success_buffer")
 OF_EACH_RANK = (
-    *("last_obs", "last_original_obs", "last_episode_starts", "normalization", "spaces", "envs", "unsaveable"),
+    *(
+        "last_obs",
+        "last_original_obs",
+        "last_episode_starts",
+        "normalization",
+        "spaces",
+        "envs",
+        "unsaveable",
+    ),
     "generators",
 )
 """Keys of a state whose values differ between ranks."""
@@ -33,7 +43,8 @@ OF_EACH_RANK = (
 class LoopState:
     """Counters of the training loop and of its tables.
 
-    Checkpoints of earlier versions hold it as an object, pickled field by field: the order of the fields stays.
+    Checkpoints of earlier versions hold it as an object, pickled field by field: the order of the
+    fields stays.
     """
 
     iteration: int = 0
@@ -52,7 +63,9 @@ class LoopState:
 
 
 def capture(model: Model, loop: LoopState) -> dict[str, Any]:
-    """The state at this iteration boundary. What cannot be saved of the environments is said in ``unsaveable``."""
+    """The state at this iteration boundary. What cannot be saved of the environments is said in
+    ``unsaveable``.
+    """
     assert model.env is not None
     normalization, temperature = model.get_vec_normalize_env(), algorithms.temperature(model)
     attributes = vars(model)
@@ -70,7 +83,9 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
     return {
         "place": dataclasses.asdict(loop),
         "policy": model.policy.state_dict(),
-        "optimizers": {name: optimizer.state_dict() for name, optimizer in algorithms.optimizers(model).items()},
+        "optimizers": {
+            name: optimizer.state_dict() for name, optimizer in algorithms.optimizers(model).items()
+        },
         "temperature": None if temperature is None else temperature.detach(),
         "counters": {name: attributes[name] for name in _COUNTERS + _BUFFERS},
         "last_obs": _each_array(attributes[sb3.LAST_OBS], _in_memory_order),
@@ -78,7 +93,11 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
         "last_episode_starts": attributes[sb3.LAST_EPISODE_STARTS],
         "lstm_states": contrib.lstm_states(model),
         "normalization": normalization
-        and {name: getattr(normalization, name) for name in _NORMALIZATION if hasattr(normalization, name)},
+        and {
+            name: getattr(normalization, name)
+            for name in _NORMALIZATION
+            if hasattr(normalization, name)
+        },
         "spaces": pickle.dumps((model.observation_space, model.action_space)),
         "envs": envs,
         "unsaveable": unsaveable,
@@ -89,8 +108,9 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
 def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
     """Bring a freshly built model and its environments to ``state``, all but the replay buffer.
 
-    Where the environments could not be saved, the model's last observations stay None: Stable-Baselines3 starts new
-    episodes then, seeded by ``num_timesteps``, so that they differ from those at the start.
+    Where the environments could not be saved, the model's last observations stay None:
+    Stable-Baselines3 starts new episodes then, seeded by ``num_timesteps``, so that they differ
+    from those at the start.
     """
     assert model.env is not None
     state = {**state, **state["ranks"][rank]} if "ranks" in state else state
@@ -107,16 +127,22 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
     if normalization is not None:
         vars(normalization).update(state["normalization"])
     # In place: the spaces are shared with the environments.
-    for space, saved in zip((model.observation_space, model.action_space), pickle.loads(state["spaces"]), strict=True):
+    for space, saved in zip(
+        (model.observation_space, model.action_space), pickle.loads(state["spaces"]), strict=True
+    ):
         vars(space).update(vars(saved))
     if state["envs"] is None:
-        say(f"the environments' state could not be saved ({state['unsaveable']}): new episodes begin")
+        say(
+            f"the environments' state could not be saved ({state['unsaveable']}): new episodes begin"
+        )
         seeds = np.random.SeedSequence([model.seed or 0, model.num_timesteps])
         model.env.seed(int(seeds.generate_state(1)[0]))
     else:
         _restore_envs(model.env.unwrapped, state["envs"])
         attributes[sb3.LAST_OBS] = _each_array(state["last_obs"], _in_original_order)
-        attributes[sb3.LAST_ORIGINAL_OBS] = _each_array(state["last_original_obs"], _in_original_order)
+        attributes[sb3.LAST_ORIGINAL_OBS] = _each_array(
+            state["last_original_obs"], _in_original_order
+        )
         attributes[sb3.LAST_EPISODE_STARTS] = state["last_episode_starts"]
         if (lstm_states := state.get("lstm_states")) is not None:
             contrib.restore_lstm_states(model, lstm_states)
@@ -129,7 +155,9 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
 
 
 def _each_array(observations: Any, function: Callable[[Any], Any]) -> Any:
-    """``function`` of an observation array, or of each entry of a ``Dict`` one; None where there is none."""
+    """``function`` of an observation array, or of each entry of a ``Dict`` one; None where there is
+    none.
+    """
     if isinstance(observations, dict):
         return {key: function(part) for key, part in observations.items()}
     return None if observations is None else function(observations)
@@ -138,8 +166,8 @@ def _each_array(observations: Any, function: Callable[[Any], Any]) -> Any:
 def _in_memory_order(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The array with its axes in their order in memory, and that order.
 
-    Pickling forgets it, and torch's convolutions give other bits for images in another memory layout
-    (Stable-Baselines3 transposes them by views).
+    Pickling forgets it, and torch's convolutions give other bits for images in another memory
+    layout (Stable-Baselines3 transposes them by views).
     """
     axes = np.argsort([-stride for stride in array.strides], kind="stable")
     return np.ascontiguousarray(array.transpose(axes)), axes
@@ -155,7 +183,9 @@ def _restore_envs(venv: Any, state: Any) -> None:
         env_state.restore(venv.envs, state)
         if not env_state.is_state_complete(venv.envs[0]):
             kind = type(venv.envs[0].unwrapped).__name__
-            say(f"{kind} was restored by its attributes; state that it keeps elsewhere needs get_state and set_state")
+            say(
+                f"{kind} was restored by its attributes; state that it keeps elsewhere needs get_state and set_state"
+            )
     else:
         venv.set_state(state)
 
@@ -171,7 +201,9 @@ def generators(device: torch.device) -> dict[str, Any]:
 
 
 def restore_generators(state: dict[str, Any]) -> None:
-    """Set this process's random generators to what :func:`generators` returned, perhaps in another process."""
+    """Set this process's random generators to what :func:`generators` returned, perhaps in another
+    process.
+    """
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])

@@ -1,4 +1,6 @@
-"""One hash of all that a training has made: equal hashes mean that two trainings ended with the same bits."""
+"""One hash of all that a training has made: equal hashes mean that two trainings ended with the
+same bits.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,23 @@ from orchestrator.worker.training.algorithms import Model
 
 
 def sha256(model: Model, *, optimizers: bool = True) -> str:
-    """SHA-256, as hexadecimal text, over the policy's tensors, the optimisers' states and the normalisation statistics.
+    """SHA-256, as hexadecimal text, over the policy's tensors, the optimisers' states and the
+    normalisation statistics.
 
-    Each array, in the order of the names, contributes a line with name, type and shape, then its bytes. (A single
-    optimiser is called ``optimizer``; SAC adds ``log_ent_coef`` where it is learnt.)
+    Each array, in the order of the names, contributes a line with name, type and shape, then its
+    bytes. (A single optimiser is called ``optimizer``; SAC adds ``log_ent_coef`` where it is
+    learnt.)
     """
     normalization = model.get_vec_normalize_env()
-    statistics = {name: getattr(normalization, name) for name in ("obs_rms", "ret_rms") if hasattr(normalization, name)}
-    states = {name: optimizer.state_dict()["state"] for name, optimizer in algorithms.optimizers(model).items()}
+    statistics = {
+        name: getattr(normalization, name)
+        for name in ("obs_rms", "ret_rms")
+        if hasattr(normalization, name)
+    }
+    states = {
+        name: optimizer.state_dict()["state"]
+        for name, optimizer in algorithms.optimizers(model).items()
+    }
     state = {
         "policy": model.policy.state_dict(),
         **{name.removeprefix("policy."): state for name, state in states.items() if optimizers},

@@ -18,15 +18,21 @@ def parse(text: str, default_port: int | None = None) -> tuple[str, int]:
     :raises UsageError: not an address, or the host is unknown.
     """
     host, _, port = text.rpartition(":")
-    if default_port is not None and (not host or text.endswith("]") or (text.count(":") > 1 and "[" not in text)):
+    if default_port is not None and (
+        not host or text.endswith("]") or (text.count(":") > 1 and "[" not in text)
+    ):
         host, port = text, str(default_port)
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(f"{text!r} is not an address: expected HOST:PORT, such as 10.0.0.1:{DEFAULT_PORT}")
+        raise UsageError(
+            f"{text!r} is not an address: expected HOST:PORT, such as 10.0.0.1:{DEFAULT_PORT}"
+        )
     return lookup(host.strip("[]")), int(port)
 
 
 def lookup(host: str) -> str:
-    """The numeric address of ``host``, IPv4 if it has one. :raises UsageError: the host is unknown."""
+    """The numeric address of ``host``, IPv4 if it has one. :raises UsageError: the host is
+    unknown.
+    """
     try:
         entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
@@ -43,12 +49,16 @@ def is_loopback(host: str) -> bool:
 
 
 def own(towards: str) -> str:
-    """Address of this machine on the route to ``towards``. :raises UsageError: there is no route."""
+    """Address of this machine on the route to ``towards``. :raises UsageError: there is no
+    route.
+    """
     with _socket(towards, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((towards, 9))  # sends nothing
         except OSError as error:
-            raise UsageError(f"{towards}: this machine has no route to it ({error.strerror})") from None
+            raise UsageError(
+                f"{towards}: this machine has no route to it ({error.strerror})"
+            ) from None
         return str(probe.getsockname()[0])
 
 
@@ -71,12 +81,15 @@ def check_own(host: str, port: int = 0) -> None:
             probe.bind((host, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                problem = f"{host_port(host, port)}: another program listens there; give another --port"
+                problem = (
+                    f"{host_port(host, port)}: another program listens there; give another --port"
+                )
             elif error.errno == errno.EACCES:
                 problem = f"{host_port(host, port)}: ports below 1024 need root privileges; give another --port"
             else:
                 problem = (
-                    f"{host} is not an address of this machine ({error.strerror}); `ip address` lists its addresses"
+                    f"{host} is not an address of this machine ({error.strerror}); "
+                    "`ip address` lists its addresses"
                 )
             raise UsageError(problem) from None
 

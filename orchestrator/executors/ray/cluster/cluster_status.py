@@ -39,7 +39,9 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNode:
-    """A live node. Resources as Ray counts them: used ones are allocated, by this program or others."""
+    """A live node. Resources as Ray counts them: used ones are allocated, by this program or
+    others.
+    """
 
     name: str
     address: str
@@ -70,9 +72,11 @@ class ClusterStatus:
 
 
 def status(where: str | None = None) -> ClusterStatus:
-    """Status of the cluster at ``where`` (``HOST:PORT``); None: the one that this machine is a node of.
+    """Status of the cluster at ``where`` (``HOST:PORT``); None: the one that this machine is a node
+    of.
 
-    :raises UsageError: this machine is not a node of a cluster, what makes it one has ended, or it has no valid token.
+    :raises UsageError: this machine is not a node of a cluster, what makes it one has ended, or it
+        has no valid token.
     :raises OrchestratorError: the cluster does not answer.
     """
     cluster_token.require_ray()
@@ -91,7 +95,9 @@ def from_facts(facts: Mapping[str, Any]) -> ClusterStatus:
     hosts = [row["host"] for row in facts["nodes"]]
     unsorted = (_node(row, alone=hosts.count(row["host"]) == 1) for row in facts["nodes"])
     nodes = tuple(sorted(unsorted, key=lambda node: (not node.is_head, node.name)))
-    return ClusterStatus(cluster=facts["cluster"], ray=facts["ray"], nodes=nodes, hot_spots=tuple(hot_spots(nodes)))
+    return ClusterStatus(
+        cluster=facts["cluster"], ray=facts["ray"], nodes=nodes, hot_spots=tuple(hot_spots(nodes))
+    )
 
 
 def _node(row: Mapping[str, Any], *, alone: bool) -> ClusterNode:
@@ -133,7 +139,9 @@ def _job(row: Mapping[str, Any]) -> RunningJob:
 
 
 def hot_spots(nodes: Sequence[ClusterNode]) -> list[str]:
-    """A sentence for each node whose jobs wait for CPUs, or are slower per core than the same jobs on other nodes."""
+    """A sentence for each node whose jobs wait for CPUs, or are slower per core than the same jobs
+    on other nodes.
+    """
     lines = []
     for node in nodes:
         if (share := node.run_delay_share or 0.0) > HIGH_RUN_DELAY_SHARE:
@@ -145,7 +153,9 @@ def hot_spots(nodes: Sequence[ClusterNode]) -> list[str]:
     for index, ratio in _speed_ratios(nodes).items():
         if ratio < LOW_SPEED_RATIO:
             others = "that the same jobs have on other nodes"
-            lines.append(f"{nodes[index].name}: its jobs run at {ratio:.0%} of the speed per core {others}")
+            lines.append(
+                f"{nodes[index].name}: its jobs run at {ratio:.0%} of the speed per core {others}"
+            )
     return lines
 
 
@@ -156,7 +166,9 @@ def _sharing(jobs: Sequence[RunningJob]) -> list[str]:
 
 
 def _speed_ratios(nodes: Sequence[ClusterNode]) -> dict[int, float]:
-    """Index of a node → median speed of its jobs, relative to jobs of the same work on the other nodes."""
+    """Index of a node → median speed of its jobs, relative to jobs of the same work on the other
+    nodes.
+    """
     speeds: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for index, node in enumerate(nodes):
         for job in node.jobs:
@@ -165,7 +177,9 @@ def _speed_ratios(nodes: Sequence[ClusterNode]) -> dict[int, float]:
     ratios: dict[int, list[float]] = defaultdict(list)
     for by_node in speeds.values():
         for index, own in by_node.items():
-            others = [speed for other, values in by_node.items() if other != index for speed in values]
+            others = [
+                speed for other, values in by_node.items() if other != index for speed in values
+            ]
             if others:
                 median = statistics.median(others)
                 ratios[index] += [speed / median for speed in own]
@@ -179,13 +193,20 @@ def version_lines(nodes: Sequence[ClusterNode]) -> list[str]:
     usual = {name: statistics.mode([versions.get(name) for versions in reports]) for name in names}
     lines = []
     if reports:
-        lines.append("versions: " + ", ".join(f"{name} {version}" for name, version in usual.items() if version))
+        lines.append(
+            "versions: "
+            + ", ".join(f"{name} {version}" for name, version in usual.items() if version)
+        )
     for node in nodes:
         if node.versions is None:
             lines.append(f"{node.name}: timed out reporting package versions")
             continue
         versions = {name: node.versions.get(name) for name in names}
-        differing = [f"{name} {version or 'missing'}" for name, version in versions.items() if version != usual[name]]
+        differing = [
+            f"{name} {version or 'missing'}"
+            for name, version in versions.items()
+            if version != usual[name]
+        ]
         if differing:
             lines.append(f"{node.name}: {', '.join(differing)}")
     return lines

@@ -1,7 +1,8 @@
-"""Who may use a cluster: the token, its file, and the environment variables for Ray's processes and clients.
+"""Who may use a cluster: the token, its file, and the environment variables for Ray's processes and
+clients.
 
-With ``RAY_AUTH_MODE=token`` Ray (from 2.52) answers only callers that have the cluster's token. Whoever has it can run
-code on every node, as the user who started the node.
+With ``RAY_AUTH_MODE=token`` Ray (from 2.52) answers only callers that have the cluster's token.
+Whoever has it can run code on every node, as the user who started the node.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105 - the name of a variable, not a 
 TOKEN_FILE_VARIABLE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 - the name of a variable, not a secret
 LOOPBACK = ("127.0.0.1", "::1")
 LEAST_RAY = (2, 55)
-"""The first version in which a node that joins has a directory of its own for temporary files. Before, all nodes had to
-use the path of the head's, which Ray made accessible to everyone. (Token authentication came with 2.52.)"""
+"""The first version in which a node that joins has a directory of its own for temporary files.
+Before, all nodes had to use the path of the head's, which Ray made accessible to everyone. (Token
+authentication came with 2.52.)"""
 
 
 def require_ray() -> str:
@@ -36,14 +38,18 @@ def require_ray() -> str:
         raise UsageError(f"Ray is not installed here: {INSTALL_RAY}") from None
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if numbers < LEAST_RAY or numbers >= (3,):
-        raise UsageError(f"Ray {version} is installed here; expected 2.55 or later, below 3: {INSTALL_RAY}")
+        raise UsageError(
+            f"Ray {version} is installed here; expected 2.55 or later, below 3: {INSTALL_RAY}"
+        )
     return version
 
 
 def token_file(environment: Mapping[str, str] = os.environ) -> Path:
-    """Path of the token: ``RAY_AUTH_TOKEN_PATH``, or a file of this program in the user's configuration directory.
+    """Path of the token: ``RAY_AUTH_TOKEN_PATH``, or a file of this program in the user's
+    configuration directory.
 
-    It is not Ray's own ``~/.ray/auth_token``: if Ray creates that file by itself, others can read it.
+    It is not Ray's own ``~/.ray/auth_token``: if Ray creates that file by itself, others can read
+    it.
     """
     if path := environment.get(TOKEN_FILE_VARIABLE):
         return Path(path).expanduser().absolute()
@@ -55,7 +61,8 @@ def has_token(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def create_token(environment: Mapping[str, str] = os.environ) -> Path:
-    """Create the token file if it is missing: 256 random bits, readable by its owner only. Returns its path.
+    """Create the token file if it is missing: 256 random bits, readable by its owner only. Returns
+    its path.
 
     :raises OSError: it cannot be written.
     """
@@ -78,8 +85,8 @@ def environment(*, insecure: bool = False, loopback: bool = False) -> dict[str, 
     """The variables for Ray's own processes and for every client, to be set before Ray is imported.
 
     :param insecure: without authentication.
-    :param loopback: for a client of a head that listens on the loopback address. Ray's clients would look for it at
-        the machine's other address.
+    :param loopback: for a client of a head that listens on the loopback address. Ray's clients
+        would look for it at the machine's other address.
     :raises UsageError: as :func:`check_token`. (Without a token Ray aborts the process.)
     """
     variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
@@ -96,8 +103,8 @@ def environment(*, insecure: bool = False, loopback: bool = False) -> dict[str, 
 def is_insecure(cluster: str) -> bool:
     """Whether to call the cluster at ``HOST:PORT`` without a token.
 
-    The record of this machine's node says so for its own cluster. Another one is called without a token if there is
-    none here; a cluster that requires one refuses then.
+    The record of this machine's node says so for its own cluster. Another one is called without a
+    token if there is none here; a cluster that requires one refuses then.
     """
     node = node_state.load()
     return node.insecure if node is not None and node.cluster == cluster else not has_token()

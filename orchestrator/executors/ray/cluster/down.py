@@ -1,4 +1,6 @@
-"""``cluster down``: end what this user's ``up`` or ``join`` started on this machine, and nothing else."""
+"""``cluster down``: end what this user's ``up`` or ``join`` started on this machine, and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -29,21 +31,26 @@ def down() -> list[str]:
     with node_state.exclusive():
         node = node_state.load()
         if node is None:
-            return ["nothing to end: this user's `cluster up` or `cluster join` has not started a node on this machine"]
+            return [
+                "nothing to end: this user's `cluster up` or `cluster join` has not started a node on this machine"
+            ]
         ended = end(node)
         node_state.delete()
     what = str(node) if node.role == "head" else f"{node.address}, {node}"
     if not ended:
         return [f"nothing to end: {what} had already ended"]
     names = Counter(process.name for process in ended)
-    processes = ", ".join(name if number == 1 else f"{name} × {number}" for name, number in names.items())
+    processes = ", ".join(
+        name if number == 1 else f"{name} × {number}" for name, number in names.items()
+    )
     return [f"ended {what}: {processes}"]
 
 
 def end(node: LocalNode) -> tuple[NodeProcess, ...]:
     """End all processes of ``node``, and return them.
 
-    First its raylet with its descendants, then the others, then every process that still carries the node's mark.
+    First its raylet with its descendants, then the others, then every process that still carries
+    the node's mark.
     """
     running = node.running_processes()
     raylets = [process for process in running if process.name == "raylet"]
@@ -60,7 +67,9 @@ def end(node: LocalNode) -> tuple[NodeProcess, ...]:
 
 
 def _descendants(raylet: NodeProcess, recorded: Collection[NodeProcess]) -> list[NodeProcess]:
-    """Descendants of the raylet that are not ``recorded``: training processes, which carry a mark of their own."""
+    """Descendants of the raylet that are not ``recorded``: training processes, which carry a mark
+    of their own.
+    """
     pids = {process.pid for process in recorded}
     return [
         NodeProcess(name="worker", pid=pid, start=start)
@@ -71,7 +80,10 @@ def _descendants(raylet: NodeProcess, recorded: Collection[NodeProcess]) -> list
 
 def _stop(asked: Collection[NodeProcess], awaited: Collection[NodeProcess], grace_s: float) -> None:
     """Send SIGTERM to ``asked``, wait for ``awaited``, and kill those of them that remain."""
-    for processes, number, timeout_s in ((asked, signal.SIGTERM, grace_s), (awaited, signal.SIGKILL, GRACE_S)):
+    for processes, number, timeout_s in (
+        (asked, signal.SIGTERM, grace_s),
+        (awaited, signal.SIGKILL, GRACE_S),
+    ):
         for process in processes:
             if process.is_running():
                 with contextlib.suppress(ProcessLookupError):

@@ -1,7 +1,8 @@
-"""The record of what ``cluster up`` or ``cluster join`` started on this machine, which ``cluster down`` ends.
+"""The record of what ``cluster up`` or ``cluster join`` started on this machine, which ``cluster
+down`` ends.
 
-One small file per machine in the user's state directory: a user runs at most one node of a cluster on a machine, or the
-machine's cores would be counted twice.
+One small file per machine in the user's state directory: a user runs at most one node of a cluster
+on a machine, or the machine's cores would be counted twice.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class NodeProcess:
     name: str
     pid: int
     start: float
-    """As :func:`process_start` returns it: together they identify the process until the next boot."""
+    """As :func:`process_start` returns it: together they identify the process until the next
+    boot."""
 
     def is_running(self) -> bool:
         """False for a zombie, which some containers never reap."""
@@ -47,7 +49,8 @@ class LocalNode:
     address: str
     insecure: bool
     mark: str
-    """A random word, not secret, that every process of the node has in its environment (``ORCHESTRATOR_TOKEN``)."""
+    """A random word, not secret, that every process of the node has in its environment
+    (``ORCHESTRATOR_TOKEN``)."""
     directory: str
     """Ray's temporary directory, accessible to its owner only."""
     started: str
@@ -59,7 +62,9 @@ class LocalNode:
         if self.boot != boot_id():
             return ()
         recorded = tuple(process for process in self.processes if process.is_running())
-        return recorded + tuple(process for process in processes_with(self.mark) if process not in recorded)
+        return recorded + tuple(
+            process for process in processes_with(self.mark) if process not in recorded
+        )
 
     def is_intact(self) -> bool:
         names = {process.name for process in self.processes if process.is_running()}
@@ -71,13 +76,21 @@ class LocalNode:
         return ("raylet", "gcs_server") if self.role == "head" else ("raylet",)
 
     def ended_processes(self) -> tuple[NodeProcess, ...]:
-        """The recorded processes without which it is no node, as far as they have ended since the last boot."""
+        """The recorded processes without which it is no node, as far as they have ended since the
+        last boot.
+        """
         if self.boot != boot_id():
             return ()
-        return tuple(one for one in self.processes if one.name in self.essential and not one.is_running())
+        return tuple(
+            one for one in self.processes if one.name in self.essential and not one.is_running()
+        )
 
     def __str__(self) -> str:
-        return f"the head at {self.cluster}" if self.role == "head" else f"a node of the cluster at {self.cluster}"
+        return (
+            f"the head at {self.cluster}"
+            if self.role == "head"
+            else f"a node of the cluster at {self.cluster}"
+        )
 
 
 def processes_with(mark: str) -> tuple[NodeProcess, ...]:
@@ -107,7 +120,8 @@ def path() -> Path:
 
 
 def load() -> LocalNode | None:
-    """The recorded node, which may have ended since; None: nothing was started, or `cluster down` ended it.
+    """The recorded node, which may have ended since; None: nothing was started, or `cluster down`
+    ended it.
 
     :raises UsageError: the file is damaged.
     """
@@ -133,43 +147,63 @@ def delete() -> None:
 
 @contextlib.contextmanager
 def exclusive() -> Iterator[None]:
-    """No other command of this user starts or ends a node here during the block. :raises UsageError: one does."""
+    """No other command of this user starts or ends a node here during the block. :raises
+    UsageError: one does.
+    """
     path().parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path().with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "rb+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UsageError("another `cluster` command is running on this machine; wait until it has ended") from None
+            raise UsageError(
+                "another `cluster` command is running on this machine; wait until it has ended"
+            ) from None
         yield
 
 
 def address_in(cluster: str) -> str | None:
-    """Address of this machine in ``cluster``, by which a driver finds its node; None if no such node was started here.
+    """Address of this machine in ``cluster``, by which a driver finds its node; None if no such
+    node was started here.
 
     Ray would search all visible processes for raylets, and use any that belongs to the cluster.
     """
     node = load()
-    return node.address if node is not None and node.cluster == cluster and node.is_intact() else None
+    return (
+        node.address if node is not None and node.cluster == cluster and node.is_intact() else None
+    )
 
 
 def local_cluster() -> str | None:
-    """``HOST:PORT`` of the cluster that this machine is a node of; None if no node was started here."""
+    """``HOST:PORT`` of the cluster that this machine is a node of; None if no node was started
+    here.
+    """
     node = load()
     return node.cluster if node is not None and node.is_intact() else None
 
 
 def refuse_broken(cluster: str | None) -> None:
-    """Ray would wait for a minute where the processes have ended by which this machine asks the cluster.
+    """Ray would wait for a minute where the processes have ended by which this machine asks the
+    cluster.
 
     :param cluster: ``HOST:PORT``; None: the one that this machine is a node of.
     :raises UsageError: processes of the node here have ended; the message names them.
     """
     node = load()
-    if node is None or (cluster is not None and cluster != node.cluster) or not (ended := node.ended_processes()):
+    if (
+        node is None
+        or (cluster is not None and cluster != node.cluster)
+        or not (ended := node.ended_processes())
+    ):
         return
     which = joined([f"{process.name} (process {process.pid})" for process in ended])
-    again = "`cluster up` starts a new one" if node.role == "head" else f"`cluster join {node.cluster}` joins it again"
+    again = (
+        "`cluster up` starts a new one"
+        if node.role == "head"
+        else f"`cluster join {node.cluster}` joins it again"
+    )
     have = "has" if len(ended) == 1 else "have"
     text = f"{which} of {node} {have} ended, without which this machine can neither ask it nor take jobs"
-    raise UsageError(f"{node.cluster}: {text}. `cluster down` ends what is left of it here, then {again}")
+    raise UsageError(
+        f"{node.cluster}: {text}. `cluster down` ends what is left of it here, then {again}"
+    )

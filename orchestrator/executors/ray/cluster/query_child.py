@@ -1,7 +1,8 @@
-"""The child process that queries a cluster by Ray: ``python -m orchestrator.executors.ray.cluster.query_child WHAT
-HOST:PORT``.
+"""The child process that queries a cluster by Ray: ``python -m
+orchestrator.executors.ray.cluster.query_child WHAT HOST:PORT``.
 
-WHAT is ``metadata`` or ``facts``. Prints one line of JSON: the answer, ``{"refused": …}`` or ``{"silent": …}``.
+WHAT is ``metadata`` or ``facts``. Prints one line of JSON: the answer, ``{"refused": …}`` or
+``{"silent": …}``.
 """
 
 from __future__ import annotations
@@ -37,9 +38,18 @@ def metadata(cluster: str) -> dict[str, Any]:
 
 
 def facts(cluster: str) -> dict[str, Any]:
-    """Every live node, with its resources, its package versions, and the attempts that its node agents know of."""
-    version = metadata(cluster).get("ray")  # first, because it raises AuthenticationError, which ``init`` does not
-    ray.init(address=cluster, _node_ip_address=address_in(cluster), log_to_driver=False, logging_level=logging.CRITICAL)
+    """Every live node, with its resources, its package versions, and the attempts that its node
+    agents know of.
+    """
+    version = metadata(cluster).get(
+        "ray"
+    )  # first, because it raises AuthenticationError, which ``init`` does not
+    ray.init(
+        address=cluster,
+        _node_ip_address=address_in(cluster),
+        log_to_driver=False,
+        logging_level=logging.CRITICAL,
+    )
     free = internals.available_resources()
     rows = [row for row in ray.nodes() if row["Alive"]]
     versions = {row["NodeID"]: _request_versions(row["NodeID"]) for row in rows}
@@ -71,7 +81,11 @@ def _request_versions(node_id: str) -> Any:
         return dict(installed_versions())
 
     on_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    return ray.remote(versions).options(num_cpus=0, max_retries=0, scheduling_strategy=on_node).remote()
+    return (
+        ray.remote(versions)
+        .options(num_cpus=0, max_retries=0, scheduling_strategy=on_node)
+        .remote()
+    )
 
 
 def _attempts() -> Mapping[str, list[dict[str, Any]]]:

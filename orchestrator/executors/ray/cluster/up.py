@@ -1,4 +1,6 @@
-"""``cluster up`` and ``cluster join``: start a node of a cluster on this machine, by ``ray start``."""
+"""``cluster up`` and ``cluster join``: start a node of a cluster on this machine, by ``ray
+start``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from orchestrator.core.environment import TOKEN_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.text import count
 from orchestrator.executors.process import package_path
-from orchestrator.executors.ray.cluster import address, cluster_token, node_settings, node_state, query
+from orchestrator.executors.ray.cluster import (
+    address,
+    cluster_token,
+    node_settings,
+    node_state,
+    query,
+)
 from orchestrator.executors.ray.cluster.down import end
 from orchestrator.executors.ray.cluster.node_settings import ResourceOffer
 from orchestrator.executors.ray.cluster.node_state import LocalNode
@@ -29,16 +37,21 @@ INHERITED = (cluster_token.TOKEN_VARIABLE, cluster_token.TOKEN_FILE_VARIABLE)
 """Variables of Ray that its processes inherit; the others would change what this program sets."""
 LOG_TAIL_LINES = 8
 START_LOG = "start.log"
-RAY_LOGS = [f"session_2*/logs/{name}" for name in ("gcs_server.out", "gcs_server.err", "raylet.out", "raylet.err")]
+RAY_LOGS = [
+    f"session_2*/logs/{name}"
+    for name in ("gcs_server.out", "gcs_server.err", "raylet.out", "raylet.err")
+]
 RAY_PROGRAM = "from orchestrator.executors.ray.internals import ray_command; ray_command()"
 
 
-def up(*, host: str | None = None, port: int = address.DEFAULT_PORT, insecure: bool = False) -> list[str]:
+def up(
+    *, host: str | None = None, port: int = address.DEFAULT_PORT, insecure: bool = False
+) -> list[str]:
     """Start the head of a new cluster here. Returns lines for the user.
 
     :param host: this machine's address for the others; None: the one on its default route.
-    :raises UsageError: a node runs here already, the address is not this machine's or is taken, or there is no valid
-        token.
+    :raises UsageError: a node runs here already, the address is not this machine's or is taken, or
+        there is no valid token.
     """
     cluster_token.require_ray()
     with node_state.exclusive():
@@ -50,16 +63,23 @@ def up(*, host: str | None = None, port: int = address.DEFAULT_PORT, insecure: b
             cluster_token.create_token()
         offer = node_settings.offer(topology.detect(with_gpus=True))
         cluster = address.host_port(own, port)
-        options = ["--head", f"--port={port}", "--include-dashboard=false", "--disable-usage-stats", "--no-monitor"]
+        options = [
+            "--head",
+            f"--port={port}",
+            "--include-dashboard=false",
+            "--disable-usage-stats",
+            "--no-monitor",
+        ]
         node = _start("head", cluster, own, offer, options, insecure=insecure)
     return _head_lines(node, offer, own)
 
 
 def join(head: str, *, host: str | None = None, insecure: bool = False) -> list[str]:
-    """Make this machine a node of the cluster whose head is at ``head`` (``HOST:PORT``). Returns lines for the user.
+    """Make this machine a node of the cluster whose head is at ``head`` (``HOST:PORT``). Returns
+    lines for the user.
 
-    :raises UsageError: there is no such cluster, it refuses our token, its versions differ, or a node runs here
-        already.
+    :raises UsageError: there is no such cluster, it refuses our token, its versions differ, or a
+        node runs here already.
     """
     cluster_token.require_ray()
     with node_state.exclusive():
@@ -104,9 +124,17 @@ def _check_mode(insecure: bool) -> None:
 
 
 def _start(
-    role: node_state.Role, cluster: str, own: str, offer: ResourceOffer, options: Sequence[str], *, insecure: bool
+    role: node_state.Role,
+    cluster: str,
+    own: str,
+    offer: ResourceOffer,
+    options: Sequence[str],
+    *,
+    insecure: bool,
 ) -> LocalNode:
-    """Run ``ray start``, and record its processes. :raises OrchestratorError: it failed; nothing of it is left."""
+    """Run ``ray start``, and record its processes. :raises OrchestratorError: it failed; nothing of
+    it is left.
+    """
     authentication = cluster_token.environment(insecure=insecure)
     mark = secrets.token_hex(16)
     directory = _create_directory(mark)
@@ -121,14 +149,27 @@ def _start(
         boot=node_state.boot_id(),
     )
     variables = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name in INHERITED},
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("RAY_") or name in INHERITED
+        },
         **node_settings.process_variables(),
         **package_path(),
         **authentication,
         TOKEN_VARIABLE: mark,
     }
     command = [
-        *(sys.executable, "-W", "ignore", "-c", RAY_PROGRAM, "start", *options, f"--node-ip-address={own}"),
+        *(
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            RAY_PROGRAM,
+            "start",
+            *options,
+            f"--node-ip-address={own}",
+        ),
         *(f"--temp-dir={directory}", "--include-log-monitor=false", *offer.arguments()),
     ]
     node_state.save(node)  # before anything runs, so that `cluster down` finds it whatever happens
@@ -148,7 +189,8 @@ def _start(
 
 
 def _run(command: Sequence[str], variables: Mapping[str, str], log: Path) -> str | None:
-    """Run in a session of its own, so that the terminal's Ctrl-C and hang-up do not reach the cluster.
+    """Run in a session of its own, so that the terminal's Ctrl-C and hang-up do not reach the
+    cluster.
 
     Returns how it failed; None if it did not.
     """
@@ -174,13 +216,19 @@ def _start_error(what: str, directory: Path, *patterns: str) -> OrchestratorErro
     """With the last lines of the logs, which are removed together with ``directory``."""
     lines = [f"{what}. The last lines of its logs:"]
     for log in (log for pattern in patterns for log in directory.glob(pattern)):
-        content = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        content = [
+            line
+            for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+            if line.strip()
+        ]
         lines += [f"{log.name}: {line}" for line in content[-LOG_TAIL_LINES:]]
     return OrchestratorError("\n  ".join(lines))
 
 
 def _create_directory(mark: str) -> Path:
-    """A directory accessible to its owner only: what Ray creates in it is accessible to everyone."""
+    """A directory accessible to its owner only: what Ray creates in it is accessible to
+    everyone.
+    """
     parent = private_directory()
     if parent is None:
         why = "the directory for temporary files has no place that other users cannot write to"
@@ -212,12 +260,18 @@ def _head_lines(node: LocalNode, offer: ResourceOffer, own: str) -> list[str]:
         )
     elif os.environ.get(cluster_token.TOKEN_VARIABLE):
         variable = cluster_token.TOKEN_VARIABLE
-        lines.append(f"to add a machine, run there, with the same {variable} in its environment:  {join_command}")
+        lines.append(
+            f"to add a machine, run there, with the same {variable} in its environment:  {join_command}"
+        )
     else:
         file = cluster_token.token_file()
-        copy = f"~/{file.relative_to(Path.home())}" if file.is_relative_to(Path.home()) else str(file)
+        copy = (
+            f"~/{file.relative_to(Path.home())}" if file.is_relative_to(Path.home()) else str(file)
+        )
         lines.append(
             f"to add a machine, run there:  mkdir -p {Path(copy).parent} && scp {own}:{file} {copy} && {join_command}"
         )
-    run_command = f"python -m orchestrator run JOBS.toml --executor ray --ray-address {node.cluster}"
+    run_command = (
+        f"python -m orchestrator run JOBS.toml --executor ray --ray-address {node.cluster}"
+    )
     return [*lines, f"to train on it, run here:  {run_command}"]

@@ -1,4 +1,6 @@
-"""The messages that synchronise files. Paths are relative to the job directory, with ``/`` as separator."""
+"""The messages that synchronise files. Paths are relative to the job directory, with ``/`` as
+separator.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,16 @@ from orchestrator.core.errors import OrchestratorError
 CHUNK_BYTES = 2**20
 """Most bytes of a file in one chunk, before compression."""
 COMPARED_BYTES = 4096
-"""A file counts as one that only grew if its last bytes sent, so many of them, are still in their place."""
+"""A file counts as one that only grew if its last bytes sent, so many of them, are still in their
+place."""
 WORTHWHILE_RATIO = 0.9
 """Compressed to original size, below which compression is worth the receiver's time."""
 
 
 class FileSyncError(OrchestratorError):
-    """Chunks do not fit the files there, or must not be applied. The attempt that they belong to is given up."""
+    """Chunks do not fit the files there, or must not be applied. The attempt that they belong to is
+    given up.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,11 @@ class Payload:
     @classmethod
     def of(cls, raw: bytes, *, compress: bool) -> Payload:
         compressed = zlib.compress(raw, level=1) if compress else raw
-        return cls(compressed, True) if len(compressed) < WORTHWHILE_RATIO * len(raw) else cls(raw, False)
+        return (
+            cls(compressed, True)
+            if len(compressed) < WORTHWHILE_RATIO * len(raw)
+            else cls(raw, False)
+        )
 
     def raw(self) -> bytes:
         """:raises FileSyncError: the compressed bytes are damaged."""
@@ -40,7 +49,9 @@ class Payload:
         except zlib.error as error:
             raise FileSyncError(f"a chunk arrived damaged: {error}") from error
         if not decompressor.eof:
-            raise FileSyncError(f"a chunk arrived damaged: it is cut short or holds more than {CHUNK_BYTES} bytes")
+            raise FileSyncError(
+                f"a chunk arrived damaged: it is cut short or holds more than {CHUNK_BYTES} bytes"
+            )
         return raw
 
 
@@ -63,7 +74,9 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A whole file in the storage, under ``name``. Whoever applies the chunk removes the file from the storage."""
+    """A whole file in the storage, under ``name``. Whoever applies the chunk removes the file from
+    the storage.
+    """
 
     path: str
     name: str

@@ -28,7 +28,8 @@ class FileKind(enum.IntEnum):
     """In the order of sending: a file is sent after those that it depends on."""
 
     TABLE = enum.auto()
-    """Tables and logs, which grow at their ends. Resuming from a checkpoint needs the rows up to it."""
+    """Tables and logs, which grow at their ends. Resuming from a checkpoint needs the rows up to
+    it."""
     REPLAY = enum.auto()
     CHECKPOINT = enum.auto()
     RESULT = enum.auto()
@@ -44,18 +45,26 @@ def file_kind(path: str) -> FileKind:
         return FileKind.CHECKPOINT
     if path.endswith((".csv", ".log")):
         return FileKind.TABLE
-    return FileKind.EXIT_RECORD if folder == _ATTEMPTS and path.endswith(_EXIT_RECORD) else FileKind.RESULT
+    return (
+        FileKind.EXIT_RECORD
+        if folder == _ATTEMPTS and path.endswith(_EXIT_RECORD)
+        else FileKind.RESULT
+    )
 
 
 def rank_in_name(path: str) -> int | None:
-    """The rank in the name of a file or folder. Files without one belong to rank 0, which writes for all ranks."""
+    """The rank in the name of a file or folder. Files without one belong to rank 0, which writes
+    for all ranks.
+    """
     match = _RANK.match(path)
     return None if match is None else int(match[1] or match[2])
 
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """From a node to the driver: every file that ``ranks`` (None: all) write there, except hidden ones (unfinished)."""
+    """From a node to the driver: every file that ``ranks`` (None: all) write there, except hidden
+    ones (unfinished).
+    """
 
     ranks: frozenset[int] | None
     rejects_links: ClassVar[bool] = False
@@ -77,14 +86,22 @@ class ResultFiles:
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """From the driver to a node: what ``ranks`` start or resume from, each with its own replay buffer only."""
+    """From the driver to a node: what ``ranks`` start or resume from, each with its own replay
+    buffer only.
+    """
 
     ranks: frozenset[int] | None
     rejects_links: ClassVar[bool] = True
 
     def matches(self, path: str) -> bool:
         top, _, rest = path.partition("/")
-        if top in (_JOB.spec.name, _JOB.init.name, _JOB.progress_csv.name, _JOB.timings_csv.name, _ROBOT):
+        if top in (
+            _JOB.spec.name,
+            _JOB.init.name,
+            _JOB.progress_csv.name,
+            _JOB.timings_csv.name,
+            _ROBOT,
+        ):
             return True
         if top in _OF_A_SHORTER_TRAINING:  # so that they are removed at the driver too
             return True
@@ -92,7 +109,9 @@ class InputFiles:
 
     def may_contain(self, folder: str) -> bool:
         top, _, rest = folder.partition("/")
-        is_of_other_rank = bool(rest) and self.ranks is not None and (rank_in_name(folder) or 0) not in self.ranks
+        is_of_other_rank = (
+            bool(rest) and self.ranks is not None and (rank_in_name(folder) or 0) not in self.ranks
+        )
         return top == _ROBOT or (top == _CHECKPOINTS and not is_of_other_rank)
 
 
@@ -106,8 +125,9 @@ def _is_hidden(path: str) -> bool:
 def list_files(root: Path, patterns: FilePatterns) -> dict[str, os.stat_result]:
     """The regular files below ``root`` that match, without following links.
 
-    Files that are sent later are listed earlier, so that whatever they depend on is seen too: first the attempts,
-    then the job's own files, then checkpoints, and last the rows of their replay buffers.
+    Files that are sent later are listed earlier, so that whatever they depend on is seen too: first
+    the attempts, then the job's own files, then checkpoints, and last the rows of their replay
+    buffers.
 
     :raises OSError: ``root`` does not exist.
     :raises FileSyncError: a link matches, and ``patterns`` rejects links.
@@ -141,14 +161,18 @@ def _walk(root: Path, folder: str, patterns: FilePatterns) -> Iterator[tuple[str
         yield from _walk(root, subfolder, patterns)
 
 
-def _list_folder(root: Path, folder: str, patterns: FilePatterns) -> tuple[dict[str, os.stat_result], list[str]]:
+def _list_folder(
+    root: Path, folder: str, patterns: FilePatterns
+) -> tuple[dict[str, os.stat_result], list[str]]:
     files: dict[str, os.stat_result] = {}
     folders: list[str] = []
     with os.scandir(root / folder) as entries:
         for entry in entries:
             path = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_symlink():
-                if patterns.rejects_links and (patterns.matches(path) or patterns.may_contain(path)):
+                if patterns.rejects_links and (
+                    patterns.matches(path) or patterns.may_contain(path)
+                ):
                     hint = "symbolic links are not copied to nodes; replace the link by its target"
                     raise FileSyncError(f"{root / path}: {hint}")
             elif entry.is_dir(follow_symlinks=False):

@@ -18,18 +18,21 @@ from orchestrator.executors.ray.file_sync.storage import Storage
 class Receiver:
     """Applies the chunks of one :class:`Sender` to a job directory, beginning with the first.
 
-    Files appear whole, by rename. An incomplete file is kept in one hidden file of the job directory; one left by an
-    earlier receiver that was killed is removed.
+    Files appear whole, by rename. An incomplete file is kept in one hidden file of the job
+    directory; one left by an earlier receiver that was killed is removed.
 
     :param root: the job directory; created if missing.
     :param storage: where the files of :class:`StoredFile` are.
-    :param name: different for each receiver that uses the directory at the same time (ranks on several machines).
+    :param name: different for each receiver that uses the directory at the same time (ranks on
+        several machines).
     :param durable: whether files must survive a power failure, as in a run directory.
 
     Receivers of different directories may be used from different threads.
     """
 
-    def __init__(self, root: Path, *, storage: Storage | None = None, name: str = "", durable: bool = True) -> None:
+    def __init__(
+        self, root: Path, *, storage: Storage | None = None, name: str = "", durable: bool = True
+    ) -> None:
         self._root, self._storage, self._durable = root, storage, durable
         root.mkdir(parents=True, exist_ok=True)
         self._partial = root / f".arriving{name}.tmp"
@@ -44,10 +47,10 @@ class Receiver:
     def apply(self, chunk: Chunk) -> None:
         """Make the change that ``chunk`` describes.
 
-        :raises FileSyncError: its path leaves the directory or leads through a link, or it does not continue the
-            chunks applied before.
-        :raises OSError: an error of disk or storage, naming the path; ``ENOSPC`` for a full disk. A table is then
-            unchanged, and an incomplete file discarded.
+        :raises FileSyncError: its path leaves the directory or leads through a link, or it does not
+            continue the chunks applied before.
+        :raises OSError: an error of disk or storage, naming the path; ``ENOSPC`` for a full disk. A
+            table is then unchanged, and an incomplete file discarded.
         """
         target = self._target(chunk.path)
         match chunk:
@@ -61,7 +64,9 @@ class Receiver:
                 self._remove(target)
 
     def _target(self, path: str) -> Path:
-        """``path`` below the root. :raises FileSyncError: it is outside, or behind a link, which may lead there."""
+        """``path`` below the root. :raises FileSyncError: it is outside, or behind a link, which
+        may lead there.
+        """
         parts = path.split("/")
         if "\0" in path or any(part in ("", ".", "..") for part in parts):
             raise FileSyncError(f"{path!r} is not a path inside a job directory")
@@ -76,26 +81,38 @@ class Receiver:
 
     def _write_part(self, target: Path, part: chunks.FilePart) -> None:
         if part.offset and self._received != (part.path, part.offset):
-            raise FileSyncError(f"{target}: received its bytes from {part.offset} on, after {self._received}")
+            raise FileSyncError(
+                f"{target}: received its bytes from {part.offset} on, after {self._received}"
+            )
         raw = part.payload.raw()
-        self._write(target, lambda file: file.write(raw), begin=part.offset == 0, finish=part.is_last)
+        self._write(
+            target, lambda file: file.write(raw), begin=part.offset == 0, finish=part.is_last
+        )
         self._received = None if part.is_last else (part.path, part.offset + len(raw))
 
     def _fetch_stored(self, target: Path, stored: chunks.StoredFile) -> None:
         storage = self._storage
         if storage is None:
-            raise FileSyncError(f"{target}: the file is in a storage, and no storage is configured here")
+            raise FileSyncError(
+                f"{target}: the file is in a storage, and no storage is configured here"
+            )
 
         def fetch(file: BinaryIO) -> None:
             storage.fetch(stored.name, file)
             if file.tell() != stored.size:
-                raise FileSyncError(f"{target}: --storage {storage.uri} has {file.tell()} bytes, not {stored.size}")
+                raise FileSyncError(
+                    f"{target}: --storage {storage.uri} has {file.tell()} bytes, not {stored.size}"
+                )
 
         self._write(target, fetch, begin=True, finish=True)
-        with contextlib.suppress(OSError):  # the file has arrived; the run removes the rest of the storage at its end
+        with contextlib.suppress(
+            OSError
+        ):  # the file has arrived; the run removes the rest of the storage at its end
             storage.remove(stored.name)
 
-    def _write(self, target: Path, write: Callable[[BinaryIO], object], *, begin: bool, finish: bool) -> None:
+    def _write(
+        self, target: Path, write: Callable[[BinaryIO], object], *, begin: bool, finish: bool
+    ) -> None:
         try:
             with errors_name(target):
                 with self._partial.open("wb" if begin else "ab") as file:
@@ -117,7 +134,9 @@ class Receiver:
         with errors_name(target), target.open("r+b", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             if size != chunk.offset:
-                raise FileSyncError(f"{target}: has {size} bytes; the bytes to append begin at {chunk.offset}")
+                raise FileSyncError(
+                    f"{target}: has {size} bytes; the bytes to append begin at {chunk.offset}"
+                )
             try:
                 written = 0
                 while written < len(raw):

@@ -17,14 +17,19 @@ from orchestrator.core.log_limit import dropped_bytes
 from orchestrator.core.regular_files import open_regular
 from orchestrator.executors.ray.file_sync import chunks, patterns
 from orchestrator.executors.ray.file_sync.chunks import Chunk, FileSyncError, Payload
-from orchestrator.executors.ray.file_sync.patterns import FileKind, FilePatterns, InputFiles, ResultFiles
+from orchestrator.executors.ray.file_sync.patterns import (
+    FileKind,
+    FilePatterns,
+    InputFiles,
+    ResultFiles,
+)
 from orchestrator.executors.ray.file_sync.storage import Storage
 
 STORED_FROM_BYTES = 64 * 2**10
 """Smaller files are not worth the detour through a storage."""
 SETTLED_NS = 50_000_000
-"""A file modified less than this before it was read may change again within the same tick of the file system's clock:
-an unchanged modification time proves nothing then."""
+"""A file modified less than this before it was read may change again within the same tick of the
+file system's clock: an unchanged modification time proves nothing then."""
 
 
 class SendResult(enum.Enum):
@@ -45,27 +50,38 @@ class _FileState:
     end: bytes = b""
     """The last bytes sent; of tables and logs only."""
     dropped: int = 0
-    """Bytes that are missing from a log because of its limit (:mod:`orchestrator.core.log_limit`)."""
+    """Bytes that are missing from a log because of its limit
+    (:mod:`orchestrator.core.log_limit`)."""
 
     @classmethod
     def of(cls, file: BinaryIO) -> _FileState:
         now_ns = time.time_ns()
         status = os.fstat(file.fileno())
-        return cls(status.st_ino, status.st_size, status.st_mtime_ns, abs(now_ns - status.st_mtime_ns) > SETTLED_NS)
+        return cls(
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+            abs(now_ns - status.st_mtime_ns) > SETTLED_NS,
+        )
 
     def is_unchanged(self, status: os.stat_result) -> bool:
-        return (self.inode, self.size, self.mtime_ns) == (status.st_ino, status.st_size, status.st_mtime_ns)
+        return (self.inode, self.size, self.mtime_ns) == (
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+        )
 
 
 class Sender:
-    """Finds what has changed in a job directory since the last scan. It remembers file states, never contents.
+    """Finds what has changed in a job directory since the last scan. It remembers file states,
+    never contents.
 
     Every chunk that a scan yields must be applied; a scan may be abandoned between two of them.
 
     :param root: the job directory.
     :param storage: where whole files go that are not small.
-    :param ranks: the ranks whose files are sent, if others run elsewhere; None: all. A file without a rank in its name
-        belongs to rank 0.
+    :param ranks: the ranks whose files are sent, if others run elsewhere; None: all. A file without
+        a rank in its name belongs to rank 0.
     :param direction: which files are sent.
     """
 
@@ -84,14 +100,22 @@ class Sender:
         """Whether files changed during the last scan, which left them to the next one."""
 
     @classmethod
-    def of_copy(cls, root: Path, *, storage: Storage | None = None, ranks: Collection[int] | None = None) -> Sender:
-        """For a directory of files from the driver only, which are not sent back; before the worker starts."""
+    def of_copy(
+        cls, root: Path, *, storage: Storage | None = None, ranks: Collection[int] | None = None
+    ) -> Sender:
+        """For a directory of files from the driver only, which are not sent back; before the worker
+        starts.
+        """
         sender = cls(root, storage=storage, ranks=ranks)
         for path in patterns.list_files(root, sender._patterns):
             with _open_regular(root / path) as file:
-                state = dataclasses.replace(_FileState.of(file), is_settled=True)  # nobody writes yet
+                state = dataclasses.replace(
+                    _FileState.of(file), is_settled=True
+                )  # nobody writes yet
                 if patterns.file_kind(path) is FileKind.TABLE:
-                    end = _read_at(file, max(0, state.size - chunks.COMPARED_BYTES), chunks.COMPARED_BYTES)
+                    end = _read_at(
+                        file, max(0, state.size - chunks.COMPARED_BYTES), chunks.COMPARED_BYTES
+                    )
                     state = dataclasses.replace(state, end=end)
             sender._sent[path] = state
         return sender
@@ -99,8 +123,9 @@ class Sender:
     def scan(self) -> Iterator[Chunk]:
         """The changes since the last scan.
 
-        Tables, and rows of replay buffers, come before the checkpoints that need them; an old checkpoint is removed
-        after a newer one has been sent; ``exit.json`` is last of all. If nothing has changed, no file is opened.
+        Tables, and rows of replay buffers, come before the checkpoints that need them; an old
+        checkpoint is removed after a newer one has been sent; ``exit.json`` is last of all. If
+        nothing has changed, no file is opened.
 
         :raises OSError: an error of disk or storage, or ``root`` does not exist.
         """
@@ -132,17 +157,22 @@ class Sender:
             results.append((yield from self._send_whole(path)))
         self.is_incomplete = any(result is not SendResult.SENT for result in results)
 
-    def _snapshot(self, stack: contextlib.ExitStack) -> tuple[Mapping[str, os.stat_result], Mapping[str, BinaryIO]]:
+    def _snapshot(
+        self, stack: contextlib.ExitStack
+    ) -> tuple[Mapping[str, os.stat_result], Mapping[str, BinaryIO]]:
         """The current files, and those tables and logs, opened, that may have changed.
 
-        Consistent as far as checkpoints are concerned: none appeared or vanished during the snapshot.
+        Consistent as far as checkpoints are concerned: none appeared or vanished during the
+        snapshot.
         """
         while True:
             tables: dict[str, BinaryIO] = {}
             before = patterns.checkpoint_names(self._root)
             files = patterns.list_files(self._root, self._patterns)
             for path, status in files.items():
-                if patterns.file_kind(path) is FileKind.TABLE and self._may_have_changed(path, status):
+                if patterns.file_kind(path) is FileKind.TABLE and self._may_have_changed(
+                    path, status
+                ):
                     with contextlib.suppress(FileNotFoundError):
                         tables[path] = stack.enter_context(_open_regular(self._root / path))
             if patterns.checkpoint_names(self._root) == before:
@@ -159,11 +189,16 @@ class Sender:
             yield chunks.RemovedFile(path)
 
     def _send_table(self, path: str, file: BinaryIO) -> Generator[Chunk, None, bool]:
-        """Send the bytes appended to a table or log, or all of it. Returns False if it changed otherwise meanwhile."""
+        """Send the bytes appended to a table or log, or all of it. Returns False if it changed
+        otherwise meanwhile.
+        """
         dropped = dropped_bytes(file.fileno())
-        state, sent = dataclasses.replace(_FileState.of(file), dropped=dropped), self._sent.get(path)
-        # A table that is cut back and rewritten is another file; one that is truncated in place has another end.
-        # A log that reached its limit has dropped more of its middle.
+        state, sent = (
+            dataclasses.replace(_FileState.of(file), dropped=dropped),
+            self._sent.get(path),
+        )
+        # A table that is cut back and rewritten is another file; one that is truncated in place has
+        # another end. A log that reached its limit has dropped more of its middle.
         grows = (
             sent is not None
             and (sent.inode, sent.dropped) == (state.inode, state.dropped)
@@ -183,7 +218,9 @@ class Sender:
             is_last = offset == state.size
             if is_last or grows:
                 is_settled = state.is_settled and is_last
-                self._sent[path] = dataclasses.replace(state, size=offset, is_settled=is_settled, end=end)
+                self._sent[path] = dataclasses.replace(
+                    state, size=offset, is_settled=is_settled, end=end
+                )
             if not grows:
                 yield chunks.FilePart(path, start, payload, is_last)
             elif length:
@@ -211,7 +248,9 @@ class Sender:
                 raw = _read_at(file, offset, min(chunks.CHUNK_BYTES, state.size - offset))
                 start, offset = offset, offset + len(raw)
                 is_last = offset == state.size
-                if not (raw or is_last) or (is_last and not state.is_unchanged(os.fstat(file.fileno()))):
+                if not (raw or is_last) or (
+                    is_last and not state.is_unchanged(os.fstat(file.fileno()))
+                ):
                     return SendResult.CHANGED
                 payload = Payload.of(raw, compress=compress)
                 compress = payload.is_compressed
@@ -225,25 +264,34 @@ class Sender:
 def outgoing_chunks(
     root: Path, *, storage: Storage | None = None, ranks: Collection[int] | None = None
 ) -> Iterator[Chunk]:
-    """The files of the driver's job directory that a worker needs: spec, robot, tables, checkpoints and replay buffers.
+    """The files of the driver's job directory that a worker needs: spec, robot, tables, checkpoints
+    and replay buffers.
 
-    All checkpoints are sent, not only the newest: a worker that finds it damaged resumes from the previous one.
+    All checkpoints are sent, not only the newest: a worker that finds it damaged resumes from the
+    previous one.
 
-    :param ranks: the ranks that will run there, each of which needs only its own replay buffer; None: all.
+    :param ranks: the ranks that will run there, each of which needs only its own replay buffer;
+        None: all.
     :raises FileSyncError: a link is among the files, or they change meanwhile.
     :raises OSError: an error of disk or storage, or ``root`` does not exist.
     """
     sender = Sender(root, storage=storage, ranks=ranks, direction=InputFiles)
     yield from sender.scan()
     if sender.is_incomplete:
-        raise FileSyncError(f"{root}: files changed while they were sent; does another program write there?")
+        raise FileSyncError(
+            f"{root}: files changed while they were sent; does another program write there?"
+        )
 
 
 def _rejected_checkpoints(gone: Collection[str], files: Collection[str]) -> list[str]:
-    """Checkpoints that the worker removed as damaged. Those older than all remaining ones gave way to newer ones."""
+    """Checkpoints that the worker removed as damaged. Those older than all remaining ones gave way
+    to newer ones.
+    """
     checkpoints = [path for path in files if patterns.file_kind(path) is FileKind.CHECKPOINT]
     oldest = min(checkpoints, default="")
-    return [path for path in gone if patterns.file_kind(path) is FileKind.CHECKPOINT and path > oldest]
+    return [
+        path for path in gone if patterns.file_kind(path) is FileKind.CHECKPOINT and path > oldest
+    ]
 
 
 def _open_regular(path: Path) -> BinaryIO:
@@ -252,7 +300,9 @@ def _open_regular(path: Path) -> BinaryIO:
         return open_regular(path, follow=False, buffering=0)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EINVAL):
-            raise FileNotFoundError(errno.ENOENT, "is a symbolic link or no regular file", str(path)) from error
+            raise FileNotFoundError(
+                errno.ENOENT, "is a symbolic link or no regular file", str(path)
+            ) from error
         raise
 
 

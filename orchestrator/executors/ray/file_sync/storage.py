@@ -25,8 +25,8 @@ class Storage:
     """A folder for files in transit, each under a name that is used once.
 
     :param uri: of the folder; it is created if missing.
-    :param subfolder: name of a folder in it that belongs to one run directory, so that :meth:`clear` can remove what
-        earlier supervisors of that run directory left there.
+    :param subfolder: name of a folder in it that belongs to one run directory, so that
+        :meth:`clear` can remove what earlier supervisors of that run directory left there.
 
     Every failure is raised as an OSError that names the URI.
     """
@@ -102,7 +102,9 @@ class Storage:
             text = f"{prefix}: a file is missing; every machine must see the same folder under this URI"
             raise FileNotFoundError(errno.ENOENT, text) from error
         except OSError as error:
-            is_full = error.errno in DISK_FULL_ERRNOS  # not this machine's disk, which would end the run
+            is_full = (
+                error.errno in DISK_FULL_ERRNOS
+            )  # not this machine's disk, which would end the run
             number = errno.EIO if is_full else error.errno or errno.EIO
             raise OSError(number, f"{prefix}: {error.strerror or error}") from error
         except Exception as error:  # each file system has exceptions of its own
@@ -122,12 +124,16 @@ def open_uri(uri: str) -> tuple[Any, str]:
         core = importlib.import_module("fsspec.core")
     except ImportError as error:
         why = "a URI needs the package fsspec, which is not installed"
-        raise UsageError(f"--storage {uri}: {why}; it comes with the extra `ray`: {INSTALL_RAY}") from error
+        raise UsageError(
+            f"--storage {uri}: {why}; it comes with the extra `ray`: {INSTALL_RAY}"
+        ) from error
     try:
         filesystem, folder = core.url_to_fs(uri)
     except ImportError as error:
         why = f"{scheme}:// needs a package that is not installed here ({error})"
         raise UsageError(f"--storage {uri}: {why}; install it on every machine") from error
     except ValueError as error:
-        raise UsageError(f"--storage {uri}: fsspec does not know it ({error}); expected a URI {EXAMPLES}") from error
+        raise UsageError(
+            f"--storage {uri}: fsspec does not know it ({error}); expected a URI {EXAMPLES}"
+        ) from error
     return filesystem, folder.rstrip("/")

@@ -1,4 +1,6 @@
-"""Domain randomisation: properties of the robot that are drawn anew at every episode, for each environment."""
+"""Domain randomisation: properties of the robot that are drawn anew at every episode, for each
+environment.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def make_simulation(
     asymmetric: bool = False,
     **settings: Unpack[BatchSettings],
 ) -> Simulation:
-    """The environments of a robot: a :class:`RandomizedSimulation` where ``randomize`` says what is drawn.
+    """The environments of a robot: a :class:`RandomizedSimulation` where ``randomize`` says what is
+    drawn.
 
     :raises ValueError: the MJCF does not compile, the task or a key does not fit the robot.
     """
@@ -30,7 +33,9 @@ def make_simulation(
         return Simulation.from_xml(xml, task, task_options, **settings)
     from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 
-    return RandomizedSimulation(xml, task, task_options, randomize or {}, grid, asymmetric=asymmetric, **settings)
+    return RandomizedSimulation(
+        xml, task, task_options, randomize or {}, grid, asymmetric=asymmetric, **settings
+    )
 
 
 def observed_simulation(
@@ -41,7 +46,8 @@ def observed_simulation(
     *,
     asymmetric: bool,
 ) -> Simulation:
-    """One environment with a job's observations: what is drawn is among them only if ``asymmetric``.
+    """One environment with a job's observations: what is drawn is among them only if
+    ``asymmetric``.
 
     :raises ValueError: as :func:`make_simulation`.
     """
@@ -60,5 +66,11 @@ def check_grid(
     grid = EvaluationGrid.parse(evaluate)
     if grid is not None:
         make_simulation(
-            xml, task, task_options, randomize, grid=GridPlaces(grid, grid.points[:1], at_each=1), n_envs=1, seed=0
+            xml,
+            task,
+            task_options,
+            randomize,
+            grid=GridPlaces(grid, grid.points[:1], at_each=1),
+            n_envs=1,
+            seed=0,
         )

@@ -1,4 +1,6 @@
-"""What disturbs a robot from outside of its physics: noise and delays of observations and actions, and pushes."""
+"""What disturbs a robot from outside of its physics: noise and delays of observations and actions,
+and pushes.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ from orchestrator.worker.tasks.structure import as_index
 PUSH_PERIOD = "uniform(2, 2)"
 """Of pushes whose period is not given, in seconds."""
 NOISE_STEPS = 32
-"""Control steps for which noise is drawn at once, because a call of the generator for each costs too much."""
+"""Control steps for which noise is drawn at once, because a call of the generator for each costs
+too much."""
 
 
 class DisturbanceState(TypedDict):
@@ -50,19 +53,26 @@ class DisturbanceState(TypedDict):
 class Disturbances:
     """The keys of :data:`DISTURBANCES` in ``randomize``.
 
-    Delays and the period of pushes are drawn when an episode begins, a push when it happens, and noise for
-    :data:`NOISE_STEPS` observations at once, all from the environment's own stream.
+    Delays and the period of pushes are drawn when an episode begins, a push when it happens, and
+    noise for :data:`NOISE_STEPS` observations at once, all from the environment's own stream.
 
     :param grid: whose keys replace those of ``randomize``.
-    :param seen: ``(n_envs, observation_size)`` where the latest observations are kept as the policy sees them.
+    :param seen: ``(n_envs, observation_size)`` where the latest observations are kept as the policy
+        sees them.
     :raises RandomizeError: pushes, and the robot has no base that can be pushed.
     """
 
     def __init__(
-        self, randomize: Mapping[str, str], task: Task, seen: NDArray[Any], grid: GridPlaces | None = None
+        self,
+        randomize: Mapping[str, str],
+        task: Task,
+        seen: NDArray[Any],
+        grid: GridPlaces | None = None,
     ) -> None:
         n_envs = len(seen)
-        self._by_key = {key: drawn for key in DISTURBANCES if (drawn := of_each(key, randomize, grid, n_envs))}
+        self._by_key = {
+            key: drawn for key in DISTURBANCES if (drawn := of_each(key, randomize, grid, n_envs))
+        }
         """Key → what each environment draws it from."""
         self._task, self._seen = task, seen
         if "push.speed" in self._by_key:
@@ -70,7 +80,9 @@ class Disturbances:
             try:
                 self._root = find_root(task.model, task.pose)
             except NoRootError as error:
-                raise RandomizeError(f"{table_of('push.speed', randomize)}.push.speed: {error}") from None
+                raise RandomizeError(
+                    f"{table_of('push.speed', randomize)}.push.speed: {error}"
+                ) from None
         elif "push.period" in self._by_key:
             raise RandomizeError(
                 f"{table_of('push.period', randomize)}.push.period: there are no pushes; set push.speed as well"
@@ -85,7 +97,9 @@ class Disturbances:
         self._all = np.arange(n_envs)
 
     def _memory(self, key: str) -> int:
-        """How many of the latest rows are kept for the delay ``key``: row ``step % memory`` is the latest."""
+        """How many of the latest rows are kept for the delay ``key``: row ``step % memory`` is the
+        latest.
+        """
         found = self._by_key.get(key)
         return 0 if found is None else 1 + round(max(one.extremes[1] for one in found))
 
@@ -93,23 +107,35 @@ class Disturbances:
         """The generators are new ones: noise that the earlier ones gave is not used."""
         self._noise_step = 0
 
-    def begin(self, envs: NDArray[np.intp], rngs: list[np.random.Generator], moment: TrainingMoment) -> None:
+    def begin(
+        self, envs: NDArray[np.intp], rngs: list[np.random.Generator], moment: TrainingMoment
+    ) -> None:
         """Draw what an episode keeps; actions before its first were zeros."""
         for env in envs:
             for key, drawn in self.drawn.items():
                 value = draw(self._by_key[key][env], rngs[env], moment)
-                drawn[env] = control_steps(value, self._task.step_s) if key == "push.period" else round(value)
+                drawn[env] = (
+                    control_steps(value, self._task.step_s)
+                    if key == "push.period"
+                    else round(value)
+                )
         self._actions[:, envs] = 0.0
 
     def acted(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """The actions that reach the actuators now, where the policy gives ``actions``, ``(n_envs, nu)``."""
+        """The actions that reach the actuators now, where the policy gives ``actions``, ``(n_envs,
+        nu)``.
+        """
         self._step += 1
-        return self._delayed(self._actions, actions, "action.delay") if len(self._actions) else actions
+        return (
+            self._delayed(self._actions, actions, "action.delay") if len(self._actions) else actions
+        )
 
     def observed(
         self, observations: NDArray[Any], rngs: list[np.random.Generator], moment: TrainingMoment
     ) -> NDArray[Any]:
-        """What the policy sees of ``observations``, ``(n_envs, observation_size)``, which are changed."""
+        """What the policy sees of ``observations``, ``(n_envs, observation_size)``, which are
+        changed.
+        """
         if self._noise_of:
             row = self._noise_step % NOISE_STEPS
             self._noise_step += 1
@@ -134,7 +160,9 @@ class Disturbances:
         rngs: list[np.random.Generator],
         moment: TrainingMoment,
     ) -> NDArray[Any]:
-        """The same when episodes begin, ``(len(envs), observation_size)``: what came before was equal to the first."""
+        """The same when episodes begin, ``(len(envs), observation_size)``: what came before was
+        equal to the first.
+        """
         for columns, sources in self._noise_of:
             for row, env in enumerate(envs):
                 size = len(observations[row, columns])
@@ -163,7 +191,9 @@ class Disturbances:
         :param lengths: ``(n_envs,)`` control steps of the running episodes.
         """
         period = self.drawn.get("push.period")
-        if period is None or np.count_nonzero(left := lengths % period) == len(period):  # at nearly every step
+        if period is None or np.count_nonzero(left := lengths % period) == len(
+            period
+        ):  # at nearly every step
             return None
         due: NDArray[np.bool_] = (left == 0) & (lengths > 0)
         return due if np.count_nonzero(due) else None
@@ -202,8 +232,13 @@ def _noise(
     for key in (key for key in keys if disturbance(key) == NOISE):
         columns: slice | NDArray[np.intp] = slice(None)
         if key != NOISE:
-            pattern, names = key.removeprefix(f"{NOISE}."), [str(name) for name in task.observation_names() or ()]
-            places = [place for place, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)]
+            pattern, names = (
+                key.removeprefix(f"{NOISE}."),
+                [str(name) for name in task.observation_names() or ()],
+            )
+            places = [
+                place for place, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)
+            ]
             columns = as_index(np.array(places, np.intp))
             if not places:
                 raise RandomizeError(

@@ -24,7 +24,9 @@ def draw(distribution: Distribution, rng: np.random.Generator, moment: TrainingM
     return float(draw_many(distribution, rng, 1, moment)[0])
 
 
-def draw_many(distribution: Distribution, rng: np.random.Generator, count: int, moment: TrainingMoment) -> Floats:
+def draw_many(
+    distribution: Distribution, rng: np.random.Generator, count: int, moment: TrainingMoment
+) -> Floats:
     """``(count,)`` values, of a distribution that is neither ``choice`` nor ``loguniform``."""
     first, second = distribution.numbers(moment)
     if distribution.kind == "normal":
@@ -32,7 +34,13 @@ def draw_many(distribution: Distribution, rng: np.random.Generator, count: int, 
     return first + (second - first) * rng.random(count)
 
 
-def of_each(key: str, randomize: Mapping[str, str], grid: GridPlaces | None, n_envs: int) -> list[Distribution]:
+def of_each(
+    key: str, randomize: Mapping[str, str], grid: GridPlaces | None, n_envs: int
+) -> list[Distribution]:
     """What each environment draws ``key`` from; empty where nothing is drawn."""
-    of_grid = [] if grid is None else [one for env in range(n_envs) if (one := grid.drawn_from(key, env)) is not None]
+    of_grid = (
+        []
+        if grid is None
+        else [one for env in range(n_envs) if (one := grid.drawn_from(key, env)) is not None]
+    )
     return of_grid or ([parse_distribution(randomize[key])] * n_envs if key in randomize else [])

@@ -41,15 +41,23 @@ class EpisodeStarts:
         grid: GridPlaces | None = None,
     ) -> None:
         self._task, self._terrain, self._places = task, terrain, places
-        self._by_key = {key: drawn for key in KEYS if (drawn := of_each(key, randomize, grid, len(places)))}
+        self._by_key = {
+            key: drawn for key in KEYS if (drawn := of_each(key, randomize, grid, len(places)))
+        }
         needed = [key for key in self._by_key if key != "start.joints"]
         self._root = _root(task, needed, randomize) if needed else None
-        self._joints = _joint_addresses(task) if "start.joints" in self._by_key else np.zeros(0, np.intp)
+        self._joints = (
+            _joint_addresses(task) if "start.joints" in self._by_key else np.zeros(0, np.intp)
+        )
         if "start.joints" in self._by_key and not len(self._joints):
-            raise RandomizeError(f"{table_of('start.joints', randomize)}.start.joints: the robot has no such joints")
+            raise RandomizeError(
+                f"{table_of('start.joints', randomize)}.start.joints: the robot has no such joints"
+            )
         self._lowest, self._highest = start_limits(task.model, task.pose)
 
-    def change(self, env: int, qpos: Floats, qvel: Floats, rng: np.random.Generator, moment: TrainingMoment) -> None:
+    def change(
+        self, env: int, qpos: Floats, qvel: Floats, rng: np.random.Generator, moment: TrainingMoment
+    ) -> None:
         """:param qpos: ``(nq,)``, changed like ``qvel``, ``(nv,)``."""
         drawn = {key: each[env] for key, each in self._by_key.items()}
         if (distribution := drawn.get("start.joints")) is not None:
@@ -77,7 +85,11 @@ def _root(task: Task, keys: list[str], randomize: Mapping[str, str]) -> Root:
     cannot = {"start.height": root.z is None, "start.turn": root.quaternion is None}
     for key in keys:
         if cannot.get(key):
-            how = "move up and down" if key == "start.height" else "turn freely, as it has no free joint"
+            how = (
+                "move up and down"
+                if key == "start.height"
+                else "turn freely, as it has no free joint"
+            )
             raise RandomizeError(f"{table_of(key, randomize)}.{key}: the robot's base cannot {how}")
     return root
 

@@ -1,12 +1,13 @@
 """What a key of ``[jobs.randomize]`` or ``[jobs.evaluate]`` changes in the compiled robot.
 
-A key means what the same key of ``model`` means: the element's attribute as MJCF spells it. Which fields of MjModel
-depend on it, and how, is found by compiling the robot with it: every field must be an affine function of the value.
-What MuJoCo derives from these fields (inverse weights, masses of subtrees …) is computed by ``Batch.set_const``. The
-result must equal the edited and compiled robot; an attribute for which it does not is refused.
+A key means what the same key of ``model`` means: the element's attribute as MJCF spells it. Which
+fields of MjModel depend on it, and how, is found by compiling the robot with it: every field must
+be an affine function of the value. What MuJoCo derives from these fields (inverse weights, masses
+of subtrees …) is computed by ``Batch.set_const``. The result must equal the edited and compiled
+robot; an attribute for which it does not is refused.
 
-The mass of a body is the exception: ``body.NAME.mass`` scales mass and inertia of the body together, as if the
-density of all its parts had changed.
+The mass of a body is the exception: ``body.NAME.mass`` scales mass and inertia of the body
+together, as if the density of all its parts had changed.
 """
 
 from __future__ import annotations
@@ -30,13 +31,19 @@ from orchestrator.core.terrain import TERRAIN
 from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.model.model_comparison import differences, model_bytes
 from orchestrator.worker.model.mujoco_internals import set_const_inputs
-from orchestrator.worker.model.spec_attributes import RENAMED, AttributeEditError, attribute_names, set_attribute
+from orchestrator.worker.model.spec_attributes import (
+    RENAMED,
+    AttributeEditError,
+    attribute_names,
+    set_attribute,
+)
 from orchestrator.worker.model.spec_elements import SINGLE, EditError, matching, suggested
 from orchestrator.worker.tasks.actions import Floats
 
 TABLE, GRID_TABLE = "randomize", "evaluate"
 _STATISTICS = "stat."
-"""Begins the names of MuJoCo's statistics of a model, which scale the solver's tolerance. They stay the robot's."""
+"""Begins the names of MuJoCo's statistics of a model, which scale the solver's tolerance. They stay
+the robot's."""
 _FIXED = {
     "option.timestep": "the number of physics steps in a control period depends on it",
     "compiler": "it has its effect while the robot is compiled",
@@ -57,19 +64,22 @@ NEVER_NEGATIVE = frozenset(
         "viscosity",
     ]
 )
-"""Attributes that MuJoCo compiles with a value below 0 as well, where the physics then makes no sense."""
+"""Attributes that MuJoCo compiles with a value below 0 as well, where the physics then makes no
+sense."""
 
 _INDEXED = re.compile(r"(.*)\[(\d{1,4})\]\Z")
 
 
 class RandomizeError(ValueError):
-    """A key of ``randomize`` or ``evaluate`` does not fit the robot; the message names it and what would fit."""
+    """A key of ``randomize`` or ``evaluate`` does not fit the robot; the message names it and what
+    would fit.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """The entries of one field of MjModel that depend on a value: ``at_zero + slope · value``, without slope if it is
-    not drawn.
+    """The entries of one field of MjModel that depend on a value: ``at_zero + slope · value``,
+    without slope if it is not drawn.
     """
 
     name: str
@@ -91,7 +101,8 @@ class RandomizedKey:
     distribution: Distribution
     changes: Sequence[FieldChange]
     places: frozenset[tuple[str, int]] = frozenset()
-    """Attributes of elements, such as ``geom.floor.friction``, and the places in them that are set or drawn."""
+    """Attributes of elements, such as ``geom.floor.friction``, and the places in them that are set
+    or drawn."""
 
     @property
     def where(self) -> str:
@@ -110,36 +121,56 @@ def table_of(key: str, randomize: Mapping[str, str]) -> str:
 
 
 def randomized_keys(
-    xml: Path, model: mujoco.MjModel, randomize: Mapping[str, str | float], grid: EvaluationGrid | None = None
+    xml: Path,
+    model: mujoco.MjModel,
+    randomize: Mapping[str, str | float],
+    grid: EvaluationGrid | None = None,
 ) -> list[RandomizedKey]:
     """What ``randomize`` and ``grid`` change, sorted by key; a key of both is that of the grid.
 
     :param xml: the robot's MJCF.
     :param model: compiled from it.
-    :param randomize: dotted keys → distributions, or numbers of lists, as :func:`by_number` gives them.
-    :raises RandomizeError: a key matches nothing, does not fit or changes nothing, or MuJoCo refuses a value.
+    :param randomize: dotted keys → distributions, or numbers of lists, as :func:`by_number` gives
+        them.
+    :raises RandomizeError: a key matches nothing, does not fit or changes nothing, or MuJoCo
+        refuses a value.
     """
-    properties = {key: value for key, value in randomize.items() if key != TERRAIN and disturbance(key) is None}
+    properties = {
+        key: value
+        for key, value in randomize.items()
+        if key != TERRAIN and disturbance(key) is None
+    }
     drawn = {key: (TABLE, read_drawn(value)) for key, value in properties.items()}
     axes = [axis for axis in (grid.axes if grid else ()) if disturbance(axis.key) is None]
     drawn |= {axis.key: (GRID_TABLE, axis.range) for axis in axes}
-    keys = [RandomizedKey(table, key, distribution, ()) for key, (table, distribution) in sorted(drawn.items())]
+    keys = [
+        RandomizedKey(table, key, distribution, ())
+        for key, (table, distribution) in sorted(drawn.items())
+    ]
     found = _examined_once(xml, model, keys)
     owner: dict[tuple[str, int], RandomizedKey] = {}
     for one in found:
-        entries = [(change.name, entry) for change in one.changes for entry in change.entries.tolist()]
+        entries = [
+            (change.name, entry) for change in one.changes for entry in change.entries.tolist()
+        ]
         for name, place in [*sorted(one.places), *entries]:
             other = owner.setdefault((name, place), one)
             if other is not one:
                 cure = "leave one of them out, or name other elements"
                 if other.table == GRID_TABLE and one.key.startswith(f"{other.key}["):
                     cure = f'vary {GRID_TABLE}."{one.key}" instead'
-                raise RandomizeError(f"{one.where}: {other.where} sets or draws the same value of {name}; {cure}")
+                raise RandomizeError(
+                    f"{one.where}: {other.where} sets or draws the same value of {name}; {cure}"
+                )
     return found
 
 
-def _examined_once(xml: Path, model: mujoco.MjModel, drawn: Sequence[RandomizedKey]) -> list[RandomizedKey]:
-    """``drawn`` with what each key changes; a process makes environments of the same robot several times."""
+def _examined_once(
+    xml: Path, model: mujoco.MjModel, drawn: Sequence[RandomizedKey]
+) -> list[RandomizedKey]:
+    """``drawn`` with what each key changes; a process makes environments of the same robot several
+    times.
+    """
     digest = hashlib.sha256(model_bytes(model)).digest() if drawn else b""
     spec: mujoco.MjSpec | None = None
     found = []
@@ -167,9 +198,13 @@ def _examined(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) 
     is_constant = drawn.distribution.is_constant
     if low < 0 and (attribute := _indexed(key.rpartition(".")[2])[0]) in NEVER_NEGATIVE:
         be = "is" if is_constant else "may be"
-        raise RandomizeError(f"{here}: {be} {low:g}, and {attribute} is never below 0; expected at least 0")
+        raise RandomizeError(
+            f"{here}: {be} {low:g}, and {attribute} is never below 0; expected at least 0"
+        )
     if low == high and not is_constant:
-        raise RandomizeError(f"{here}: always draws {low:g}; write model.{key} instead, or give it a range")
+        raise RandomizeError(
+            f"{here}: always draws {low:g}; write model.{key} instead, or give it a range"
+        )
     at_low = model if is_constant else _compiled(spec, model, drawn, low)
     at_high = _compiled(spec, model, drawn, high)
     drawn = dataclasses.replace(drawn, places=_places(spec, drawn))
@@ -193,7 +228,9 @@ def _examined(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) 
     if not inputs and not others and is_constant:
         return drawn  # it is the robot's own
     if not inputs and not others:
-        raise RandomizeError(f"{here}: changes nothing in the compiled robot; another attribute overrides it")
+        raise RandomizeError(
+            f"{here}: changes nothing in the compiled robot; another attribute overrides it"
+        )
     middle = low + (high - low) * 0.382  # anywhere between them
     batch = Batch(model, 1, nthread=1)
     write(batch, 0, inputs, middle)
@@ -201,7 +238,11 @@ def _examined(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) 
     changes = [*inputs, *(change for change in others if batch.expanded(change.name) is None)]
     write(batch, 0, changes, middle)
     expected = _compiled(spec, model, drawn, middle)
-    wrong = [name for name, _, _ in differences(batch.get_model(0), expected) if not name.startswith(_STATISTICS)]
+    wrong = [
+        name
+        for name, _, _ in differences(batch.get_model(0), expected)
+        if not name.startswith(_STATISTICS)
+    ]
     if wrong:
         raise RandomizeError(
             f"{here}: {', '.join(wrong[:3])} of the compiled robot depend{'s' * (len(wrong) == 1)} on it in a way that "
@@ -217,7 +258,9 @@ def write(batch: Batch, env: int, changes: Iterable[FieldChange], value: float) 
         field[env, change.entries] = change.at_zero + change.slope * value
 
 
-def _compiled(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey, value: float) -> mujoco.MjModel:
+def _compiled(
+    spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey, value: float
+) -> mujoco.MjModel:
     """The robot with the value, or multiplied by it."""
     edited, key, multiplies = spec.copy(), drawn.key, drawn.distribution.multiplies
     kind, attribute, index = key.partition(".")[0], *_indexed(key.rpartition(".")[2])
@@ -227,7 +270,9 @@ def _compiled(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey, 
             if (kind, attribute, index) == ("body", "mass", None):
                 _scale_mass(element, value if multiplies else value / _mass(model, element.name))
             else:
-                numbers = written if index is None else _with_others(element, attribute, index, written)
+                numbers = (
+                    written if index is None else _with_others(element, attribute, index, written)
+                )
                 set_attribute(element, kind, attribute, numbers)
     except AttributeEditError as error:
         hint = suggested(attribute, attribute_names(element, kind)) if error.is_unknown else ""
@@ -249,9 +294,13 @@ def _places(spec: mujoco.MjSpec, drawn: RandomizedKey) -> frozenset[tuple[str, i
     places: set[tuple[str, int]] = set()
     for number, element in matching(spec, drawn.table, drawn.key):
         numbers = getattr(element, RENAMED.get(attribute, attribute), None)
-        size = len(numbers) if drawn.distribution.multiplies and isinstance(numbers, np.ndarray) else 1
+        size = (
+            len(numbers) if drawn.distribution.multiplies and isinstance(numbers, np.ndarray) else 1
+        )
         name = attribute if kind in SINGLE else f"{element.name or f'#{number}'}.{attribute}"
-        places |= {(f"{kind}.{name}", place) for place in (range(size) if index is None else [index])}
+        places |= {
+            (f"{kind}.{name}", place) for place in (range(size) if index is None else [index])
+        }
     return frozenset(places)
 
 
@@ -266,7 +315,9 @@ def _with_others(element: Any, attribute: str, index: int, written: Any) -> list
     numbers = getattr(element, RENAMED.get(attribute, attribute), None)
     size = len(numbers) if isinstance(numbers, np.ndarray) else 0
     if index >= size:
-        has = f"has {size} numbers, counted from 0" if size else "is no attribute of several numbers"
+        has = (
+            f"has {size} numbers, counted from 0" if size else "is no attribute of several numbers"
+        )
         raise AttributeEditError(f"there is no {attribute}[{index}]: {attribute} {has}")
     return [written if place == index else "*1" for place in range(size)]
 
@@ -274,7 +325,9 @@ def _with_others(element: Any, attribute: str, index: int, written: Any) -> list
 def _mass(model: mujoco.MjModel, name: str) -> float:
     number = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, name)
     if number < 0:
-        raise AttributeEditError(f"the body {name!r} is part of its parent in the compiled robot (fusestatic)")
+        raise AttributeEditError(
+            f"the body {name!r} is part of its parent in the compiled robot (fusestatic)"
+        )
     if model.body_mass[number] == 0:
         raise AttributeEditError(f"the body {name!r} has no mass of its own; name bodies that have")
     return float(model.body_mass[number])
@@ -283,7 +336,9 @@ def _mass(model: mujoco.MjModel, name: str) -> float:
 def _scale_mass(body: Any, factor: float) -> None:
     """Multiply the densities of a body's parts, or its given mass and inertia."""
     if factor <= 0:
-        raise AttributeEditError(f"may draw a mass that is not above 0 for the body {body.name!r}; expected more")
+        raise AttributeEditError(
+            f"may draw a mass that is not above 0 for the body {body.name!r}; expected more"
+        )
     if body.explicitinertial:
         body.mass *= factor
         body.inertia = [number * factor for number in body.inertia]

@@ -1,4 +1,6 @@
-"""A batch of environments whose robots differ: each episode draws its own properties from the environment's stream."""
+"""A batch of environments whose robots differ: each episode draws its own properties from the
+environment's stream.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,22 @@ from numpy.typing import ArrayLike, NDArray
 from orchestrator.core.changing_numbers import END
 from orchestrator.core.distributions import PRIVILEGED, Distribution, by_number
 from orchestrator.core.terrain import terrain_of
-from orchestrator.worker.envs.batch_interface import BatchSettings, Episode, SimulationState, StepResult
+from orchestrator.worker.envs.batch_interface import (
+    BatchSettings,
+    Episode,
+    SimulationState,
+    StepResult,
+)
 from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.randomization.disturbances import Disturbances, DisturbanceState
 from orchestrator.worker.envs.randomization.draws import draw
 from orchestrator.worker.envs.randomization.episode_starts import EpisodeStarts
-from orchestrator.worker.envs.randomization.randomized_fields import RandomizedKey, randomized_keys, write
+from orchestrator.worker.envs.randomization.randomized_fields import (
+    RandomizedKey,
+    randomized_keys,
+    write,
+)
 from orchestrator.worker.envs.randomization.rough_terrain import RoughTerrain
 from orchestrator.worker.envs.simulation import Simulation, generator
 from orchestrator.worker.tasks import make_task
@@ -40,8 +51,10 @@ class RandomizedSimulation(Simulation):
     """A :class:`Simulation` that draws the values of ``randomize`` whenever an episode begins.
 
     :param randomize: dotted keys of the robot → distributions, as in the job file.
-    :param asymmetric: whether the last observations are what the episode has drawn, for the critic alone.
-    :param grid: of an evaluation: its keys have the values of its points, whatever ``randomize`` says.
+    :param asymmetric: whether the last observations are what the episode has drawn, for the critic
+        alone.
+    :param grid: of an evaluation: its keys have the values of its points, whatever ``randomize``
+        says.
     :raises ValueError: a key does not fit the robot.
     """
 
@@ -60,7 +73,9 @@ class RandomizedSimulation(Simulation):
         self._grid = grid
         made = make_task(task, model, task_options)
         self.terrain = terrain_of(randomize)
-        terrain = None if self.terrain is None else RoughTerrain(Path(xml), model, made, self.terrain)
+        terrain = (
+            None if self.terrain is None else RoughTerrain(Path(xml), model, made, self.terrain)
+        )
         on_floor = model if terrain is None else terrain.model
         super().__init__(on_floor, made, robot=Path(xml).name, **settings)
         self.moment = END
@@ -79,12 +94,19 @@ class RandomizedSimulation(Simulation):
         self._disturbances = Disturbances(randomize, self.task, seen, grid)
         self._terrain, self._places = terrain, np.zeros((self.n_envs, 2))
         self._starts = EpisodeStarts(randomize, self.task, terrain, self._places, grid)
-        self._privileged = [n for n, key in enumerate(self.keys) if asymmetric and key.key in randomize]
+        self._privileged = [
+            n for n, key in enumerate(self.keys) if asymmetric and key.key in randomize
+        ]
         self._privileged_delays = [key for key in PRIVILEGED if asymmetric and key in randomize]
-        self.privileged_names = (*(self.keys[number].key for number in self._privileged), *self._privileged_delays)
+        self.privileged_names = (
+            *(self.keys[number].key for number in self._privileged),
+            *self._privileged_delays,
+        )
         self.observation_size += len(self.privileged_names)
         # Contact forces are computed outside of the batch, at every step.
-        self._models = [copy.copy(on_floor) if self._contact_forces else None for _ in range(self.n_envs)]
+        self._models = [
+            copy.copy(on_floor) if self._contact_forces else None for _ in range(self.n_envs)
+        ]
 
     def seed(self, seed: int | Sequence[int]) -> None:
         """As :meth:`Simulation.seed`."""
@@ -103,7 +125,9 @@ class RandomizedSimulation(Simulation):
         return self._terrain.floor, x, y
 
     def step(self, actions: ArrayLike) -> StepResult:
-        """As :meth:`Simulation.step`; a push comes before the physics, and late actions take effect."""
+        """As :meth:`Simulation.step`; a push comes before the physics, and late actions take
+        effect.
+        """
         disturbances, moment = self._disturbances, self.moment
         if (due := disturbances.is_push_due(self._lengths())) is not None:
             self._push(due, lambda env: disturbances.push(env, self.generators[env], moment))
@@ -111,7 +135,9 @@ class RandomizedSimulation(Simulation):
 
     def _observe(self) -> NDArray[Any]:
         observations = super()._observe()
-        return self._with_drawn(self._disturbances.observed(observations, self.generators, self.moment), self._all_envs)
+        return self._with_drawn(
+            self._disturbances.observed(observations, self.generators, self.moment), self._all_envs
+        )
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
         moment = self.moment
@@ -121,7 +147,9 @@ class RandomizedSimulation(Simulation):
         self._disturbances.begin(envs, self.generators, moment)
         self._write_robots(envs)
         first = super()._start_episodes(envs)
-        return self._with_drawn(self._disturbances.first_observed(first, envs, self.generators, moment), envs)
+        return self._with_drawn(
+            self._disturbances.first_observed(first, envs, self.generators, moment), envs
+        )
 
     def _with_drawn(self, observations: NDArray[Any], envs: NDArray[np.intp]) -> NDArray[Any]:
         """``observations``, ``(len(envs), …)``, with the privileged values behind them."""
@@ -154,13 +182,19 @@ class RandomizedSimulation(Simulation):
         return [generator(seed, env % self._grid.at_each) for env in range(self.n_envs)]
 
     def _episode(
-        self, env: int, terminal_observation: NDArray[Any], terminated: bool, fallen: Mapping[int, str]
+        self,
+        env: int,
+        terminal_observation: NDArray[Any],
+        terminated: bool,
+        fallen: Mapping[int, str],
     ) -> Episode:
         episode = super()._episode(env, terminal_observation, terminated, fallen)
         if not self._is_measuring:
             return episode
         names = [key.key for key in self.keys]
-        return dataclasses.replace(episode, drawn=dict(zip(names, self.drawn[env].tolist(), strict=True)))
+        return dataclasses.replace(
+            episode, drawn=dict(zip(names, self.drawn[env].tolist(), strict=True))
+        )
 
     def _write_robots(self, envs: NDArray[np.intp]) -> None:
         for env in envs:
@@ -173,19 +207,28 @@ class RandomizedSimulation(Simulation):
                 self._batch.get_model(env, model)
 
     def _describe_divergence(self, env: int) -> str:
-        drawn = [f"{key.key} = {value:.4g}" for key, value in zip(self.keys, self.drawn[env].tolist(), strict=True)]
-        return super()._describe_divergence(env) + (f"; the episode had drawn {', '.join(drawn)}" if drawn else "")
+        drawn = [
+            f"{key.key} = {value:.4g}"
+            for key, value in zip(self.keys, self.drawn[env].tolist(), strict=True)
+        ]
+        return super()._describe_divergence(env) + (
+            f"; the episode had drawn {', '.join(drawn)}" if drawn else ""
+        )
 
     def get_state(self) -> RandomizedState:
         return {
             **super().get_state(),
-            "drawn": {key.key: self.drawn[:, number].copy() for number, key in enumerate(self.keys)},
+            "drawn": {
+                key.key: self.drawn[:, number].copy() for number, key in enumerate(self.keys)
+            },
             "places": self._places.copy(),
             "disturbances": self._disturbances.get_state(),
         }
 
     def set_state(self, state: SimulationState) -> NDArray[Any]:
-        """As :meth:`Simulation.set_state`, with the robots and disturbances of the running episodes."""
+        """As :meth:`Simulation.set_state`, with the robots and disturbances of the running
+        episodes.
+        """
         saved = cast(RandomizedState, state)
         super().set_state(state)
         for number, key in enumerate(self.keys):

@@ -1,7 +1,8 @@
 """A rough floor, a different part of which is below the robot in every episode.
 
-MuJoCo shares the heights of a field between all environments of a batch, but each has its own position of the field.
-So there is one large field, and an episode draws where in it the robot starts.
+MuJoCo shares the heights of a field between all environments of a batch, but each has its own
+position of the field. So there is one large field, and an episode draws where in it the robot
+starts.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ SEED = 20
 
 
 class RoughTerrain:
-    """The floor of a robot as a height field whose lowest point is at the height of the floor in its file.
+    """The floor of a robot as a height field whose lowest point is at the height of the floor in
+    its file.
 
     :param model: of the robot in ``xml``.
-    :raises RandomizeError: the robot has no floor that can be replaced, or no base that can be lifted onto it.
+    :raises RandomizeError: the robot has no floor that can be replaced, or no base that can be
+        lifted onto it.
     """
 
     def __init__(self, xml: Path, model: mujoco.MjModel, task: Task, terrain: Terrain) -> None:
@@ -63,7 +66,8 @@ class RoughTerrain:
         return position
 
     def lift(self, qpos: Floats, place: Floats) -> None:
-        """Lift the base in ``qpos``, ``(nq,)``, so that nothing of the robot starts below the ground.
+        """Lift the base in ``qpos``, ``(nq,)``, so that nothing of the robot starts below the
+        ground.
 
         :param place: ``(2,)`` the position of the field's middle.
         """
@@ -71,7 +75,9 @@ class RoughTerrain:
         middle = (POINTS - 1) / 2 + (self._base_xy - place) / self._cell_m
         reach = self._reach_m / self._cell_m
         first, last = np.floor(middle - reach).astype(int), np.ceil(middle + reach).astype(int) + 1
-        columns, rows = (slice(max(0, low), max(1, high)) for low, high in zip(first, last, strict=True))
+        columns, rows = (
+            slice(max(0, low), max(1, high)) for low, high in zip(first, last, strict=True)
+        )
         qpos[address] += sign * float(self._heights_m[rows, columns].max())
 
 
@@ -86,16 +92,29 @@ def lay_terrain(spec: mujoco.MjSpec, terrain: Terrain, reach_m: float = math.inf
     mujoco.mj_kinematics(model, data)
     floor = _floor(model, data)
     names = {field.name for field in spec.hfields}
-    name = next(name for number in range(len(names) + 1) if (name := f"{TERRAIN}{number or ''}") not in names)
-    left_out = max(0, int((_half_m(terrain) - reach_m) / terrain.cell_m)) if math.isfinite(reach_m) else 0
+    name = next(
+        name
+        for number in range(len(names) + 1)
+        if (name := f"{TERRAIN}{number or ''}") not in names
+    )
+    left_out = (
+        max(0, int((_half_m(terrain) - reach_m) / terrain.cell_m)) if math.isfinite(reach_m) else 0
+    )
     heights = _heights()[left_out : POINTS - left_out, left_out : POINTS - left_out]
     half = _half_m(terrain) - left_out * terrain.cell_m
-    lowest, highest = heights.min() * terrain.height_m, heights.max() * terrain.height_m  # between which MuJoCo scales
+    lowest, highest = (
+        heights.min() * terrain.height_m,
+        heights.max() * terrain.height_m,
+    )  # between which MuJoCo scales
     size, points = [half, half, highest - lowest, BASE_M], POINTS - 2 * left_out
-    spec.add_hfield(name=name, nrow=points, ncol=points, size=size, userdata=heights.ravel().tolist())
+    spec.add_hfield(
+        name=name, nrow=points, ncol=points, size=size, userdata=heights.ravel().tolist()
+    )
     [geom] = [geom for geom in spec.geoms if geom.id == floor]
     geom.type, geom.hfieldname = mujoco.mjtGeom.mjGEOM_HFIELD, name
-    geom.pos = np.add(geom.pos, [1.0, 1.0, lowest])  # MuJoCo ignores the position of a geom that is at its body's
+    geom.pos = np.add(
+        geom.pos, [1.0, 1.0, lowest]
+    )  # MuJoCo ignores the position of a geom that is at its body's
     return geom
 
 
@@ -115,8 +134,14 @@ def _floor(model: mujoco.MjModel, data: mujoco.MjData) -> int:
     """The number of the only plane that robots stand on."""
     planes = np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE)
     collides = (model.geom_contype != 0) | (model.geom_conaffinity != 0)
-    fixed = [int(plane) for plane in planes if collides[plane] and is_fixed(model, model.geom_bodyid[plane])]
-    frames = {plane: [data.geom_xmat[plane], data.xmat[model.geom_bodyid[plane]]] for plane in fixed}
+    fixed = [
+        int(plane)
+        for plane in planes
+        if collides[plane] and is_fixed(model, model.geom_bodyid[plane])
+    ]
+    frames = {
+        plane: [data.geom_xmat[plane], data.xmat[model.geom_bodyid[plane]]] for plane in fixed
+    }
     level = [plane for plane in fixed if np.allclose(frames[plane], np.eye(3).ravel(), atol=1e-6)]
     if len(level) != 1:
         found = "none" if not level else str(len(level))
@@ -134,14 +159,22 @@ def _liftable(model: mujoco.MjModel, task: Task) -> tuple[int, float]:
     except NoRootError as error:
         raise RandomizeError(f"{TABLE}.{TERRAIN}: {error}") from None
     if z is None or model.ntree != 1:
-        why = "its base cannot move up and down" if z is None else "there are loose objects beside it"
-        raise RandomizeError(f"{TABLE}.{TERRAIN}: this robot cannot be lifted onto a terrain: {why}")
+        why = (
+            "its base cannot move up and down" if z is None else "there are loose objects beside it"
+        )
+        raise RandomizeError(
+            f"{TABLE}.{TERRAIN}: this robot cannot be lifted onto a terrain: {why}"
+        )
     return z.address, z.sign
 
 
 def _footprint(model: mujoco.MjModel, data: mujoco.MjData) -> tuple[Floats, float]:
-    """``(2,)`` the middle of the robot's moving geoms, and how far they reach from it, in metres."""
-    moving: NDArray[np.intp] = np.array([g for g in range(model.ngeom) if not is_fixed(model, model.geom_bodyid[g])])
+    """``(2,)`` the middle of the robot's moving geoms, and how far they reach from it, in
+    metres.
+    """
+    moving: NDArray[np.intp] = np.array(
+        [g for g in range(model.ngeom) if not is_fixed(model, model.geom_bodyid[g])]
+    )
     places = data.geom_xpos[moving, :2]
     middle: Floats = places.mean(axis=0)
     reach = np.linalg.norm(places - middle, axis=1) + model.geom_rbound[moving]

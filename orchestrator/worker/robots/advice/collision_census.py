@@ -1,4 +1,6 @@
-"""Which geoms of a robot may collide, which do, and how ``contype`` and ``conaffinity`` could spare the others."""
+"""Which geoms of a robot may collide, which do, and how ``contype`` and ``conaffinity`` could spare
+the others.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class CollisionCensus:
         self._possible = np.array(possible_pairs(self.model, masks(self.model)), int).reshape(-1, 2)
 
     def add(self, data: mujoco.MjData) -> None:
-        """Count the contacts of a state, of which everything that depends on positions was computed."""
+        """Count the contacts of a state, of which everything that depends on positions was
+        computed.
+        """
         model, contact = self.model, data.contact
         self.states += 1
         is_pyramidal = model.opt.cone == int(mujoco.mjtCone.mjCONE_PYRAMIDAL)
@@ -69,9 +73,11 @@ class CollisionCensus:
         ]
 
     def always_touching(self) -> list[GeomPair]:
-        """Pairs of geoms of the robot itself that nearly always touch, so that their contact is hardly intended.
+        """Pairs of geoms of the robot itself that nearly always touch, so that their contact is
+        hardly intended.
 
-        Not what stands on a floor: at least one body is fixed there, and the other is no neighbour of it.
+        Not what stands on a floor: at least one body is fixed there, and the other is no neighbour
+        of it.
         """
         model = self.model
         is_fixed = model.body_weldid[model.geom_bodyid] == 0
@@ -79,7 +85,10 @@ class CollisionCensus:
             pair
             for pair, states in self.touching.items()
             if states >= ALWAYS * self.states
-            and (not is_fixed[list(pair)].any() or _are_neighbours(model, *model.geom_bodyid[list(pair)].tolist()))
+            and (
+                not is_fixed[list(pair)].any()
+                or _are_neighbours(model, *model.geom_bodyid[list(pair)].tolist())
+            )
         )
 
 
@@ -108,8 +117,12 @@ def possible_pairs(model: mujoco.MjModel, of_geoms: Masks) -> list[GeomPair]:
     return list(zip(first[is_apart].tolist(), second[is_apart].tolist(), strict=True))
 
 
-def without_idle_geoms(model: mujoco.MjModel, of_geoms: Masks, touched: Collection[GeomPair]) -> Masks:
-    """Masks with which geoms that are in no pair of ``touched`` collide with nothing; fixed geoms stay."""
+def without_idle_geoms(
+    model: mujoco.MjModel, of_geoms: Masks, touched: Collection[GeomPair]
+) -> Masks:
+    """Masks with which geoms that are in no pair of ``touched`` collide with nothing; fixed geoms
+    stay.
+    """
     kept = {geom for pair in touched for geom in pair}
     idle = [geom for geom in _moving(model) if geom not in kept]
     result = of_geoms.copy()
@@ -117,7 +130,9 @@ def without_idle_geoms(model: mujoco.MjModel, of_geoms: Masks, touched: Collecti
     return result
 
 
-def without_self_collisions(model: mujoco.MjModel, of_geoms: Masks, touched: Collection[GeomPair]) -> Masks:
+def without_self_collisions(
+    model: mujoco.MjModel, of_geoms: Masks, touched: Collection[GeomPair]
+) -> Masks:
     """Masks with which moving geoms that never touched a moving one do not collide with each other.
 
     They are ``of_geoms`` where that would lose a pair of ``touched``.
@@ -128,13 +143,17 @@ def without_self_collisions(model: mujoco.MjModel, of_geoms: Masks, touched: Col
     for attribute in (1, 0):
         result = of_geoms.copy()
         result[attribute, apart] = 0
-        if set(touched) & set(possible_pairs(model, of_geoms)) <= set(possible_pairs(model, result)):
+        if set(touched) & set(possible_pairs(model, of_geoms)) <= set(
+            possible_pairs(model, result)
+        ):
             return result
     return of_geoms
 
 
 def mask_edits(model: mujoco.MjModel, wanted: Masks) -> dict[str, Any] | None:
-    """Keys of ``model`` that give the geoms these masks; None where a geom that must be named has no usable name."""
+    """Keys of ``model`` that give the geoms these masks; None where a geom that must be named has
+    no usable name.
+    """
     edits: dict[str, Any] = {}
     for attribute, now, then in zip(("contype", "conaffinity"), masks(model), wanted, strict=True):
         changed = np.flatnonzero(now != then)
@@ -144,18 +163,25 @@ def mask_edits(model: mujoco.MjModel, wanted: Masks) -> dict[str, Any] | None:
         by_name = _named(model, attribute, changed, then)
         others = _named(model, attribute, np.flatnonzero(then != most), then)
         by_pattern = None if others is None else {f"geom.*.{attribute}": most, **others}
-        choices: list[dict[str, Any]] = [choice for choice in (by_name, by_pattern) if choice is not None]
+        choices: list[dict[str, Any]] = [
+            choice for choice in (by_name, by_pattern) if choice is not None
+        ]
         if not choices:
             return None
         edits |= sorted(choices, key=len)[0]
     return edits
 
 
-def _named(model: mujoco.MjModel, attribute: str, geoms: NDArray[np.intp], then: NDArray[Any]) -> dict[str, Any] | None:
+def _named(
+    model: mujoco.MjModel, attribute: str, geoms: NDArray[np.intp], then: NDArray[Any]
+) -> dict[str, Any] | None:
     names = [model.geom(geom).name for geom in geoms.tolist()]
     if not all(map(is_usable, names)):
         return None
-    return {f"geom.{name}.{attribute}": int(then[geom]) for name, geom in zip(names, geoms.tolist(), strict=True)}
+    return {
+        f"geom.{name}.{attribute}": int(then[geom])
+        for name, geom in zip(names, geoms.tolist(), strict=True)
+    }
 
 
 def is_usable(name: str) -> bool:
@@ -175,14 +201,17 @@ def labels(model: mujoco.MjModel, pairs: Collection[GeomPair]) -> list[str]:
 
 
 def neighbours(model: mujoco.MjModel, pairs: Collection[GeomPair]) -> Mapping[tuple[int, int], str]:
-    """The bodies of the geoms of ``pairs``, and for each two the MJCF that excludes contacts between them."""
+    """The bodies of the geoms of ``pairs``, and for each two the MJCF that excludes contacts
+    between them.
+    """
     bodies = {tuple(sorted(model.geom_bodyid[list(pair)].tolist())): None for pair in pairs}
 
     def name(body: int) -> str:
         return model.body(body).name or f"(body {body}, to be named)"
 
     return {
-        (first, second): f'<exclude body1="{name(first)}" body2="{name(second)}"/>' for first, second in sorted(bodies)
+        (first, second): f'<exclude body1="{name(first)}" body2="{name(second)}"/>'
+        for first, second in sorted(bodies)
     }
 
 
@@ -198,14 +227,20 @@ def _are_neighbours(model: mujoco.MjModel, first: int, second: int) -> bool:
 
 
 def _near(model: mujoco.MjModel, data: mujoco.MjData, pairs: NDArray[Any]) -> NDArray[np.bool_]:
-    """``(len(pairs),)`` whether the bounding spheres overlap; a plane has none and is tested with its own distance."""
+    """``(len(pairs),)`` whether the bounding spheres overlap; a plane has none and is tested with
+    its own distance.
+    """
     first, second = pairs.T
     radius, centre = model.geom_rbound, data.geom_xpos
     offset = centre[second] - centre[first]
     distance = np.linalg.norm(offset, axis=1)
     normals = data.geom_xmat.reshape(-1, 3, 3)[:, :, 2]
     plane = int(mujoco.mjtGeom.mjGEOM_PLANE)
-    distance = np.where(model.geom_type[first] == plane, np.einsum("ij,ij->i", normals[first], offset), distance)
-    distance = np.where(model.geom_type[second] == plane, -np.einsum("ij,ij->i", normals[second], offset), distance)
+    distance = np.where(
+        model.geom_type[first] == plane, np.einsum("ij,ij->i", normals[first], offset), distance
+    )
+    distance = np.where(
+        model.geom_type[second] == plane, -np.einsum("ij,ij->i", normals[second], offset), distance
+    )
     margin = np.maximum(model.geom_margin[first], model.geom_margin[second])
     return np.asarray(distance <= radius[first] + radius[second] + margin)

@@ -16,7 +16,8 @@ from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.tasks.actions import Floats
 
 SLICE_S = 0.004
-"""CPU seconds of a slice: far more than the clock's resolution, far less than the time between disturbances."""
+"""CPU seconds of a slice: far more than the clock's resolution, far less than the time between
+disturbances."""
 MOST_STEPS = 50
 """Control steps of a slice at most, so that its states stay those of the task."""
 
@@ -41,15 +42,22 @@ class SpeedSlice:
         return time.thread_time() - begun
 
 
-def state_rows(states: Sequence[SimulationState], rows: Sequence[tuple[int, int]]) -> SimulationState:
-    """One state of as many environments as there are ``rows``: each names one of ``states`` and an environment."""
+def state_rows(
+    states: Sequence[SimulationState], rows: Sequence[tuple[int, int]]
+) -> SimulationState:
+    """One state of as many environments as there are ``rows``: each names one of ``states`` and an
+    environment.
+    """
 
     def picked(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
         return np.stack([values[state][env] for state, env in rows])
 
     return {
         "physics": picked([state["physics"] for state in states]),
-        "fields": {name: picked([state["fields"][name] for state in states]) for name in states[0]["fields"]},
+        "fields": {
+            name: picked([state["fields"][name] for state in states])
+            for name in states[0]["fields"]
+        },
         "goals": picked([state["goals"] for state in states]),
         "generators": [states[state]["generators"][env] for state, env in rows],
         "episode_lengths": picked([state["episode_lengths"] for state in states]),
@@ -87,7 +95,11 @@ class SpeedComparison:
 
 
 def random_actions(simulation: Simulation, rng: np.random.Generator, steps: int) -> Floats:
-    """``(steps, n_envs, actions)`` uniform within the bounds of the task's actions; ±1 where they have none."""
+    """``(steps, n_envs, actions)`` uniform within the bounds of the task's actions; ±1 where they
+    have none.
+    """
     actions = simulation.task.actions
-    low, high = (np.nan_to_num(bound, posinf=1.0, neginf=-1.0) for bound in (actions.low, actions.high))
+    low, high = (
+        np.nan_to_num(bound, posinf=1.0, neginf=-1.0) for bound in (actions.low, actions.high)
+    )
     return rng.uniform(low, high, (steps, simulation.n_envs, len(low)))

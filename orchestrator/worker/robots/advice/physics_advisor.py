@@ -1,4 +1,6 @@
-"""Measures, for one robot on its task, what changes to its physics bring in speed and change in its motion."""
+"""Measures, for one robot on its task, what changes to its physics bring in speed and change in its
+motion.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ from orchestrator.worker.envs.model_loading import for_simulation, load_model
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.model.spec_elements import EditError
 from orchestrator.worker.robots import made_robot
-from orchestrator.worker.robots.advice import collision_census, physics_candidates, trajectory_deviation
+from orchestrator.worker.robots.advice import (
+    collision_census,
+    physics_candidates,
+    trajectory_deviation,
+)
 from orchestrator.worker.robots.advice.collision_census import CollisionCensus
 from orchestrator.worker.robots.advice.interleaved_speed import (
     SpeedComparison,
@@ -73,16 +79,26 @@ class RobotVersion:
     """Options of the task that had to change."""
 
 
-def advised(request: ExaminationRequest, answer: ExaminationAnswer, simulation: Simulation) -> ExaminationAnswer:
-    """``answer`` with advice. It takes about ``request.advise_s`` of CPU time on the CPU ``request.advise_cpu``."""
+def advised(
+    request: ExaminationRequest, answer: ExaminationAnswer, simulation: Simulation
+) -> ExaminationAnswer:
+    """``answer`` with advice. It takes about ``request.advise_s`` of CPU time on the CPU
+    ``request.advise_cpu``.
+    """
     # A change may make physics diverge: that is counted, and NumPy need not warn of it.
-    with _on_one_cpu(request.advise_cpu), np.errstate(all="ignore"), contextlib.ExitStack() as cleanup:
+    with (
+        _on_one_cpu(request.advise_cpu),
+        np.errstate(all="ignore"),
+        contextlib.ExitStack() as cleanup,
+    ):
         xml = _robot_file(request, cleanup)
         variants = cleanup.enter_context(RobotVariants(collect(xml)))
         folder = Path(cleanup.enter_context(TemporaryFolder()))
         advice = _Advisor(request, str(answer.task), simulation, variants, folder).advice()
         is_named = request.xml is not None or request.robot_maker is not None
-        return dataclasses.replace(answer, advice=dataclasses.replace(advice, own_xml=None if is_named else str(xml)))
+        return dataclasses.replace(
+            answer, advice=dataclasses.replace(advice, own_xml=None if is_named else str(xml))
+        )
 
 
 @contextlib.contextmanager
@@ -101,7 +117,9 @@ def _robot_file(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> P
         return made_robot.make(request, Path(cleanup.enter_context(TemporaryFolder())))
     if request.xml is not None and is_urdf(request.xml):
         return urdf_robot.make_robot(request, Path(cleanup.enter_context(TemporaryFolder()))).xml
-    return gymnasium_tasks.default_xml(str(request.task)) if request.xml is None else Path(request.xml)
+    return (
+        gymnasium_tasks.default_xml(str(request.task)) if request.xml is None else Path(request.xml)
+    )
 
 
 class _Advisor:
@@ -127,7 +145,10 @@ class _Advisor:
         budget_s, model, task = self._request.advise_s, self._version.model, self._version.task
         use = self._sample(SAMPLE_SHARE * budget_s)
         candidates = list(physics_candidates.candidates(model, use))
-        test, size_m = self._motion_test(len(candidates) + 1), trajectory_deviation.size(model, task.pose)
+        test, size_m = (
+            self._motion_test(len(candidates) + 1),
+            trajectory_deviation.size(model, task.pose),
+        )
         reference_model = copy.copy(model)
         reference_model.opt.timestep /= REFERENCE
         reference = test.motion(reference_model, REFERENCE * task.frame_skip)
@@ -157,7 +178,9 @@ class _Advisor:
             notes=_notes(model, use, own),
         )
 
-    def _simulated(self, version: RobotVersion, *, n_envs: int = N_ENVS, autoreset: bool = True) -> Simulation:
+    def _simulated(
+        self, version: RobotVersion, *, n_envs: int = N_ENVS, autoreset: bool = True
+    ) -> Simulation:
         return Simulation(
             version.model,
             version.task,
@@ -175,7 +198,9 @@ class _Advisor:
         every = max(1, round(SAMPLE_EVERY_S / task.step_s))
         simulation.reset()
         begun = time.thread_time()
-        while len(self._states) < MOST_SAMPLES and (not self._states or time.thread_time() - begun < cpu_s):
+        while len(self._states) < MOST_SAMPLES and (
+            not self._states or time.thread_time() - begun < cpu_s
+        ):
             for actions in random_actions(simulation, self._rng, every):
                 started = time.thread_time()
                 simulation.step(actions)
@@ -195,7 +220,9 @@ class _Advisor:
         )
 
     def _motion_test(self, versions: int) -> MotionTest:
-        """As many starts as there is time for with so many ``versions`` beside the original and the reference."""
+        """As many starts as there is time for with so many ``versions`` beside the original and the
+        reference.
+        """
         task = self._version.task
         periods = max(1, round(HORIZON_S / task.step_s))
         cost_s = periods * self._step_cpu_s / N_ENVS * (1 + REFERENCE + versions)
@@ -220,10 +247,16 @@ class _Advisor:
             is_compared=is_compared,
         )
 
-    def _measured(self, candidate: ChangeCandidate, comparison: _Comparison, cpu_s: float) -> PhysicsChange | None:
-        """:param cpu_s: for the motion and the speed together; the least number of ratios is measured in any case."""
+    def _measured(
+        self, candidate: ChangeCandidate, comparison: _Comparison, cpu_s: float
+    ) -> PhysicsChange | None:
+        """:param cpu_s: for the motion and the speed together; the least number of ratios is
+        measured in any case.
+        """
         until = time.thread_time() + cpu_s
-        change = PhysicsChange(name=candidate.name, edits=candidate.edits, mjcf=candidate.mjcf, remark=candidate.remark)
+        change = PhysicsChange(
+            name=candidate.name, edits=candidate.edits, mjcf=candidate.mjcf, remark=candidate.remark
+        )
         if not candidate.edits and not candidate.excluded:
             return change
         try:
@@ -240,12 +273,16 @@ class _Advisor:
         )
         fallen = int(np.isinf(deviations).sum())
         speed = SpeedComparison(self._simulation, simulation)
-        while len(speed.ratios) < LEAST_RATIOS or (len(speed.ratios) < MOST_RATIOS and time.thread_time() < until):
+        while len(speed.ratios) < LEAST_RATIOS or (
+            len(speed.ratios) < MOST_RATIOS and time.thread_time() < until
+        ):
             speed.compare(self._slice())
         return dataclasses.replace(
             change,
             task_options=version.new_options,
-            problem=f"physics diverges in {fallen} of {count(len(deviations), 'motion')}" if fallen else None,
+            problem=f"physics diverges in {fallen} of {count(len(deviations), 'motion')}"
+            if fallen
+            else None,
             speedup=median_estimate(speed.ratios),
             deviation=trajectory_deviation.estimate(deviations),
             relative=trajectory_deviation.relative_estimate(deviations, comparison.own),
@@ -274,7 +311,9 @@ class _Advisor:
         return abs(task.step_s - period_s) <= SAME_PERIOD * period_s
 
     def _edited(self, edits: Mapping[str, Any]) -> mujoco.MjModel:
-        """The robot that a job with these ``edits`` would train, through all that a job file's edits go through."""
+        """The robot that a job with these ``edits`` would train, through all that a job file's
+        edits go through.
+        """
         robot = self._variants.edited(edits)
         with TemporaryFolder() as folder:
             model = load_model(robot.bundle.write(Path(folder)))
@@ -296,7 +335,9 @@ class _Advisor:
     def _file(self) -> Path:
         """A copy of the original, with the job's own edits."""
         edits = self._request.model_edits
-        return (self._variants.edited(edits).bundle if edits else self._variants.bundle).write(self._folder)
+        return (self._variants.edited(edits).bundle if edits else self._variants.bundle).write(
+            self._folder
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +360,9 @@ def _check_same_states(original: Simulation, changed: Simulation) -> None:
 
 
 def _together(changes: Sequence[tuple[ChangeCandidate, PhysicsChange]]) -> ChangeCandidate | None:
-    """The fastest change of every group that is faster and no worse; None if there are fewer than two."""
+    """The fastest change of every group that is faster and no worse; None if there are fewer than
+    two.
+    """
     best: dict[str, tuple[ChangeCandidate, PhysicsChange]] = {}
     for candidate, change in changes:
         if change.is_faster and change.is_no_worse and change.is_usable:
@@ -334,7 +377,9 @@ def _together(changes: Sequence[tuple[ChangeCandidate, PhysicsChange]]) -> Chang
         group="together",
         remark="; ".join(candidate.name for candidate in chosen),
         edits={key: value for candidate in chosen for key, value in candidate.edits.items()},
-        frame_skip=next((candidate.frame_skip for candidate in chosen if candidate.frame_skip), None),
+        frame_skip=next(
+            (candidate.frame_skip for candidate in chosen if candidate.frame_skip), None
+        ),
     )
 
 
@@ -352,10 +397,14 @@ def _notes(model: mujoco.MjModel, use: PhysicsUse, own: Floats) -> list[str]:
             "actions do not"
         )
     if use.most_iterations:
-        notes.append(f"the constraint solver took at most {count(use.most_iterations, 'iteration')}")
+        notes.append(
+            f"the constraint solver took at most {count(use.most_iterations, 'iteration')}"
+        )
     known = own[~np.isnan(own)]
     if len(known) < len(own):
-        notes.append(f"physics diverges in {len(own) - len(known)} of {len(own)} motions at a quarter of the timestep")
+        notes.append(
+            f"physics diverges in {len(own) - len(known)} of {len(own)} motions at a quarter of the timestep"
+        )
     if len(known) and np.median(known) > LARGE_DEVIATION:
         notes.append(
             "the original's own deviation is large: contacts make its motion chaotic, or its timestep is too long; "

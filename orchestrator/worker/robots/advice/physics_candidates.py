@@ -52,7 +52,8 @@ class PhysicsUse:
 
     census: CollisionCensus
     most_iterations: int
-    """Iterations of the constraint solver in the state that took the most; 0 where there was never a constraint."""
+    """Iterations of the constraint solver in the state that took the most; 0 where there was never
+    a constraint."""
     reads_sensors: bool
     frame_skip: int
     disabled: int
@@ -73,20 +74,30 @@ def candidates(model: mujoco.MjModel, use: PhysicsUse) -> Iterator[ChangeCandida
 
 
 def timestep_edit(model: mujoco.MjModel, frame_skip: int, to: int) -> float:
-    """The timestep with which ``to`` steps take as long as ``frame_skip`` do now, in at most six digits."""
+    """The timestep with which ``to`` steps take as long as ``frame_skip`` do now, in at most six
+    digits.
+    """
     return float(f"{model.opt.timestep * frame_skip / to:.6g}")
 
 
 def _timesteps(model: mujoco.MjModel, frame_skip: int) -> Iterator[ChangeCandidate]:
-    for steps in sorted({round(frame_skip * share) for share in FEWER_SUBSTEPS} - {0, frame_skip}, reverse=True):
+    for steps in sorted(
+        {round(frame_skip * share) for share in FEWER_SUBSTEPS} - {0, frame_skip}, reverse=True
+    ):
         if (timestep := timestep_edit(model, frame_skip, steps)) <= LARGEST_TIMESTEP_S:
             edits = {"option.timestep": timestep}
-            yield ChangeCandidate(name=f"timestep {timestep:g}", group="integration", edits=edits, frame_skip=steps)
+            yield ChangeCandidate(
+                name=f"timestep {timestep:g}", group="integration", edits=edits, frame_skip=steps
+            )
 
 
 def _integrators(model: mujoco.MjModel, frame_skip: int) -> Iterator[ChangeCandidate]:
     now = INTEGRATORS[int(model.opt.integrator)]
-    half = timestep_edit(model, frame_skip, frame_skip // 2) if frame_skip > 1 else LARGEST_TIMESTEP_S + 1
+    half = (
+        timestep_edit(model, frame_skip, frame_skip // 2)
+        if frame_skip > 1
+        else LARGEST_TIMESTEP_S + 1
+    )
     for name in OFFERED_INTEGRATORS:
         if name != now:
             edits = {"option.integrator": name}
@@ -104,25 +115,37 @@ def _solver(model: mujoco.MjModel, most_iterations: int) -> Iterator[ChangeCandi
     option = model.opt
     for number, name in enumerate(SOLVERS):
         if number != option.solver:
-            yield ChangeCandidate(name=f"solver {name}", group="solver", edits={"option.solver": name})
+            yield ChangeCandidate(
+                name=f"solver {name}", group="solver", edits={"option.solver": name}
+            )
     for limit in ITERATIONS:
         if limit < min(most_iterations, option.iterations):
-            yield ChangeCandidate(name=f"iterations {limit}", group="solver", edits={"option.iterations": limit})
+            yield ChangeCandidate(
+                name=f"iterations {limit}", group="solver", edits={"option.iterations": limit}
+            )
     if option.solver != int(mujoco.mjtSolver.mjSOL_PGS):
         for limit in LS_ITERATIONS:
             if limit < option.ls_iterations:
                 edits = {"option.ls_iterations": limit}
-                yield ChangeCandidate(name=f"ls_iterations {limit}", group="line search", edits=edits)
+                yield ChangeCandidate(
+                    name=f"ls_iterations {limit}", group="line search", edits=edits
+                )
     for tolerance in TOLERANCES:
         if tolerance > option.tolerance:
             yield ChangeCandidate(
-                name=f"tolerance {tolerance:g}", group="tolerance", edits={"option.tolerance": tolerance}
+                name=f"tolerance {tolerance:g}",
+                group="tolerance",
+                edits={"option.tolerance": tolerance},
             )
     if option.noslip_iterations:
-        yield ChangeCandidate(name="noslip_iterations 0", group="noslip", edits={"option.noslip_iterations": 0})
+        yield ChangeCandidate(
+            name="noslip_iterations 0", group="noslip", edits={"option.noslip_iterations": 0}
+        )
     if mujoco.mj_isSparse(model) or model.nv >= SPARSE_FROM:
         kind = "dense" if mujoco.mj_isSparse(model) else "sparse"
-        yield ChangeCandidate(name=f"jacobian {kind}", group="jacobian", edits={"option.jacobian": kind})
+        yield ChangeCandidate(
+            name=f"jacobian {kind}", group="jacobian", edits={"option.jacobian": kind}
+        )
 
 
 def _contacts(model: mujoco.MjModel, census: CollisionCensus) -> Iterator[ChangeCandidate]:
@@ -165,12 +188,16 @@ def _collisions(model: mujoco.MjModel, census: CollisionCensus) -> Iterator[Chan
                 continue
             seen.append(masks)
             edits = collision_census.mask_edits(model, masks)
-            remark = f"{possible - left} of {possible} pairs that may collide, none of which touched"
+            remark = (
+                f"{possible - left} of {possible} pairs that may collide, none of which touched"
+            )
             yield ChangeCandidate(
                 name=name,
                 group="collisions",
                 edits=edits or {},
-                mjcf=None if edits else "set contype and conaffinity of its geoms, which have no names here",
+                mjcf=None
+                if edits
+                else "set contype and conaffinity of its geoms, which have no names here",
                 remark=remark,
             )
     if always := census.always_touching():
@@ -195,7 +222,9 @@ def _meshes(model: mujoco.MjModel) -> Iterator[ChangeCandidate]:
             name=f"{shape} in place of mesh",
             group="meshes",
             edits={f"geom.{name}.type": shape for name in names} if is_named else {},
-            mjcf=None if is_named else f'name the {len(names)} geoms with meshes, then set their type to "{shape}"',
+            mjcf=None
+            if is_named
+            else f'name the {len(names)} geoms with meshes, then set their type to "{shape}"',
             remark="masses may change: it is fitted to the mesh",
         )
 
@@ -205,7 +234,10 @@ def _unused(model: mujoco.MjModel, use: PhysicsUse) -> Iterator[ChangeCandidate]
     if model.nsensor and not use.reads_sensors and not use.disabled & sensor:
         edits = {"option.disableflags": use.disabled | sensor}
         yield ChangeCandidate(
-            name="sensors off", group="sensors", edits=edits, remark=f"the task reads none of {model.nsensor}"
+            name="sensors off",
+            group="sensors",
+            edits=edits,
+            remark=f"the task reads none of {model.nsensor}",
         )
     energy = int(mujoco.mjtEnableBit.mjENBL_ENERGY)
     if model.opt.enableflags & energy:
@@ -223,5 +255,8 @@ def _unused(model: mujoco.MjModel, use: PhysicsUse) -> Iterator[ChangeCandidate]
     if is_static.any():
         remark = f"of {count(int(is_static.sum()), 'body', 'bodies')} without joints, those that nothing refers to"
         yield ChangeCandidate(
-            name="static bodies fused", group="static", edits={"compiler.fusestatic": True}, remark=remark
+            name="static bodies fused",
+            group="static",
+            edits={"compiler.fusestatic": True},
+            remark=remark,
         )

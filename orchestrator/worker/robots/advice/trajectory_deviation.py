@@ -1,4 +1,6 @@
-"""How far the motions of two versions of a robot come apart from the same states under the same controls."""
+"""How far the motions of two versions of a robot come apart from the same states under the same
+controls.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +18,32 @@ from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.structure import posed
 
 NEGLIGIBLE = 1e-3
-"""Added to both deviations, in multiples of the robot's size, before one is divided by the other: what is far below it
-makes no difference."""
+"""Added to both deviations, in multiples of the robot's size, before one is divided by the other:
+what is far below it makes no difference."""
 _BAD = sorted(map(int, divergence.quantities()))
 _POSITIONS = mujoco.mjtStage.mjSTAGE_POS.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MotionTest:
-    """States to start from, and controls for each of them; the same for every version of the robot."""
+    """States to start from, and controls for each of them; the same for every version of the
+    robot.
+    """
 
     starts: Floats
     """``(n_starts, state)`` rows of ``mjSTATE_INTEGRATION``."""
     controls: Floats
     """``(periods, n_starts, nu)`` values of ``MjData.ctrl``, each held for one control period."""
     centres: Floats
-    """``(n_bodies, 3)`` centre of mass of each body with joints in its own frame, as in the original."""
+    """``(n_bodies, 3)`` centre of mass of each body with joints in its own frame, as in the
+    original."""
     is_compared: NDArray[np.bool_]
-    """``(periods, n_starts)`` whether the original's episode still ran; what comes after its end does not count."""
+    """``(periods, n_starts)`` whether the original's episode still ran; what comes after its end
+    does not count."""
 
     def motion(self, model: mujoco.MjModel, steps: int) -> Floats:
-        """``(periods, n_starts, n_bodies, 3)`` places of the centres in the world; NaN from divergence on.
+        """``(periods, n_starts, n_bodies, 3)`` places of the centres in the world; NaN from
+        divergence on.
 
         :param steps: physics steps of one control period.
         """
@@ -67,29 +74,39 @@ def centres(model: mujoco.MjModel) -> Floats:
 
 
 def size(model: mujoco.MjModel, pose: Floats) -> float:
-    """Diagonal in metres of the box around the geoms of moving bodies in ``pose`` (nq,); at least 1 mm."""
+    """Diagonal in metres of the box around the geoms of moving bodies in ``pose`` (nq,); at least 1
+    mm.
+    """
     data = posed(model, pose)
     geoms = np.flatnonzero(model.body_weldid[model.geom_bodyid] != 0)
     places = np.concatenate((data.xipos[jointed_bodies(model)], data.geom_xpos[geoms]))
     radii = np.concatenate((np.zeros(len(places) - len(geoms)), model.geom_rbound[geoms]))[:, None]
-    return max(1e-3, float(np.linalg.norm((places + radii).max(axis=0) - (places - radii).min(axis=0))))
+    return max(
+        1e-3, float(np.linalg.norm((places + radii).max(axis=0) - (places - radii).min(axis=0)))
+    )
 
 
-def deviations(motion: Floats, reference: Floats, is_compared: NDArray[np.bool_], size_m: float) -> Floats:
-    """``(n_starts,)`` RMS distance over bodies and control periods in multiples of ``size_m``; infinite where
-    ``motion`` diverged, NaN where ``reference`` did.
+def deviations(
+    motion: Floats, reference: Floats, is_compared: NDArray[np.bool_], size_m: float
+) -> Floats:
+    """``(n_starts,)`` RMS distance over bodies and control periods in multiples of ``size_m``;
+    infinite where ``motion`` diverged, NaN where ``reference`` did.
 
     :param is_compared: as :attr:`MotionTest.is_compared`, true at least once for each start.
     """
     squares = ((motion - reference) ** 2).sum(axis=-1).mean(axis=-1)
-    result = np.sqrt(np.where(is_compared, squares, 0.0).sum(axis=0) / is_compared.sum(axis=0)) / size_m
+    result = (
+        np.sqrt(np.where(is_compared, squares, 0.0).sum(axis=0) / is_compared.sum(axis=0)) / size_m
+    )
     result[(np.isnan(motion).any(axis=(2, 3)) & is_compared).any(axis=0)] = np.inf
     result[(np.isnan(reference).any(axis=(2, 3)) & is_compared).any(axis=0)] = np.nan
     return np.asarray(result)
 
 
 def relative_estimate(changed: Floats, original: Floats) -> MedianEstimate | None:
-    """The median of the ratios of two deviations from the same start; None where no start has both."""
+    """The median of the ratios of two deviations from the same start; None where no start has
+    both.
+    """
     is_known = np.isfinite(original) & ~np.isnan(changed)
     if not is_known.any():
         return None

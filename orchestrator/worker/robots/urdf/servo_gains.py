@@ -1,13 +1,14 @@
 """Gains of position servos by the inertia that they move.
 
-A servo of stiffness kp and damping kv on an inertia J is a second-order system of natural frequency ω = √(kp / J) and
-damping ratio ζ = kv / (2 √(kp J)) (Åström and Murray, Feedback Systems, second-order systems). Critical damping, ζ = 1,
-at a given ω has kp = J ω² and kv = 2 J ω.
+A servo of stiffness kp and damping kv on an inertia J is a second-order system of natural frequency
+ω = √(kp / J) and damping ratio ζ = kv / (2 √(kp J)) (Åström and Murray, Feedback Systems,
+second-order systems). Critical damping, ζ = 1, at a given ω has kp = J ω² and kv = 2 J ω.
 
-J changes with the pose: the largest of some poses is taken, so that the servo is critically damped where it moves most,
-and overdamped, hence without overshoot, elsewhere. On a fixed base it is the joint's entry on the diagonal of the mass
-matrix. On a floating one, a foot on the ground holds the limb and moves everything else: the larger of both sides is
-taken, as a knee that carries the robot needs.
+J changes with the pose: the largest of some poses is taken, so that the servo is critically damped
+where it moves most, and overdamped, hence without overshoot, elsewhere. On a fixed base it is the
+joint's entry on the diagonal of the mass matrix. On a floating one, a foot on the ground holds the
+limb and moves everything else: the larger of both sides is taken, as a knee that carries the robot
+needs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ Floats = NDArray[np.float64]
 
 
 def servo_gains(
-    model: mujoco.MjModel, start: Floats, joints: Sequence[int], frequency_hz: float, *, is_floating: bool
+    model: mujoco.MjModel,
+    start: Floats,
+    joints: Sequence[int],
+    frequency_hz: float,
+    *,
+    is_floating: bool,
 ) -> list[tuple[float, float]]:
     """``(kp, kv)`` of each joint, in N·m/rad and N·m·s/rad, or N/m and N·s/m.
 
@@ -34,13 +40,20 @@ def servo_gains(
     """
     omega = 2 * math.pi * frequency_hz
     inertias = largest_inertias(model, start, joints, is_floating=is_floating)
-    return [(_rounded(inertia * omega**2), _rounded(2 * inertia * omega)) for inertia in inertias.tolist()]
+    return [
+        (_rounded(inertia * omega**2), _rounded(2 * inertia * omega))
+        for inertia in inertias.tolist()
+    ]
 
 
-def largest_inertias(model: mujoco.MjModel, start: Floats, joints: Sequence[int], *, is_floating: bool) -> Floats:
-    """``(len(joints),)`` the largest inertia (kg·m², slides kg) that each joint moves, of :data:`POSES` poses.
+def largest_inertias(
+    model: mujoco.MjModel, start: Floats, joints: Sequence[int], *, is_floating: bool
+) -> Floats:
+    """``(len(joints),)`` the largest inertia (kg·m², slides kg) that each joint moves, of
+    :data:`POSES` poses.
 
-    The first is the start; in the others, joints are uniformly distributed within their limits, or a turn.
+    The first is the start; in the others, joints are uniformly distributed within their limits, or
+    a turn.
     """
     random, data = np.random.default_rng(0), mujoco.MjData(model)
     slide = int(mujoco.mjtJoint.mjJNT_SLIDE)
@@ -62,7 +75,9 @@ def largest_inertias(model: mujoco.MjModel, start: Floats, joints: Sequence[int]
         below = np.diag(matrix)[dofs]
         largest = np.maximum(largest, below)
         if is_floating:
-            above = [_inertia_of_all(model, data, joint) for joint in joints] - (below - model.dof_armature[dofs])
+            above = [_inertia_of_all(model, data, joint) for joint in joints] - (
+                below - model.dof_armature[dofs]
+            )
             largest = np.maximum(largest, above)
     return largest
 

@@ -15,13 +15,16 @@ CLEARANCE_M = 0.001
 
 
 def start_pose(model: mujoco.MjModel, joints: Sequence[UrdfJoint]) -> tuple[Floats, list[str]]:
-    """``(nq,)`` positions: 0, or the middle of limits that do not include 0; and the names of joints in the middle.
+    """``(nq,)`` positions: 0, or the middle of limits that do not include 0; and the names of
+    joints in the middle.
 
     Joints that mimic another follow it.
     """
     pose, moved = np.array(model.qpos0), list[str]()
     followers = {joint.name: joint.mimic for joint in joints if joint.mimic is not None}
-    numbers = {joint.name: number for joint in joints if (number := _number(model, joint.name)) >= 0}
+    numbers = {
+        joint.name: number for joint in joints if (number := _number(model, joint.name)) >= 0
+    }
     for name, number in numbers.items():
         low, high = model.jnt_range[number]
         if name not in followers and model.jnt_limited[number] and not low <= 0 <= high:
@@ -45,8 +48,13 @@ def _number(model: mujoco.MjModel, joint: str) -> int:
 
 
 def overlapping(model: mujoco.MjModel, data: mujoco.MjData) -> list[tuple[str, str]]:
-    """Pairs of bodies that touch in the state of ``data``, for which ``mj_forward`` has been called."""
-    bodies = [sorted(int(model.geom_bodyid[geom]) for geom in contact.geom) for contact in data.contact[: data.ncon]]
+    """Pairs of bodies that touch in the state of ``data``, for which ``mj_forward`` has been
+    called.
+    """
+    bodies = [
+        sorted(int(model.geom_bodyid[geom]) for geom in contact.geom)
+        for contact in data.contact[: data.ncon]
+    ]
     pairs = sorted({(first, second) for first, second in bodies if first > 0})
     return [(model.body(first).name, model.body(second).name) for first, second in pairs]
 

@@ -1,8 +1,10 @@
-"""The mesh files of a URDF: found as its author meant them, and copied beside the MJCF under names of their own.
+"""The mesh files of a URDF: found as its author meant them, and copied beside the MJCF under names
+of their own.
 
-``package://NAME/meshes/x.stl`` is looked for in each folder of ``asset_paths``, which may hold the package or be the
-package; then in the folders above the URDF that are called NAME, as in ``NAME/urdf/robot.urdf``. Any other name is
-relative to ``meshdir`` of the URDF's own ``<mujoco><compiler>``, to its folder, or to a folder of ``asset_paths``.
+``package://NAME/meshes/x.stl`` is looked for in each folder of ``asset_paths``, which may hold the
+package or be the package; then in the folders above the URDF that are called NAME, as in
+``NAME/urdf/robot.urdf``. Any other name is relative to ``meshdir`` of the URDF's own
+``<mujoco><compiler>``, to its folder, or to a folder of ``asset_paths``.
 
 A robot may come from strangers: what lies in none of these folders needs ``allow_outside``.
 """
@@ -14,7 +16,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError, read_regular_file
+from orchestrator.worker.robots.file_collector import (
+    MAX_TOTAL_BYTES,
+    BundleError,
+    read_regular_file,
+)
 from orchestrator.worker.robots.urdf.urdf_tree import Node, UrdfError
 
 READABLE = (".stl", ".obj", ".msh")
@@ -28,7 +34,9 @@ class UrdfMeshes:
     :param compiler: ``<mujoco><compiler>`` of the URDF.
     """
 
-    def __init__(self, xml: Path, asset_paths: Sequence[str], compiler: Node, folder: Path, limit_bytes: int) -> None:
+    def __init__(
+        self, xml: Path, asset_paths: Sequence[str], compiler: Node, folder: Path, limit_bytes: int
+    ) -> None:
         self.outside: str | None = None
         """Which mesh lies in none of the robot's folders; None: all lie there."""
         self.copied: dict[Path, tuple[Path, int]] = {}
@@ -36,7 +44,9 @@ class UrdfMeshes:
         self._xml, self._folder, self._left = xml, folder, min(limit_bytes, MAX_TOTAL_BYTES)
         self._asset_paths = [Path(path) for path in asset_paths]
         self._inside = [Path(os.path.realpath(path)) for path in (xml.parent, *self._asset_paths)]
-        self._mesh_folder = xml.parent / (compiler.attributes.get("meshdir") or compiler.attributes.get("assetdir", ""))
+        self._mesh_folder = xml.parent / (
+            compiler.attributes.get("meshdir") or compiler.attributes.get("assetdir", "")
+        )
         self._strips = compiler.attributes.get("strippath") == "true"
         self._copies: dict[str, str] = {}
         """Real path of a mesh → its name in ``folder``."""
@@ -51,7 +61,9 @@ class UrdfMeshes:
         written = node.attributes.get("filename", "")
         here = f"<mesh> of {of}"
         if not written:
-            raise UrdfError(f"{here} has no filename; expected the path of an STL or OBJ file", node.line)
+            raise UrdfError(
+                f"{here} has no filename; expected the path of an STL or OBJ file", node.line
+            )
         source = self._find(written, here, node.line)
         if source.suffix.lower() not in READABLE:
             message = f"{here} names {written!r}, which MuJoCo cannot read: expected {', '.join(READABLE)}"
@@ -65,7 +77,10 @@ class UrdfMeshes:
                 return path
         scheme, _, rest = written.partition("://")
         folders = ", ".join(dict.fromkeys(str(path.parent) for path in candidates)) or "any folder"
-        message, advice = f"{here} names {written!r}: no such file in {folders}", "correct the name or add the file"
+        message, advice = (
+            f"{here} names {written!r}: no such file in {folders}",
+            "correct the name or add the file",
+        )
         if scheme in PACKAGES:
             package = rest.partition("/")[0]
             advice = f'set urdf.asset_paths = ["…"] to the folder of the package {package}, or to the one that holds it'
@@ -88,7 +103,9 @@ class UrdfMeshes:
             return
         if scheme == "file":
             name = unquote(urlsplit(name).path)
-        yield from (folder / name for folder in (self._mesh_folder, self._xml.parent, *self._asset_paths))
+        yield from (
+            folder / name for folder in (self._mesh_folder, self._xml.parent, *self._asset_paths)
+        )
 
     def _copied(self, source: Path, here: str, line: int) -> str:
         real = os.path.realpath(source)

@@ -1,7 +1,9 @@
-"""A URDF completed by the table ``urdf`` of a job and written as MJCF, which is then examined and trained like any.
+"""A URDF completed by the table ``urdf`` of a job and written as MJCF, which is then examined and
+trained like any.
 
-MuJoCo compiles the URDF. What it does not describe is added: a base, actuators, a start, a floor, and pairs of links
-that do not collide. MuJoCo's own extension, ``<mujoco><compiler …/><option …/></mujoco>`` in the URDF, works as ever.
+MuJoCo compiles the URDF. What it does not describe is added: a base, actuators, a start, a floor,
+and pairs of links that do not collide. MuJoCo's own extension, ``<mujoco><compiler …/><option
+…/></mujoco>`` in the URDF, works as ever.
 """
 
 from __future__ import annotations
@@ -22,9 +24,19 @@ from orchestrator.worker.robots.compiling import guarded
 from orchestrator.worker.robots.env_check import UnfitError
 from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, read_regular_file
 from orchestrator.worker.robots.urdf.servo_gains import servo_gains
-from orchestrator.worker.robots.urdf.start_pose import CLEARANCE_M, lowest_point, overlapping, start_pose
+from orchestrator.worker.robots.urdf.start_pose import (
+    CLEARANCE_M,
+    lowest_point,
+    overlapping,
+    start_pose,
+)
 from orchestrator.worker.robots.urdf.urdf_meshes import UrdfMeshes
-from orchestrator.worker.robots.urdf.urdf_structure import UrdfJoint, UrdfStructure, read_structure, shown
+from orchestrator.worker.robots.urdf.urdf_structure import (
+    UrdfJoint,
+    UrdfStructure,
+    read_structure,
+    shown,
+)
 from orchestrator.worker.robots.urdf.urdf_tree import Node, UrdfError, parse, written
 
 WORLD = "world"
@@ -69,7 +81,9 @@ def make_robot(request: ExaminationRequest, folder: Path) -> UrdfRobot:
         raise UnfitError(f"{place}: {error}") from None
 
 
-def explained(answer: ExaminationAnswer, request: ExaminationRequest, made: UrdfRobot) -> ExaminationAnswer:
+def explained(
+    answer: ExaminationAnswer, request: ExaminationRequest, made: UrdfRobot
+) -> ExaminationAnswer:
     """``answer`` about the URDF in the place of ``made.xml``, with what was added to it."""
 
     def known(text: str) -> str:
@@ -104,13 +118,17 @@ def _compiler(robot: Node) -> Node:
     return compiler
 
 
-def _choose_geometry(robot: Node, compiler: Node, settings: UrdfSettings, meshes: UrdfMeshes) -> None:
+def _choose_geometry(
+    robot: Node, compiler: Node, settings: UrdfSettings, meshes: UrdfMeshes
+) -> None:
     """Leave the geometry that is used, with the names of the copies of its meshes."""
     if settings.collision == "visual":
         compiler.attributes["discardvisual"] = "false"
         for link in robot.all("link"):
             link.children = [child for child in link.children if child.tag != "collision"]
-    used = ["collision"] + (["visual"] if compiler.attributes.get("discardvisual") == "false" else [])
+    used = ["collision"] + (
+        ["visual"] if compiler.attributes.get("discardvisual") == "false" else []
+    )
     for link in robot.all("link"):
         for part in link.children:
             geometry = part.first("geometry") if part.tag in used else None
@@ -137,7 +155,11 @@ def _completed(
         added += _add_start(spec, structure, settings)
         if not any(geom.contype or geom.conaffinity for geom in spec.geoms):
             warnings.append(_nothing_collides(settings))
-        if "integrator" not in _options(robot) and settings.actuators == "position" and structure.driven:
+        if (
+            "integrator" not in _options(robot)
+            and settings.actuators == "position"
+            and structure.driven
+        ):
             spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
             added.append("integrator implicitfast, for the damping of the servos")
         _write(spec, target)
@@ -155,23 +177,33 @@ def _options(robot: Node) -> dict[str, str]:
     return {} if option is None else option.attributes
 
 
-def _add_base(spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSettings) -> Iterator[str]:
+def _add_base(
+    spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSettings
+) -> Iterator[str]:
     if settings.base == "fixed":
         yield f'base: link "{structure.root}" is fixed to the world (urdf.base = "floating" frees it)'
         return
     if structure.root == WORLD:
         advice = 'remove this link and its joint, or set urdf.base = "fixed"'
         line = structure.links[WORLD].line
-        raise UrdfError(f'the root is the link "{WORLD}", which cannot have a floating base; {advice}', line)
+        raise UrdfError(
+            f'the root is the link "{WORLD}", which cannot have a floating base; {advice}', line
+        )
     spec.body(structure.root).add_freejoint()
     yield f'base: link "{structure.root}" moves freely'
 
 
 def _keep_frames(spec: mujoco.MjSpec, structure: UrdfStructure) -> Iterator[str]:
-    """Links that are mere frames become sites, because MuJoCo fuses links that do not move with their parents."""
+    """Links that are mere frames become sites, because MuJoCo fuses links that do not move with
+    their parents.
+    """
     fixed = {joint.child for joint in structure.joints if joint.kind == "fixed"}
     parts = ("inertial", "visual", "collision")
-    frames = [name for name in structure.links if name in fixed and not any(map(structure.links[name].first, parts))]
+    frames = [
+        name
+        for name in structure.links
+        if name in fixed and not any(map(structure.links[name].first, parts))
+    ]
     for name in frames:
         spec.body(name).add_site(name=name)
     if frames:
@@ -179,7 +211,9 @@ def _keep_frames(spec: mujoco.MjSpec, structure: UrdfStructure) -> Iterator[str]
 
 
 def _let_visuals_collide(spec: mujoco.MjSpec) -> None:
-    """Give what is a ``<visual>`` the properties that MuJoCo's reader gives to a ``<collision>``."""
+    """Give what is a ``<visual>`` the properties that MuJoCo's reader gives to a
+    ``<collision>``.
+    """
     usual = mujoco.MjSpec().default.geom
     for geom in spec.geoms:
         geom.contype, geom.conaffinity = usual.contype, usual.conaffinity
@@ -187,7 +221,9 @@ def _let_visuals_collide(spec: mujoco.MjSpec) -> None:
 
 
 def _beside_the_base(spec: mujoco.MjSpec, structure: UrdfStructure) -> Iterator[tuple[str, str]]:
-    """A fixed base and each link that it moves: MuJoCo lets them collide, as it does not with a base that moves."""
+    """A fixed base and each link that it moves: MuJoCo lets them collide, as it does not with a
+    base that moves.
+    """
     body_of = {structure.root: structure.root}
     for joint in structure.from_the_root:
         if joint.parent not in body_of:
@@ -204,7 +240,9 @@ def _exclude(spec: mujoco.MjSpec, pairs: Iterable[tuple[str, str]]) -> None:
         spec.add_exclude(bodyname1=first, bodyname2=second)
 
 
-def _add_start(spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSettings) -> Iterator[str]:
+def _add_start(
+    spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSettings
+) -> Iterator[str]:
     """Actuators, floor, height above it, links that do not collide, and the keyframe ``home``."""
     frames = {site.name for site in spec.sites}
     model = spec.copy().compile()
@@ -229,7 +267,9 @@ def _add_start(spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSett
     if settings.has_floor:
         _add_floor(spec)
         yield "floor at z = 0" + (
-            f", {CLEARANCE_M * 1000:g} mm below the robot" if settings.base == "floating" and lowest is not None else ""
+            f", {CLEARANCE_M * 1000:g} mm below the robot"
+            if settings.base == "floating" and lowest is not None
+            else ""
         )
     driven = structure.driven
     numbers = [int(model.joint(joint.name).id) for joint in driven]
@@ -239,9 +279,15 @@ def _add_start(spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSett
         gains = servo_gains(model, pose, numbers, settings.frequency, is_floating=is_floating)
     home = [float(pose[model.jnt_qposadr[number]]) for number in numbers]
     for joint, number, (kp, kv) in zip(driven, numbers, gains, strict=True):
-        low, high = map(float, model.jnt_range[number] if model.jnt_limited[number] else (-TURN, TURN))
+        low, high = map(
+            float, model.jnt_range[number] if model.jnt_limited[number] else (-TURN, TURN)
+        )
         _add_actuator(spec, joint, settings, (low, high), kp, kv)
-    spec.add_key(name="home", qpos=pose.tolist(), ctrl=home if settings.actuators == "position" else [0.0] * len(home))
+    spec.add_key(
+        name="home",
+        qpos=pose.tolist(),
+        ctrl=home if settings.actuators == "position" else [0.0] * len(home),
+    )
     yield from _about_actuators(driven, settings, gains)
 
 
@@ -255,10 +301,17 @@ def _add_floor(spec: mujoco.MjSpec) -> None:
 
 
 def _add_actuator(
-    spec: mujoco.MjSpec, joint: UrdfJoint, settings: UrdfSettings, limits: tuple[float, float], kp: float, kv: float
+    spec: mujoco.MjSpec,
+    joint: UrdfJoint,
+    settings: UrdfSettings,
+    limits: tuple[float, float],
+    kp: float,
+    kv: float,
 ) -> None:
     assert joint.effort is not None
-    actuator = spec.add_actuator(name=joint.name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+    actuator = spec.add_actuator(
+        name=joint.name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT
+    )
     force = [-joint.effort, joint.effort]
     if settings.actuators == "motor":
         actuator.set_to_motor()
@@ -278,7 +331,9 @@ def _about_actuators(
     text = f"{actuators}, force at most {forces} N·m (slides: N) by <limit effort>"
     if settings.actuators == "position":
         kp, kv = _range([kp for kp, _ in gains]), _range([kv for _, kv in gains])
-        text += f", kp {kp}, kv {kv}: critically damped at {settings.frequency:g} Hz (urdf.frequency)"
+        text += (
+            f", kp {kp}, kv {kv}: critically damped at {settings.frequency:g} Hz (urdf.frequency)"
+        )
     yield text
 
 
@@ -289,13 +344,21 @@ def _range(values: Sequence[float]) -> str:
 
 def _nothing_collides(settings: UrdfSettings) -> str:
     missing = settings.collision
-    other = ' urdf.collision = "visual" lets <visual> geometry collide' if missing == "collision" else " correct it"
+    other = (
+        ' urdf.collision = "visual" lets <visual> geometry collide'
+        if missing == "collision"
+        else " correct it"
+    )
     return f"no link has a <{missing}>, so nothing touches anything;{other}"
 
 
 def _not_driven(structure: UrdfStructure) -> Iterator[str]:
     driven = {joint.name for joint in structure.driven}
-    free = [one.name for one in structure.joints if one.name not in driven and one.kind != "fixed" and not one.mimic]
+    free = [
+        one.name
+        for one in structure.joints
+        if one.name not in driven and one.kind != "fixed" and not one.mimic
+    ]
     if free:
         yield f"joints that no actuator moves: {shown(free)}"
 
@@ -306,12 +369,16 @@ def _write(spec: mujoco.MjSpec, target: Path) -> None:
     spec.compiler.savecompiled = spec.compiler.savecanonical = False
     target.write_text(spec.to_xml(), encoding="utf-8")
     if lost := list(differing_fields(model, mujoco.MjModel.from_xml_path(str(target)))):
-        raise UrdfError(f"cannot be written as MJCF: MuJoCo's MJCF writer loses {shown(lost)}; write it by hand")
+        raise UrdfError(
+            f"cannot be written as MJCF: MuJoCo's MJCF writer loses {shown(lost)}; write it by hand"
+        )
 
 
 def _explained(message: str, structure: UrdfStructure, meshes: UrdfMeshes) -> UrdfError:
     """MuJoCo's message with the line of its element, and what to do."""
-    text = " ".join(line for line in message.splitlines() if not line.startswith("The static bodies"))
+    text = " ".join(
+        line for line in message.splitlines() if not line.startswith("The static bodies")
+    )
     line, element = _LINE.search(message), _ELEMENT.search(message)
     at = int(line[1]) if line else structure.line_of(element[1]) if element else None
     for copy, (source, of_mesh) in meshes.copied.items():

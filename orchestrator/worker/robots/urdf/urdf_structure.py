@@ -19,7 +19,8 @@ LONGEST_CHAIN = 480
 """Links from the root to an end. MJCF nests them, and MuJoCo's parser takes 500 levels."""
 shown = functools.partial(listed, most=5)
 _LOOP = (
-    "a URDF describes a tree; remove one of these joints, or write the robot as MJCF and close the loop by <equality>"
+    "a URDF describes a tree; remove one of these joints, or write "
+    "the robot as MJCF and close the loop by <equality>"
 )
 
 
@@ -61,10 +62,16 @@ class UrdfStructure:
     def line_of(self, name: str) -> int | None:
         """The line of a link or joint."""
         node = self.links.get(name)
-        return next((joint.line for joint in self.joints if joint.name == name), None) if node is None else node.line
+        return (
+            next((joint.line for joint in self.joints if joint.name == name), None)
+            if node is None
+            else node.line
+        )
 
 
-def read_structure(robot: Node, default_effort: float | None, passive: Sequence[str]) -> UrdfStructure:
+def read_structure(
+    robot: Node, default_effort: float | None, passive: Sequence[str]
+) -> UrdfStructure:
     """:param default_effort: of joints that give none, in N or N·m.
     :param passive: names or patterns of joints that nothing drives.
 
@@ -105,7 +112,10 @@ def _named(nodes: Iterable[Node], tag: str) -> dict[str, Node]:
             raise UrdfError(f"<{tag}> without a name; give each {tag} a name of its own", node.line)
         if name in named:
             before = named[name].line
-            raise UrdfError(f'<{tag}> "{name}" has the name of the one in line {before}; rename one of them', node.line)
+            raise UrdfError(
+                f'<{tag}> "{name}" has the name of the one in line {before}; rename one of them',
+                node.line,
+            )
         named[name] = node
     return named
 
@@ -124,12 +134,16 @@ def _ends(name: str, node: Node, links: Mapping[str, Node]) -> tuple[str, str]:
             raise UrdfError(f'{here} has no <{tag} link="…"/>; add it', node.line)
         if link not in links:
             message = f'{here} has <{tag} link="{link}">, and there is no such link'
-            raise UrdfError(f"{message}{_suggested(link, links)}; correct the name or add the link", node.line)
+            raise UrdfError(
+                f"{message}{_suggested(link, links)}; correct the name or add the link", node.line
+            )
         found_links.append(link)
     return found_links[0], found_links[1]
 
 
-def _root(links: Mapping[str, Node], ends: Mapping[str, tuple[str, str]], nodes: Mapping[str, Node]) -> str:
+def _root(
+    links: Mapping[str, Node], ends: Mapping[str, tuple[str, str]], nodes: Mapping[str, Node]
+) -> str:
     """The link that is no other's child.
 
     :raises UrdfError: the joints form a loop, or several trees.
@@ -155,10 +169,14 @@ def _root(links: Mapping[str, Node], ends: Mapping[str, tuple[str, str]], nodes:
         raise UrdfError(f"{message}; {_LOOP}", nodes[joints[0]].line)
     if len(roots) > 1:
         message = f"has {len(roots):,} links that are no joint's child ({shown(roots)}), expected one, the root"
-        raise UrdfError(f"{message}; connect the others by joints, or remove them", links[roots[1]].line)
+        raise UrdfError(
+            f"{message}; connect the others by joints, or remove them", links[roots[1]].line
+        )
     deepest = max(depths, key=depths.__getitem__)
     if depths[deepest] > LONGEST_CHAIN:
-        message = f'<link> "{deepest}" is the last of a chain of {depths[deepest]:,} links from the root'
+        message = (
+            f'<link> "{deepest}" is the last of a chain of {depths[deepest]:,} links from the root'
+        )
         advice = f"expected at most {LONGEST_CHAIN}, which MJCF can nest; merge links that do not move, or shorten it"
         raise UrdfError(f"{message}; {advice}", links[deepest].line)
     return roots[0]
@@ -170,11 +188,15 @@ def _check_range(name: str, node: Node) -> None:
     example = '<limit lower="-1.5" upper="1.5" effort="20" velocity="5"/>'
     endless = '; a joint that turns without end has type="continuous"' if turning else ""
     if limit is None:
-        raise UrdfError(f"{here} has no <limit>; expected for example {example}{endless}", node.line)
+        raise UrdfError(
+            f"{here} has no <limit>; expected for example {example}{endless}", node.line
+        )
     lower, upper = limit.number("lower") or 0.0, limit.number("upper") or 0.0
     if lower >= upper:
         unit = "radians" if turning else "metres"
-        message = f"{here} has lower={lower:g} and upper={upper:g}, expected lower below upper, in {unit}"
+        message = (
+            f"{here} has lower={lower:g} and upper={upper:g}, expected lower below upper, in {unit}"
+        )
         raise UrdfError(f"{message}{endless}", limit.line)
 
 
@@ -183,11 +205,14 @@ def _driven(nodes: Mapping[str, Node], passive: Sequence[str]) -> dict[str, Node
     for pattern in passive:
         if not fnmatch.filter(movable, pattern):
             message = f'urdf.passive = "{pattern}" matches no joint that turns or slides'
-            raise UrdfError(f"{message}{_suggested(pattern, movable)}; there are {shown(list(movable)) or 'none'}")
+            raise UrdfError(
+                f"{message}{_suggested(pattern, movable)}; there are {shown(list(movable)) or 'none'}"
+            )
     return {
         name: node
         for name, node in movable.items()
-        if node.first("mimic") is None and not any(fnmatch.fnmatchcase(name, pattern) for pattern in passive)
+        if node.first("mimic") is None
+        and not any(fnmatch.fnmatchcase(name, pattern) for pattern in passive)
     }
 
 
@@ -214,8 +239,16 @@ def _mimic(name: str, node: Node, nodes: Mapping[str, Node]) -> tuple[str, float
     if mimic is None or node.attributes["type"] not in DRIVEN:
         return None
     followed = mimic.attributes.get("joint", "")
-    if followed not in nodes or nodes[followed].attributes["type"] not in DRIVEN or followed == name:
-        among = [other for other, one in nodes.items() if other != name and one.attributes["type"] in DRIVEN]
+    if (
+        followed not in nodes
+        or nodes[followed].attributes["type"] not in DRIVEN
+        or followed == name
+    ):
+        among = [
+            other
+            for other, one in nodes.items()
+            if other != name and one.attributes["type"] in DRIVEN
+        ]
         message = f'<joint> "{name}" mimics "{followed}", expected the name of a joint that turns or slides'
         raise UrdfError(f"{message}{_suggested(followed, among)}", mimic.line)
     factor, offset = mimic.number("multiplier"), mimic.number("offset")
@@ -230,7 +263,9 @@ def _check_mimics(joints: Sequence[UrdfJoint]) -> None:
             at = followed[at]
             if at in chain:
                 cycle = " → ".join((*chain, at))
-                raise UrdfError(f"joints mimic each other ({cycle}); remove one <mimic>", joint.line)
+                raise UrdfError(
+                    f"joints mimic each other ({cycle}); remove one <mimic>", joint.line
+                )
             chain[at] = None
 
 

@@ -78,26 +78,37 @@ def parse(content: bytes) -> Node:
         (above[-1].children if above else roots).append(node)
         above.append(node)
         if len(above) > DEEPEST:
-            raise UrdfError(f"elements are nested more than {DEEPEST} deep, which no URDF needs", node.line)
+            raise UrdfError(
+                f"elements are nested more than {DEEPEST} deep, which no URDF needs", node.line
+            )
 
     def refuse(*_: object) -> None:
-        raise UrdfError("has a <!DOCTYPE>, which a URDF does not need; remove it", parser.CurrentLineNumber)
+        raise UrdfError(
+            "has a <!DOCTYPE>, which a URDF does not need; remove it", parser.CurrentLineNumber
+        )
 
     parser.StartElementHandler, parser.EndElementHandler = start, lambda _: above.pop()
     parser.StartDoctypeDeclHandler = refuse
     try:
         parser.Parse(content, True)
     except expat.ExpatError as error:
-        raise UrdfError(f"is not well-formed XML: {expat.ErrorString(error.code)}", error.lineno) from None
+        raise UrdfError(
+            f"is not well-formed XML: {expat.ErrorString(error.code)}", error.lineno
+        ) from None
     except (LookupError, ValueError) as error:  # an unknown encoding
         raise UrdfError(f"cannot be read as text: {error}") from None
     root = roots[0]
     if root.tag != "robot":
-        raise UrdfError(f"the root element is <{root.tag[:_MOST_SHOWN]}>, expected <robot>", root.line)
+        raise UrdfError(
+            f"the root element is <{root.tag[:_MOST_SHOWN]}>, expected <robot>", root.line
+        )
     for node in root.walk():
         if node.tag.startswith("xacro:"):
             advice = "expand it first: xacro FILE.xacro > FILE.urdf"
-            raise UrdfError(f"<{node.tag[:_MOST_SHOWN]}> is xacro, from which a URDF is made; {advice}", node.line)
+            raise UrdfError(
+                f"<{node.tag[:_MOST_SHOWN]}> is xacro, from which a URDF is made; {advice}",
+                node.line,
+            )
     for child in root.children:
         if child.tag in ("material", "link", "joint"):
             _check_numbers(child)
@@ -124,7 +135,9 @@ def _are_numbers(text: str, count: int) -> bool:
 
 
 def written(robot: Node) -> str:
-    """The URDF with what MuJoCo reads of it; every element is in its own line, so that MuJoCo's messages are right."""
+    """The URDF with what MuJoCo reads of it; every element is in its own line, so that MuJoCo's
+    messages are right.
+    """
     parts: list[str] = []
     line = 1
 
@@ -132,7 +145,9 @@ def written(robot: Node) -> str:
         nonlocal line
         parts.append("\n" * (node.line - line))
         line = max(line, node.line)
-        attributes = "".join(f' {name}="{_value(value)}"' for name, value in node.attributes.items())
+        attributes = "".join(
+            f' {name}="{_value(value)}"' for name, value in node.attributes.items()
+        )
         parts.append(f"<{node.tag}{attributes}>")
         for child in node.children:
             if node is not robot or child.tag in _READ_BY_MUJOCO:

@@ -1,9 +1,9 @@
 """Gymnasium's MuJoCo v5 environments as tasks: ``gymnasium:Ant-v5`` and seven others.
 
-Over the batched simulation each gives the same observations, rewards, terminations and truncations as gymnasium's own
-environment and, from a random generator in the same state, the same starting states.
-``tests/training/test_gymnasium_tasks.py`` compares them. The formulas are those of gymnasium's documentation
-(https://gymnasium.farama.org/environments/mujoco/).
+Over the batched simulation each gives the same observations, rewards, terminations and truncations
+as gymnasium's own environment and, from a random generator in the same state, the same starting
+states. ``tests/training/test_gymnasium_tasks.py`` compares them. The formulas are those of
+gymnasium's documentation (https://gymnasium.farama.org/environments/mujoco/).
 """
 
 from __future__ import annotations
@@ -24,18 +24,23 @@ def find(name: str) -> type[GymnasiumTask]:
         return load_built_in(GYMNASIUM_TASKS[name])  # type: ignore[no-any-return]
     near = difflib.get_close_matches(name, GYMNASIUM_TASKS, n=1)
     hint = f'did you mean "{near[0]}"? ' if near else ""
-    raise ValueError(f'unknown task "{name}"; {hint}the gymnasium environments are: {", ".join(GYMNASIUM_TASKS)}')
+    raise ValueError(
+        f'unknown task "{name}"; {hint}the gymnasium environments are: {", ".join(GYMNASIUM_TASKS)}'
+    )
 
 
 def default_xml(name: str) -> Path:
-    """The robot that gymnasium itself uses, in the installed package (which is not imported for it).
+    """The robot that gymnasium itself uses, in the installed package (which is not imported for
+    it).
 
     :raises ValueError: there is no such environment, or gymnasium is not installed.
     """
     asset = find(name).asset
     package = importlib.util.find_spec("gymnasium")
     if package is None or not package.submodule_search_locations:
-        raise ValueError(f'task "{name}": gymnasium, which brings its robot {asset}, is not installed')
+        raise ValueError(
+            f'task "{name}": gymnasium, which brings its robot {asset}, is not installed'
+        )
     return Path(package.submodule_search_locations[0]) / "envs" / "mujoco" / "assets" / asset
 
 

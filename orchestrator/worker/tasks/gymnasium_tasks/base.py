@@ -35,7 +35,8 @@ class GymnasiumOptions(EpisodeOptions):
 class GymnasiumTask(Task):
     """Starts from the model's default pose (keyframes are ignored); actions are controls.
 
-    Derived fields of ``MjData`` are one physics step behind, as ``mj_step`` leaves them and gymnasium reads them.
+    Derived fields of ``MjData`` are one physics step behind, as ``mj_step`` leaves them and
+    gymnasium reads them.
 
     :raises ValueError: the robot does not have the structure that the formulas assume.
     """
@@ -58,7 +59,10 @@ class GymnasiumTask(Task):
         self.max_episode_steps = options.max_episode_steps
         free = [control_name(model, number) for number in np.flatnonzero(low == high).tolist()]
         if free:
-            raise misfit("a ctrlrange for every actuator, since actions are controls", f"none for {', '.join(free)}")
+            raise misfit(
+                "a ctrlrange for every actuator, since actions are controls",
+                f"none for {', '.join(free)}",
+            )
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
         model, scale = self.model, self.options.reset_noise_scale
@@ -73,13 +77,17 @@ def misfit(needed: str, existing: str) -> ValueError:
 
 
 def within(values: Floats, limits: Range) -> Floats:
-    """``values`` clipped, in a new array; for small arrays several times faster than ``np.clip``."""
+    """``values`` clipped, in a new array; for small arrays several times faster than
+    ``np.clip``.
+    """
     low, high = limits
     clipped = np.maximum(values, low)
     return np.minimum(clipped, high, out=clipped)
 
 
 def sum_of_squares(values: NDArray[Any]) -> NDArray[Any]:
-    """``(n, …)`` → ``(n,)``, with the precision and order of ``np.sum(np.square(row))``: float32 stays float32."""
+    """``(n, …)`` → ``(n,)``, with the precision and order of ``np.sum(np.square(row))``: float32
+    stays float32.
+    """
     sums: NDArray[Any] = np.add.reduce(np.square(values.reshape(len(values), -1)), axis=1)
     return sums

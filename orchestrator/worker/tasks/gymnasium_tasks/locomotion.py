@@ -1,4 +1,6 @@
-"""Robots that move along x: HalfCheetah, Swimmer, Walker2d, Hopper, Ant and Humanoid, all ``-v5``."""
+"""Robots that move along x: HalfCheetah, Swimmer, Walker2d, Hopper, Ant and Humanoid, all
+``-v5``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, joint_name, joint_type, type_name
+from orchestrator.worker.tasks.base import (
+    Measure,
+    RewardAndTermination,
+    States,
+    joint_name,
+    joint_type,
+    type_name,
+)
 from orchestrator.worker.tasks.gymnasium_tasks.base import (
     OBSERVED,
     GymnasiumOptions,
@@ -39,7 +48,8 @@ class LocomotionOptions(GymnasiumOptions):
 class Locomotion(GymnasiumTask):
     """``reward = forward_reward_weight · Δx / Δt − costs``; episodes end at the step limit only.
 
-    Observation: positions without the first :attr:`places` (unless an option includes them), then velocities.
+    Observation: positions without the first :attr:`places` (unless an option includes them), then
+    velocities.
     """
 
     Options: ClassVar[type[LocomotionOptions]] = LocomotionOptions
@@ -56,17 +66,27 @@ class Locomotion(GymnasiumTask):
         self._first = self.places if options.exclude_current_positions_from_observation else 0
         joints = range(min(len(self.joints), model.njnt))
         if tuple(joint_type(model, joint) for joint in joints) != self.joints:
-            existing = [f"{type_name(joint_type(model, joint))} {joint_name(model, joint)}" for joint in joints]
+            existing = [
+                f"{type_name(joint_type(model, joint))} {joint_name(model, joint)}"
+                for joint in joints
+            ]
             needed = ", ".join(map(type_name, self.joints))
-            raise misfit(f"a robot whose joints begin with {needed}", ", ".join(existing) or "no joint")
+            raise misfit(
+                f"a robot whose joints begin with {needed}", ", ".join(existing) or "no joint"
+            )
 
     def observe(self, states: States) -> Floats:
         return np.concatenate((states.qpos[:, self._first :], states.qvel), axis=1)
 
     def observation_names(self) -> list[str]:
-        return [*input_names.positions(self.model)[self._first :], *input_names.velocities(self.model)]
+        return [
+            *input_names.positions(self.model)[self._first :],
+            *input_names.velocities(self.model),
+        ]
 
-    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> RewardAndTermination:
         rewards = self.forward_reward(before, after)
         rewards -= self.costs(action, after)
         if len(self._never) != len(rewards):
@@ -101,19 +121,27 @@ class LeggedOptions(LocomotionOptions):
 
 
 class Legged(Locomotion):
-    """``reward = forward_reward_weight · Δx / Δt + healthy_reward · healthy − costs``; ends when unhealthy."""
+    """``reward = forward_reward_weight · Δx / Δt + healthy_reward · healthy − costs``; ends when
+    unhealthy.
+    """
 
     Options: ClassVar[type[LeggedOptions]] = LeggedOptions
 
-    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> RewardAndTermination:
         options, healthy = self.options, self.healthy(after)
         rewards = self.forward_reward(before, after)
         rewards += options.healthy_reward * healthy
         rewards -= self.costs(action, after)
-        return rewards, ~healthy if options.terminate_when_unhealthy else np.zeros(len(rewards), bool)
+        return rewards, ~healthy if options.terminate_when_unhealthy else np.zeros(
+            len(rewards), bool
+        )
 
     def healthy(self, states: States) -> NDArray[np.bool_]:
-        """``(n_envs,)`` whether the robot is healthy: here, its height is strictly within ``healthy_z_range``."""
+        """``(n_envs,)`` whether the robot is healthy: here, its height is strictly within
+        ``healthy_z_range``.
+        """
         return strictly_within(states.qpos[:, Z], self.options.healthy_z_range)
 
 
@@ -146,14 +174,18 @@ class Walker2dOptions(LeggedOptions):
 
 
 class Walker2d(Legged):
-    """Healthy: height and pitch, the second and third position, in their ranges. Observed velocities are clipped."""
+    """Healthy: height and pitch, the second and third position, in their ranges. Observed
+    velocities are clipped.
+    """
 
     Options: ClassVar[type[Walker2dOptions]] = Walker2dOptions
     asset = "walker2d_v5.xml"
     joints = (SLIDE, SLIDE, HINGE)
 
     def observe(self, states: States) -> Floats:
-        return np.concatenate((states.qpos[:, self._first :], within(states.qvel, OBSERVED)), axis=1)
+        return np.concatenate(
+            (states.qpos[:, self._first :], within(states.qvel, OBSERVED)), axis=1
+        )
 
     def healthy(self, states: States) -> NDArray[np.bool_]:
         upright = strictly_within(states.qpos[:, 2], self.options.healthy_angle_range)
@@ -168,14 +200,19 @@ class HopperOptions(Walker2dOptions):
 
 
 class Hopper(Walker2d):
-    """Healthy: as Walker2d, and all positions but x and height and all velocities are in ``healthy_state_range``."""
+    """Healthy: as Walker2d, and all positions but x and height and all velocities are in
+    ``healthy_state_range``.
+    """
 
     Options = HopperOptions
     asset = "hopper.xml"
 
     def healthy(self, states: States) -> NDArray[np.bool_]:
         limits = self.options.healthy_state_range
-        positions, velocities = strictly_within(states.qpos[:, 2:], limits), strictly_within(states.qvel, limits)
+        positions, velocities = (
+            strictly_within(states.qpos[:, 2:], limits),
+            strictly_within(states.qvel, limits),
+        )
         bounded = np.logical_and(positions.all(axis=1), velocities.all(axis=1))
         return np.logical_and(super().healthy(states), bounded)
 
@@ -216,7 +253,9 @@ class Ant(Legged):
 
     def observation_names(self) -> list[str]:
         more = self.options.include_cfrc_ext_in_observation
-        return super().observation_names() + (list(input_names.of_bodies(self.model, "cfrc_ext", 6)) if more else [])
+        return super().observation_names() + (
+            list(input_names.of_bodies(self.model, "cfrc_ext", 6)) if more else []
+        )
 
     def x(self, states: States) -> Floats:
         x: Floats = states.fields["xpos"][:, self._main_body, 0]
@@ -270,10 +309,12 @@ class HumanoidOptions(LeggedOptions):
 
 
 class Humanoid(Legged):
-    """The centre of mass's motion is rewarded. Costs: controls, and contact forces clipped to ``contact_cost_range``.
+    """The centre of mass's motion is rewarded. Costs: controls, and contact forces clipped to
+    ``contact_cost_range``.
 
-    Observation: positions, velocities, then inertia and velocity of every body but the world, actuator forces on the
-    joints, and contact forces on every body but the world, all in the frame of the centre of mass.
+    Observation: positions, velocities, then inertia and velocity of every body but the world,
+    actuator forces on the joints, and contact forces on every body but the world, all in the frame
+    of the centre of mass.
     """
 
     Options = HumanoidOptions
@@ -283,7 +324,8 @@ class Humanoid(Legged):
 
     def __init__(self, model: mujoco.MjModel, options: HumanoidOptions) -> None:
         super().__init__(model, options)
-        # Name of an observed field → number of leading rows, of the world or the free joint, that are left out.
+        # Name of an observed field → number of leading rows, of the world or the free joint, that
+        # are left out.
         skipped = {"cinert": 1, "cvel": 1, "qfrc_actuator": 6, "cfrc_ext": 1}
         included = (name for name in skipped if getattr(options, f"include_{name}_in_observation"))
         self._observed = {name: skipped[name] for name in included}
@@ -291,14 +333,18 @@ class Humanoid(Legged):
         self._shares = model.body_mass / model.body_mass.sum()
 
     def observe(self, states: States) -> Floats:
-        shown = (_rows(states.fields[name][:, skipped:]) for name, skipped in self._observed.items())
+        shown = (
+            _rows(states.fields[name][:, skipped:]) for name, skipped in self._observed.items()
+        )
         return np.concatenate((states.qpos[:, self._first :], states.qvel, *shown), axis=1)
 
     def observation_names(self) -> list[str]:
         names, model = super().observation_names(), self.model
         for field, skipped in self._observed.items():
             if field == "qfrc_actuator":
-                names.extend(input_names.prefixed("force for", input_names.velocities(model)[skipped:]))
+                names.extend(
+                    input_names.prefixed("force for", input_names.velocities(model)[skipped:])
+                )
             else:
                 names.extend(input_names.of_bodies(model, field, 10 if field == "cinert" else 6))
         return names
@@ -309,7 +355,9 @@ class Humanoid(Legged):
 
     def costs(self, action: NDArray[Any], after: States) -> NDArray[Any]:
         contacts = self.options.contact_cost_weight * sum_of_squares(after.fields["cfrc_ext"])
-        return super().costs(action.astype(np.float64), after) + within(contacts, self.options.contact_cost_range)
+        return super().costs(action.astype(np.float64), after) + within(
+            contacts, self.options.contact_cost_range
+        )
 
 
 def strictly_within(values: Floats, limits: Range) -> NDArray[np.bool_]:

@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import RewardAndTermination, States
-from orchestrator.worker.tasks.gymnasium_tasks.base import OBSERVED, GymnasiumOptions, GymnasiumTask, misfit, within
+from orchestrator.worker.tasks.gymnasium_tasks.base import (
+    OBSERVED,
+    GymnasiumOptions,
+    GymnasiumTask,
+    misfit,
+    within,
+)
 
 MAX_ANGLE = 0.2
 MIN_TIP_HEIGHT = 1.0
@@ -24,7 +30,8 @@ class InvertedPendulumOptions(GymnasiumOptions):
 
 
 class InvertedPendulum(GymnasiumTask):
-    """Reward 1 while the pole's angle, the second position, is within ±0.2; the episode ends beyond.
+    """Reward 1 while the pole's angle, the second position, is within ±0.2; the episode ends
+    beyond.
 
     Observation: positions and velocities.
     """
@@ -42,7 +49,9 @@ class InvertedPendulum(GymnasiumTask):
     def observation_names(self) -> list[str]:
         return [*input_names.positions(self.model), *input_names.velocities(self.model)]
 
-    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> RewardAndTermination:
         upright = np.abs(after.qpos[:, 1]) <= MAX_ANGLE
         return upright.astype(np.float64), ~upright
 
@@ -54,13 +63,14 @@ class InvertedDoublePendulumOptions(GymnasiumOptions):
 
 
 class InvertedDoublePendulum(GymnasiumTask):
-    """Rewards a tip at rest two metres over the cart's rail; the episode ends when it is at most one metre high.
+    """Rewards a tip at rest two metres over the cart's rail; the episode ends when it is at most
+    one metre high.
 
-    ``reward = healthy_reward · alive − 0.01 x² − (z − 2)² − 0.001 ω₁² − 0.005 ω₂²`` with x and z of the
-    first site, and ω the poles' velocities.
+    ``reward = healthy_reward · alive − 0.01 x² − (z − 2)² − 0.001 ω₁² − 0.005 ω₂²`` with x and z of
+    the first site, and ω the poles' velocities.
 
-    Observation: position of the cart, sine and cosine of the angles, velocities and the constraint force on the cart,
-    both clipped to ±10.
+    Observation: position of the cart, sine and cosine of the angles, velocities and the constraint
+    force on the cart, both clipped to ±10.
     """
 
     Options = InvertedDoublePendulumOptions
@@ -77,7 +87,13 @@ class InvertedDoublePendulum(GymnasiumTask):
     def observe(self, states: States) -> Floats:
         angles = states.qpos[:, 1:]
         force = within(states.fields["qfrc_constraint"][:, :1], OBSERVED)
-        parts = (states.qpos[:, :1], np.sin(angles), np.cos(angles), within(states.qvel, OBSERVED), force)
+        parts = (
+            states.qpos[:, :1],
+            np.sin(angles),
+            np.cos(angles),
+            within(states.qvel, OBSERVED),
+            force,
+        )
         return np.concatenate(parts, axis=1)
 
     def observation_names(self) -> list[str]:
@@ -85,7 +101,9 @@ class InvertedDoublePendulum(GymnasiumTask):
         turns = [f"{function} {place}" for function in ("sin", "cos") for place in places[1:]]
         return [places[0], *turns, *input_names.velocities(self.model), "constraint force"]
 
-    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> RewardAndTermination:
         x, _, z = after.fields["site_xpos"][:, 0].T
         _, first, second = after.qvel.T
         alive = z > MIN_TIP_HEIGHT

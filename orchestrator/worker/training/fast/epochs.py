@@ -1,4 +1,6 @@
-"""An epoch of PPO's update: its samples in order, what can be computed of them beforehand, and the logged values."""
+"""An epoch of PPO's update: its samples in order, what can be computed of them beforehand, and the
+logged values.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Samples(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What Stable-Baselines3 logs of an update: means over its minibatches, and the last one's ``loss``."""
+    """What Stable-Baselines3 logs of an update: means over its minibatches, and the last one's
+    ``loss``.
+    """
 
     entropy_loss: float
     policy_gradient_loss: float
@@ -38,16 +42,19 @@ class Losses(NamedTuple):
     clip_fraction: float
     loss: float
     epochs: int
-    """Epochs begun: fewer than ``n_epochs`` where ``target_kl`` ended the update before the last one."""
+    """Epochs begun: fewer than ``n_epochs`` where ``target_kl`` ended the update before the last
+    one."""
     ended_at_kl: float | None
-    """Divergence of the minibatch at which ``target_kl`` ended the update; None where it did not."""
+    """Divergence of the minibatch at which ``target_kl`` ended the update; None where it did
+    not."""
 
 
 class Log(NamedTuple):
     """Sums over this rank's rows of an epoch's finished minibatches."""
 
     sums: NDArray[np.float64]
-    """``(4, minibatches)``: surrogate loss, squared errors of the values, clipped rows, divergence."""
+    """``(4, minibatches)``: surrogate loss, squared errors of the values, clipped rows,
+    divergence."""
     sizes: NDArray[np.intp]
     """``(minibatches,)`` numbers of rows."""
     log_stds: NDArray[np.float64]
@@ -67,10 +74,14 @@ class Epoch:
         self._wholes = self._of_rows(self._sizes * ranks.size)
         """``(n,)`` for every row, the number of rows of its minibatch on all ranks."""
         self._divisors = self._wholes.astype(dtype)
-        self._bounds = [np.array(1.0 + change, dtype) for change in (-settings.clip_range, settings.clip_range)]
+        self._bounds = [
+            np.array(1.0 + change, dtype) for change in (-settings.clip_range, settings.clip_range)
+        ]
         self._columns = np.zeros((7, size), dtype)
         arrays = self._order, self._actions, *self._columns
-        self.minibatches = [Rows(*(array[begin : begin + self._ours] for array in arrays)) for begin in self._begins]
+        self.minibatches = [
+            Rows(*(array[begin : begin + self._ours] for array in arrays)) for begin in self._begins
+        ]
         self.log_std_sums = np.empty(len(self._begins))
         self.done = 0
         """Finished minibatches of this epoch."""
@@ -101,7 +112,9 @@ class Epoch:
         with np.errstate(invalid="ignore", divide="ignore"):
             deviations = np.sqrt(squares / (self._sizes * self._ranks.size - 1))
         normalized = (exact - self._of_rows(means)) / (self._of_rows(deviations) + 1e-8)
-        if self._wholes[-1] == 1:  # a single sample is not normalised; only the last minibatch can be so small
+        if (
+            self._wholes[-1] == 1
+        ):  # a single sample is not normalised; only the last minibatch can be so small
             normalized = np.where(self._wholes > 1, normalized, exact)
         result: Array = normalized.astype(advantages.dtype)
         return result
@@ -129,7 +142,9 @@ class Epoch:
         return Log(sums, self._sizes[: self.done], self.log_std_sums[: self.done].copy())
 
 
-def losses(logs: Sequence[Log], settings: LossSettings, actions: int, ranks: Ranks, *, ended: bool) -> Losses:
+def losses(
+    logs: Sequence[Log], settings: LossSettings, actions: int, ranks: Ranks, *, ended: bool
+) -> Losses:
     """The logged values of an update, over all ranks.
 
     :param logs: one for each epoch begun. :param actions: dimensions of an action.
@@ -147,7 +162,9 @@ def losses(logs: Sequence[Log], settings: LossSettings, actions: int, ranks: Ran
         value_loss=float(value.mean()),
         approx_kl=float(kl[-len(logs[-1].sizes) :].mean()),
         clip_fraction=float(clipped.mean()),
-        loss=float(policy[-1] + settings.ent_coef * entropy_losses[-1] + settings.vf_coef * value[-1]),
+        loss=float(
+            policy[-1] + settings.ent_coef * entropy_losses[-1] + settings.vf_coef * value[-1]
+        ),
         epochs=len(logs),
         ended_at_kl=float(kl[-1]) if ended else None,
     )

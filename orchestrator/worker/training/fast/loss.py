@@ -30,7 +30,9 @@ class LossSettings:
 
 
 class Rows(NamedTuple):
-    """One minibatch's part of an epoch's arrays: views, which keep their place from epoch to epoch."""
+    """One minibatch's part of an epoch's arrays: views, which keep their place from epoch to
+    epoch.
+    """
 
     order: NDArray[np.intp]
     """``(rows,)`` of the samples, like all others but ``actions``."""
@@ -40,9 +42,11 @@ class Rows(NamedTuple):
     returns: Array
     old_values: Array
     weights: Array
-    """Minus the advantages, normalised over the minibatch, divided by the minibatch's number of rows."""
+    """Minus the advantages, normalised over the minibatch, divided by the minibatch's number of
+    rows."""
     limits: Array
-    """The surrogate loss where the ratio of the probabilities is clipped: below it, nothing depends on the ratio."""
+    """The surrogate loss where the ratio of the probabilities is clipped: below it, nothing depends
+    on the ratio."""
     log_ratios: Array
     """Written by :meth:`Minibatch.ratios`."""
     values: Array
@@ -55,8 +59,14 @@ class Minibatch:
     def __init__(self, layout: Layout, parameters: Array, gradients: Array, rows: int) -> None:
         dtype, actions = parameters.dtype, layout.shape.actions
         self.passes = Passes(layout, parameters, gradients, rows)
-        self._value, self._value_gradient = self.passes.value[:, 0], self.passes.value_gradient[:, 0]
-        self._log_std, self._log_std_gradient = layout.log_std(parameters), layout.log_std(gradients)
+        self._value, self._value_gradient = (
+            self.passes.value[:, 0],
+            self.passes.value_gradient[:, 0],
+        )
+        self._log_std, self._log_std_gradient = (
+            layout.log_std(parameters),
+            layout.log_std(gradients),
+        )
         # A table, because equal shapes are faster.
         self._z, self._zz, self._inverse_std = np.empty((3, rows, actions), dtype)
         self._ratio, self._error = np.empty((2, rows), dtype)
@@ -64,7 +74,8 @@ class Minibatch:
         self._minus_half = np.full(actions, -0.5, dtype)
 
     def ratios(self, rows: Rows) -> float:
-        """Forward pass of ``passes.x``, writing the logarithms of the ratios of new to old probabilities.
+        """Forward pass of ``passes.x``, writing the logarithms of the ratios of new to old
+        probabilities.
 
         :return: the sum of the logarithms of the actions' standard deviations.
         """
@@ -81,13 +92,14 @@ class Minibatch:
         return log_std
 
     def backward(self, settings: LossSettings, share: float, rows: Rows) -> None:
-        """Gradient of the loss with respect to every parameter, after :meth:`ratios`, writing the values.
+        """Gradient of the loss with respect to every parameter, after :meth:`ratios`, writing the
+        values.
 
         :param share: the part of the minibatch that these rows are; the other ranks have the rest.
         """
         passes, ratio, z, values = self.passes, self._ratio, self._z, rows.values
-        # The surrogate loss is sum(max(weights × ratio, weights × clip(ratio))). Where the second term is larger,
-        # the loss does not depend on the ratio. d ratio / d log_prob = ratio.
+        # The surrogate loss is sum(max(weights × ratio, weights × clip(ratio))). Where the second
+        # term is larger, the loss does not depend on the ratio. d ratio / d log_prob = ratio.
         np.exp(rows.log_ratios, out=ratio)
         np.multiply(rows.weights, ratio, out=ratio)
         np.less(ratio, rows.limits, out=self._drop)
@@ -97,7 +109,9 @@ class Minibatch:
         np.multiply(z, ratio[:, None], out=passes.mean_gradient)
         np.dot(ratio, self._zz, out=self._log_std_gradient)
         np.subtract(
-            self._log_std_gradient, float(np.add.reduce(ratio)) + share * settings.ent_coef, out=self._log_std_gradient
+            self._log_std_gradient,
+            float(np.add.reduce(ratio)) + share * settings.ent_coef,
+            out=self._log_std_gradient,
         )
         np.copyto(values, self._value)
         error, limit = self._error, settings.clip_range_vf

@@ -1,9 +1,11 @@
-"""Actor and critic of Stable-Baselines3's ``MlpPolicy``: matrices in one flat vector, with their passes in NumPy.
+"""Actor and critic of Stable-Baselines3's ``MlpPolicy``: matrices in one flat vector, with their
+passes in NumPy.
 
-A layer's bias is a row of its matrix, multiplied by a column of ones beside the layer's inputs, so that a layer costs
-one matrix product forward and two backward. The first hidden layers of actor and critic have the same inputs and share
-one matrix. Each hidden stage has one array for both networks, ``[1 | actor | critic | 1]``: the actor's next layer
-reads its left part, the critic's the right part, and the activation is applied to all of it at once.
+A layer's bias is a row of its matrix, multiplied by a column of ones beside the layer's inputs, so
+that a layer costs one matrix product forward and two backward. The first hidden layers of actor and
+critic have the same inputs and share one matrix. Each hidden stage has one array for both networks,
+``[1 | actor | critic | 1]``: the actor's next layer reads its left part, the critic's the right
+part, and the activation is applied to all of it at once.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ from orchestrator.core.worker_spec import Activation as ActivationName
 Array = NDArray[Any]
 """An array of float32 or float64."""
 LEAST_COPIED, MOST_COPIED = 16, 64
-"""Widths of layers whose weights are transposed by copying them. BLAS multiplies by others faster as they lie."""
+"""Widths of layers whose weights are transposed by copying them. BLAS multiplies by others faster
+as they lie."""
 
 
 class Activation(NamedTuple):
     forward: Callable[[Array, Array], object]
     """``(before, after)``: writes ``after``."""
     backward: Callable[[Array, Array, Array], object]
-    """``(after, scratch, gradient)``: multiplies ``gradient`` by the derivative, a function of ``after``."""
+    """``(after, scratch, gradient)``: multiplies ``gradient`` by the derivative, a function of
+    ``after``."""
     one: float
     """Input whose activation is 1: it fills the columns of ones before the activation."""
 
@@ -58,7 +62,9 @@ def _elu_backward(after: Array, scratch: Array, gradient: Array) -> None:
 
 ACTIVATIONS: Mapping[ActivationName, Activation] = {
     "tanh": Activation(lambda before, after: np.tanh(before, out=after), _tanh_backward, one=100.0),
-    "relu": Activation(lambda before, after: np.maximum(before, 0.0, out=after), _relu_backward, one=1.0),
+    "relu": Activation(
+        lambda before, after: np.maximum(before, 0.0, out=after), _relu_backward, one=1.0
+    ),
     "elu": Activation(_elu_forward, _elu_backward, one=1.0),
 }
 
@@ -83,17 +89,23 @@ class Block(NamedTuple):
     columns: int
 
     def of(self, flat: Array) -> Array:
-        return flat[self.begin : self.begin + self.rows * self.columns].reshape(self.rows, self.columns)
+        return flat[self.begin : self.begin + self.rows * self.columns].reshape(
+            self.rows, self.columns
+        )
 
 
 class Layout:
-    """The positions of a policy's parameters in a flat vector, and of their gradients and moments in other ones."""
+    """The positions of a policy's parameters in a flat vector, and of their gradients and moments
+    in other ones.
+    """
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self._size = 0
         actor, critic = shape.actor, shape.critic
-        self.first = self._block(shape.observation, actor[0] if actor else 0, critic[0] if critic else 0)
+        self.first = self._block(
+            shape.observation, actor[0] if actor else 0, critic[0] if critic else 0
+        )
         """The first hidden layers of both networks, side by side."""
         self.actor = [self._block(*widths) for widths in itertools.pairwise(actor)]
         self.critic = [self._block(*widths) for widths in itertools.pairwise(critic)]
@@ -112,7 +124,9 @@ class Layout:
         return flat[self._log_std]
 
     def named(self, flat: Array) -> dict[str, Array]:
-        """Views of ``flat`` by the parameters' names in Stable-Baselines3's policy, in their shapes there."""
+        """Views of ``flat`` by the parameters' names in Stable-Baselines3's policy, in their shapes
+        there.
+        """
         views = {"log_std": self.log_std(flat)}
         first, split = self.first.of(flat), self.shape.actor[0] if self.shape.actor else 0
 
@@ -120,7 +134,10 @@ class Layout:
             views[f"{name}.weight"] = (matrix[1:] if bias == 0 else matrix[:-1]).T
             views[f"{name}.bias"] = matrix[bias]
 
-        nets = ("policy_net", first[:, :split], self.actor, 0), ("value_net", first[:, split:], self.critic, -1)
+        nets = (
+            ("policy_net", first[:, :split], self.actor, 0),
+            ("value_net", first[:, split:], self.critic, -1),
+        )
         for net, own, block, bias in nets:
             if own.shape[1]:
                 add(f"mlp_extractor.{net}.0", own, -1)
@@ -132,7 +149,9 @@ class Layout:
 
 
 class _Product(NamedTuple):
-    """The product of inputs and a layer's matrix, with all arrays that the two backward products need."""
+    """The product of inputs and a layer's matrix, with all arrays that the two backward products
+    need.
+    """
 
     inputs: Array
     matrix: Array
@@ -148,15 +167,23 @@ class _Product(NamedTuple):
 
 
 class _Stage:
-    """A hidden stage of both networks: arrays ``[1 | actor | critic | 1]`` before and after the activation."""
+    """A hidden stage of both networks: arrays ``[1 | actor | critic | 1]`` before and after the
+    activation.
+    """
 
-    def __init__(self, rows: int, actor: int, critic: int, one: float, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, rows: int, actor: int, critic: int, one: float, dtype: np.dtype[Any]
+    ) -> None:
         width = 1 + actor + critic + 1
         self.before = np.full((rows, width), one, dtype)
         self.after = np.ones((rows, width), dtype)
         self.gradient = np.zeros((rows, width), dtype)
         self.scratch = np.empty((rows, width), dtype)
-        self.actor, self.critic, self.both = slice(1, 1 + actor), slice(1 + actor, width - 1), slice(1, width - 1)
+        self.actor, self.critic, self.both = (
+            slice(1, 1 + actor),
+            slice(1 + actor, width - 1),
+            slice(1, width - 1),
+        )
         self.actor_and_one, self.critic_and_one = slice(0, 1 + actor), slice(1 + actor, width)
 
 
@@ -174,9 +201,11 @@ class Passes:
         self.x = np.ones((rows, shape.observation + 1), dtype)
         """``(rows, observation + 1)``: the caller writes the observations; the last column is 1."""
         self.mean, self.mean_gradient = np.empty((2, rows, shape.actions), dtype)
-        """``(rows, actions)``: the actor's output for ``x``, and the loss's gradient with respect to it."""
+        """``(rows, actions)``: the actor's output for ``x``, and the loss's gradient with respect
+        to it."""
         self.value, self.value_gradient = np.empty((2, rows, 1), dtype)
-        """``(rows, 1)``: the critic's output for ``x``, and the loss's gradient with respect to it."""
+        """``(rows, 1)``: the critic's output for ``x``, and the loss's gradient with respect to
+        it."""
         widths = itertools.zip_longest(shape.actor, shape.critic, fillvalue=0)
         self._stages = [_Stage(rows, *pair, self._activation.one, dtype) for pair in widths]
         self._products: list[list[_Product]] = [[] for _ in self._stages]
@@ -186,41 +215,88 @@ class Passes:
             ends = first.before[:, first.both], first.gradient[:, first.both]
             self._products[0].append(self._product(self.x, None, layout.first, *ends, bias=-1))
         actor = [(stage.actor, stage.actor_and_one) for stage in self._stages[: len(shape.actor)]]
-        critic = [(stage.critic, stage.critic_and_one) for stage in self._stages[: len(shape.critic)]]
-        self._to_mean = self._tower(actor, [*layout.actor, layout.mean], self.mean, self.mean_gradient, 0)
-        self._to_value = self._tower(critic, [*layout.critic, layout.value], self.value, self.value_gradient, -1)
+        critic = [
+            (stage.critic, stage.critic_and_one) for stage in self._stages[: len(shape.critic)]
+        ]
+        self._to_mean = self._tower(
+            actor, [*layout.actor, layout.mean], self.mean, self.mean_gradient, 0
+        )
+        self._to_value = self._tower(
+            critic, [*layout.critic, layout.value], self.value, self.value_gradient, -1
+        )
         self._actor_alone: list[tuple[Array, Array, Array, Array]] = []
-        """For every stage of the actor alone: matrix, outputs, and ``[1 | outputs]`` before and after the activation:
-        arrays of its own, because the activation is faster where there are no gaps."""
+        """For every stage of the actor alone: matrix, outputs, and ``[1 | outputs]`` before and
+        after the activation: arrays of its own, because the activation is faster where there are no
+        gaps."""
         for number, width in enumerate(shape.actor):
-            matrix = self._products[number][0].matrix[:, :width]  # the actor's comes before the critic's
+            matrix = self._products[number][0].matrix[
+                :, :width
+            ]  # the actor's comes before the critic's
             before, after = np.full((2, rows, 1 + width), self._activation.one, dtype)
             self._actor_alone.append((matrix, before[:, 1:], before, after))
 
     def _tower(
-        self, parts: Sequence[tuple[slice, slice]], blocks: Sequence[Block], result: Array, gradient: Array, bias: int
+        self,
+        parts: Sequence[tuple[slice, slice]],
+        blocks: Sequence[Block],
+        result: Array,
+        gradient: Array,
+        bias: int,
     ) -> _Product:
-        """Append the products of one network behind the first stage to the stages', and return its last one."""
+        """Append the products of one network behind the first stage to the stages', and return its
+        last one.
+        """
         inputs, inputs_gradient, bias_row = self.x, None, -1
-        for number, (stage, (part, part_and_one)) in enumerate(zip(self._stages, parts, strict=False)):
+        for number, (stage, (part, part_and_one)) in enumerate(
+            zip(self._stages, parts, strict=False)
+        ):
             if number:
                 ends = stage.before[:, part], stage.gradient[:, part]
-                product = self._product(inputs, inputs_gradient, blocks[number - 1], *ends, bias=bias)
+                product = self._product(
+                    inputs, inputs_gradient, blocks[number - 1], *ends, bias=bias
+                )
                 self._products[number].append(product)
-            inputs, inputs_gradient, bias_row = stage.after[:, part_and_one], stage.gradient[:, part], bias
+            inputs, inputs_gradient, bias_row = (
+                stage.after[:, part_and_one],
+                stage.gradient[:, part],
+                bias,
+            )
         return self._product(inputs, inputs_gradient, blocks[-1], result, gradient, bias=bias_row)
 
     def _product(
-        self, inputs: Array, inputs_gradient: Array | None, block: Block, outputs: Array, gradient: Array, *, bias: int
+        self,
+        inputs: Array,
+        inputs_gradient: Array | None,
+        block: Block,
+        outputs: Array,
+        gradient: Array,
+        *,
+        bias: int,
     ) -> _Product:
         matrix, matrix_gradient = block.of(self._parameters), block.of(self._gradients)
         weight_t = (matrix[1:] if bias == 0 else matrix[:-1]).T
         is_copied = min(weight_t.shape) >= LEAST_COPIED and max(weight_t.shape) <= MOST_COPIED
-        copy_t = np.empty(weight_t.shape, matrix.dtype) if is_copied and inputs_gradient is not None else None
-        return _Product(inputs, matrix, outputs, inputs.T, weight_t, copy_t, matrix_gradient, gradient, inputs_gradient)
+        copy_t = (
+            np.empty(weight_t.shape, matrix.dtype)
+            if is_copied and inputs_gradient is not None
+            else None
+        )
+        return _Product(
+            inputs,
+            matrix,
+            outputs,
+            inputs.T,
+            weight_t,
+            copy_t,
+            matrix_gradient,
+            gradient,
+            inputs_gradient,
+        )
 
     def act(self, x: Array) -> Array:
-        """Forward pass of the actor alone. :param x: ``(rows, observation + 1)``, used in the place of :attr:`x`."""
+        """Forward pass of the actor alone. :param x: ``(rows, observation + 1)``, used in the place
+        of :attr:`x`.
+        """
         activate, inputs = self._activation.forward, x
         for matrix, outputs, before, after in self._actor_alone:
             np.matmul(inputs, matrix, out=outputs)
@@ -240,7 +316,9 @@ class Passes:
             np.dot(product.inputs, product.matrix, out=product.outputs)
 
     def backward(self) -> None:
-        """After :meth:`forward`: ``mean_gradient`` and ``value_gradient`` → the gradient of every matrix."""
+        """After :meth:`forward`: ``mean_gradient`` and ``value_gradient`` → the gradient of every
+        matrix.
+        """
         for product in (self._to_mean, self._to_value):
             _backward(product)
         derive = self._activation.backward
@@ -255,7 +333,9 @@ def _backward(product: _Product) -> None:
     inputs_gradient, weight_t = product.inputs_gradient, product.weight_t
     if inputs_gradient is None:
         return
-    if len(weight_t) == 1:  # a single output, such as the critic's: the same numbers in half the time
+    if (
+        len(weight_t) == 1
+    ):  # a single output, such as the critic's: the same numbers in half the time
         np.multiply(product.outputs_gradient, weight_t, out=inputs_gradient)
         return
     if product.copy_t is not None:

@@ -1,4 +1,6 @@
-"""Copies a policy of Stable-Baselines3 and its optimiser to and from the flat vectors that the fast learner uses."""
+"""Copies a policy of Stable-Baselines3 and its optimiser to and from the flat vectors that the fast
+learner uses.
+"""
 
 from __future__ import annotations
 
@@ -66,16 +68,21 @@ class PolicyNetwork:
         return self._passes[rows]
 
     def evaluate(self, x: Array) -> tuple[Array, Array]:
-        """``(steps, n_envs, observation + 1)``, of which the last column is 1, → means ``(steps, n_envs, actions)``,
-        values ``(steps, n_envs)``.
+        """``(steps, n_envs, observation + 1)``, of which the last column is 1, → means ``(steps,
+        n_envs, actions)``, values ``(steps, n_envs)``.
         """
         steps, n_envs, width = x.shape
         rows = x.reshape(-1, width)
-        means, values = np.empty((len(rows), self.shape.actions), self.dtype), np.empty(len(rows), self.dtype)
+        means, values = (
+            np.empty((len(rows), self.shape.actions), self.dtype),
+            np.empty(len(rows), self.dtype),
+        )
         for begin in range(0, len(rows), CHUNK):
             end = min(begin + CHUNK, len(rows))
             count = end - begin
-            passes = self.passes(1 << (count - 1).bit_length())  # few sizes, because each keeps its work space
+            passes = self.passes(
+                1 << (count - 1).bit_length()
+            )  # few sizes, because each keeps its work space
             passes.x[:count] = rows[begin:end]
             passes.forward()
             means[begin:end], values[begin:end] = passes.mean[:count], passes.value[:count, 0]
@@ -119,7 +126,9 @@ class PolicyNetwork:
 
 
 def shape_of(policy: ActorCriticPolicy) -> Shape:
-    """The shape of an ``MlpPolicy`` with Gaussian actions on the CPU. :raises UnsuitableError: it is anything else."""
+    """The shape of an ``MlpPolicy`` with Gaussian actions on the CPU. :raises UnsuitableError: it
+    is anything else.
+    """
     optimizer = policy.optimizer
     options = optimizer.param_groups[0]
     activation = policy.activation_fn
@@ -127,13 +136,25 @@ def shape_of(policy: ActorCriticPolicy) -> Shape:
     for supported, problem in (
         (type(policy) is ActorCriticPolicy, f"the policy is a {type(policy).__name__}"),
         (unfit is None, unfit),
-        (type(policy.pi_features_extractor) is FlattenExtractor, "the actor has a feature extractor of its own"),
-        (type(policy.vf_features_extractor) is FlattenExtractor, "the critic has a feature extractor of its own"),
-        (type(policy.action_dist) is DiagGaussianDistribution, "actions are not drawn from a diagonal Gaussian"),
+        (
+            type(policy.pi_features_extractor) is FlattenExtractor,
+            "the actor has a feature extractor of its own",
+        ),
+        (
+            type(policy.vf_features_extractor) is FlattenExtractor,
+            "the critic has a feature extractor of its own",
+        ),
+        (
+            type(policy.action_dist) is DiagGaussianDistribution,
+            "actions are not drawn from a diagonal Gaussian",
+        ),
         (activation in ACTIVATION_NAMES, f"the activation is {activation.__name__}"),
         (policy.device.type == "cpu", f"the policy is on {policy.device}"),
         (type(optimizer) is torch.optim.Adam, f"the optimiser is {type(optimizer).__name__}"),
-        (not any(options.get(name) for name in UNSUPPORTED_OPTIONS), "Adam has options that are not supported"),
+        (
+            not any(options.get(name) for name in UNSUPPORTED_OPTIONS),
+            "Adam has options that are not supported",
+        ),
         (HAS_FUSED_ADAM, f"torch {torch.__version__} has no fused Adam"),
     ):
         if not supported:

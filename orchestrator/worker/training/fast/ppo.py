@@ -1,4 +1,6 @@
-"""PPO of Stable-Baselines3 with its arithmetic in NumPy: several times faster for small networks on a CPU."""
+"""PPO of Stable-Baselines3 with its arithmetic in NumPy: several times faster for small networks on
+a CPU.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,30 @@ from orchestrator.worker.training.fast.loss import LossSettings
 from orchestrator.worker.training.fast.network import Array
 from orchestrator.worker.training.fast.policy import PolicyNetwork, UnsuitableError
 
-CONSTANTS = ("batch_size", "n_epochs", "normalize_advantage", "ent_coef", "vf_coef", "max_grad_norm", "target_kl")
+CONSTANTS = (
+    "batch_size",
+    "n_epochs",
+    "normalize_advantage",
+    "ent_coef",
+    "vf_coef",
+    "max_grad_norm",
+    "target_kl",
+)
 """Fields of :class:`LossSettings` that are attributes of ``PPO`` and no schedules."""
 
 
 class FastPPO(ExtendedPPO):
     """The same algorithm, hyperparameters, logs and files as ``stable_baselines3.PPO``.
 
-    Policy, optimiser and rollout buffer are objects of Stable-Baselines3 and torch. They are read when a rollout or an
-    update begins and written when it ends, so that ``save``, ``load`` and callbacks find what they expect, and
-    ``PPO.load`` reads what ``FastPPO.save`` wrote. Given the same rollout, an update gives the same parameters to
-    rounding. Rollouts draw other random numbers than stock ones: the noise of a whole rollout is drawn at once.
-    Callbacks find rewards and episode starts in the buffer at every step, the rest when the rollout has ended.
+    Policy, optimiser and rollout buffer are objects of Stable-Baselines3 and torch. They are read
+    when a rollout or an update begins and written when it ends, so that ``save``, ``load`` and
+    callbacks find what they expect, and ``PPO.load`` reads what ``FastPPO.save`` wrote. Given the
+    same rollout, an update gives the same parameters to rounding. Rollouts draw other random
+    numbers than stock ones: the noise of a whole rollout is drawn at once. Callbacks find rewards
+    and episode starts in the buffer at every step, the rest when the rollout has ended.
 
-    :raises UnsuitableError: the policy has a form that is not implemented here: see :mod:`.qualify`.
+    :raises UnsuitableError: the policy has a form that is not implemented here: see
+        :mod:`.qualify`.
     """
 
     seconds: dict[str, float]
@@ -55,16 +67,19 @@ class FastPPO(ExtendedPPO):
         self.join(self.ranks, self.mode)
 
     def join(self, ranks: Ranks, mode: Mode = "allreduce") -> None:
-        """Train together with other ranks: each has its part of the environments, and so of every minibatch.
+        """Train together with other ranks: each has its part of the environments, and so of every
+        minibatch.
 
-        ``batch_size`` counts the rows of all ranks together. The caller of :meth:`collect_rollouts` adds the others'
-        steps to ``num_timesteps``.
+        ``batch_size`` counts the rows of all ranks together. The caller of :meth:`collect_rollouts`
+        adds the others' steps to ``num_timesteps``.
         """
         self.ranks, self.mode = ranks, mode
         self.network = PolicyNetwork(self.policy, ranks, mode, hidden=self.hidden)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For ``copy.deepcopy`` and pickle: without ``network``, whose arrays are views of each other's memory."""
+        """For ``copy.deepcopy`` and pickle: without ``network``, whose arrays are views of each
+        other's memory.
+        """
         return {name: value for name, value in vars(self).items() if name != "network"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -82,7 +97,8 @@ class FastPPO(ExtendedPPO):
     def train(self) -> None:
         """As in Stable-Baselines3.
 
-        :raises orchestrator.worker.training.fast.update.NonFiniteGradient: the policy is unchanged then.
+        :raises orchestrator.worker.training.fast.update.NonFiniteGradient: the policy is unchanged
+            then.
         """
         clip_range, clip_range_vf = self.begin_update()
         constants = {name: getattr(self, name) for name in CONSTANTS}
@@ -101,18 +117,29 @@ class FastPPO(ExtendedPPO):
             )
         self.network.store(self.policy)
         variance = explained_variance(samples.values, samples.returns, self.ranks)
-        record_update(self, losses, variance, float(np.exp(self.network.log_std).mean()), clip_range, clip_range_vf)
+        record_update(
+            self,
+            losses,
+            variance,
+            float(np.exp(self.network.log_std).mean()),
+            clip_range,
+            clip_range_vf,
+        )
 
 
 def _samples(buffer: RolloutBuffer, network: PolicyNetwork) -> tuple[Samples, NDArray[np.intp]]:
-    """The buffer's content as rows, and ``(n,)`` the row of each sample in the order of the buffer's ``get``."""
+    """The buffer's content as rows, and ``(n,)`` the row of each sample in the order of the
+    buffer's ``get``.
+    """
     size = buffer.buffer_size * buffer.n_envs
     observations = buffer.observations.reshape(size, -1)
     x = np.ones((size, observations.shape[1] + 1), network.dtype)
     x[:, :-1] = observations
     actions = np.ascontiguousarray(buffer.actions.reshape(size, -1), network.dtype)
     columns = (buffer.log_probs, buffer.advantages, buffer.returns, buffer.values)
-    samples = Samples(x, actions, *(np.ascontiguousarray(array.reshape(size), network.dtype) for array in columns))
+    samples = Samples(
+        x, actions, *(np.ascontiguousarray(array.reshape(size), network.dtype) for array in columns)
+    )
     rows = np.arange(size)
     if not buffer.generator_ready:  # Stable-Baselines3 counts one environment after the other
         rows = rows.reshape(buffer.buffer_size, buffer.n_envs).T.ravel()
@@ -129,12 +156,22 @@ def record_update(
 ) -> None:
     """Log what ``PPO.train`` logs at its end, and print that ``target_kl`` has ended it.
 
-    :param variance: explained variance of the values. :param std: mean of the actions' standard deviations, or None.
+    :param variance: explained variance of the values. :param std: mean of the actions' standard
+        deviations, or None.
     """
     if losses.ended_at_kl is not None and model.verbose >= 1:
-        print(f"Early stopping at step {losses.epochs - 1} due to reaching max kl: {losses.ended_at_kl:.2f}")
+        print(
+            f"Early stopping at step {losses.epochs - 1} due to reaching max kl: {losses.ended_at_kl:.2f}"
+        )
     record = model.logger.record
-    for name in ("entropy_loss", "policy_gradient_loss", "value_loss", "approx_kl", "clip_fraction", "loss"):
+    for name in (
+        "entropy_loss",
+        "policy_gradient_loss",
+        "value_loss",
+        "approx_kl",
+        "clip_fraction",
+        "loss",
+    ):
         record(f"train/{name}", getattr(losses, name))
     record("train/explained_variance", variance)
     if std is not None:
@@ -146,7 +183,9 @@ def record_update(
 
 
 def explained_variance(predicted: Array, true: Array, ranks: Ranks) -> float:
-    """``stable_baselines3.common.utils.explained_variance`` over all ranks: 1 - Var(true - predicted) / Var(true)."""
+    """``stable_baselines3.common.utils.explained_variance`` over all ranks: 1 - Var(true -
+    predicted) / Var(true).
+    """
     numbers = np.stack([true, true - predicted]).astype(np.float64)
     means = numbers.mean(axis=1)
     squares = np.square(numbers - means[:, None]).sum(axis=1)

@@ -1,9 +1,11 @@
-"""Which trainings the fast learner can do. Imports neither torch nor stable-baselines3, because preflight asks too.
+"""Which trainings the fast learner can do. Imports neither torch nor stable-baselines3, because
+preflight asks too.
 
-:func:`orchestrator.core.worker_spec.unfit_for_fast` judges the values of the job file. The other ``policy_kwargs`` do
-not matter: ``net_arch``, ``ortho_init`` and ``log_std_init`` decide shapes and initial values; ``full_std``,
-``use_expln`` and ``squash_output`` are for gSDE, ``normalize_images`` for images; and two feature extractors
-(``share_features_extractor``) do the same as one, because MlpPolicy's only flattens.
+:func:`orchestrator.core.worker_spec.unfit_for_fast` judges the values of the job file. The other
+``policy_kwargs`` do not matter: ``net_arch``, ``ortho_init`` and ``log_std_init`` decide shapes and
+initial values; ``full_std``, ``use_expln`` and ``squash_output`` are for gSDE, ``normalize_images``
+for images; and two feature extractors (``share_features_extractor``) do the same as one, because
+MlpPolicy's only flattens.
 """
 
 from __future__ import annotations
@@ -20,18 +22,27 @@ ACTION_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 HIGHEST_PIXEL = 255
 
 
-def unfit(spec: WorkerSpec, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> str | None:
+def unfit(
+    spec: WorkerSpec, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+) -> str | None:
     """Why the fast learner cannot do this training, in words; None when it can."""
     return "; ".join(spec.why_not_fast().values()) or unfit_spaces(observation_space, action_space)
 
 
-def unfit_spaces(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> str | None:
-    """Why the fast learner cannot use these spaces, before or after Stable-Baselines3's wrappers; None when it can."""
+def unfit_spaces(
+    observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+) -> str | None:
+    """Why the fast learner cannot use these spaces, before or after Stable-Baselines3's wrappers;
+    None when it can.
+    """
     if not isinstance(observation_space, spaces.Box):
         kind = type(observation_space).__name__
         return f"its observation space is a {kind}, and the fast learner takes a Box of numbers"
-    whole_range = np.all(observation_space.low == 0) and np.all(observation_space.high == HIGHEST_PIXEL)
-    # stable_baselines3.common.preprocessing.is_image_space; the policy divides such observations by 255.
+    whole_range = np.all(observation_space.low == 0) and np.all(
+        observation_space.high == HIGHEST_PIXEL
+    )
+    # stable_baselines3.common.preprocessing.is_image_space; the policy divides such observations by
+    # 255.
     if len(observation_space.shape) == 3 and observation_space.dtype == np.uint8 and whole_range:
         return "its observations are images, and the fast learner takes numbers that are none"
     if not isinstance(action_space, spaces.Box):

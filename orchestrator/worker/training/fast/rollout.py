@@ -1,4 +1,6 @@
-"""Collecting a rollout: each step evaluates the actor alone; values and advantages follow in one pass at its end."""
+"""Collecting a rollout: each step evaluates the actor alone; values and advantages follow in one
+pass at its end.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
-from orchestrator.worker.runtime.sb3_internals import LAST_EPISODE_STARTS, LAST_OBS, update_info_buffer
+from orchestrator.worker.runtime.sb3_internals import (
+    LAST_EPISODE_STARTS,
+    LAST_OBS,
+    update_info_buffer,
+)
 from orchestrator.worker.training.fast.loss import LOG_SQRT_2PI
 from orchestrator.worker.training.fast.network import Array
 
@@ -22,23 +28,29 @@ if TYPE_CHECKING:
     from orchestrator.worker.training.fast.ppo import FastPPO
 
 
-def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: RolloutBuffer) -> bool:
+def collect(
+    model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: RolloutBuffer
+) -> bool:
     """``OnPolicyAlgorithm.collect_rollouts``: fill the buffer.
 
-    Local variables have the names that Stable-Baselines3 gives them, because callbacks may read them.
+    Local variables have the names that Stable-Baselines3 gives them, because callbacks may read
+    them.
 
     :return: False where a callback ended the rollout.
     :raises ValueError: an action is not finite.
     """
     n_rollout_steps, n_envs, network = rollout_buffer.buffer_size, env.num_envs, model.network
     rollout_buffer.reset()
-    callback.on_rollout_start()  # first, because it may change the policy, the random stream, or the observations
+    # first, because it may change the policy, the random stream, or the observations
+    callback.on_rollout_start()
     network.load(model.policy)
     x = np.ones((n_rollout_steps + 1, n_envs, network.shape.observation + 1), network.dtype)
     all_actions = _noise(network, n_rollout_steps, n_envs)
     cut_off: list[tuple[int, int, Array]] = []
     space: Any = model.action_space
-    low, high = (np.tile(bounds, (n_envs, 1)) for bounds in (space.low, space.high))  # equal shapes are faster
+    low, high = (
+        np.tile(bounds, (n_envs, 1)) for bounds in (space.low, space.high)
+    )  # equal shapes are faster
     watched = not (type(callback) is ConvertCallback and callback.callback is None)
     acting_s = 0.0
     attributes, count_episodes = vars(model), update_info_buffer(model)
@@ -66,7 +78,10 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
                 break
         if np.count_nonzero(dones):
             # Copies: an environment may reuse the array before the rollout ends.
-            cut_off.extend((n_steps, env, np.array(observation)) for env, observation in truncated(infos, dones))
+            cut_off.extend(
+                (n_steps, env, np.array(observation))
+                for env, observation in truncated(infos, dones)
+            )
         rollout_buffer.rewards[n_steps] = rewards
         rollout_buffer.episode_starts[n_steps] = attributes[LAST_EPISODE_STARTS]
         last_obs = attributes[LAST_OBS] = new_obs
@@ -75,7 +90,10 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
     x[-1, :, :-1] = last_obs.reshape(n_envs, -1)
     model.seconds["policy_s"] += acting_s
     last_values = _complete(model, rollout_buffer, x, all_actions, cut_off, dones)
-    n_steps, values = n_rollout_steps, torch.from_numpy(last_values)  # as Stable-Baselines3 leaves them
+    n_steps, values = (
+        n_rollout_steps,
+        torch.from_numpy(last_values),
+    )  # as Stable-Baselines3 leaves them
     if not watched:
         callback.n_calls += n_rollout_steps
     callback.num_timesteps = model.num_timesteps
@@ -92,7 +110,9 @@ def _noise(network: PolicyNetwork, steps: int, n_envs: int) -> Array:
 
 
 def _act(network: PolicyNetwork, x: Array, actions: Array) -> None:
-    """Add the actor's means to the noise in ``actions`` ``(n_envs, actions)``. :raises ValueError: not finite."""
+    """Add the actor's means to the noise in ``actions`` ``(n_envs, actions)``. :raises ValueError:
+    not finite.
+    """
     np.add(network.passes(len(actions)).act(x), actions, out=actions)
     numbers = actions.ravel()
     # The fastest form of isfinite().all().
@@ -100,8 +120,12 @@ def _act(network: PolicyNetwork, x: Array, actions: Array) -> None:
         raise ValueError(f"an action of the policy is not finite: {actions}")
 
 
-def _evaluate_step(network: PolicyNetwork, x: Array, actions: Array) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values ``(n_envs, 1)`` and log-probabilities ``(n_envs,)`` of a step, for callbacks to read."""
+def _evaluate_step(
+    network: PolicyNetwork, x: Array, actions: Array
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values ``(n_envs, 1)`` and log-probabilities ``(n_envs,)`` of a step, for callbacks to
+    read.
+    """
     passes = network.passes(len(actions))
     passes.x[...] = x
     passes.forward()
@@ -110,14 +134,20 @@ def _evaluate_step(network: PolicyNetwork, x: Array, actions: Array) -> tuple[to
 
 
 def _log_probs(network: PolicyNetwork, actions: Array, means: Array) -> Array:
-    """Log-probabilities ``(steps, n_envs)`` of ``actions``, which like ``means`` are ``(steps, n_envs, actions)``."""
+    """Log-probabilities ``(steps, n_envs)`` of ``actions``, which like ``means`` are ``(steps,
+    n_envs, actions)``.
+    """
     z = (actions - means) * np.exp(-network.log_std)
-    log_probs: Array = np.square(z).sum(axis=2) * -0.5 - (network.log_std.sum() + z.shape[2] * LOG_SQRT_2PI)
+    log_probs: Array = np.square(z).sum(axis=2) * -0.5 - (
+        network.log_std.sum() + z.shape[2] * LOG_SQRT_2PI
+    )
     return log_probs
 
 
 def truncated(infos: Sequence[Mapping[str, Any]], dones: Array) -> Iterator[tuple[int, Any]]:
-    """Indices of environments whose episode was truncated by a time limit, with its last observation."""
+    """Indices of environments whose episode was truncated by a time limit, with its last
+    observation.
+    """
     for index in map(int, dones.nonzero()[0]):
         observation = infos[index].get("terminal_observation")
         if observation is not None and infos[index].get("TimeLimit.truncated", False):
@@ -135,9 +165,10 @@ def _complete(
 ) -> Array:
     """Fill in values, log-probabilities and advantages of the rollout.
 
-    :param x: ``(steps + 1, n_envs, observation + 1)`` observations, those after the last step included, and ones.
-    :param cut_off: step, environment and last observation of each truncated episode: the critic's discounted value of
-        that observation is added to the reward of that step.
+    :param x: ``(steps + 1, n_envs, observation + 1)`` observations, those after the last step
+        included, and ones.
+    :param cut_off: step, environment and last observation of each truncated episode: the critic's
+        discounted value of that observation is added to the reward of that step.
     :return: ``(n_envs,)`` values of the observations after the last step.
     """
     started = perf_counter()
@@ -162,8 +193,12 @@ def _complete(
 
 
 def _estimate_advantages(buffer: RolloutBuffer, last_values: Array, dones: Array) -> None:
-    """``RolloutBuffer.compute_returns_and_advantage`` with everything but the recursion done for all steps at once."""
-    next_non_terminal = 1.0 - np.concatenate([buffer.episode_starts[1:], dones[None].astype(np.float32)])
+    """``RolloutBuffer.compute_returns_and_advantage`` with everything but the recursion done for
+    all steps at once.
+    """
+    next_non_terminal = 1.0 - np.concatenate(
+        [buffer.episode_starts[1:], dones[None].astype(np.float32)]
+    )
     next_values = np.concatenate([buffer.values[1:], last_values[None]])
     advantages = buffer.rewards + buffer.gamma * next_values * next_non_terminal - buffer.values
     decays = buffer.gamma * buffer.gae_lambda * next_non_terminal

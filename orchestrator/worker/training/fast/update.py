@@ -1,7 +1,9 @@
-"""PPO's update: epochs of minibatches over one rollout, each with its gradient, clipping and a step of Adam.
+"""PPO's update: epochs of minibatches over one rollout, each with its gradient, clipping and a step
+of Adam.
 
-It computes the same numbers as ``stable_baselines3.PPO.train``. Everything that does not depend on the parameters is
-computed for all minibatches of an epoch at once, and logged values after the epoch.
+It computes the same numbers as ``stable_baselines3.PPO.train``. Everything that does not depend on
+the parameters is computed for all minibatches of an epoch at once, and logged values after the
+epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from orchestrator.worker.training.fast.loss import LossSettings, Minibatch
 from orchestrator.worker.training.fast.network import Array, Layout
 
 MinibatchNumber = tuple[int, int, int]
-"""In an update: the epoch, the minibatch in it, both counted from 1, and the number of minibatches in an epoch."""
+"""In an update: the epoch, the minibatch in it, both counted from 1, and the number of minibatches
+in an epoch."""
 
 
 class NonFiniteGradient(FloatingPointError):
@@ -40,12 +43,18 @@ class Adam:
         self._moments = torch.from_numpy(self.exp_avg), torch.from_numpy(self.exp_avg_sq)
         self._count = torch.from_numpy(self.step)[0]
 
-    def stepper(self, parameters: Array, gradients: Array, group: Mapping[str, Any]) -> Callable[[], None]:
+    def stepper(
+        self, parameters: Array, gradients: Array, group: Mapping[str, Any]
+    ) -> Callable[[], None]:
         """A function that takes one step with the options of torch's parameter ``group``."""
         first, second = ([moment] for moment in self._moments)
         vectors = [torch.from_numpy(parameters)], [torch.from_numpy(gradients)]
         (beta1, beta2), count = group["betas"], self._count
-        options = {"lr": float(group["lr"]), "eps": group["eps"], "weight_decay": group["weight_decay"]}
+        options = {
+            "lr": float(group["lr"]),
+            "eps": group["eps"],
+            "weight_decay": group["weight_decay"],
+        }
         options |= {"beta1": beta1, "beta2": beta2, "amsgrad": False, "maximize": False}
         kernel = fused_adam()
 
@@ -59,13 +68,15 @@ class Adam:
 class Update:
     """``PPO.train`` without schedules and logger.
 
-    Each rank has a part of every minibatch. Either every rank adds up the gradients of all and takes the same step, or
-    rank 0, the parameter server, takes it alone and sends the parameters to the others.
+    Each rank has a part of every minibatch. Either every rank adds up the gradients of all and
+    takes the same step, or rank 0, the parameter server, takes it alone and sends the parameters to
+    the others.
     """
 
     def __init__(self, layout: Layout, ranks: Ranks, mode: Mode, dtype: np.dtype[Any]) -> None:
         self._layout, self._ranks, self._mode = layout, ranks, mode
-        # Exchanged between ranks in one vector: gradient and divergence, parameters and whether the update ends.
+        # Exchanged between ranks in one vector: gradient and divergence, parameters and whether the
+        # update ends.
         self._gradients_and_kl, self._parameters_and_end = np.zeros((2, layout.size + 1), dtype)
         self.parameters, self.gradients = self._parameters_and_end[:-1], self._gradients_and_kl[:-1]
         self.adam = Adam(layout.size, self.parameters.dtype)
@@ -75,7 +86,9 @@ class Update:
 
     def hide(self, observations: int) -> None:
         """Train no weight of the actor's first layer for the last ``observations``."""
-        self._hidden = self._layout.named(self.gradients)["mlp_extractor.policy_net.0.weight"][:, -observations:]
+        self._hidden = self._layout.named(self.gradients)["mlp_extractor.policy_net.0.weight"][
+            :, -observations:
+        ]
 
     def run(
         self,
@@ -113,7 +126,9 @@ class Update:
                 ended = self._step(rows.log_ratios, settings, step, position)
                 if ended:
                     break
-                seconds["optimizer_s"] += perf_counter() - differentiated - (self._ranks.seconds - waited)
+                seconds["optimizer_s"] += (
+                    perf_counter() - differentiated - (self._ranks.seconds - waited)
+                )
                 each_minibatch()
             logs.append(epoch.log())
             if ended:
@@ -126,9 +141,15 @@ class Update:
         return self._minibatches[rows]
 
     def _step(
-        self, log_ratios: Array, settings: LossSettings, step: Callable[[], None], position: MinibatchNumber
+        self,
+        log_ratios: Array,
+        settings: LossSettings,
+        step: Callable[[], None],
+        position: MinibatchNumber,
     ) -> bool:
-        """Add up the ranks' gradients and take the step; returns whether ``target_kl`` ends the update here instead."""
+        """Add up the ranks' gradients and take the step; returns whether ``target_kl`` ends the
+        update here instead.
+        """
         ranks, limit = self._ranks, settings.target_kl
         if limit is not None:
             self._gradients_and_kl[-1] = np.mean(np.exp(log_ratios) - 1.0 - log_ratios) / ranks.size
