@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import random
 import socket
 import sys
 import traceback
@@ -99,7 +98,8 @@ def _become_worker(
             else:
                 os.environ[name] = value
         mark.write(os.environ.get(TOKEN_VARIABLE, ""))
-        _seed_anew()
+        _seed_numpy_anew()
+        sys.argv[1:] = order.arguments
         os.chdir(order.directory)
         if os.getppid() == order.parent:
             os.write(channel, ForkAnswer(pid=os.getpid(), is_ready=True).to_line())
@@ -110,11 +110,10 @@ def _become_worker(
     os._exit(ExitCode.ORPHANED)
 
 
-def _seed_anew() -> None:
-    """Seed the global random generators, as a new process does: a user's module may draw from them
-    when imported.
+def _seed_numpy_anew() -> None:
+    """Seed NumPy's global generator, as a new process does: a user's module may draw from it when
+    imported. Python's own seeds itself after a fork.
     """
-    random.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
 

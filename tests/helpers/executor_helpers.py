@@ -160,7 +160,6 @@ import os, runpy, sys
 from orchestrator.worker import template
 from orchestrator.worker.runtime import sibling_fork
 def run(arguments):
-    sys.argv[1:] = arguments
     runpy.run_path({puppet!r}, run_name="__main__")
     os._exit(0)
 def prepare():

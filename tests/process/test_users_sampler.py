@@ -298,7 +298,6 @@ while not os.path.exists({go!r}):
     return own_search(folder, "ask", code)
 
 
-@pytest.mark.slow
 def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

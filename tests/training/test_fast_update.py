@@ -4,9 +4,9 @@ same policy.
 In float64 they agree to float64's rounding over all of PPO's options: the arithmetic is the same.
 In float32 each of the two rounds in its own way. Adam's moments agree to 1e-5 of their size always;
 the update of the parameters does too, but for a few in a thousand, in which Stable-Baselines3 in
-float32 is more than ten times as far from itself in float64. That is where updates are so small
-that parameters in float32 hardly resolve them, or gradients so small that Adam, dividing them by
-their size, enlarges their rounding.
+float32 is at least as far from itself in float64. That is where updates are so small that
+parameters in float32 hardly resolve them, or gradients so small that Adam, dividing them by their
+size, enlarges their rounding.
 
 Left out: samples whose value misses its target by no more than rounding, and a ``target_kl`` near
 float32's resolution.

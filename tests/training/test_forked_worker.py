@@ -124,6 +124,25 @@ def test_a_forked_worker_that_is_killed_resumes_to_the_same_weights(
     assert record_of(killed, 1).weights_sha256 == record_of(undisturbed).weights_sha256 is not None
 
 
+USERS_TASK = """
+from orchestrator.worker.tasks.balance import Balance
+
+
+class Mine(Balance):
+    pass
+"""
+
+
+def test_a_users_task_is_trained_by_a_forked_worker(
+    tmp_path: Path, executor: LocalExecutor
+) -> None:
+    (tmp_path / "users_tasks.py").write_text(USERS_TASK)
+    paths = job(tmp_path, "users-task", task="users_tasks:Mine", search_path=str(tmp_path))
+    [end] = until_exit(executor, submit(executor, paths, fork=True)).values()
+    record = record_of(paths)
+    assert (end.returncode, record.message, record.start) == (0, "", "fork")
+
+
 USERS_CODE = """
 import random
 import gymnasium

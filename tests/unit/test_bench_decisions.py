@@ -428,7 +428,7 @@ def test_the_time_of_all_our_processes_is_not_that_of_others(tmp_path: Path) -> 
         for pid, ticks in enumerate(ours):
             (tmp_path / str(pid)).mkdir(exist_ok=True)
             (tmp_path / str(pid) / "stat").write_text(
-                f"{pid} (a) b) S {'0 ' * 10}{ticks} 0 0 0 0 0 0 0 0\n"
+                f"{pid} (a) b) S {'0 ' * 10}{ticks}{' 0' * 38}\n"
             )
         return drift.load([0], range(len(ours) + 1), tmp_path)  # one of them is gone
 
