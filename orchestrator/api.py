@@ -33,7 +33,7 @@ from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment, from_mapping, load
 from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, robot_arguments
 from orchestrator.jobfile.toml_models import Settings
-from orchestrator.jobfile.validation_errors import suggestion
+from orchestrator.keys.problems import suggestion
 from orchestrator.ledger import SummaryRow
 from orchestrator.machine.slots import MaxParallel
 from orchestrator.results import ExperimentResult, Result, Results, result_of

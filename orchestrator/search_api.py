@@ -19,7 +19,7 @@ from orchestrator.experiment import run_directory, run_plan
 from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.jobfile.search_tables import SearchTable
-from orchestrator.jobfile.value_types import MENAGERIE, is_maker
+from orchestrator.keys.value_types import MENAGERIE, is_maker
 from orchestrator.machine.slots import MaxParallel
 from orchestrator.results import ExperimentResult, Result, result_of
 from orchestrator.search.history import Trial

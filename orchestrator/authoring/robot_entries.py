@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.jobfile.job_names import is_showable
 from orchestrator.jobfile.robot_globs import Robots
-from orchestrator.jobfile.validation_errors import Problems
+from orchestrator.keys.names import is_showable
+from orchestrator.keys.problems import Problems
 
 LEAST = 3
 """Files that are worth a pattern."""

@@ -16,9 +16,9 @@ from orchestrator.core.paths import absolute
 from orchestrator.core.text import count, joined, plain, rough_duration
 from orchestrator.experiment.robot_check import RobotCheck
 from orchestrator.experiment.training_time import TrainingTime, estimate
-from orchestrator.jobfile.job_names import is_showable, safe_name
 from orchestrator.jobfile.presets import PRESETS
-from orchestrator.jobfile.value_types import MOST
+from orchestrator.keys.names import is_showable, safe_name
+from orchestrator.keys.value_types import MOST
 
 PRESET = PRESETS["quick"]
 TIMESTEPS, N_ENVS, N_STEPS = PRESET["total_timesteps"], PRESET["n_envs"], PRESET["ppo"]["n_steps"]

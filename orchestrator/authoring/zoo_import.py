@@ -21,9 +21,9 @@ from orchestrator.core.worker_spec import OFF_POLICY
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.distributed_keys import near
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS
-from orchestrator.jobfile.job_names import is_showable
 from orchestrator.jobfile.validation import check_one
-from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
+from orchestrator.keys.names import is_showable
+from orchestrator.keys.problems import Problems, quoted, suggestion
 
 LARGEST_BYTES = 1 << 20
 MOST_SHOWN = 5

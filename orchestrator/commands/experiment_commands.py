@@ -107,7 +107,7 @@ def wait(
 
 
 def _duration_s(option: str, text: str) -> float:
-    from orchestrator.jobfile.value_types import ExpectedError, parse_duration
+    from orchestrator.keys.value_types import ExpectedError, parse_duration
 
     try:
         return parse_duration(f"{text}s" if text.strip().isdecimal() else text)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from datetime import time as time_of_day
 
 from orchestrator.core.errors import UsageError
-from orchestrator.jobfile.value_types import DURATION, ExpectedError, parse_duration
+from orchestrator.keys.value_types import DURATION, ExpectedError, parse_duration
 
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _EXPECTED = 'a time of day such as "18:00", or a duration such as "2h", "90min" or "1h30min"'

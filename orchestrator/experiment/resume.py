@@ -30,8 +30,8 @@ from orchestrator.jobfile.slurm_tables import SlurmTable
 from orchestrator.jobfile.toml_models import NotifyTable
 from orchestrator.jobfile.track_tables import TrackTable
 from orchestrator.jobfile.tracker_rules import read_trackers
-from orchestrator.jobfile.validation_errors import Problems
-from orchestrator.jobfile.value_types import MaxParallel
+from orchestrator.keys.problems import Problems
+from orchestrator.keys.value_types import MaxParallel
 from orchestrator.ledger import JobRow, search_events
 
 if TYPE_CHECKING:

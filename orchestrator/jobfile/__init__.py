@@ -27,7 +27,6 @@ from orchestrator.core.job import Job
 from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
 from orchestrator.core.regular_files import read_up_to
 from orchestrator.jobfile.expand import TrialTemplate, expand
-from orchestrator.jobfile.job_names import safe_name
 from orchestrator.jobfile.json_schema import json_schema
 from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.jobfile.search_rules import check_rungs, read_scheduler, read_search
@@ -36,7 +35,8 @@ from orchestrator.jobfile.search_summary import SearchLimits, limits, sentences
 from orchestrator.jobfile.slurm_rules import SlurmSettings, read_slurm
 from orchestrator.jobfile.tracker_rules import Trackers, read_trackers
 from orchestrator.jobfile.validation import as_plain, check
-from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
+from orchestrator.keys.names import safe_name
+from orchestrator.keys.problems import Problems, quoted, suggestion
 
 __all__ = [
     "Experiment",

@@ -23,7 +23,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.validation import Layer, Report
-from orchestrator.jobfile.validation_errors import Problems
+from orchestrator.keys.problems import Problems
 
 _DIVERGENCES = "rollout/divergences"
 _ONLY_LEARNT = "train/ent_coef_loss"

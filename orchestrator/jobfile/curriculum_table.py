@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
 from orchestrator.core.changing_numbers import changing_numbers, parse_condition, parse_number
-from orchestrator.jobfile.value_types import Count, ExpectedError, Options, TomlTable, key
+from orchestrator.keys.value_types import Count, ExpectedError, Options, TomlTable, key
 
 _ADVANCE = (
     'a condition such as "ep_rew_mean > 800", or a list with one for each stage after the first'

@@ -18,7 +18,7 @@ from orchestrator.core.worker_spec import INIT_JOB, Algorithm, WorkerSpec
 from orchestrator.jobfile.curriculum_rules import advance_of, check_length
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_links import linked
-from orchestrator.jobfile.job_names import JobNames, canonical, matrix_suffix
+from orchestrator.jobfile.job_names import JobNames, matrix_suffix
 from orchestrator.jobfile.joint_rules import (
     FAMILY,
     check_family,
@@ -37,8 +37,9 @@ from orchestrator.jobfile.search_rules import check_in_job, check_searched, spac
 from orchestrator.jobfile.search_spec import Dimension, SearchSpec
 from orchestrator.jobfile.toml_models import Settings
 from orchestrator.jobfile.validation import Checked, Layer, check_one
-from orchestrator.jobfile.validation_errors import Problems, quoted
-from orchestrator.jobfile.value_types import is_users_task, parse_duration
+from orchestrator.keys.names import canonical
+from orchestrator.keys.problems import Problems, quoted
+from orchestrator.keys.value_types import is_users_task, parse_duration
 
 MOST_JOBS = 100_000
 """Largest number of jobs of an experiment: a matrix that makes more is considered a mistake."""

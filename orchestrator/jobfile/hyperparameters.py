@@ -5,14 +5,14 @@ and sb3-contrib.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Predicate
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from orchestrator.core.worker_spec import Activation
-from orchestrator.jobfile import value_types
-from orchestrator.jobfile.value_types import (
+from orchestrator.keys import value_types
+from orchestrator.keys.value_types import (
     MOST,
     Count,
     CountFromZero,
@@ -84,7 +84,49 @@ NotNegative = Annotated[float, Field(ge=0)]
 SampleFreq = Annotated[int, Field(ge=-1, le=MOST), Whole]
 
 
-class OnPolicy(TomlTable):
+_NO_CLASS = "cannot be set in a job file"
+_OPTIMIZER = "cannot be set: every learner uses the optimiser of Stable-Baselines3 (for PPO, Adam with eps = 1e-5)"
+
+
+class AlgorithmTable(TomlTable):
+    """Keyword arguments of an algorithm."""
+
+    alternative: ClassVar = "the table of the job's algorithm"
+    instead: ClassVar = {
+        "seed": "is set by the job's seeds, a list: seeds = [0]",
+        "device": "follows from the job's resources: resources.gpus = 1 trains on a GPU",
+        "verbose": "cannot be set: the command shows progress, and progress.csv records it",
+        "tensorboard_log": "cannot be set: logged values are in progress.csv in the job's directory",
+        "optimize_memory_usage": "cannot be set: Stable-Baselines3 would treat time limits as terminations",
+        "rollout_buffer_class": _NO_CLASS,
+        "rollout_buffer_kwargs": _NO_CLASS,
+        "replay_buffer_class": _NO_CLASS,
+        "replay_buffer_kwargs": _NO_CLASS,
+        "_init_setup_model": _NO_CLASS,
+    }
+    synonyms: ClassVar = {
+        "lr": "learning_rate",
+        "step_size": "learning_rate",
+        "epochs": "n_epochs",
+        "num_epochs": "n_epochs",
+        "update_epochs": "n_epochs",
+        "rollout_steps": "n_steps",
+        "num_steps": "n_steps",
+        "horizon": "n_steps",
+        "minibatch_size": "batch_size",
+        "mini_batch_size": "batch_size",
+        "entropy_coef": "ent_coef",
+        "entropy_coeff": "ent_coef",
+        "value_coef": "vf_coef",
+        "vf_coeff": "vf_coef",
+        "discount": "gamma",
+        "lambda": "gae_lambda",
+        "lam": "gae_lambda",
+        "clip": "clip_range",
+    }
+
+
+class OnPolicy(AlgorithmTable):
     """Keyword arguments that PPO and A2C share."""
 
     gamma: Fraction = key(0.99, _GAMMA)
@@ -142,7 +184,7 @@ class RecurrentPpo(Ppo):
     batch_size: Count = key(128, "Minibatch size, in env_steps; must divide n_steps × n_envs.")
 
 
-class OffPolicy(TomlTable):
+class OffPolicy(AlgorithmTable):
     """Keyword arguments that SAC, TD3, TQC and CrossQ share."""
 
     learning_rate: Schedule = key(3e-4, _LEARNING_RATE)
@@ -232,6 +274,18 @@ class PolicyKwargs(TomlTable):
     some of them.
     """
 
+    instead: ClassVar = {
+        "optimizer_class": _OPTIMIZER,
+        "optimizer_kwargs": _OPTIMIZER,
+        "features_extractor_class": _NO_CLASS,
+        "features_extractor_kwargs": _NO_CLASS,
+    }
+    synonyms: ClassVar = {
+        "hidden_sizes": "net_arch",
+        "hidden_layers": "net_arch",
+        "layers": "net_arch",
+    }
+
     net_arch: value_types.NetArch = key(
         None,
         "Widths of the hidden layers: a list, or a table { pi = […], vf = […] } (off-policy: { pi = […], qf = […] }); "
@@ -301,7 +355,7 @@ _SHARED = {"net_arch", "activation_fn", "share_features_extractor", "normalize_i
 _ACTOR_CRITIC = _SHARED | {"ortho_init", "log_std_init", "full_std", "use_expln", "squash_output"}
 _ENTROPY = _SHARED | {"log_std_init", "use_expln", "clip_mean", "n_critics"}
 
-ALGORITHMS: dict[str, type[TomlTable]] = {
+ALGORITHMS: dict[str, type[AlgorithmTable]] = {
     "ppo": Ppo,
     "sac": Sac,
     "td3": Td3,

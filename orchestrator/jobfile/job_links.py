@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from orchestrator.core.job import Job
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import INIT_JOB
-from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
+from orchestrator.keys.problems import Problems, quoted, suggestion
 
 SHOWN = 10
 MOST_LINKS = 1_000_000

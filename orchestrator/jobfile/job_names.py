@@ -1,54 +1,15 @@
-"""Turns the user's names into job ids: directory names that are safe on every file system."""
+"""Turns names, points of a matrix and seeds into job ids."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-import unicodedata
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-LONGEST = 64
-"""Characters to which a name is shortened; a job_id stays far below the 255 bytes of a file
-name."""
-_SAFE = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_-])?\Z")
-_RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?\Z", re.IGNORECASE)
+from orchestrator.keys.names import LONGEST, SAFE, canonical, digest, safe_name
+
 _SHORT_KEYS = {"learning_rate": "lr"}
-
-
-def digest(text: str) -> str:
-    """The first 8 hexadecimal digits of the SHA-256 of ``text``."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-
-
-def safe_name(text: str) -> str:
-    """``text`` itself where it is a safe directory name; otherwise its safe characters and a hash
-    of the whole.
-
-    The result holds ASCII letters, digits, ``.``, ``_`` and ``-`` only, does not start with ``.``
-    or ``-``, is at most :data:`LONGEST` characters long, and depends on nothing but ``text``.
-    """
-    if len(text) <= LONGEST and _SAFE.match(text) and not _RESERVED.match(text):
-        return text
-    letters = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip("-._")[: LONGEST - 16].rstrip("-._")
-    return f"{readable or 'unnamed'}-{digest(text)}"
-
-
-def is_showable(text: str) -> bool:
-    """Whether ``text`` can be printed and written as UTF-8: no control characters, no line breaks,
-    no surrogates.
-    """
-    return not any(
-        unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text
-    )
-
-
-def canonical(value: Any) -> str:
-    """A text that is equal for two values exactly when their types and contents are equal."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def matrix_suffix(point: Mapping[str, Any]) -> str:
@@ -60,7 +21,7 @@ def matrix_suffix(point: Mapping[str, Any]) -> str:
     if not point:
         return ""
     text = "-".join(_key_and_value(_short(key), value) for key, value in point.items())
-    if len(text) <= LONGEST + 16 and _SAFE.match(text):
+    if len(text) <= LONGEST + 16 and SAFE.match(text):
         return f"-{text}"
     return f"-{digest(canonical(dict(point)))}"
 

@@ -21,8 +21,8 @@ from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS, POLICY_KE
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.presets import preset_values
 from orchestrator.jobfile.validation import Layer, Report
-from orchestrator.jobfile.validation_errors import Problems
-from orchestrator.jobfile.value_types import is_maker
+from orchestrator.keys.problems import Problems
+from orchestrator.keys.value_types import is_maker
 
 FAMILY = ("task", "env", "entry_point")
 """A job has one of these keys: the last layer that sets any decides."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.jobfile.toml_models import JobFile
-from orchestrator.jobfile.validation_errors import FREE_TABLES
+from orchestrator.jobfile.toml_models import FREE_TABLES, JobFile
 
 
 def json_schema() -> dict[str, Any]:
@@ -15,6 +14,7 @@ def json_schema() -> dict[str, Any]:
     schema = JobFile.model_json_schema()
     definitions = schema["$defs"]
     _remove_null(schema)
+    _join_lines(schema)
     matrix = _matrix(definitions)
     for table in ("Settings", "Entry"):
         definitions[table]["properties"]["matrix"] |= matrix
@@ -67,3 +67,10 @@ def _remove_null(schema: Any) -> None:
         schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
     ):
         _remove_null(part)
+
+
+def _join_lines(schema: dict[str, Any]) -> None:
+    """Descriptions that are docstrings become one line."""
+    for table in (schema, *schema["$defs"].values()):
+        if "description" in table:
+            table["description"] = " ".join(table["description"].split())

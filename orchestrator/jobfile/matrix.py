@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.jobfile.job_names import canonical
 from orchestrator.jobfile.joint_rules import check_family
-from orchestrator.jobfile.toml_models import Settings
+from orchestrator.jobfile.toml_models import FREE_TABLES, TABLES, Settings
 from orchestrator.jobfile.validation import Layer, check_one
-from orchestrator.jobfile.validation_errors import FREE_TABLES, TABLES, Problems, place
+from orchestrator.keys.names import canonical
+from orchestrator.keys.problems import Problems, place
 
 _NOT_IN_MATRIX = {
     "name": "cannot vary: job ids are made of the job's name and the matrix; leave it out",

@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 
 from orchestrator.core.text import install_extra
-from orchestrator.jobfile.validation_errors import quoted, suggestion
-from orchestrator.jobfile.value_types import MENAGERIE
+from orchestrator.keys.problems import quoted, suggestion
+from orchestrator.keys.value_types import MENAGERIE
 
 ROOT = "MENAGERIE_ROOT"
 

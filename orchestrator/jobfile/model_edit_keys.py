@@ -22,7 +22,7 @@ from orchestrator.core.distributions import (
 from orchestrator.core.evaluation_grid import parse_axis
 from orchestrator.core.terrain import TERRAIN, parse_terrain
 from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
-from orchestrator.jobfile.value_types import ExpectedError
+from orchestrator.keys.value_types import ExpectedError
 
 _FACTOR = re.compile(r"\*\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\Z")
 

@@ -18,8 +18,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from orchestrator.core.errors import UsageError, disk_full_explained
 from orchestrator.core.paths import absolute
 from orchestrator.core.text import plain, storable
-from orchestrator.jobfile.job_names import is_showable
 from orchestrator.jobfile.robot_globs import file_fault, matching_paths
+from orchestrator.keys.names import is_showable
 
 EXPECTED = "expected a path, a pattern, a folder, MJCF text or a mujoco.MjSpec"
 LONGEST_NAME = 40

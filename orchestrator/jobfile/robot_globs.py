@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.text import listed
-from orchestrator.jobfile.job_names import is_showable
 from orchestrator.jobfile.menagerie import MenagerieError, menagerie_file
-from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
-from orchestrator.jobfile.value_types import MENAGERIE, is_maker
+from orchestrator.keys.names import is_showable
+from orchestrator.keys.problems import Problems, quoted, suggestion
+from orchestrator.keys.value_types import MENAGERIE, is_maker
 
 _RECURSIVE = re.compile(r"(?:^|(?<=/))\*\*(?:/|\Z)")
 """A part of a pattern that stands for a folder and all folders below it."""

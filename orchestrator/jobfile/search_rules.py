@@ -12,7 +12,6 @@ from typing import Any
 from orchestrator.core.job import Job
 from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, MEASURES, TASKS
 from orchestrator.core.text import INSTALL_SEARCH, is_installed, joined
-from orchestrator.jobfile.job_names import canonical
 from orchestrator.jobfile.joint_rules import FAMILY, check_family
 from orchestrator.jobfile.matrix import Choice, is_key, matrix_fault
 from orchestrator.jobfile.search_spec import (
@@ -26,16 +25,11 @@ from orchestrator.jobfile.search_spec import (
     SchedulerSpec,
     SearchSpec,
 )
+from orchestrator.jobfile.toml_models import FREE_TABLES, TABLES
 from orchestrator.jobfile.validation import Layer, check_one
-from orchestrator.jobfile.validation_errors import (
-    FREE_TABLES,
-    TABLES,
-    Problems,
-    place,
-    quoted,
-    suggestion,
-)
-from orchestrator.jobfile.value_types import MOST
+from orchestrator.keys.names import canonical
+from orchestrator.keys.problems import Problems, place, quoted, suggestion
+from orchestrator.keys.value_types import MOST
 
 COLUMNS = (
     *(

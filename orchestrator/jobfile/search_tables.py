@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from annotated_types import MinLen
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from orchestrator.jobfile import value_types
 from orchestrator.jobfile.search_spec import SAMPLERS, Aggregate, Direction, Inherit, TrialOrder
-from orchestrator.jobfile.value_types import (
+from orchestrator.keys import value_types
+from orchestrator.keys.value_types import (
     MOST,
     Count,
     CountFromZero,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.jobfile.slurm_tables import SlurmTable
-from orchestrator.jobfile.validation_errors import Problems, suggestion
+from orchestrator.keys.problems import Problems, suggestion
 
 _SET = "is set by the program"
 _ONE_TASK = "cannot be set: a pilot is one task on one node"

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from annotated_types import Predicate
 from pydantic import PlainValidator, WithJsonSchema
 
-from orchestrator.jobfile import value_types
-from orchestrator.jobfile.value_types import (
+from orchestrator.keys import value_types
+from orchestrator.keys.value_types import (
     Count,
     CountFromZero,
     Expected,

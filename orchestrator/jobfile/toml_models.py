@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema, create_model
 
@@ -16,7 +16,6 @@ from orchestrator.core.worker_spec import (
     Mode,
     OnDivergence,
 )
-from orchestrator.jobfile import value_types
 from orchestrator.jobfile.curriculum_table import CurriculumTable, TaskOptions
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
 from orchestrator.jobfile.model_edit_keys import nested, nested_distributions, nested_grid
@@ -24,15 +23,31 @@ from orchestrator.jobfile.presets import PresetName
 from orchestrator.jobfile.search_tables import SchedulerTable, SearchTable
 from orchestrator.jobfile.slurm_tables import SlurmTable
 from orchestrator.jobfile.track_tables import TrackTable
-from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Name, TomlTable, Whole, key
+from orchestrator.keys import value_types
+from orchestrator.keys.messages import Layout
+from orchestrator.keys.value_types import (
+    MOST,
+    AnyKeys,
+    Count,
+    CountFromZero,
+    Name,
+    TomlTable,
+    Whole,
+    key,
+)
 
 URDF = UrdfSettings()
-ModelEdits = Annotated[dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"})]
+ModelEdits = Annotated[
+    dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"}), AnyKeys()
+]
 Randomized = Annotated[
-    dict[str, Any], PlainValidator(nested_distributions), WithJsonSchema({"type": "object"})
+    dict[str, Any],
+    PlainValidator(nested_distributions),
+    WithJsonSchema({"type": "object"}),
+    AnyKeys(),
 ]
 Evaluated = Annotated[
-    dict[str, Any], PlainValidator(nested_grid), WithJsonSchema({"type": "object"})
+    dict[str, Any], PlainValidator(nested_grid), WithJsonSchema({"type": "object"}), AnyKeys()
 ]
 
 
@@ -119,6 +134,13 @@ class Retry(TomlTable):
 class UrdfTable(TomlTable):
     """What a URDF does not describe and a robot needs; check shows what was added."""
 
+    synonyms: ClassVar = {
+        "package_paths": "asset_paths",
+        "package_dirs": "asset_paths",
+        "ground": "floor",
+        "hz": "frequency",
+    }
+
     base: Literal["fixed", "floating"] = key(
         URDF.base,
         "Whether the root link is fixed to the world, or floating: free to move.",
@@ -158,6 +180,27 @@ class UrdfTable(TomlTable):
 
 class CommonSettings(TomlTable):
     """The keys of [defaults], but for the tables of the algorithms."""
+
+    instead: ClassVar = {
+        "seed": "unknown key; use seeds, a list: seeds = [0]",
+        "device": "unknown key; resources.gpus = 1 trains on a GPU",
+        "xml": "belongs in a [[jobs]] table",
+        "name": "belongs in a [[jobs]] table",
+    }
+    synonyms: ClassVar = {
+        "steps": "total_timesteps",
+        "timesteps": "total_timesteps",
+        "env_steps": "total_timesteps",
+        "num_timesteps": "total_timesteps",
+        "n_timesteps": "total_timesteps",
+        "budget": "total_timesteps",
+        "envs": "n_envs",
+        "num_envs": "n_envs",
+        "n_env": "n_envs",
+        "robot": "xml",
+        "file": "xml",
+        "algorithm": "algo",
+    }
 
     preset: PresetName | None = key(
         None,
@@ -337,6 +380,12 @@ class NotifyTable(TomlTable):
 class JobFile(TomlTable):
     """An experiment: many policies trained at once, each in its own process."""
 
+    instead: ClassVar = {
+        "job": "unknown key; did you mean [[jobs]]?",
+        "default": "unknown key; did you mean [defaults]?",
+        "seed": "unknown key; use seeds, a list, in [defaults] or in a [[jobs]] table: seeds = [0]",
+    }
+
     name: Name = Field(
         description="Name of the experiment; the run directory is runs/<name>.", examples=["robots"]
     )
@@ -374,3 +423,10 @@ class JobFile(TomlTable):
     jobs: Annotated[list[Entry], Field(min_length=1)] = Field(
         description="Jobs, each a [[jobs]] table."
     )
+
+
+LAYOUT = Layout(top=JobFile, settings=Settings, job=Entry)
+TABLES = LAYOUT.tables
+"""Tables of a job with fixed keys."""
+FREE_TABLES = LAYOUT.free_tables
+"""Tables of a job with any keys."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import MinLen
 from pydantic import Field
 
-from orchestrator.jobfile.value_types import Expected, TomlTable, key
+from orchestrator.keys.value_types import Expected, TomlTable, key
 
 NOT_IN_WANDB, LONGEST_IN_WANDB = r"/\\#?%:", 128
 """Characters that W&B refuses in the name of a project, as in a regular expression's set; and its

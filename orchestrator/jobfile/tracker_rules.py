@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.text import install_extra, is_installed
-from orchestrator.jobfile.validation_errors import Problems
+from orchestrator.keys.problems import Problems
 
 Backend: TypeAlias = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 Trackers: TypeAlias = Mapping[str, Mapping[str, Any]]

@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.jobfile.toml_models import Entry, JobFile, Settings
-from orchestrator.jobfile.validation_errors import Problems, message_for, place
+from orchestrator.jobfile.toml_models import LAYOUT, Entry, JobFile, Settings
+from orchestrator.keys.messages import message_for
+from orchestrator.keys.problems import Problems, place
 
 Report = Callable[[Sequence[str], str], None]
 """Notes a problem: the dotted keys that may be at fault, and the message."""
@@ -79,7 +80,7 @@ def check_one(name: str, value: Any, where: str, problems: Problems) -> dict[str
         return Settings.model_validate(nested).model_dump(exclude_unset=True)
     except ValidationError as error:
         for details in error.errors(include_url=False):
-            problems.add(where, message_for(("defaults", *details["loc"]), details)[0])
+            problems.add(where, message_for(LAYOUT, ("defaults", *details["loc"]), details)[0])
         return None
 
 
@@ -103,7 +104,7 @@ def _salvage(document: dict[str, Any], error: ValidationError, problems: Problem
     broken: dict[int | str, set[str]] = {}
     for details in error.errors(include_url=False):
         location = details["loc"]
-        message, intended_key = message_for(location, details)
+        message, intended_key = message_for(LAYOUT, location, details)
         problems.add(place(*location), message)
         layer, *keys = location[1:] if location[0] == "jobs" and len(location) > 1 else location
         key = str(keys[0]) if keys else "*"

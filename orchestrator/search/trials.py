@@ -18,7 +18,7 @@ from orchestrator.core.regular_files import read_regular
 from orchestrator.jobfile.search_rules import read_scheduler, read_search
 from orchestrator.jobfile.search_spec import Direction, SchedulerSpec, SearchSpec
 from orchestrator.jobfile.validation import check
-from orchestrator.jobfile.validation_errors import Problems
+from orchestrator.keys.problems import Problems
 from orchestrator.ledger import Ledger, SummaryRow, search_events
 from orchestrator.ledger.search_events import SearchEvent
 from orchestrator.search.history import History, Trial, costs, ranked

@@ -15,7 +15,7 @@ import mlflow.exceptions
 import mlflow.tracking
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.jobfile.job_names import safe_name
+from orchestrator.keys.names import safe_name
 from orchestrator.track.tracked_job import ELAPSED, JobResults, Point
 from orchestrator.track.tracker_protocol import Position, TrackedJob
 

@@ -100,7 +100,7 @@ def test_a_forked_worker_has_all_that_one_that_is_execed_has(
         {name: value for name, value in one.items() if name not in differ} for one in seen.values()
     )
     assert forked == by_exec
-    assert seen["forked"]["argv"].replace("forked", "exec") == seen["exec"]["argv"]
+    assert seen["forked"]["argv"].replace("/forked 0", "/exec 0") == seen["exec"]["argv"]
     assert (forked["cpus"], forked["nice"], forked["SET_LATER"]) == (str(cpu), str(nice), "\udcff")
 
 

@@ -17,8 +17,7 @@ from jobfile_helpers import EXAMPLE, SAFE
 from orchestrator.core.errors import SpecError
 from orchestrator.core.text import LONGEST_LINE
 from orchestrator.jobfile import Experiment, from_mapping, load
-from orchestrator.jobfile.toml_models import Entry, JobFile
-from orchestrator.jobfile.validation_errors import TABLES
+from orchestrator.jobfile.toml_models import TABLES, Entry, JobFile
 
 LONGEST = 2 * LONGEST_LINE + 4
 KEYS = [

@@ -17,7 +17,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile import from_mapping, load, parse_override
 from orchestrator.jobfile.job_names import matrix_suffix
 from orchestrator.jobfile.robot_globs import matching_paths
-from orchestrator.jobfile.value_types import parse_duration, parse_size
+from orchestrator.keys.value_types import parse_duration, parse_size
 
 
 def test_the_example_of_the_documentation_becomes_its_jobs(write: Callable[..., Path]) -> None:

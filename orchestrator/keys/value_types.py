@@ -9,9 +9,9 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen, Predicate
 from pydantic import (
@@ -30,7 +30,7 @@ from orchestrator.core.job import GPU_PARTS
 from orchestrator.core.log_limit import LARGEST_MIB, SMALLEST_MIB
 from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, TASKS
 from orchestrator.core.worker_spec import INIT_JOB, parse_schedule
-from orchestrator.jobfile.job_names import is_showable
+from orchestrator.keys.names import is_showable
 
 MOST = 10**12
 """Upper limit of every count: far above any use, far below any overflow."""
@@ -70,6 +70,13 @@ def key(default: Any, description: str, example: Any = None, *, shown: Any = Non
 class TomlTable(BaseModel):
     """Base class of the tables of the job file."""
 
+    instead: ClassVar[Mapping[str, str]] = {}
+    """Keys that the table does not have although one might expect them, and what to do instead."""
+    synonyms: ClassVar[Mapping[str, str]] = {}
+    """What other programs call a key, in lower case → the key."""
+    alternative: ClassVar[str] = ""
+    """What tables are called of which a job uses one, for messages: "the table of …"."""
+
     model_config = ConfigDict(
         extra="forbid",
         strict=True,
@@ -77,6 +84,11 @@ class TomlTable(BaseModel):
         allow_inf_nan=False,
         field_title_generator=lambda name, _: name,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class AnyKeys:
+    """Annotation of a table in which the user may set any keys, also in a matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +430,7 @@ Command = Annotated[
     WithJsonSchema({"type": "array", "items": {"type": "string"}, "minItems": 1}),
 ]
 Matrix = Annotated[dict[str, Any], Expected("a table of lists, each with a dotted key in quotes")]
-Options = Annotated[dict[Any, Any], Expected("a table"), AfterValidator(_options)]
+Options = Annotated[dict[Any, Any], Expected("a table"), AfterValidator(_options), AnyKeys()]
 MaxParallel = Annotated[
     Literal["auto", "idle"] | Count,
     Expected(f'"auto", "idle" or a whole number from 1 to {MOST:_}'),
