@@ -235,7 +235,7 @@ def paint(repeats: int) -> list[Line]:
 
 
 def _page_kib(port: int) -> float:
-    from orchestrator.web.pages import ASSETS
+    from orchestrator.features.live_page.pages import ASSETS
 
     whole = 0
     for path in ("/", *(f"/assets/{name}" for name in ASSETS), "/api/this/events"):

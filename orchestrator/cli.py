@@ -1,8 +1,8 @@
 """The command line: the application, its commands, and how every error becomes a message and an
 exit code.
 
-A new command is a decorated function in one of the modules of :data:`COMMANDS`, or a new module
-named there.
+A new command of the kernel is a decorated function in one of the modules of :data:`COMMANDS`; one of
+a feature is made by its plug point ``commands`` (:mod:`orchestrator.core.feature`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Annotated, NoReturn
 
 import typer
+from typer.models import CommandInfo
 
 from orchestrator.commands import (
     authoring_commands,
@@ -27,26 +29,26 @@ from orchestrator.commands import (
     run_command,
     search_commands,
     track_commands,
-    web_commands,
 )
 from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
+from orchestrator.core.feature import asked, note_problem, problems
 from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
 from orchestrator.core.text import count
 
 PROGRAM = "orchestrator"
 DISTRIBUTION = "mujoco-orchestrator"
 _EMPTY_OPTION = re.compile(r"--[\w-]+=")
-COMMANDS = (
-    *(authoring_commands, run_command, control_commands),
-    *(
-        search_commands,
-        track_commands,
-        experiment_commands,
-        web_commands,
-        inspection_commands,
-        measurement_commands,
-    ),
+COMMANDS: tuple[tuple[int, typer.Typer], ...] = (
+    (10, authoring_commands.app),
+    (20, run_command.app),
+    (30, control_commands.app),
+    (40, search_commands.app),
+    (50, track_commands.app),
+    (60, experiment_commands.app),
+    (80, inspection_commands.app),
+    (90, measurement_commands.app),
 )
+"""The commands of the kernel, each with its place in ``--help`` among those of features."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -57,17 +59,41 @@ app = typer.Typer(
     "same command again to resume.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in COMMANDS:
-    for (
-        command
-    ) in module.app.registered_commands:  # lines of a docstring are no lines of a terminal
-        paragraphs = (
-            inspect.cleandoc(command.callback.__doc__ or "").split("\n\n")
-            if command.callback
-            else []
-        )
-        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    app.add_typer(module.app)
+
+
+def _commands() -> list[typer.Typer]:
+    """Groups of commands in the order of ``--help``."""
+    groups = [*COMMANDS]
+    names = {_name(command) for _, group in groups for command in group.registered_commands}
+    for feature, make in asked(lambda feature: feature.commands, "commands"):
+        try:
+            group = make()
+            own = {_name(command) for command in group.registered_commands}
+        except Exception as error:  # whatever somebody else's package raises when it is imported
+            note_problem(feature.name, f"adds no command: {type(error).__name__}: {error}")
+            continue
+        if taken := sorted(own & names):
+            note_problem(feature.name, f"adds no command: there is {' and '.join(taken)} already")
+            continue
+        names |= own
+        groups.append((feature.rank, group))
+    return [group for _, group in sorted(groups, key=itemgetter(0))]
+
+
+def _name(command: CommandInfo) -> str:
+    return command.name or getattr(command.callback, "__name__", "").replace("_", "-")
+
+
+def _help(command: CommandInfo) -> str:
+    """Its docstring; the lines of one are no lines of a terminal."""
+    text = inspect.cleandoc(getattr(command.callback, "__doc__", None) or "")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+for commands in _commands():
+    for command in commands.registered_commands:
+        command.help = _help(command)
+    app.add_typer(commands)
 app.add_typer(cluster_commands.app, name="cluster")
 app.add_typer(search_commands.group, name="search")
 
@@ -129,6 +155,8 @@ def main() -> None:
             )  # a name that the terminal cannot show is no reason to fail
     try:
         _refuse_empty(sys.argv[1:])
+        for problem in problems():
+            print(f"warning: {problem}", file=sys.stderr)
         app(prog_name=PROGRAM)
     except SpecError as error:
         _fail(f"{error}\n{count(len(error.problems), 'problem')}; nothing was launched", 2)

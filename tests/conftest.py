@@ -57,6 +57,9 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["ORCHESTRATOR_CPU_HOLDERS"] = f"{os.environ['XDG_STATE_HOME']}/cpu-holders"
 
+# No feature of others that happens to be installed takes part, but where a test names it.
+os.environ["ORCHESTRATOR_FEATURES"] = ""
+
 # Otherwise every `learn()` of stock Stable-Baselines3 in a test leaves a folder in the temporary
 # directory.
 os.environ.setdefault("SB3_LOGDIR", tempfile.gettempdir())
@@ -89,7 +92,7 @@ __all__ = [
 
 FULL = ("ray", "slurm", "ranks", "bench", "soak", "gpu")
 """Folders of tests that run with ``--full`` only, or where they are named on the command line."""
-TIERS = ("ray", "bench", "soak", "ranks", "slurm", "e2e", "process", "training", "unit")
+TIERS = ("ray", "bench", "soak", "ranks", "slurm", "e2e", "features", "process", "training", "unit")
 """Folders in the order in which their tests start: long files first, so that no worker ends long
 after the others.
 

@@ -1,4 +1,4 @@
-"""Commands that measure, verify, test, report and compare."""
+"""Commands that measure, report and compare."""
 
 from __future__ import annotations
 
@@ -15,55 +15,6 @@ from orchestrator.core.errors import UsageError
 
 app = typer.Typer()
 STRONG_SECONDS = 120.0
-
-
-@app.command()
-def verify(
-    source: Annotated[
-        Path, Argument(metavar="RUN_DIR|JOBS.toml", help="A run directory, or a job file.")
-    ],
-    jobs: Annotated[
-        list[str] | None,
-        Option(
-            help="A job, the beginning of its name, or a pattern; '*': all jobs. May be repeated.",
-            show_default="the first job of every robot and task, as many as a few minutes allow",
-        ),
-    ] = None,
-    iterations: Annotated[int, Option(min=3, help="Number of iterations of each training.")] = 6,
-    repeats: Annotated[
-        int,
-        Option(
-            min=1,
-            help="Repeats of each measurement; with 5 the interval of the slow-down includes changes of the machine.",
-        ),
-    ] = 1,
-    output: Annotated[
-        Path | None,
-        Option(
-            help="Directory for certificate.json.", show_default="RUN_DIR, or runs/<name>-verify"
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Verify that jobs train the same policy alone, beside others, and killed and resumed; measure
-    the slow-down.
-    """
-    from orchestrator.terminal import background_output, verify_view
-    from orchestrator.verify import verification
-
-    options = verification.VerifyOptions(
-        jobs=jobs or (), iterations=iterations, repeats=repeats, output=output
-    )
-    with (
-        shared.stoppable("stopped; no certificate was written"),
-        background_output.standard_output_in_background(),
-    ):
-        certificate, where = verification.verify(source, options, shared.print_progress)
-    if as_json:
-        shared.print_text(certificate.to_json().rstrip("\n"))
-    else:
-        verify_view.show(certificate, where)
-    raise typer.Exit(0 if certificate.verdict == "PASS" else 1)
 
 
 @app.command()
@@ -173,60 +124,6 @@ def bench(
     elif finished.measured and (facts := rank_analysis.facts(finished.run_dir)) is not None:
         bench_view.show_ranks(facts, finished.run_dir)
     raise typer.Exit(finished.exit_code)
-
-
-@app.command()
-def selftest(
-    minutes: Annotated[
-        float, Option(min=0.1, help="Minutes for which new rounds are begun.")
-    ] = 10.0,
-    seed: Annotated[
-        int | None,
-        Option(
-            min=0,
-            help="Seed of the faults and their moments, to repeat a selftest.",
-            show_default="random",
-        ),
-    ] = None,
-    only_round: Annotated[
-        int | None,
-        Option(
-            "--round",
-            min=1,
-            metavar="K",
-            help="Take only round K of the selftest with --seed.",
-            show_default="all",
-        ),
-    ] = None,
-    folder: Annotated[
-        Path,
-        Option(
-            "--dir",
-            help="Directory in which the trainings get a folder; its file system is tested.",
-        ),
-    ] = Path(),
-    as_json: AsJson = False,
-) -> None:
-    """Test this machine: small trainings that are killed, stopped and obstructed must end like
-    undisturbed ones.
-    """
-    from orchestrator.selftest import campaign
-    from orchestrator.terminal import background_output, selftest_view
-
-    if only_round is not None and seed is None:
-        raise UsageError(
-            f"--round {only_round}: needs --seed, the seed of the selftest that is to be repeated"
-        )
-    options = campaign.SelftestOptions(
-        minutes=minutes, seed=seed, only_round=only_round, folder=folder
-    )
-    with background_output.standard_output_in_background():
-        result = campaign.selftest(options, shared.print_progress)
-    if as_json:
-        shared.print_text(result.to_json())
-    else:
-        selftest_view.show(result)
-    raise typer.Exit(result.exit_code)
 
 
 class ReportFormat(StrEnum):

@@ -20,10 +20,10 @@ from supervisor_helpers import make_job
 from orchestrator.core.job import Attempt, Running
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
+from orchestrator.features.live_page import live_server
+from orchestrator.features.live_page.job_row import FIELDS
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
-from orchestrator.web import live_server
-from orchestrator.web.job_row import FIELDS
 
 KERNEL_BYTES = 8 << 10
 """What the kernel keeps of a connection that is not read."""

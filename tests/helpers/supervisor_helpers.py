@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from orchestrator.core.job import Attempt, Job, Resources, Running, State
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Executor, Launch
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
@@ -216,3 +218,32 @@ def once(condition: Callable[[View], bool], action: Callable[[], None]) -> Calla
 
 def rows(root: Path) -> dict[str, dict[str, Any]]:
     return {row["job_id"]: row for row in json.loads((root / "summary.json").read_text())}
+
+
+# -- robots in the directories of jobs
+
+
+def staged_robot(folder: Path) -> Path:
+    (folder / "meshes").mkdir(parents=True)
+    (folder / "hopper.xml").write_text("<mujoco/>")
+    (folder / "meshes/.leg.stl").write_text("solid")
+    return folder
+
+
+def with_robots(root: Path, staged: Path, *job_ids: str, **settings: Any) -> Experiment:
+    """An experiment whose jobs have copies of the staged robot in their directories."""
+    root.mkdir()
+    jobs = [make_job(job_id, max_retries=1, spec={"xml": "robot/hopper.xml"}) for job_id in job_ids]
+    experiment = Experiment(root, jobs, **settings)
+    digest = hash_of_copy(staged, "hopper.xml")
+    experiment.ledger.put_jobs((index, job, digest) for index, job in enumerate(jobs))
+    experiment.ledger.commit()
+    for job_id in job_ids:
+        experiment.paths.job(job_id).root.mkdir(parents=True)
+        shutil.copytree(staged, experiment.paths.job(job_id).robot)
+    experiment.ledger.close()
+    return Experiment(root, jobs, **settings)
+
+
+def edit_robot(robot: Path) -> None:
+    (robot / "hopper.xml").write_text("<mujoco model='other'/>")

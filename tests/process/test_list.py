@@ -15,8 +15,6 @@ from supervisor_helpers import Experiment, make_job
 
 from orchestrator.core.job import Cause, Failed, Paused, State, Succeeded
 from orchestrator.experiment import run_directory, run_index
-from orchestrator.web.folder_source import FolderSource
-from orchestrator.web.run_source import RunSource
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +77,9 @@ def test_states_and_counts_are_those_of_the_run_directories(tmp_path: Path) -> N
     assert "1 experiment more" in shown
 
 
-def test_list_and_the_live_page_name_an_experiment_alike(tmp_path: Path) -> None:
+def test_an_experiment_has_the_name_that_was_recorded_last_or_that_of_its_folder(
+    tmp_path: Path,
+) -> None:
     sessions = [
         {"experiment": "before"},
         {"experiment": "the robots"},
@@ -90,12 +90,6 @@ def test_list_and_the_live_page_name_an_experiment_alike(tmp_path: Path) -> None
     make_run_dir(tmp_path / "earlier", None)
     names = {Path(row["run_dir"]).name: name for name, row in listed(cwd=tmp_path).items()}
     assert names["robots"] == "the robots"
-    shown = FolderSource(tmp_path).read().put
-    runs = [json.loads(text)["name"] for name, text in shown.items() if name != "head"]
-    assert sorted(runs) == ["earlier", "the robots"], (
-        "a name that is not recorded is that of the folder"
-    )
-    assert json.loads(RunSource(root).read().put["head"])["name"] == "the robots"
 
 
 def test_entries_of_what_is_gone_are_removed_and_those_of_other_machines_are_left(

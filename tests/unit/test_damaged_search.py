@@ -29,7 +29,6 @@ from orchestrator.search.trials import TrialReader
 from orchestrator.search.watch import SearchWatch, annotated
 from orchestrator.search.watchdog import Watchdog
 from orchestrator.terminal import status_view
-from orchestrator.web.search_facts import SearchFactsReader
 
 TRIALS = [
     Told(values=[3.0], reached=[1.0, 2.0]),
@@ -145,16 +144,6 @@ def test_the_jobs_of_a_damaged_search_are_shown_with_a_line_about_it(
     watch = SearchWatch(paths=paths)
     assert [watch.look(), watch.look()] == ["", ""]
     assert fact in watch.line
-    facts = SearchFactsReader(paths).read()
-    assert facts is not None
-    assert fact in facts["line"]
-    assert facts.keys() == shown_facts(tmp_path).keys(), "the page has all that it looks for"
-
-
-def shown_facts(folder: Path) -> dict[str, Any]:
-    facts = SearchFactsReader(search_run(folder / "sound", TRIALS)).read()
-    assert facts is not None
-    return facts
 
 
 def test_status_and_best_of_a_damaged_search_as_commands(tmp_path: Path) -> None:
@@ -242,7 +231,6 @@ def read_everything(paths: RunPaths) -> None:
         of_ledger(search_events.has_value),
         lambda: search_process.exit_code_of(control.status(paths.root)),
         run_index.listed,
-        lambda: SearchFactsReader(paths).read(),
         lambda: exported(paths),
     ):
         with contextlib.suppress(OrchestratorError):

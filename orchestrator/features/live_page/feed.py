@@ -1,0 +1,138 @@
+"""One reader of a run directory for all viewers: it reads while somebody looks, and tells all of
+them at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from orchestrator.features.live_page.board import Board, Changes
+
+LOOK_EVERY_S = 1.0
+LONGEST_S = 10.0
+READ_SHARE = 0.002
+"""Largest share of a core for reading; where one reading takes long, they are further apart, up to
+LONGEST_S."""
+HEARTBEAT_S = 15.0
+"""So often something is sent at least, so that a connection that is gone is noticed."""
+AFTER_ERROR_S = 10.0
+"""How soon it is read again after an error that nobody has foreseen."""
+
+
+class Source(Protocol):
+    """What reads."""
+
+    def read(self) -> Changes:
+        """What is new since the last call; everything at first. Called in a thread, never twice at
+        once.
+        """
+        ...
+
+
+class Feed:
+    """The board of one source, and those who look at it.
+
+    When a source is over, everything is read anew by another one. So it is after an error that
+    nobody has foreseen: the source may have taken in what it has told nobody.
+    """
+
+    def __init__(self, make_source: Callable[[], Source]) -> None:
+        """:param make_source: called in a thread."""
+        self._make_source = make_source
+        self._source: Source | None = None
+        self._board = Board()
+        self._problem, self._told = "", ""
+        self._failed_at = -AFTER_ERROR_S
+        self._viewers = 0
+        self._reading: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def has_viewers(self) -> bool:
+        return self._viewers > 0
+
+    @property
+    def problem(self) -> str:
+        """Why there is nothing to see at the moment; empty where there is."""
+        return self._problem if time.monotonic() - self._failed_at < AFTER_ERROR_S else ""
+
+    async def messages(self) -> AsyncIterator[str]:
+        """Server-sent events for one viewer: at first everything, then what has changed since it
+        took the last one.
+        """
+        self._viewers += 1
+        try:
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read())
+            seen, board = 0, self._board
+            yield _clock()
+            while True:
+                changed = self._changed
+                if self._reading.done():
+                    return  # an error has ended it; the page connects again
+                if board is not self._board:
+                    seen, board = 0, self._board
+                    yield _clock()
+                if text := board.since(seen):
+                    seen = board.version
+                    yield f"data: {text}\n\n"
+                    continue
+                try:
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        await changed.wait()
+                except TimeoutError:
+                    yield ": alive\n\n"
+        finally:
+            self._viewers -= 1
+
+    async def _read(self) -> None:
+        cost_s, is_first = 0.0, self._board.version == 0
+        try:
+            while self._viewers:
+                changes, cost_s = await asyncio.to_thread(self._timed)
+                if changes.is_over:
+                    self._source, self._board = None, Board()
+                    continue
+                began = time.thread_time()
+                if self._board.apply(changes):
+                    self._tell()
+                cost_s += time.thread_time() - began
+                pause_s = LOOK_EVERY_S if is_first else max(LOOK_EVERY_S, cost_s / READ_SHARE)
+                is_first = False
+                await asyncio.sleep(min(LONGEST_S, pause_s))
+        except Exception as error:
+            self._start_over(error)
+        finally:
+            self._tell()
+
+    def _start_over(self, error: Exception) -> None:
+        self._source, self._board, self._failed_at = None, Board(), time.monotonic()
+        self._problem = f"reading has failed ({type(error).__name__}); `serve` has printed where"
+        text = "".join(traceback.format_exception(error))
+        if text != self._told:
+            print(
+                f"serve: an unexpected error; everything is read anew after it:\n{text}",
+                file=sys.stderr,
+                flush=True,
+            )
+        self._told = text
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _timed(self) -> tuple[Changes, float]:
+        began = time.thread_time()
+        self._source = self._source or self._make_source()
+        changes = self._source.read()
+        return changes, time.thread_time() - began - changes.rare_s
+
+
+def _clock() -> str:
+    """With it everything begins that a page shows: what it was told before holds no more."""
+    return f"event: clock\ndata: {time.time():.1f}\n\n"

@@ -1,0 +1,106 @@
+"""What the page of a folder shows: its experiments, alive or not."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_directory, run_index
+from orchestrator.experiment.run_follower import marks
+from orchestrator.experiment.run_index import ListedRun, RunEntry
+from orchestrator.features.live_page.board import Changes
+from orchestrator.features.live_page.job_row import shown, tenths
+from orchestrator.features.live_page.run_source import LONGEST_TEXT, page_kind
+
+SEARCH_EVERY_S = 10.0
+"""How soon a new run directory is found, also by an address that is not known yet."""
+SEARCH_SHARE = 0.001
+"""Largest share of the time for looking for them, but for SEARCH_LATEST_S."""
+SEARCH_LATEST_S = 60.0
+"""How soon one is found at the latest, however long looking for it takes."""
+
+
+class FolderSource:
+    """The run directories below ``root``; of None: those of this user on this machine. Used by
+    several threads.
+    """
+
+    def __init__(self, root: Path | None) -> None:
+        self.root = root
+        self._lock = threading.Lock()
+        self._entries: dict[str, RunEntry] = {}
+        """Replaced as a whole, never changed."""
+        self._due = 0.0
+        self._known: dict[str, tuple[tuple[object, ...], ListedRun]] = {}
+        """What there was in each run directory when it was read, and what was found."""
+        self._shown: set[str] = set()
+
+    def find(self, key: str) -> RunEntry | None:
+        """The experiment that a page names ``key``."""
+        if key not in self._entries:
+            self._search()
+        return self._entries.get(key)
+
+    def read(self) -> Changes:
+        changes = Changes()
+        self._search()
+        runs = {key: self._standing(key, entry) for key, entry in self._entries.items()}
+        changes.drop = [f"run:{key}" for key in self._shown - runs.keys()]
+        self._shown = set(runs)
+        where = (
+            "your experiments on this machine" if self.root is None else str(self.root.absolute())
+        )
+        is_of = "folder" if self.root is None else page_kind(self.root)
+        changes.set("head", {"name": shown(where, LONGEST_TEXT), "runs": len(runs), "kind": is_of})
+        for key, run in runs.items():
+            changes.set(f"run:{key}", _facts(key, run))
+        return changes
+
+    def _search(self) -> None:
+        """Look for run directories, unless that was done not long ago."""
+        with self._lock:
+            began = time.monotonic()
+            if began < self._due:
+                return
+            found: Iterable[RunEntry] = (
+                run_index.entries() if self.root is None else run_index.below(self.root)
+            )
+            self._entries = {key_of(entry.run_dir): entry for entry in found}
+            ended = time.monotonic()
+            self._due = ended + min(
+                SEARCH_LATEST_S, max(SEARCH_EVERY_S, (ended - began) / SEARCH_SHARE)
+            )
+
+    def _standing(self, key: str, entry: RunEntry) -> ListedRun:
+        """As it was, where nothing has changed since it was read."""
+        paths = RunPaths(Path(entry.run_dir))
+        found = marks(paths, run_directory.holder(paths))
+        known = self._known.get(key)
+        if known is None or known[0] != found:
+            known = self._known[key] = found, run_index.standing(entry)
+        return known[1]
+
+
+def key_of(run_dir: str) -> str:
+    """Names a run directory in addresses: readable, always the same, and no path."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(run_dir).name).strip("-")[:40]
+    return f"{name or 'run'}-{hashlib.sha256(run_dir.encode('utf-8', 'surrogateescape')).hexdigest()[:10]}"
+
+
+def _facts(key: str, run: ListedRun) -> dict[str, Any]:
+    return {
+        "key": key,
+        "name": shown(run.entry.name, LONGEST_TEXT),
+        "root": shown(run.entry.run_dir, LONGEST_TEXT),
+        "state": run.state,
+        "counts": dict(run.jobs),
+        "supervisor": shown(str(run.holder), LONGEST_TEXT) if run.holder else "",
+        "noted": tenths(run.entry.noted_at),
+        "problem": shown(run.problem, LONGEST_TEXT),
+    }

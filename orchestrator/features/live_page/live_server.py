@@ -1,0 +1,119 @@
+"""Starts the server of the live page, and says where it is."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from orchestrator.core import secret_files
+from orchestrator.core.errors import UsageError
+from orchestrator.features.live_page.access import AccessRules, is_loopback, own_names
+from orchestrator.features.live_page.pages import LivePages
+from orchestrator.features.live_page.request_timeout import TimedProtocol
+
+TOKEN_FILE = "serve-token"  # noqa: S105 - the name of a file, not a secret
+MOST_CONNECTIONS = 200
+"""More are answered that the server is busy."""
+TICK_S = 0.5
+LEAVE_S = 1
+"""How long streams may go on after a signal to end."""
+
+
+class QuietServer(uvicorn.Server):
+    """Looks less often whether it is to end: uvicorn's ten times a second cost more than all that
+    is read.
+    """
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            await asyncio.sleep(TICK_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveServer:
+    """A server whose socket listens already."""
+
+    address: str
+    """What to open in a browser; with the token, if there is one, in the part that a browser sends
+    to nobody."""
+    listener: socket.socket
+    server: uvicorn.Server
+
+    def run(self) -> None:
+        """Serve until a signal, or ``server.should_exit``, ends it."""
+        with self.listener:
+            self.server.run(sockets=[self.listener])
+
+
+def listening(root: Path | None, *, host: str, port: int, may_control: bool) -> LiveServer:
+    """A server for a run directory, a folder of them, or (None) all of this user on this machine.
+
+    :raises UsageError: the address is not this machine's or is taken, or the token cannot be used.
+    """
+    listener = _listener(host, port)
+    try:
+        token = _token() if may_control or not is_loopback(host) else None
+    except UsageError:
+        listener.close()
+        raise
+    rules = AccessRules(hosts=own_names(host), token=token, is_open=is_loopback(host))
+    config = uvicorn.Config(
+        LivePages(root, rules, may_control=may_control).application(),
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        http=TimedProtocol,
+        loop="asyncio",
+        ws="none",
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=LEAVE_S,
+    )
+    shown = f"[{host}]" if ":" in host else host
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        shown = socket.gethostname()
+    address = f"http://{shown}:{listener.getsockname()[1]}/" + (f"#token={token}" if token else "")
+    return LiveServer(address=address, listener=listener, server=QuietServer(config))
+
+
+def _token() -> str:
+    path = secret_files.in_configuration(TOKEN_FILE)
+    try:
+        secret_files.create(path)
+    except OSError as error:
+        raise UsageError(f"{path}: the token cannot be written: {error.strerror}") from None
+    missing, exposed = "Start `serve` again, which makes one", "see and stop what you run"
+    return secret_files.read(path, missing=missing, exposed=exposed, anew="`serve`")
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """A socket that listens there. :raises UsageError: it cannot."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
+    except OSError as error:
+        raise UsageError(
+            f"serve: --host {host}: no address of a machine is known for that name: {error}"
+        ) from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        advice = (
+            "choose another with --port; --port 0 takes a free one"
+            if port
+            else "choose another --host"
+        )
+        raise UsageError(
+            f"serve: {host}, port {port}: cannot listen there: {error.strerror}; {advice}"
+        ) from None
+    return listener

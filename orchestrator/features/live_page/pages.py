@@ -1,0 +1,318 @@
+"""The addresses of the live page, and what each answers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import html
+import json
+from collections.abc import AsyncIterator
+from functools import lru_cache, partial
+from importlib import resources
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from orchestrator.core.decoding import parsed_json
+from orchestrator.core.errors import LedgerBusyError, OrchestratorError
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import open_below
+from orchestrator.core.text import plain
+from orchestrator.experiment import control
+from orchestrator.experiment.control import JobVerb
+from orchestrator.experiment.worker_logs import LogReader
+from orchestrator.features.live_page import job_details
+from orchestrator.features.live_page.access import AccessRules, Guard
+from orchestrator.features.live_page.board import to_json
+from orchestrator.features.live_page.feed import HEARTBEAT_S, LOOK_EVERY_S, Feed
+from orchestrator.features.live_page.folder_source import FolderSource
+from orchestrator.features.live_page.job_row import FIELDS, shown
+from orchestrator.features.live_page.opened_file import OpenedFileResponse
+from orchestrator.features.live_page.run_source import RunSource, page_kind
+from orchestrator.report.thumbnails import thumbnail
+
+ASSETS = {
+    "page.css": "text/css",
+    "icon.svg": "image/svg+xml",
+    **dict.fromkeys(
+        ("live.js", "stream.js", "jobs.js", "charts.js", "panel.js", "overview.js"),
+        "text/javascript",
+    ),
+}
+"""Files beside this one that the page consists of, all of them our own."""
+MEDIA = {"preview.png": "image/png", "video.mp4": "video/mp4"}
+THIS = "this"
+"""Names the run directory that was given, in addresses."""
+LOG_LINES = 500
+CHUNKS_AT_ONCE = 16
+LOG_SIGNS = "\n\r\t"
+"""Control characters of a log that stay."""
+LARGEST_BODY = 1 << 20
+MOST_FEEDS = 50
+THUMBNAIL_HEIGHT = 144
+NOT_KEPT = {"cache-control": "no-store"}
+EVENTS = {**NOT_KEPT, "x-accel-buffering": "no"}
+
+
+class LivePages:
+    """The application for one run directory, a folder of them, or (None) all of this user on this
+    machine.
+    """
+
+    def __init__(self, root: Path | None, rules: AccessRules, *, may_control: bool) -> None:
+        self._root, self._rules, self._may_control = root, rules, may_control
+        self._folder = FolderSource(root)
+        self._folder_feed = Feed(lambda: self._folder)
+        self._runs: dict[Path, Feed] = {}
+
+    def application(self) -> Guard:
+        api = "/api/{key}"
+        routes = [
+            Route("/", self._page),
+            Route("/run/{key}", self._page),
+            Route("/assets/{name}", self._asset),
+            Route("/api/runs/events", self._runs_events),
+            Route(f"{api}/events", self._events),
+            Route(f"{api}/jobs/{{job}}", self._job),
+            Route(f"{api}/jobs/{{job}}/log", self._log),
+            Route(f"{api}/jobs/{{job}}/thumbnail.jpg", self._thumbnail),
+            Route(f"{api}/jobs/{{job}}/{{name}}", self._media),
+            Route(f"{api}/control", self._control, methods=["POST"]),
+        ]
+        return Guard(
+            Starlette(routes=routes, exception_handlers={LedgerBusyError: _busy}), self._rules
+        )
+
+    async def _is_of_one_run(self) -> bool:
+        """Whether the page is that of a run directory, which there may not be yet."""
+        return self._root is not None and await asyncio.to_thread(page_kind, self._root) == "run"
+
+    # -- pages
+
+    async def _page(self, request: Request) -> Response:
+        is_of_one_run = await self._is_of_one_run()
+        key = request.path_params.get("key") or (THIS if is_of_one_run else "")
+        values = {
+            "key": key,
+            "fields": " ".join(FIELDS),
+            "control": str(int(self._may_control)),
+            "token": str(int(not self._rules.is_open)),
+            "folder": str(int(bool(key) and not is_of_one_run)),
+            "version": _version(),
+        }
+        text = _asset_text("page.html")
+        for name, value in values.items():
+            text = text.replace(f"{{{{{name}}}}}", html.escape(value))
+        return Response(text, media_type="text/html", headers={"cache-control": "no-cache"})
+
+    async def _asset(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in ASSETS:
+            return _missing()
+        return Response(
+            _asset_text(name), media_type=ASSETS[name], headers={"cache-control": "no-cache"}
+        )
+
+    # -- events
+
+    async def _runs_events(self, request: Request) -> Response:
+        return _stream(self._folder_feed)
+
+    async def _events(self, request: Request) -> Response:
+        run_dir = await self._run_dir(request)
+        if run_dir is None:
+            return _missing()
+        feed = self._runs.get(run_dir)
+        if feed is None:
+            self._forget_idle()
+            feed = self._runs[run_dir] = Feed(partial(RunSource, run_dir))
+        return _stream(feed)
+
+    def _forget_idle(self) -> None:
+        if len(self._runs) >= MOST_FEEDS:
+            self._runs = {path: feed for path, feed in self._runs.items() if feed.has_viewers}
+
+    async def _log(self, request: Request) -> Response:
+        run_dir, job = await self._run_dir(request), request.path_params["job"]
+        row = None if run_dir is None else await asyncio.to_thread(job_details.row, run_dir, job)
+        if run_dir is None or row is None:
+            return _missing()
+        try:
+            attempt = int(request.query_params.get("attempt") or row["attempts"])
+            rank = int(request.query_params.get("rank") or 0)
+        except ValueError:
+            return PlainTextResponse("attempt and rank are numbers\n", status_code=400)
+        if not (1 <= attempt <= row["attempts"] and 0 <= rank < row["ranks"]):
+            return _missing()
+        path = RunPaths(run_dir).job(row["job_id"]).attempt(attempt - 1).log_of(rank)
+        return StreamingResponse(
+            _log_events(path, run_dir), media_type="text/event-stream", headers=EVENTS
+        )
+
+    # -- single jobs
+
+    async def _job(self, request: Request) -> Response:
+        run_dir = await self._run_dir(request)
+        facts = (
+            None
+            if run_dir is None
+            else await asyncio.to_thread(job_details.details, run_dir, request.path_params["job"])
+        )
+        return (
+            _missing()
+            if facts is None
+            else Response(to_json(facts), media_type="application/json", headers=NOT_KEPT)
+        )
+
+    async def _media(self, request: Request) -> Response:
+        run_dir, name = await self._run_dir(request), request.path_params["name"]
+        if run_dir is None or name not in MEDIA:
+            return _missing()
+        file = await asyncio.to_thread(_opened, run_dir, request.path_params["job"], name)
+        return (
+            _missing()
+            if file is None
+            else OpenedFileResponse(file, media_type=MEDIA[name], headers=NOT_KEPT)
+        )
+
+    async def _thumbnail(self, request: Request) -> Response:
+        run_dir, job = await self._run_dir(request), request.path_params["job"]
+        content = None if run_dir is None else await asyncio.to_thread(_small, run_dir, job)
+        return (
+            _missing()
+            if content is None
+            else Response(content, media_type="image/jpeg", headers=NOT_KEPT)
+        )
+
+    # -- changes
+
+    async def _control(self, request: Request) -> Response:
+        """What the commands do; the guard has checked the token."""
+        run_dir = await self._run_dir(request)
+        if run_dir is None or not self._may_control:
+            return _missing()
+        try:
+            asked = parsed_json(await _body(request))
+            verb, jobs = asked["verb"], asked.get("jobs", [])
+            if not (isinstance(jobs, list) and all(isinstance(job, str) for job in jobs)):
+                raise TypeError(jobs)
+            message = await asyncio.to_thread(_act, run_dir, verb, jobs)
+        except (OrchestratorError, OSError) as error:
+            return JSONResponse({"problem": shown(str(error), LARGEST_BODY)}, status_code=409)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            text = 'expected {"verb": "stop", "jobs": []}, or "cancel", "pause", "resume" or "retry" with jobs'
+            return JSONResponse({"problem": text}, status_code=400)
+        return JSONResponse({"message": shown(message, LARGEST_BODY)})
+
+    async def _run_dir(self, request: Request) -> Path | None:
+        key = request.path_params["key"]
+        if key == THIS:
+            return self._root if await self._is_of_one_run() else None
+        entry = await asyncio.to_thread(self._folder.find, key)
+        return None if entry is None else Path(entry.run_dir)
+
+
+def _act(run_dir: Path, verb: str, jobs: list[str]) -> str:
+    """What was done. :raises ValueError: there is no such verb, or no such job, or the verb needs
+    jobs.
+    """
+    if verb == "stop" and not jobs:
+        return control.stop(run_dir, [])
+    if verb in control.COMMANDS and jobs:
+        known = {row["job_id"] for row in control.status(run_dir).rows}
+        if set(jobs) <= known:  # whole names only; the commands take patterns as well
+            return control.ask(run_dir, jobs, cast(JobVerb, verb))
+    raise ValueError(verb)
+
+
+async def _body(request: Request) -> bytes:
+    content = b""
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > LARGEST_BODY:
+            raise ValueError("too long")
+    return content
+
+
+def _stream(feed: Feed) -> Response:
+    if feed.problem:
+        return PlainTextResponse(f"{feed.problem}\n", status_code=503)
+    return StreamingResponse(feed.messages(), media_type="text/event-stream", headers=EVENTS)
+
+
+async def _log_events(path: Path, run_dir: Path) -> AsyncIterator[str]:
+    """The end of a log, and what is written to it."""
+    reader = LogReader(path, LOG_LINES, below=run_dir)
+    quiet_s, problem = 0.0, ""
+    while True:
+        try:
+            texts, problem = (
+                await asyncio.to_thread(list, islice(reader.new_text(), CHUNKS_AT_ONCE)),
+                "",
+            )
+        except OrchestratorError as error:
+            texts = [] if str(error) == problem else [f"{error}\n"]
+            problem = str(error)
+        for text in texts:
+            yield f"data: {json.dumps(plain(text, keep=LOG_SIGNS))}\n\n"
+        quiet_s = 0.0 if texts else quiet_s + LOOK_EVERY_S
+        if quiet_s >= HEARTBEAT_S:
+            quiet_s = 0.0
+            yield ": alive\n\n"
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _missing() -> Response:
+    return PlainTextResponse("There is nothing here.\n", status_code=404)
+
+
+async def _busy(_request: Request, error: Exception) -> Response:
+    return PlainTextResponse(f"{shown(str(error), LARGEST_BODY)}\n", status_code=503)
+
+
+def _file_of(run_dir: Path, job: str, name: str) -> Path | None:
+    """None where the ledger does not know such a job."""
+    row = job_details.row(run_dir, job)
+    return None if row is None else RunPaths(run_dir).job(row["job_id"]).root / name
+
+
+def _opened(run_dir: Path, job: str, name: str) -> BinaryIO | None:
+    path = _file_of(run_dir, job, name)
+    try:
+        return None if path is None else open_below(run_dir, path)
+    except OSError:
+        return None
+
+
+def _small(run_dir: Path, job: str) -> bytes | None:
+    path = _file_of(run_dir, job, "preview.png")
+    try:
+        return None if path is None else _thumbnail_of(run_dir, path, path.stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=2_000)
+def _thumbnail_of(run_dir: Path, path: Path, _written: int) -> bytes | None:
+    with open_below(run_dir, path) as file:
+        return thumbnail(file, THUMBNAIL_HEIGHT)
+
+
+@lru_cache
+def _asset_text(name: str) -> str:
+    return (
+        resources.files("orchestrator.features.live_page")
+        .joinpath("assets", name)
+        .read_text(encoding="utf-8")
+    )
+
+
+@lru_cache
+def _version() -> str:
+    """Differs when an asset has changed."""
+    return hashlib.sha256("".join(map(_asset_text, ASSETS)).encode()).hexdigest()[:10]

@@ -1,0 +1,331 @@
+"""What the page of an experiment shows, read from its run directory as it changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestrator.analysis import contention, job_metrics
+from orchestrator.analysis.contention import ContentionFinding
+from orchestrator.analysis.curve_reader import CurveReader
+from orchestrator.analysis.live_contention import LiveContention
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.job import TERMINAL
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import left_batch_jobs, resume, run_directory
+from orchestrator.experiment.control import Snapshot
+from orchestrator.experiment.run_follower import Mark, RunFollower, RunLook, mark
+from orchestrator.features.live_page.board import Changes
+from orchestrator.features.live_page.job_row import JobMedia, brief, shown, tenths, values
+from orchestrator.features.live_page.search_facts import SearchFactsReader
+from orchestrator.ledger import AttemptRow, SummaryRow
+from orchestrator.machine import provenance
+from orchestrator.report.experiment_facts import ReportedAttempt, attempt_outcome
+from orchestrator.terminal import screen
+
+MOST_CURVES = 100
+"""Jobs whose learning curves the page has: those that run, and those that ended last."""
+MOST_EXAMINED = 60
+"""Jobs whose files are read for contention: the same."""
+EXAMINED_SHARE = 0.001
+"""Largest share of a core for reading these files."""
+EXAMINED_EVERY_S = 20.0
+MEDIA_EVERY_S = 10.0
+JOBS_A_SECOND = 20
+"""So many jobs are looked at for new pictures each second, on average."""
+LONGEST_TEXT = 2_000
+NO_MEDIA = JobMedia()
+
+
+class RunSource:
+    """Reads one run directory; see :class:`orchestrator.features.live_page.feed.Source`. It is over when another
+    ledger lies there.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.paths = RunPaths(run_dir)
+        self._follower = RunFollower(run_dir)
+        self._look: RunLook | None = None
+        self._generation = 0
+        """Of the ledger that the look is of."""
+        self._shown: dict[str, tuple[object, ...]] = {}
+        """What the row of each job was made of."""
+        self._curves: dict[str, CurveReader] = {}
+        self._retried = -1
+        """Attempts before the last ones, when they were read."""
+        self._media: dict[str, JobMedia] = {}
+        self._media_due = 0.0
+        self._live = LiveContention(self.paths)
+        self._so_far: Sequence[ContentionFinding] = []
+        self._delays: dict[str, float | int | None] = {}
+        """Share of its time that each job has waited for a CPU, when it was examined last."""
+        self._is_examined = False
+        """Whether the ledger has not changed since the files of jobs were read for contention."""
+        self._examine_due = 0.0
+        self._search = SearchFactsReader(self.paths)
+        self._named: tuple[Mark, str] | None = None
+        """The name of the experiment, and what there was when it was read."""
+
+    def read(self) -> Changes:
+        look, changes = self._follower.look(), Changes()
+        if look is not None:
+            had_content = self._look is not None and self._look.snapshot is not None
+            if had_content and self._generation != self._follower.generation:
+                return Changes(is_over=True)
+            self._look, self._generation = look, self._follower.generation
+            self._take_in(look, changes)
+        if self._look is not None and (snapshot := self._look.snapshot) is not None:
+            self._read_on(snapshot, changes, has_changed=look is not None)
+        return changes
+
+    # -- what the ledger and live.json say
+
+    def _take_in(self, look: RunLook, changes: Changes) -> None:
+        snapshot = look.snapshot
+        changes.set("head", self._head(look))
+        rows = snapshot.rows if snapshot else []
+        gone = self._shown.keys() - {row["job_id"] for row in rows}
+        for job_id in gone:
+            changes.drop += [f"job:{job_id}", f"curve:{job_id}"]
+            self._curves.pop(job_id, None)
+            del self._shown[job_id]
+        if snapshot is None:
+            return
+        self._live.update(rows, snapshot.live)
+        self._read_curves(rows, changes)
+        self._read_attempts(rows, changes)
+        if snapshot.standing != "none" and (search := self._search.read()) is not None:
+            changes.set("search", search)
+
+    def _put_rows(self, snapshot: Snapshot, changes: Changes) -> None:
+        live = snapshot.live
+        for position, row in enumerate(snapshot.rows):
+            job_id = row["job_id"]
+            reported, media = (
+                live.jobs.get(job_id) if live else None,
+                self._media.get(job_id, NO_MEDIA),
+            )
+            made_of = (row, position, reported, live is None, snapshot.goals.get(job_id), media)
+            before = self._shown.get(job_id)
+            if before is None or before[0] is not row or before[1:] != made_of[1:]:
+                self._shown[job_id] = made_of
+                changes.set(f"job:{job_id}", values(row, position, live, snapshot.goals, media))
+
+    def _name(self) -> str:
+        """As `list` has it. Read only when it may have changed."""
+        written = mark(self.paths.provenance)
+        if self._named is None or self._named[0] != written:
+            self._named = written, provenance.experiment_name(self.paths)
+        return self._named[1]
+
+    def _head(self, look: RunLook) -> dict[str, Any]:
+        head: dict[str, Any] = {
+            "name": shown(self._name(), LONGEST_TEXT),
+            "root": shown(str(self.paths.root.absolute()), LONGEST_TEXT),
+            "kind": page_kind(self.paths.root),
+            "condition": look.condition,
+            "problem": shown(look.problem, LONGEST_TEXT),
+        }
+        snapshot = look.snapshot
+        if snapshot is None:
+            return head
+        shown_now = screen.of_snapshot(snapshot)
+        is_left = any(row["state"] in ("PENDING", "RUNNING") for row in snapshot.rows)
+        can_resume = look.condition in ("killed", "ended") and (
+            is_left or snapshot.standing == "underway"
+        )
+        left = (
+            left_batch_jobs.by_files(self.paths) if look.condition in ("killed", "ended") else None
+        )
+        return {
+            **head,
+            "supervisor": shown(str(snapshot.holder), LONGEST_TEXT) if snapshot.holder else None,
+            "is_elsewhere": snapshot.written is not None,
+            "since": _moment(snapshot.holder.since) if snapshot.holder else None,
+            "counts": dict(shown_now.counts),
+            "rate": brief(shown_now.env_steps_per_s),
+            "remaining_s": brief(shown_now.remaining_s),
+            "busy": brief(shown_now.cores_busy),
+            "waiting": shown(shown_now.waiting or "", LONGEST_TEXT),
+            "standing": snapshot.standing,
+            "resume": shown(resume.how(self.paths, left), LONGEST_TEXT)
+            if can_resume or left
+            else "",
+        }
+
+    # -- files of jobs
+
+    def _read_on(self, snapshot: Snapshot, changes: Changes, *, has_changed: bool) -> None:
+        """What is looked at from time to time, even if the ledger stays as it is."""
+        now = time.monotonic()
+        self._is_examined &= not has_changed
+        if now >= self._media_due:
+            has_changed |= self._look_for_media(snapshot.rows)
+            self._media_due = now + max(MEDIA_EVERY_S, len(snapshot.rows) / JOBS_A_SECOND)
+        if has_changed:
+            self._put_rows(snapshot, changes)
+        # What has ended is examined at once: it does not change any more.
+        is_due = not self._is_examined and (now >= self._examine_due or snapshot.holder is None)
+        if is_due:
+            self._examine(snapshot, changes)
+        if has_changed or is_due:
+            self._put_findings(self._live.find(snapshot.rows), changes)
+
+    def _look_for_media(self, rows: Sequence[SummaryRow]) -> bool:
+        """Returns whether there are other pictures than before."""
+        jobs, found = str(self.paths.jobs), {}
+        for row in rows:
+            if row["attempts"]:
+                job = f"{jobs}/{row['job_id']}"
+                found[row["job_id"]] = _media(
+                    _written(f"{job}/preview.png"), _written(f"{job}/video.mp4")
+                )
+        before, self._media = self._media, found
+        return before != found
+
+    def _read_curves(self, rows: Sequence[SummaryRow], changes: Changes) -> None:
+        chosen = latest(rows, MOST_CURVES)
+        for job_id in self._curves.keys() - {row["job_id"] for row in chosen}:
+            del self._curves[job_id]
+            changes.drop.append(f"curve:{job_id}")
+        for row in chosen:
+            job_id, reader = row["job_id"], self._curves.get(row["job_id"])
+            before = self._shown.get(job_id)
+            is_moved = reader is None or before is None or before[0] is not row
+            if reader is None:
+                reader = CurveReader(self.paths.job(job_id).progress_csv, row["total_timesteps"])
+                self._curves[job_id] = reader
+                changes.restart.add(f"curve:{job_id}")
+            if is_moved and reader.is_due(row["env_steps"]):
+                new = reader.read()
+                changes.grow[f"curve:{job_id}"] = [
+                    (int(steps), brief(value)) for steps, value in new.points
+                ]
+                if new.starts_over:
+                    changes.restart.add(f"curve:{job_id}")
+
+    def _read_attempts(self, rows: Sequence[SummaryRow], changes: Changes) -> None:
+        """Attempts before the last one of each job; the last one is in its row."""
+        retried = sum(row["attempts"] - 1 for row in rows if row["attempts"] > 1)
+        if retried == self._retried or not self.paths.ledger.exists():
+            return
+        last = {row["job_id"]: row["attempts"] - 1 for row in rows}
+        try:
+            with run_directory.reading_ledger(self.paths) as ledger:
+                earlier = [
+                    row for row in ledger.attempts() if row["number"] < last.get(row["job_id"], 0)
+                ]
+        except (OrchestratorError, OSError):
+            return  # its supervisor runs on another host, or the ledger is just being replaced
+        changes.set("attempts", [attempt_values(row) for row in earlier])
+        self._retried = retried
+
+    def _examine(self, snapshot: Snapshot, changes: Changes) -> None:
+        """What has slowed jobs down so far."""
+        self._is_examined = True
+        if not any(row["attempts"] for row in snapshot.rows):
+            return
+        began = time.thread_time()
+        among = [row["job_id"] for row in latest(snapshot.rows, MOST_EXAMINED)]
+        try:
+            metrics = job_metrics.gather(self.paths.root, among)
+        except (OrchestratorError, OSError):
+            self._so_far = []  # its supervisor runs on another host, or it is just being replaced
+        else:
+            self._so_far = contention.diagnose(metrics)
+            self._delays |= {job.job_id: brief(job.share(job.run_delay_s)) for job in metrics.jobs}
+            changes.set("delays", self._delays)
+        changes.rare_s = time.thread_time() - began
+        self._examine_due = time.monotonic() + max(
+            EXAMINED_EVERY_S, changes.rare_s / EXAMINED_SHARE
+        )
+
+    def _put_findings(self, now: Sequence[ContentionFinding], changes: Changes) -> None:
+        known = {(one.kind, one.job_ids) for one in now}
+        so_far = [one for one in self._so_far if (one.kind, one.job_ids) not in known]
+        changes.set(
+            "findings",
+            [_finding("now", one) for one in now] + [_finding("so far", one) for one in so_far],
+        )
+
+
+def page_kind(root: Path) -> Literal["run", "folder"]:
+    """Whether the page of ``root`` is that of a run directory, which there may not be yet, or of
+    those below it.
+    """
+    is_run = not root.is_dir() or run_directory.is_run_directory(RunPaths(root))
+    return "run" if is_run else "folder"
+
+
+def latest(rows: Sequence[SummaryRow], most: int) -> list[SummaryRow]:
+    """Jobs that run, then those that ended last; of those that were never launched none."""
+    begun = [row for row in rows if row["attempts"]]
+    if len(begun) <= most:
+        return begun
+    order = {"RUNNING": 0, **dict.fromkeys(TERMINAL, 2)}
+    return sorted(
+        begun,
+        key=lambda row: (
+            order.get(row["state"], 1),
+            -(row["ended_at"] or row["started_at"] or 0.0),
+        ),
+    )[:most]
+
+
+def attempt_values(row: AttemptRow) -> dict[str, Any]:
+    """As JSON types. An attempt without an end counts as interrupted: who asks knows whether it
+    runs.
+    """
+    reported: ReportedAttempt = {
+        **row,
+        "at_work": False,
+        "until": row["ended_at"] or row["started_at"],
+    }
+    return {
+        "job": row["job_id"],
+        "number": row["number"] + 1,
+        "cpus": row["cpus"],
+        "node": row["node"],
+        "started": tenths(row["started_at"]),
+        "ended": tenths(row["ended_at"]),
+        "outcome": attempt_outcome(reported),
+        "cause": row["cause"],
+        "message": None if row["message"] is None else shown(row["message"], LONGEST_TEXT),
+    }
+
+
+def _finding(when: str, finding: ContentionFinding) -> dict[str, Any]:
+    texts = {
+        name: shown(text, LONGEST_TEXT) if isinstance(text, str) else list(text)
+        for name, text in dataclasses.asdict(finding).items()
+    }
+    return {"when": when, **texts}
+
+
+def _moment(local_time: str) -> float | None:
+    """Seconds since the epoch; None for a supervisor that has not written its name yet."""
+    try:
+        return tenths(datetime.datetime.fromisoformat(local_time).timestamp())
+    except ValueError:
+        return None
+
+
+def _media(preview: float | None, video: float | None) -> JobMedia:
+    written = [at for at in (preview, video) if at is not None]
+    return JobMedia(
+        (preview is not None) + 2 * (video is not None), tenths(max(written, default=None))
+    )
+
+
+def _written(path: str) -> float | None:
+    """When that was; None where there is no such file, or nothing in it."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - of every job, and a Path each would take longer
+    except OSError:
+        return None
+    return found.st_mtime if found.st_size > 0 else None

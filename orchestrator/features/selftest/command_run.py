@@ -1,0 +1,208 @@
+"""Commands that a self-test starts, and every process that descends from them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import DEVNULL
+from typing import Literal, TypeAlias
+
+from orchestrator.core.environment import SELFTEST_VARIABLE, TOKEN_VARIABLE
+from orchestrator.core.paths import RunPaths
+from orchestrator.executors.process import package_path, with_descendants
+from orchestrator.features.selftest.small_experiment import RUN_DIR
+from orchestrator.supervisor.stop_signals import StopRequests
+
+POLL_S = 0.02
+LEFT_WITHIN_S = 10.0
+"""How soon no process may be left when a command has ended or its processes were killed."""
+LIMIT_S = 300.0
+"""How long a command may take that trains for a few seconds."""
+LOG = "output.log"
+COMMAND = (sys.executable, "-m", "orchestrator")
+
+Role: TypeAlias = Literal["supervisor", "worker", "rank", "orphan reaper", "template process"]
+Output: TypeAlias = Literal["log", "terminal", "pipe"]
+
+
+class OverdueError(Exception):
+    """A command did not end in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commands:
+    """Starts commands of this program, and knows their processes by a variable in their
+    environment.
+    """
+
+    stops: StopRequests
+    command: Sequence[str] = COMMAND
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
+    _started: list[subprocess.Popen[bytes]] = field(default_factory=list, init=False)
+
+    def start(self, folder: Path, *arguments: str, output: Output = "log") -> CommandRun:
+        # If this process is killed, its orphan reaper kills what carries its token.
+        environment = {
+            **os.environ,
+            **package_path(),
+            SELFTEST_VARIABLE: self.token,
+            TOKEN_VARIABLE: self.token,
+        }
+        run = CommandRun([*self.command, *arguments], folder, environment, output, self.stops)
+        self._started.append(run.popen)
+        return run
+
+    def processes(self) -> dict[int, str]:
+        """Pid → command line of every process that has not ended."""
+        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+        marked = [pid for pid in pids if _variables(pid).get(SELFTEST_VARIABLE) == self.token]
+        return {pid: _content(pid, "cmdline").replace("\0", " ").strip() for pid in marked}
+
+    def await_end(self) -> dict[int, str]:
+        """The processes that are left after :data:`LEFT_WITHIN_S`, as :meth:`processes`; they are
+        killed.
+        """
+        deadline = time.monotonic() + LEFT_WITHIN_S
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        self.kill()
+        return left
+
+    def kill(self) -> dict[int, str]:
+        """Kill every process. Returns those that cannot be killed, as :meth:`processes`."""
+        deadline = time.monotonic() + LEFT_WITHIN_S
+        while (left := self.processes()) and time.monotonic() < deadline:
+            for pid in left:
+                with contextlib.suppress(OSError):  # it has ended, or runs as another user
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(POLL_S)
+        while self._started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._started.pop().wait(max(0.0, deadline - time.monotonic()))
+        return left
+
+
+class CommandRun:
+    """A command in a session of its own. Its output goes to a log, at once or when :meth:`read` is
+    called.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        environment: dict[str, str],
+        output: Output,
+        stops: StopRequests,
+    ) -> None:
+        self.paths, self.log = RunPaths(folder / RUN_DIR), folder / LOG
+        self._begun, self._stops = time.monotonic(), stops
+        self._unread: int | None = None
+        self._reader: threading.Thread | None = None
+        with os.fdopen(self._opened(output), "ab") as out:
+            self.popen = subprocess.Popen(
+                command,
+                stdin=DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=folder,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def _opened(self, output: Output) -> int:
+        """A descriptor of the log, or the writing end of a terminal, or of a pipe that is full."""
+        if output == "log":
+            return os.open(self.log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o666)
+        if output == "terminal":
+            self._unread, out = pty.openpty()
+        else:
+            self._unread, out = os.pipe()
+            os.write(out, b"\n" * fcntl.fcntl(out, fcntl.F_SETPIPE_SZ, 4096))
+        return out
+
+    def read(self) -> None:
+        """Begin to read what was not read so far."""
+        if self._unread is not None and self._reader is None:
+            self._reader = threading.Thread(target=self._pass_on, args=[self._unread], daemon=True)
+            self._reader.start()
+
+    def _pass_on(self, unread: int) -> None:
+        ended = contextlib.suppress(OSError)  # EIO: nobody has the terminal open any more
+        with self.log.open("ab") as log, os.fdopen(unread, "rb", buffering=0) as file, ended:
+            while chunk := file.read(1 << 16):
+                log.write(chunk)
+
+    def pause(self, seconds: float = POLL_S) -> None:
+        """Sleep. :raises KeyboardInterrupt: a stop of the self-test was requested. :raises
+        OverdueError:
+        """
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0:
+            self._stops.check()
+            if time.monotonic() - self._begun > LIMIT_S:
+                raise OverdueError(f"A command did not end within {LIMIT_S:g} s.")
+            time.sleep(min(POLL_S, left_s))
+
+    def wait(self) -> int:
+        """Wait for the end of the command; returns its exit code. Raises as :meth:`pause` does."""
+        while self.popen.poll() is None:
+            self.pause()
+        self.read()
+        if self._reader is not None:
+            self._reader.join(LEFT_WITHIN_S)
+        return self.popen.returncode
+
+    def output(self) -> str:
+        """What all commands in this folder have printed, as far as it was read."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def pids(self, role: Role) -> list[int]:
+        """The processes with that role, ordered by job and rank."""
+        if role == "supervisor":
+            return [self.popen.pid]
+        matches: list[tuple[str, int]] = []
+        for pid in with_descendants(self.popen.pid)[1:]:
+            # Behind the token of the supervisor: job, number of the attempt, and the rank where
+            # there are several.
+            _, *attempt = _variables(pid).get(TOKEN_VARIABLE, "").split("/")
+            kind = {1: "template process", 2: "worker", 3: "rank"}.get(len(attempt))
+            if not attempt and "orphan_reaper" in _content(pid, "cmdline"):
+                kind = "orphan reaper"
+            if kind == role:
+                matches.append(("/".join(attempt), pid))
+        return [pid for _, pid in sorted(matches)]
+
+
+def iterations(paths: RunPaths) -> Counter[str]:
+    """``job_id`` → the iterations that it has finished, in all sessions."""
+    tables = paths.jobs.glob("*/progress.csv")
+    return Counter(
+        {table.parent.name: table.read_bytes().count(b"\n") - 1 for table in tables}
+    )  # one line is a header
+
+
+def _variables(pid: int) -> dict[str, str]:
+    return dict(variable.partition("=")[::2] for variable in _content(pid, "environ").split("\0"))
+
+
+def _content(pid: int, name: str) -> str:
+    """A file of ``/proc/PID``; empty for a zombie, and where the process is gone or another
+    user's.
+    """
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""

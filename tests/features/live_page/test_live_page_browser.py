@@ -1,0 +1,489 @@
+"""The live page in a real browser: Debian's Chromium without a window, driven by Selenium."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_helpers import HOPPER, Run, wait_until, write_experiment
+from PIL import Image
+from report_helpers import Trained, film_strip, make_run_dir
+from search_helpers import make_search_dir
+
+from orchestrator.core.errors import LedgerBusyError
+from orchestrator.core.job import Cancelled, Paused
+from orchestrator.core.paths import RunPaths
+
+pytest.importorskip("selenium", reason="selenium is not installed")
+pytest.importorskip("uvicorn", reason="the extra web is not installed")
+
+from browser_helpers import DESKTOP, IN_BROWSER, PHONE, Browser
+from live_page_helpers import Served, report, running, serving, stuck_viewer
+from selenium.webdriver.common.keys import Keys
+
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.video_file import encoded
+from orchestrator.features.live_page import job_details
+from orchestrator.search.trials import TrialReader
+
+pytestmark = IN_BROWSER
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    made = Browser()
+    yield made
+    made.driver.quit()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@contextlib.contextmanager
+def page(root: Path, *browsers: Browser, may_control: bool = False) -> Iterator[tuple[str, Served]]:
+    """The page of a run directory and its server. Its browsers must not complain before that
+    ends."""
+    with serving(root, may_control=may_control) as server:
+        for one in browsers:
+            one.errors()
+        yield (
+            f"http://localhost:{server.port}/" + (f"#token={server.token}" if server.token else ""),
+            server,
+        )
+        for one in browsers:
+            assert one.errors() == []
+            one.driver.get("about:blank")
+
+
+def test_an_experiment_whose_supervisor_is_killed_and_comes_back(
+    browser: Browser, tmp_path: Path
+) -> None:
+    jobs = write_experiment(
+        tmp_path,
+        {"name": "hopper", "xml": str(HOPPER), "task": "forward", "total_timesteps": 30_000},
+    )
+    root = tmp_path / "runs/tiny"
+    with page(root, browser) as (address, _):
+        browser.open(address)
+        browser.shows("#condition", "has not begun")
+        with Run(jobs, cwd=tmp_path) as run:
+            browser.shows("#condition", "Supervised by")
+            browser.shows('#jobs tr[data-id="hopper-s0"]', "training")
+            before = browser.row("hopper-s0")
+            wait_until(lambda: browser.row("hopper-s0") != before, "a row that changes")
+            browser.shows("#curves", "hopper")
+            browser.shows("#schedule", "CPU")
+            browser.run("location.hash = '#job=hopper-s0'")
+            browser.shows("#panel .log", "env_steps")
+            browser.run("document.getElementById('panel').close()")
+            run.signal(signal.SIGKILL)
+            run.popen.wait()
+        browser.shows("#condition", "killed")
+        browser.shows("#note", "resumes it")
+        browser.shows('#jobs tr[data-id="hopper-s0"]', "pending")
+        with Run(jobs, cwd=tmp_path) as run:
+            browser.shows("#condition", "Supervised by")
+            run.signal(signal.SIGINT)
+            assert run.end() in (0, 130)
+        browser.shows(
+            "#condition",
+            "no supervisor is running"
+            if not RunPaths(root).job("hopper-s0").model.exists()
+            else "ended",
+        )
+
+
+def test_a_page_that_waits_for_a_run_becomes_that_of_a_folder(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with page(tmp_path / "runs", browser) as (address, _):
+        browser.open(address)
+        browser.shows("#condition", "has not begun")
+        make_run_dir(tmp_path / "runs/one", [Trained()])
+        browser.shows("#runs", "one")
+
+
+def test_1000_jobs(browser: Browser, tmp_path: Path) -> None:
+    paths = make_run_dir(
+        tmp_path / "run",
+        [
+            Trained(
+                name=f"r{n % 250}",
+                seed=n,
+                iterations=2,
+                state="FAILED" if n == 700 else "SUCCEEDED",
+            )
+            for n in range(1000)
+        ],
+    )
+    with page(paths.root, browser) as (address, _):
+        browser.open(address)
+        browser.shows("#jobs-note", "1,000 of 1,000 jobs")
+        rows = "document.querySelectorAll('#jobs tbody tr').length"
+        assert browser.run(rows) == 30
+        assert "failed" in browser.run("document.querySelector('#jobs tbody tr').innerText"), (
+            "what failed comes first"
+        )
+        browser.run("document.getElementById('more-jobs').click()")
+        assert browser.run(rows) == 530
+        field = browser.driver.find_element("id", "filter")
+        field.send_keys("j12-s knee")
+        assert browser.run(rows) == 0
+        field.send_keys(*[Keys.BACKSPACE] * 5)
+        assert browser.run(rows) == 4
+        browser.run("document.querySelectorAll('#jobs th button')[2].click()")
+        assert (
+            browser.run("document.querySelectorAll('#jobs th')[2].getAttribute('aria-sort')")
+            == "descending"
+        )
+        shown = browser.run(
+            "[...document.querySelectorAll('#jobs tbody td:nth-child(3)')].map((cell) => cell.innerText)"
+        )
+        returns = [float(text.split("→")[1].replace(",", "")) for text in shown]
+        assert returns == sorted(returns, reverse=True)
+        field.send_keys(Keys.ARROW_DOWN)
+        assert browser.run("document.activeElement.innerText").startswith("j12-s")
+
+
+RIGHT_EDGES = "[...document.querySelectorAll('#jobs td.state')].map((one) => one.getBoundingClientRect().right)"
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_nothing_is_wider_than_the_window(
+    browser: Browser, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    long = Trained(
+        name="a",
+        state="FAILED",
+        message="no such file: " + "/very/long/path" * 40,
+        suffix="-" + "x" * 60,
+    )
+    pictured = [
+        Trained(name="b", attempts=3, preview=film_strip),
+        Trained(name="c", seed=1, preview=film_strip),
+    ]
+    paths = make_run_dir(tmp_path / ("run" * 15), [long, *pictured])
+    with page(paths.root, browser) as (address, _):
+        browser.open(address, size)
+        browser.shows("#jobs", "failed")
+        browser.shows("#schedule", "CPU")
+        browser.run("document.getElementById('robots').scrollIntoView()")
+        pictures = "[...document.querySelectorAll('#robots img')].filter((one) => one.naturalWidth > 0).length"
+        wait_until(lambda: browser.run(pictures) == len(pictured), "the pictures of the robots")
+        assert browser.run("document.documentElement.scrollWidth") <= size[0]
+        assert browser.run(f"Math.max(...{RIGHT_EDGES})") <= size[0], "every job shows its state"
+        browser.run("document.querySelector('#jobs tbody a').click()")
+        browser.shows("#panel", "very/long")
+        assert browser.run("document.getElementById('panel').scrollWidth") <= size[0]
+
+
+def test_two_viewers_see_the_same_while_a_third_reads_nothing(
+    browser: Browser, tmp_path: Path
+) -> None:
+    other = Browser()
+    try:
+        with (
+            running(tmp_path / "run", 1000) as (paths, ledger),
+            page(paths.root, browser, other) as (address, server),
+            stuck_viewer(server),
+        ):
+            for one in (browser, other):
+                one.open(address)
+                one.shows('#jobs tr[data-id="j0-s0"]', "running")
+            report(paths, delay=0.5)
+            ledger.set_progress([("j0-s0", 400, 12.5, 100.0, "fast")])
+            ledger.commit()
+            for one in (browser, other):
+                one.shows('#jobs tr[data-id="j0-s0"]', "12.5")
+                one.shows('#jobs tr[data-id="j0-s0"]', "50 %")
+                one.shows("#findings", "Another program ran on CPU 0")
+                assert "another program" in one.run(
+                    "document.getElementById('findings-news').textContent"
+                )
+    finally:
+        other.driver.quit()
+
+
+def test_what_is_drawn_again_keeps_the_focus_of_the_keyboard(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with running(tmp_path / "run", 3) as (paths, ledger), page(paths.root, browser) as (address, _):
+        report(paths, delay=0.5)
+        paths.job("j0-s0").root.mkdir(parents=True)
+        paths.job("j0-s0").progress_csv.write_text(
+            "time/total_timesteps,rollout/ep_rew_mean\n100,1.5\n"
+        )
+        ledger.set_progress([("j0-s0", 100, 1.5, 100.0, "fast")])
+        ledger.commit()
+        browser.open(address)
+        for number, (link, drawn) in enumerate(
+            [
+                ("#schedule a", "#schedule svg"),
+                ("#findings summary", "#findings li"),
+                ("#curves a", "#curves svg"),
+                ('#jobs a[href="#job=j0-s0"]', None),
+            ]
+        ):
+            wait_until(
+                lambda link=link: browser.run(
+                    "document.querySelector(arguments[0]) !== null", link
+                ),
+                link,
+            )
+            browser.run("document.querySelector(arguments[0]).focus()", link)
+            browser.run("void (window.drawn = document.querySelector(arguments[0]))", drawn or link)
+            report(paths, delay=0.6 + number / 10)
+            ledger.set_progress([("j0-s0", 200 + number, 2.5 + number, 100.0, "fast")])
+            ledger.set_state("j1-s0", Cancelled() if number % 2 else Paused())
+            ledger.commit()
+            if drawn:
+                wait_until(
+                    lambda drawn=drawn: browser.run(
+                        "document.querySelector(arguments[0]) !== window.drawn", drawn
+                    ),
+                    f"{drawn}, drawn again",
+                )
+            else:
+                browser.shows('#jobs tr[data-id="j0-s0"]', f"{2.5 + number}")
+            assert browser.run("document.activeElement.matches(arguments[0])", link)
+
+
+def test_pictures_and_videos_that_needed_the_token_are_let_go(
+    browser: Browser, tmp_path: Path
+) -> None:
+    jobs = [Trained(name=name, preview=film_strip) for name in ("a", "b")]
+    paths = make_run_dir(tmp_path / "run", jobs)
+    for job_id in ("j0-s0", "j1-s0"):
+        (paths.job(job_id).root / "video.mp4").write_bytes(b"no video")
+    counting = """
+        window.kept = new Set();
+        const make = URL.createObjectURL, revoke = URL.revokeObjectURL;
+        URL.createObjectURL = (blob) => { const url = make(blob); window.kept.add(url); return url; };
+        URL.revokeObjectURL = (url) => { window.kept.delete(url); revoke(url); };
+    """
+    with serving(paths.root, host="0.0.0.0") as server:
+        added = browser.driver.execute_cdp_cmd(
+            "Page.addScriptToEvaluateOnNewDocument", {"source": counting}
+        )
+        try:
+            browser.open(f"http://localhost:{server.port}/#token={server.token}")
+            browser.shows("#robots", "j0-s0")
+            for job_id in ("j0-s0", "j1-s0"):
+                browser.run("void (location.hash = arguments[0])", f"#job={job_id}")
+                has_video = "document.querySelector('#panel video')?.src.startsWith('blob:')"
+                wait_until(lambda script=has_video: browser.run(script), "a video")
+                wait_until(
+                    lambda: browser.run("window.kept.size") == 1,
+                    "one video is kept, and no picture",
+                )
+            browser.run("document.getElementById('panel').close()")
+            wait_until(lambda: browser.run("window.kept.size") == 0, "nothing is kept")
+        finally:
+            browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+            browser.driver.get("about:blank")
+
+
+def test_what_can_be_done_with_control_asks_first(browser: Browser, tmp_path: Path) -> None:
+    with (
+        running(tmp_path / "run") as (paths, ledger),
+        page(paths.root, browser, may_control=True) as (address, _),
+    ):
+        browser.open(address)
+        browser.shows('#jobs tr[data-id="j1-s0"]', "pending")
+        assert "token" not in browser.driver.current_url
+        browser.run("location.hash = '#job=j1-s0'")
+        browser.shows("#panel .actions", "Pause")
+        browser.run("document.querySelector('[data-verb=pause]').click()")
+        browser.shows("#panel .actions", "asked its supervisor to pause")
+        browser.run("document.getElementById('panel').close()")
+        browser.run("document.getElementById('stop').click()")
+        browser.shows("#stop", "Really stop")
+        assert [(one.verb, one.job_id) for one in ledger.take_requests()] == [("pause", "j1-s0")]
+        browser.run("document.getElementById('stop').click()")
+        browser.shows("#answer", "asked its supervisor")
+        assert [one.verb for one in ledger.take_requests()] == ["stop"]
+
+
+def emulate(browser: Browser, colours: str) -> None:
+    features = [{"name": "prefers-color-scheme", "value": colours}]
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+CONTRASTS = """((selector) => {
+    const channel = (value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    const luminance = (colour) => {
+        const [red, green, blue] = colour.match(/[0-9.]+/g).slice(0, 3).map((value) => channel(value / 255));
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+    };
+    const paper = luminance(getComputedStyle(document.body).backgroundColor);
+    const inks = [...document.querySelectorAll(selector)].map((one) => luminance(getComputedStyle(one).color));
+    return [paper, ...inks.map((ink) => (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05))];
+})(arguments[0])"""
+"""Luminance of the page, and the contrast of texts to it (WCAG 2.2)."""
+
+
+def test_colours_follow_the_system_and_can_be_read(browser: Browser, tmp_path: Path) -> None:
+    states = ("SUCCEEDED", "FAILED", "PENDING")
+    paths = make_run_dir(tmp_path / "run", [Trained(name=state, state=state) for state in states])
+    with page(paths.root, browser) as (address, _):
+        try:
+            for colours in ("dark", "light"):
+                emulate(browser, colours)
+                browser.open(address)
+                browser.shows("#jobs", "succeeded")
+                paper, *contrasts = browser.run(
+                    CONTRASTS, "h1, .dim, #jobs a, #jobs .state, #jobs .message, #jobs th"
+                )
+                assert (paper < 0.1) is (colours == "dark")
+                assert len(contrasts) > 3 * len(states)
+                assert min(contrasts) >= 4.5
+        finally:
+            emulate(browser, "")
+
+
+def test_a_search_shows_its_best_trials_and_rungs(browser: Browser, tmp_path: Path) -> None:
+    paths = make_search_dir(tmp_path / "run", 30)
+    reader = TrialReader.of(paths)
+    assert reader is not None
+    with run_directory.opened_ledger(paths) as ledger:
+        reader.update(ledger)
+    best = reader.best()
+    with page(paths.root, browser) as (address, _):
+        browser.open(address)
+        browser.shows("#search-leaders", best[0].jobs[0])
+        first = browser.text("#search-leaders tbody tr").split()
+        assert (first[0], first[-1]) == (str(best[0].number), best[0].jobs[0])
+        assert browser.run("document.querySelectorAll('#search-leaders tbody tr').length") == min(
+            10, len(best)
+        )
+        cells = "[...document.querySelectorAll('#search-rungs tbody td:nth-child(2)')].map((one) => one.innerText)"
+        reached = [int(text) for text in browser.run(cells)]
+        assert len(reached) == len(reader.rungs)
+        assert reached == sorted(reached, reverse=True)
+        assert reached[0] > reached[-1] > 0
+        points = browser.run("document.querySelectorAll('#search-history circle').length")
+        assert points == sum(bool(trial.values) for trial in reader.asked)
+        browser.run("document.querySelector('#search-leaders a').click()")
+        browser.shows("#panel-title", best[0].jobs[0])
+
+
+def test_a_video_plays_and_that_of_a_retried_job_is_shown_in_its_place(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.features.live_page.run_source.MEDIA_EVERY_S", 0.5)
+    paths = make_run_dir(tmp_path / "run", [Trained(preview=film_strip)])
+    video = paths.job("j0-s0").root / "video.mp4"
+    video.write_bytes(encoded([Image.new("RGB", (64, 48), "green")] * 30, 10))
+    with page(paths.root, browser) as (address, _):
+        browser.open(f"{address}#job=j0-s0")
+        wait_until(
+            lambda: browser.run("document.querySelector('#panel video')?.readyState") == 4,
+            "a video",
+        )
+        assert browser.run("document.querySelector('#panel video').videoWidth") == 64
+        browser.driver.find_element("css selector", "#panel video").send_keys(Keys.SPACE)
+        time_shown = "document.querySelector('#panel video').currentTime"
+        wait_until(lambda: browser.run(time_shown) > 0.2, "a video that plays")
+        thumbnail = "document.querySelector('#robots img').src"
+        before = browser.run(thumbnail)
+        again = time.time() + 5.0
+        video.write_bytes(encoded([Image.new("RGB", (32, 48), "red")] * 10, 10))
+        os.utime(video, (again, again))
+        wait_until(
+            lambda: browser.run("document.querySelector('#panel video').videoWidth") == 32,
+            "the new video",
+        )
+        wait_until(lambda: browser.run(thumbnail) != before, "the new picture")
+
+
+def test_the_page_can_be_used_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
+    paths = make_run_dir(
+        tmp_path / "run", [Trained(name="walker"), Trained(name="hopper", state="FAILED")]
+    )
+    with page(paths.root, browser) as (address, _):
+        browser.open(address)
+        browser.shows("#jobs", "failed")
+
+        def press(*keys: str) -> str:
+            """Returns what has the focus then."""
+            browser.driver.switch_to.active_element.send_keys(*keys)
+            return str(browser.run("document.activeElement.innerText || document.activeElement.id"))
+
+        assert press(Keys.TAB) == "Skip to the jobs"
+        assert press(Keys.ENTER, Keys.TAB) == "job", "the first heading of the table"
+        assert press(Keys.ENTER) == "job"
+        assert (
+            browser.run("document.querySelector('#jobs th').getAttribute('aria-sort')")
+            == "ascending"
+        )
+        assert press("/") == "filter"
+        assert press("j1", Keys.ARROW_DOWN) == "j1-s0"
+        assert press(Keys.ENTER) != "j1-s0"
+        browser.shows("#panel-title", "j1-s0")
+        assert browser.run("document.getElementById('panel').contains(document.activeElement)"), (
+            "not on what is behind"
+        )
+        assert press(Keys.ESCAPE) == "j1-s0", "where it was"
+        assert not browser.run("document.getElementById('panel').open")
+        assert press("/", Keys.ESCAPE) != "filter"
+        assert browser.run("document.getElementById('filter').value") == ""
+        failed = browser.driver.find_element("css selector", "#states [data-state=FAILED]")
+        failed.send_keys(Keys.SPACE)
+        assert browser.run("document.querySelectorAll('#jobs tbody tr').length") == 1
+        assert browser.run("document.activeElement.getAttribute('aria-pressed')") == "true"
+
+
+def test_the_log_of_each_rank_is_offered_and_a_refused_one_says_why(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(ranks=2), Trained(name="alone")])
+    attempt = paths.job("j0-s0").attempt(0)
+    attempt.root.mkdir(parents=True)
+    for rank in range(2):
+        attempt.log_of(rank).write_text(f"I am {rank}\n")
+    with serving(paths.root) as server:
+        browser.open(f"http://localhost:{server.port}/#job=j0-s0")
+        browser.shows("#panel .log", "I am 0")
+        browser.driver.find_element("css selector", "#panel [aria-label=Rank]").send_keys("rank 1")
+        browser.shows("#panel .log", "I am 1")
+        monkeypatch.setattr(job_details, "row", locked)
+        browser.run("void (location.hash = '#job=j1-s0')")
+        browser.shows("#panel", "503: the ledger is locked; trying again")
+        assert not browser.run(
+            "document.querySelector('#panel [aria-label=Rank]').checkVisibility()"
+        )
+        browser.driver.get("about:blank")
+
+
+def locked(*_: Any) -> None:
+    raise LedgerBusyError("the ledger is locked")
+
+
+def test_a_tab_that_is_opened_in_the_background_disconnects(
+    browser: Browser, tmp_path: Path
+) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained()])
+    hidden = "Object.defineProperty(document, 'hidden', { get: () => !window.isSeen });"
+    with serving(paths.root) as server:
+        added = browser.driver.execute_cdp_cmd(
+            "Page.addScriptToEvaluateOnNewDocument", {"source": hidden}
+        )
+        try:
+            browser.open(f"http://localhost:{server.port}/")
+            browser.shows("#link", "no connection")
+            wait_until(lambda: not server.server.server_state.connections, "no connection")
+            browser.run(
+                "void (window.isSeen = true, document.dispatchEvent(new Event('visibilitychange')))"
+            )
+            browser.shows("#link", "live")
+        finally:
+            browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+            browser.driver.get("about:blank")

@@ -1,0 +1,58 @@
+"""What the live page shows of experiments that are named otherwise, or damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from supervisor_helpers import Experiment, make_job
+from trial_helpers import Told, search_run
+
+from orchestrator.features.live_page.folder_source import FolderSource
+from orchestrator.features.live_page.run_source import RunSource
+from orchestrator.features.live_page.search_facts import SearchFactsReader
+
+TRIALS = [Told(values=[3.0], reached=[1.0, 2.0]), Told(reached=[0.5]), Told(why="no legs")]
+
+
+def test_an_experiment_has_the_name_that_was_recorded_last_or_that_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("robots", "earlier"):
+        (tmp_path / name).mkdir()
+        Experiment(tmp_path / name, [make_job("j0")]).ledger.close()
+        (tmp_path / name / "supervisor.lock").touch()
+    sessions = [{"experiment": "before"}, {"experiment": "the robots"}, {"note": "another version"}]
+    (tmp_path / "robots/provenance.json").write_text(json.dumps(sessions))
+    shown = FolderSource(tmp_path).read().put
+    runs = [json.loads(text)["name"] for name, text in shown.items() if name != "head"]
+    assert sorted(runs) == ["earlier", "the robots"]
+    head = RunSource(tmp_path / "robots").read().put["head"]
+    assert json.loads(head)["name"] == "the robots"
+
+
+@pytest.mark.parametrize(
+    ("statement", "fact"),
+    [
+        ("UPDATE search SET trial = 7 WHERE kind = 'over'", "there is no trial 7"),
+        ("UPDATE search SET content = '[1]' WHERE kind = 'asked' AND id = 2", "expected an object"),
+        ("UPDATE search SET content = x'ff' WHERE id = 2", "row 2"),
+    ],
+)
+def test_a_damaged_search_is_a_line_and_the_page_has_all_that_it_looks_for(
+    statement: str, fact: str, tmp_path: Path
+) -> None:
+    sound = SearchFactsReader(search_run(tmp_path / "sound", TRIALS)).read()
+    paths = search_run(tmp_path / "run", TRIALS)
+    with contextlib.closing(sqlite3.connect(paths.ledger)) as connection:
+        connection.execute(statement)
+        connection.commit()
+    facts = SearchFactsReader(paths).read()
+    assert facts is not None
+    assert sound is not None
+    assert fact in facts["line"]
+    assert facts.keys() == sound.keys()
