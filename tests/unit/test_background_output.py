@@ -88,10 +88,12 @@ def test_whoever_prints_never_waits_and_what_is_too_much_is_counted(
         pipe.read()
     pipe.file.close()
     shown = [int(line) for line in pipe.text().splitlines() if line.isdigit()]
-    (dropped,) = re.findall(r"dropped (\d+)", pipe.text())
+    # Once, or several times where the thread that writes was slow before the pipe was full.
+    dropped = sum(map(int, re.findall(r"dropped (\d+)", pipe.text())))
+    assert dropped > 0
     assert shown == sorted(shown)
     assert shown[-100:] == list(range(900, 1000)), "the newest are kept"
-    assert len(shown) + int(dropped) == 1000
+    assert len(shown) + dropped == 1000
 
 
 def test_a_terminal_that_is_not_read_is_shown_the_newest_events_when_it_is(
