@@ -20,7 +20,6 @@ import typer
 from typer.models import CommandInfo
 
 from orchestrator.commands import (
-    authoring_commands,
     cluster_commands,
     control_commands,
     experiment_commands,
@@ -39,7 +38,6 @@ PROGRAM = "orchestrator"
 DISTRIBUTION = "mujoco-orchestrator"
 _EMPTY_OPTION = re.compile(r"--[\w-]+=")
 COMMANDS: tuple[tuple[int, typer.Typer], ...] = (
-    (10, authoring_commands.app),
     (20, run_command.app),
     (30, control_commands.app),
     (40, search_commands.app),

@@ -15,8 +15,8 @@ from mkdocs.structure.pages import Page
 from typer.cli import get_docs_for_click
 
 import orchestrator
-from orchestrator.authoring.job_file_text import toml
 from orchestrator.cli import PROGRAM, app
+from orchestrator.experiment.job_file_text import toml
 from orchestrator.jobfile import json_schema
 
 GENERAL_LIMIT = 1e12

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from orchestrator.authoring.job_file_text import comment, toml
 from orchestrator.core.physics_advice import (
     ContactPair,
     MedianEstimate,
@@ -16,6 +15,7 @@ from orchestrator.core.physics_advice import (
     PhysicsChange,
 )
 from orchestrator.core.text import count, number
+from orchestrator.experiment.job_file_text import comment, toml
 from orchestrator.experiment.robot_check import RobotCheck
 from orchestrator.terminal import output
 from orchestrator.terminal.tables import NONE, Column, number_column

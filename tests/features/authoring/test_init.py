@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.authoring import job_file_text, robot_entries, robot_job_file
 from orchestrator.core.errors import UsageError
-from orchestrator.experiment import training_time
+from orchestrator.experiment import job_file_text, training_time
 from orchestrator.experiment.robot_check import RobotCheck
+from orchestrator.features.authoring import robot_entries, robot_job_file
 from orchestrator.jobfile import Experiment, from_mapping
 
 FIGURES = {"timestep_s": 0.005, "steps_per_s": 100_000.0, "control_period_s": 0.04}

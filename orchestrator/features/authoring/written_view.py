@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from orchestrator.authoring.job_file_text import LeftOut
-from orchestrator.authoring.robot_job_file import RobotJobFile
-from orchestrator.authoring.zoo_import import ZooJobFile
 from orchestrator.core.text import count, joined, plain, rough_duration
+from orchestrator.experiment.job_file_text import LeftOut
+from orchestrator.features.authoring.robot_job_file import RobotJobFile
+from orchestrator.features.authoring.zoo_import import ZooJobFile
 
 MOST_SHOWN = 20
 

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.authoring.job_file_text import LeftOut, aligned, comment, toml
-from orchestrator.authoring.robot_entries import RobotEntry, entries
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import absolute
 from orchestrator.core.text import count, joined, plain, rough_duration
+from orchestrator.experiment.job_file_text import LeftOut, aligned, comment, toml
 from orchestrator.experiment.robot_check import RobotCheck
 from orchestrator.experiment.training_time import TrainingTime, estimate
+from orchestrator.features.authoring.robot_entries import RobotEntry, entries
 from orchestrator.jobfile.presets import PRESETS
 from orchestrator.keys.names import is_showable, safe_name
 from orchestrator.keys.value_types import MOST

@@ -60,11 +60,10 @@ def init(
     The task is the one that `auto` chooses. The file names the robots that cannot be trained, with
     the reason.
     """
-    from orchestrator.authoring import job_file_text, robot_job_file
-    from orchestrator.experiment import robot_check
+    from orchestrator.experiment import job_file_text, robot_check
+    from orchestrator.features.authoring import robot_job_file, written_view
     from orchestrator.machine import topology
     from orchestrator.supervisor.stop_signals import StopRequests
-    from orchestrator.terminal import authoring_view
     from orchestrator.terminal import output as terminal
 
     env_steps = None if timesteps is None else robot_job_file.parse_timesteps(timesteps)
@@ -90,7 +89,7 @@ def init(
     if as_json:
         print_json(robot_job_file.facts(made, output))
     else:
-        print_text(authoring_view.robots(made, output))
+        print_text(written_view.robots(made, output))
 
 
 @app.command("import-zoo")
@@ -122,11 +121,11 @@ def import_zoo(
 
     What a job file cannot express becomes a comment with the reason.
     """
-    from orchestrator.authoring import job_file_text, zoo_import
-    from orchestrator.terminal import authoring_view
+    from orchestrator.experiment import job_file_text
+    from orchestrator.features.authoring import written_view, zoo_import
 
     job_file_text.check_target(output, force=force)
     with interruptible(NOTHING_WRITTEN):
         made = zoo_import.draft(hyperparameters, algo=algo, names=env or [], target=output)
         job_file_text.write(output, made.text, force=force)
-    print_text(authoring_view.zoo(made, output))
+    print_text(written_view.zoo(made, output))

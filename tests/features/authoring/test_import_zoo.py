@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.authoring import zoo_import, zoo_values
-from orchestrator.authoring.job_file_text import toml
-from orchestrator.authoring.zoo_import import ZooJobFile
 from orchestrator.core.errors import UsageError
+from orchestrator.experiment.job_file_text import toml
+from orchestrator.features.authoring import written_view, zoo_import, zoo_values
+from orchestrator.features.authoring.zoo_import import ZooJobFile
 from orchestrator.jobfile import from_mapping
-from orchestrator.terminal import authoring_view
 
 PPO = """
 shared: &shared
@@ -206,7 +205,7 @@ def test_what_is_not_shown_is_in_comments_of_the_job_file(tmp_path: Path) -> Non
     made, _ = imported(
         tmp_path, "Ant-v4: {gamma: 0.9}\n" + "\n".join(f"Game{n}-v1: {{}}" for n in range(25))
     )
-    shown = authoring_view.zoo(made, tmp_path / "jobs.toml")
+    shown = written_view.zoo(made, tmp_path / "jobs.toml")
     assert all(f"# Game{n}-v1: " in made.text for n in range(25))
     assert ("and 5 more; comments in" in shown, "check" in shown) == (True, False)
 

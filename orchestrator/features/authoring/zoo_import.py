@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.authoring import zoo_values
-from orchestrator.authoring.job_file_text import LeftOut, aligned, comment, toml
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.core.worker_spec import OFF_POLICY
+from orchestrator.experiment.job_file_text import LeftOut, aligned, comment, toml
+from orchestrator.features.authoring import zoo_values
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.distributed_keys import near
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS
