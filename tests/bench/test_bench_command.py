@@ -104,6 +104,23 @@ def token_below(pid: int) -> bytes:
     return token
 
 
+BUSY_PATIENCE_S = 240.0
+"""What a benchmark does before it measures takes minutes where others keep the processors busy."""
+
+
+def await_end_of(*tokens: bytes) -> None:
+    """Wait until no process has one of the tokens; who is left otherwise is in the error."""
+
+    def left() -> list[str]:
+        pids = {pid for token in tokens for pid in commands.carriers(token)}
+        return [f"{pid}: {commands.command_of(pid)}" for pid in sorted(pids)]
+
+    try:
+        commands.wait_until(lambda: not left(), "their end")
+    except AssertionError as error:
+        raise AssertionError("\n".join([str(error), *left()])) from None
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished ``bench`` of two jobs."""
@@ -209,13 +226,15 @@ def test_no_process_outlives_a_benchmark_that_was_killed(tmp_path: Path) -> None
     with Bench(jobs, *options, cwd=tmp_path) as bench:
         folder = tmp_path / "bench/bench/work"
         commands.wait_until(
-            lambda: list(folder.glob("*-2-0/**/timings.csv")), "a measurement that trains"
+            lambda: list(folder.glob("*-2-0/**/timings.csv")),
+            "a measurement that trains",
+            BUSY_PATIENCE_S,
         )
         token = token_below(bench.popen.pid)
         assert len(commands.carriers(token)) >= 3
         bench.popen.kill()
         bench.popen.wait()
-        commands.wait_until(lambda: not commands.carriers(token), "their end")
+        await_end_of(token)
 
 
 def test_no_child_of_a_supervised_training_outlives_a_killed_benchmark(tmp_path: Path) -> None:
@@ -225,13 +244,14 @@ def test_no_child_of_a_supervised_training_outlives_a_killed_benchmark(tmp_path:
         commands.wait_until(
             lambda: any("children" in path.read_text() for path in folder.glob("**/worker.log")),
             "a worker with children",
+            BUSY_PATIENCE_S,
         )
         tokens = {commands.token_of(pid) for pid in commands.mentioning(folder)}
         assert len(tokens) == 2, "the benchmark's, and the supervisor's own"
         assert sum(len(commands.carriers(token)) for token in tokens) >= 4
         bench.popen.kill()
         bench.popen.wait()
-        commands.wait_until(lambda: not any(map(commands.carriers, tokens)), "their end")
+        await_end_of(*tokens)
 
 
 def test_wrong_usage_is_answered_with_the_valid_values(tmp_path: Path) -> None:

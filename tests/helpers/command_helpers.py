@@ -524,6 +524,16 @@ def _with_text(text: bytes, file: str) -> list[int]:
     return pids
 
 
+def command_of(pid: int) -> str:
+    """The command line of a process; empty for one that has ended."""
+    try:
+        return (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        )
+    except OSError:
+        return ""
+
+
 def mentioning(folder: Path) -> list[int]:
     """Pids of the processes with that folder in their command line."""
     return _with_text(str(folder).encode(), "cmdline")
