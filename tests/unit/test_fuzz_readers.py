@@ -34,7 +34,7 @@ from measurement_helpers import measurements, plan
 from report_helpers import Trained, make_run_dir
 from supervisor_helpers import Experiment, RecordingReporter, ledgers_closed, make_job, make_spec  # noqa: F401
 
-from orchestrator.analysis import compare, contention, job_metrics, run_reader
+from orchestrator.analysis import contention, job_metrics, run_reader
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import RunPaths
@@ -169,7 +169,6 @@ def read_everything(root: Path) -> None:
         lambda: compose(root),
         lambda: job_metrics.gather(root),
         lambda: contention.find(root),
-        lambda: compare.compare_with_first([root, root]),
         lambda: resume.load(root),
         lambda: run_directory.existing(root),
         lambda: live_facts.read(RunPaths(root), ""),

@@ -1,33 +1,25 @@
-"""``benchmarks.machine``: what a call measures and leaves to the next one, its tables, and two
-machines compared."""
+"""``benchmarks.machine``: what a call measures and leaves to the next one, and its tables."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import command_helpers as commands
 import measurement_helpers as recorded
 import pytest
 import typer
+from machine_helpers import TWO, Runs, section
 from measurement_helpers import collapsed, machine_with, measurements
 
 from benchmarks import machine, machine_figures
-from benchmarks.machine import Section
 from benchmarks.machine_figures import CPU_MS, STEPS, Content
-from orchestrator.analysis.compare import compare_with_first
 from orchestrator.cli import app
 from orchestrator.core.errors import UsageError
 from orchestrator.machine.topology import Machine
 
-TWO = machine_with(2)
 BENCHES = [
-    name
-    for name, section in machine.SECTIONS.items()
-    if section.command.startswith("orchestrator bench")
+    name for name, one in machine.SECTIONS.items() if one.command.startswith("orchestrator bench")
 ]
 
 
@@ -48,16 +40,6 @@ def test_levels_end_with_the_cores_and_with_all_smt_siblings(
     here: Machine, levels: list[int]
 ) -> None:
     assert machine.levels(here) == levels
-
-
-def no_figures(_: Path) -> Content:
-    return Content()
-
-
-def section(
-    about_s: float, *, continues: bool = True, read: Callable[[Path], Content] = no_figures
-) -> Section:
-    return Section("A section", "it", lambda _: about_s, read, continues)
 
 
 @pytest.mark.parametrize(
@@ -90,29 +72,6 @@ def test_bench_accepts_the_options_of_each_section(
     with bench.make_context("bench", arguments[4:]) as context:
         assert Path(context.params["run_dir"]).parent == tmp_path / "with a space"
         assert (machine.ROOT / context.params["jobs"]).is_file()
-
-
-class Runs:
-    """Takes the place of the commands: notes which are run, and ends as it is told."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **sections: Section) -> None:
-        self.names: list[str] = []
-        self.ends: dict[str, tuple[str, str]] = {}
-        monkeypatch.setattr(machine, "SECTIONS", sections)
-        monkeypatch.setattr(machine, "run", self._run)
-
-    def _run(self, arguments: list[str], log: Path, limit_s: float) -> tuple[str, str]:
-        self.names.append(log.stem)
-        return self.ends.get(log.stem, ("complete", ""))
-
-    def call(self, out: Path, seconds: float, *only: str) -> dict[str, Any]:
-        """Returns the states of the sections."""
-        self.names.clear()
-        document = machine.begin(out / "machine.json", TWO)
-        chosen = only or machine.SECTIONS.keys()
-        machine.measure_missing(document, chosen, TWO, out, time.monotonic() + seconds)
-        entries = json.loads((out / "machine.json").read_text())["sections"]
-        return {name: entry["state"] for name, entry in entries.items()}
 
 
 def test_the_next_call_measures_what_is_missing_and_nothing_else(
@@ -224,52 +183,6 @@ def test_the_brackets_of_a_line_do_not_name_its_case(tmp_path: Path) -> None:
     assert machine_figures.of_experiment("supervisor", "cost", tmp_path).cases == {
         "supervisor resident, MiB": {"cost": [39.0]}
     }
-
-
-@pytest.fixture
-def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """The second is twice as fast, and takes half of the CPU time."""
-    for name, factor in (("old", 1.0), ("new", 2.0)):
-        values = {STEPS: [100.0 * factor, 101.0 * factor], CPU_MS: [10 / factor, 10.1 / factor]}
-        content = Content(
-            {"robot × 1": values, "robot × 2": {STEPS: [50.0]}},
-            ["robot × 2"] if name == "old" else [],
-        )
-        (tmp_path / name).mkdir()
-        Runs(monkeypatch, weak=section(1, read=lambda _, content=content: content)).call(
-            tmp_path / name, 100.0
-        )
-    return tmp_path / "old/machine.json", tmp_path / "new/machine.json"
-
-
-def test_compare_reads_two_machines(machines: tuple[Path, Path], tmp_path: Path) -> None:
-    (found,) = compare_with_first(machines)
-    ratios = {
-        (pair.what, pair.figure): (pair.ratio, pair.less_is_better, pair.bound)
-        for pair in found.pairs
-    }
-    speed, cost = ratios["robot × 1", STEPS], ratios["robot × 1", CPU_MS]
-    assert speed[0] is not None
-    assert cost[0] is not None
-    assert (speed[0].median, speed[1:]) == (pytest.approx(2), (False, ""))
-    assert (cost[0].median, cost[1:]) == (pytest.approx(0.5), (True, ""))
-    assert ratios["robot × 2", STEPS][2] == "a"
-    shown = commands.succeed("compare", *machines, cwd=tmp_path)
-    assert "robot × 1" in shown.stdout
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"sections": {"weak": 1}, "less_is_better": []}']
-)
-def test_another_file_is_not_compared(
-    text: str, machines: tuple[Path, Path], tmp_path: Path
-) -> None:
-    other = tmp_path / "other.json"
-    other.write_text(text)
-    with pytest.raises(
-        UsageError, match=r"other\.json: cannot be compared; expected a machine\.json"
-    ):
-        compare_with_first([machines[0], other])
 
 
 def test_no_section_takes_the_cases_of_another(tmp_path: Path) -> None:

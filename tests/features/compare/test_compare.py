@@ -11,8 +11,8 @@ import measurement_helpers as bench
 import pytest
 from measurement_helpers import collapsed, measurements, slower
 
-from orchestrator.analysis.compare import Comparison, Pair, compare_with_first, merged
 from orchestrator.core.errors import UsageError
+from orchestrator.features.compare.comparison import Comparison, Pair, compare_with_first, merged
 
 
 def compare(run_a: Path, run_b: Path) -> Comparison:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from orchestrator.analysis.compare import (
+from orchestrator.bench.throughput_ratios import with_interval
+from orchestrator.features.compare.comparison import (
     LETTERS,
     Comparison,
     Line,
@@ -17,7 +18,6 @@ from orchestrator.analysis.compare import (
     merged,
     names_of,
 )
-from orchestrator.bench.throughput_ratios import with_interval
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
 

@@ -14,8 +14,8 @@ import pytest
 from command_helpers import Experiment
 from measurement_helpers import measurements
 
-from orchestrator.analysis.compare import Comparison, Pair, compare_with_first
 from orchestrator.core.errors import UsageError
+from orchestrator.features.compare.comparison import Comparison, Pair, compare_with_first
 
 
 def compare(run_a: Path, run_b: Path) -> Comparison:

@@ -10,11 +10,18 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.analysis import run_reader
-from orchestrator.analysis.compare import LETTERS, Comparison, Line, any_pair, lines, merged
 from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
 from orchestrator.experiment import control
+from orchestrator.features.compare.comparison import (
+    LETTERS,
+    Comparison,
+    Line,
+    any_pair,
+    lines,
+    merged,
+)
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.report import drawing, page
 from orchestrator.report import experiment_figures as figures
