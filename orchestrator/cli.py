@@ -30,12 +30,14 @@ from orchestrator.commands import (
     track_commands,
 )
 from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
-from orchestrator.core.feature import asked, note_problem, problems
+from orchestrator.core.feature import answers, note_problem, problems, problems_of
 from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
 from orchestrator.core.text import count
 
 PROGRAM = "orchestrator"
 DISTRIBUTION = "mujoco-orchestrator"
+COMPLETION_VARIABLE = "_ORCHESTRATOR_COMPLETE"
+"""Set by the shell when it completes a command."""
 _EMPTY_OPTION = re.compile(r"--[\w-]+=")
 COMMANDS: tuple[tuple[int, typer.Typer], ...] = (
     (20, run_command.app),
@@ -47,6 +49,8 @@ COMMANDS: tuple[tuple[int, typer.Typer], ...] = (
     (90, measurement_commands.app),
 )
 """The commands of the kernel, each with its place in ``--help`` among those of features."""
+GROUPS = {"cluster": cluster_commands.app, "search": search_commands.group}
+"""Commands that have commands themselves."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -62,24 +66,21 @@ app = typer.Typer(
 def _commands() -> list[typer.Typer]:
     """Groups of commands in the order of ``--help``."""
     groups = [*COMMANDS]
-    names = {_name(command) for _, group in groups for command in group.registered_commands}
-    for feature, make in asked(lambda feature: feature.commands, "commands"):
-        try:
-            group = make()
-            own = {_name(command) for command in group.registered_commands}
-        except Exception as error:  # whatever somebody else's package raises when it is imported
-            note_problem(feature.name, f"adds no command: {type(error).__name__}: {error}")
-            continue
+    names = set(GROUPS).union(*(_names(group) for _, group in groups))
+    for feature, group in answers("commands"):
+        own: set[str] = set()
+        with problems_of(feature.name, "adds no commands"):
+            own = _names(group)  # made now: one that cannot be made would break every command
         if taken := sorted(own & names):
-            note_problem(feature.name, f"adds no command: there is {' and '.join(taken)} already")
-            continue
-        names |= own
-        groups.append((feature.rank, group))
+            note_problem(feature.name, f"adds no commands: there is {' and '.join(taken)} already")
+        elif own:
+            names |= own
+            groups.append((feature.rank, group))
     return [group for _, group in sorted(groups, key=itemgetter(0))]
 
 
-def _name(command: CommandInfo) -> str:
-    return command.name or getattr(command.callback, "__name__", "").replace("_", "-")
+def _names(group: typer.Typer) -> set[str]:
+    return set(typer.main.get_group(group).commands)
 
 
 def _help(command: CommandInfo) -> str:
@@ -90,10 +91,10 @@ def _help(command: CommandInfo) -> str:
 
 for commands in _commands():
     for command in commands.registered_commands:
-        command.help = _help(command)
+        command.help = command.help or _help(command)
     app.add_typer(commands)
-app.add_typer(cluster_commands.app, name="cluster")
-app.add_typer(search_commands.group, name="search")
+for name, group in GROUPS.items():
+    app.add_typer(group, name=name)
 
 
 def _show_version(is_asked: bool) -> None:
@@ -153,8 +154,9 @@ def main() -> None:
             )  # a name that the terminal cannot show is no reason to fail
     try:
         _refuse_empty(sys.argv[1:])
-        for problem in problems():
-            print(f"warning: {problem}", file=sys.stderr)
+        if COMPLETION_VARIABLE not in os.environ:  # it would be printed into the user's prompt
+            for problem in problems():
+                print(f"warning: {problem}", file=sys.stderr)
         app(prog_name=PROGRAM)
     except SpecError as error:
         _fail(f"{error}\n{count(len(error.problems), 'problem')}; nothing was launched", 2)

@@ -8,7 +8,7 @@ entry point in the group :data:`GROUP`::
 
 The package has a :class:`Feature` named ``FEATURE``. It imports next to nothing itself: what a plug
 point needs is imported when the program asks. The program never asks for a feature by its name. It
-asks for a plug point, by :func:`asked`, and every feature that has it answers.
+asks for a plug point, by :func:`answers`, and every feature that has it answers.
 
 A feature that cannot be loaded is left out, and :func:`problems` says why: no command is broken by
 a feature that it does not need.
@@ -16,23 +16,24 @@ a feature that it does not need.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 from orchestrator.core.environment import FEATURES_VARIABLE, TRACE_FEATURES_VARIABLE
+from orchestrator.core.text import plain
 
 API = 1
 """Version of the plug points. A feature of another version is not loaded."""
 GROUP = "orchestrator.features"
 """The group of the entry points of installed features; and the package of the program's own."""
-
-Point = TypeVar("Point")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class Feature:
     """What a feature adds to the program: a plug point that it does not use is None."""
 
     name: str
-    """As in messages; no two features have the same."""
+    """As in messages; that of the entry point, where there is one. No two features have the same."""
     about: str
     """What it is for, in a sentence."""
     api: int = API
@@ -57,28 +58,31 @@ _problems: list[str] = []
 
 
 def problems() -> tuple[str, ...]:
-    """What is wrong with features, a sentence for each; they are left out, in whole or in part."""
+    """What is wrong with features, a line for each; they are left out, in whole or in part."""
     features()
     return tuple(_problems)
 
 
 def note_problem(feature: str, what: str) -> None:
     """Note that a feature, or a part of it, is left out."""
-    _problems.append(f"the feature {feature} {what}")
+    cure = f"correct or uninstall it, or leave it out of {FEATURES_VARIABLE}"
+    _problems.append(plain(" ".join(f"the feature {feature} {what}; {cure}".split())))
 
 
-def asked(point: Callable[[Feature], Point | None], what: str) -> Iterator[tuple[Feature, Point]]:
-    """The features that have a plug point, and what they have there.
+@contextlib.contextmanager
+def problems_of(feature: str, what: str) -> Iterator[None]:
+    """In the block, code of a feature runs: what it prints goes to standard error, and an error, or
+    that it exits, is noted.
 
-    :param what: the name of the plug point, for ``ORCHESTRATOR_TRACE_FEATURES``.
+    :param what: what is left out then, such as "adds no command".
     """
-    is_traced = bool(os.environ.get(TRACE_FEATURES_VARIABLE))
-    for feature in features():
-        answer = point(feature)
-        if answer is not None:
-            if is_traced:
-                print(f"features: {feature.name} is asked for {what}", file=sys.stderr)
-            yield feature, answer
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except (Exception, SystemExit) as error:
+        if _is_traced():
+            traceback.print_exc()
+        note_problem(feature, f"{what}: {type(error).__name__}: {error}")
 
 
 @functools.cache
@@ -86,26 +90,44 @@ def features() -> tuple[Feature, ...]:
     """All features that can be loaded: the program's own, then those that others have installed."""
     loaded: dict[str, Feature] = {}
     for name, module in (*_own_modules(), *_installed_modules()):
-        try:
+        with problems_of(f"{name} ({module})", "cannot be loaded"):
             feature = importlib.import_module(module).FEATURE
-            problem = _problem_of(feature, loaded)
-        except Exception as error:  # whatever somebody else's package raises when it is imported
-            problem = f"{type(error).__name__}: {error}"
-        if problem:
-            note_problem(f"{name} ({module})", f"cannot be loaded: {problem}")
-        else:
-            loaded[feature.name] = feature
+            if problem := _problem_of(feature, name, loaded):
+                note_problem(f"{name} ({module})", f"cannot be loaded: {problem}")
+            else:
+                loaded[name] = feature
     return tuple(loaded.values())
 
 
-def _problem_of(feature: Any, others: dict[str, Feature]) -> str:
+def answers(point: Literal["commands"]) -> Iterator[tuple[Feature, Any]]:
+    """The features that have a plug point, and what they give there; one that fails is left out."""
+    for feature in features():
+        plug = getattr(feature, point)
+        if plug is None:
+            continue
+        if _is_traced():
+            print(f"features: {feature.name} is asked for {point}", file=sys.stderr)
+        answer = None
+        with problems_of(feature.name, f"adds no {point}"):
+            answer = plug()
+        if answer is not None:
+            yield feature, answer
+
+
+def _is_traced() -> bool:
+    return bool(os.environ.get(TRACE_FEATURES_VARIABLE))
+
+
+def _problem_of(feature: Any, name: str, others: dict[str, Feature]) -> str:
     """Why it cannot be used; empty where it can."""
     if not isinstance(feature, Feature):
         return "its FEATURE is no orchestrator.core.feature.Feature"
     if feature.api != API:
         return f"it is for plug points of version {feature.api}, and this program has {API}"
-    if feature.name in others:
-        return f"there is a feature named {feature.name} already"
+    if feature.name != name:
+        return f"its FEATURE has the name {feature.name}; expected that of its entry point"
+    if name in others:
+        return "there is a feature of this name already"
     return ""
 
 
@@ -123,9 +145,16 @@ def _installed_modules() -> Iterator[tuple[str, str]]:
     :mod:`importlib.metadata` would take as long as half of ``--help``.
     """
     chosen = os.environ.get(FEATURES_VARIABLE)
-    wanted = None if chosen is None else {name.strip() for name in chosen.split(",")}
-    for name, module in dict.fromkeys(_entry_points()):  # one folder may be in the path twice
-        if wanted is None or name in wanted:
+    wanted = {name.strip() for name in (chosen or "").split(",")} - {""}
+    if chosen is not None and not wanted:
+        return
+    installed: dict[str, str] = {}
+    for name, module in _entry_points():
+        installed.setdefault(name, module)  # as an import, the first one in the path counts
+    for name in sorted(wanted - installed.keys()):
+        note_problem(name, f"is not installed, and {FEATURES_VARIABLE} names it")
+    for name, module in installed.items():
+        if chosen is None or name in wanted:
             yield name, module
 
 

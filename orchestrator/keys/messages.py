@@ -59,7 +59,7 @@ class Layout:
             if info is None or inner is None:
                 break
             table = inner
-            if get_origin(info.annotation) is dict:
+            if _has_users_keys(info.annotation):
                 next(names, None)  # a key that the user has chosen
         return table
 
@@ -88,6 +88,12 @@ def _table_in(annotation: Any) -> Table | None:
         return next((table for part in parts if (table := _table_in(part)) is not None), None)
     is_table = isinstance(annotation, type) and issubclass(annotation, TomlTable)
     return annotation if is_table else None
+
+
+def _has_users_keys(annotation: Any) -> bool:
+    """Whether a value of this type has tables under keys that the user chooses."""
+    is_dict = get_origin(annotation) is dict
+    return is_dict or any(_has_users_keys(part) for part in get_args(annotation))
 
 
 def message_for(

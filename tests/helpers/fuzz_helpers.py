@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import shutil
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
+FEATURES = Path(__file__).parents[2] / "orchestrator/features"
 
 NUMBERS = st.one_of(
     st.integers(-2, 5),
@@ -164,3 +167,12 @@ def emptied(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
+
+
+def of_feature(module: str, read: Callable[[Any], object]) -> list[Callable[[], object]]:
+    """A reader of a feature, which has its part in what all readers must bear; none where the
+    feature has been taken away.
+    """
+    if not (FEATURES / module.partition(".")[0]).is_dir():
+        return []
+    return [lambda: read(importlib.import_module(f"orchestrator.features.{module}"))]

@@ -45,9 +45,8 @@ def package(name: str = "greeting", command: str = "greet", api: int = feature.A
 def orchestrator(
     folder: Path, *arguments: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(folder), **variables}
-    if "ORCHESTRATOR_FEATURES" not in variables:
-        del environment["ORCHESTRATOR_FEATURES"]
+    chosen = {"ORCHESTRATOR_FEATURES": "greeting"} | variables
+    environment = {**os.environ, "PYTHONPATH": str(folder), **chosen}
     return subprocess.run(
         [sys.executable, "-m", "orchestrator", *arguments],
         env=environment,
@@ -66,7 +65,9 @@ def test_an_installed_package_adds_a_command(tmp_path: Path) -> None:
 
 def test_installed_features_are_chosen_by_a_variable_and_traced_by_another(tmp_path: Path) -> None:
     install(tmp_path, package())
-    assert orchestrator(tmp_path, "greet", ORCHESTRATOR_FEATURES="other").returncode == 2
+    other = orchestrator(tmp_path, "greet", ORCHESTRATOR_FEATURES="other")
+    assert other.returncode == 2
+    assert other.stderr.startswith("warning: the feature other is not installed, and ORCHESTR")
     done = orchestrator(
         tmp_path,
         "greet",
@@ -77,30 +78,56 @@ def test_installed_features_are_chosen_by_a_variable_and_traced_by_another(tmp_p
     assert "features: greeting is asked for commands" in done.stderr.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [
-        ("import no_such_module", "cannot be loaded: ModuleNotFoundError"),
-        ("FEATURE = 3", "cannot be loaded: its FEATURE is no orchestrator.core.feature.Feature"),
-        ("", "cannot be loaded: AttributeError"),
-        (package(api=feature.API + 1), f"and this program has {feature.API}"),
-        (package(name="verify"), "there is a feature named verify already"),
-        (package(command="run"), "adds no command: there is run already"),
-        (
-            package().replace("lambda: app", "lambda: 1 / 0"),
-            "adds no command: ZeroDivisionError",
-        ),
-    ],
-)
+BROKEN = {
+    "import": ("import no_such_module", "cannot be loaded: ModuleNotFoundError"),
+    "exit": ("raise SystemExit('needs more')", "cannot be loaded: SystemExit: needs more"),
+    "kind": ("FEATURE = 3", "cannot be loaded: its FEATURE is no orchestrator.core.feature.Fea"),
+    "nothing": ("", "cannot be loaded: AttributeError"),
+    "lines": ("raise ValueError('a\\n\\x1b[31mb')", "cannot be loaded: ValueError: a "),
+    "version": (package(api=feature.API + 1), f"and this program has {feature.API}"),
+    "name": (package(name="other"), "the name other; expected that of its entry point"),
+    "call": (package().replace("lambda: app", "lambda: 1 / 0"), "no commands: ZeroDivisionError"),
+    "command": (package(command="run"), "adds no commands: there is run already"),
+    "case": (package().replace('"greet"', "").replace("greet(", "Status("), "there is status alr"),
+    "group": (package(command="search"), "adds no commands: there is search already"),
+    "groups": (
+        package()
+        .replace(
+            "\n\nFEATURE", "\nother = typer.Typer()\nother.add_typer(app, name='run')\nFEATURE"
+        )
+        .replace("lambda: app", "lambda: other"),
+        "adds no commands: there is run already",
+    ),
+    "argument": (package().replace("greet()", "greet(x: 'Nope')"), "adds no commands: NameError"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
 def test_a_feature_that_cannot_be_used_is_named_and_nothing_else_is_broken(
-    code: str, why: str, tmp_path: Path
+    what: str, tmp_path: Path
 ) -> None:
-    install(tmp_path, code)
+    code, why = BROKEN[what]
+    install(tmp_path, f"print('welcome')\n{code}")
     done = orchestrator(tmp_path, "list")
     assert (done.returncode, done.stdout) == (0, "no experiment was started here\n")
-    [warning] = done.stderr.splitlines()
+    [printed, warning] = done.stderr.splitlines()
+    assert printed == "welcome"
     assert warning.startswith("warning: the feature greeting")
     assert why in warning
+    assert "\x1b" not in warning
+
+
+def test_no_two_features_have_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = feature.features()[0].name
+    install(tmp_path, package(name=own), entry=f"{own} = greeting_package")
+    done = orchestrator(tmp_path, "list", ORCHESTRATOR_FEATURES=own)
+    assert done.stdout == "no experiment was started here\n"
+    assert f"the feature {own} (greeting_package) cannot be loaded: there is a f" in done.stderr
+
+
+def test_the_help_of_a_command_is_its_own_or_its_docstring(tmp_path: Path) -> None:
+    install(tmp_path, package().replace('command("greet")', 'command("greet", help="Own text.")'))
+    assert "Own text." in orchestrator(tmp_path, "--help").stdout
 
 
 def test_entry_points_are_read_as_others_write_them(tmp_path: Path) -> None:

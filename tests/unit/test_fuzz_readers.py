@@ -27,6 +27,7 @@ from fuzz_helpers import (
     few_or_many,
     fuzz,
     mutated,
+    of_feature,
 )
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -169,6 +170,7 @@ def read_everything(root: Path) -> None:
         lambda: compose(root),
         lambda: job_metrics.gather(root),
         lambda: contention.find(root),
+        *of_feature("compare.comparison", lambda module: module.compare_with_first([root, root])),
         lambda: resume.load(root),
         lambda: run_directory.existing(root),
         lambda: live_facts.read(RunPaths(root), ""),

@@ -24,5 +24,6 @@ FEATURE = Feature(
         "tests/features/live_page",
         "tests/helpers/live_page_helpers.py",
         "benchmarks/live_page.py",
+        "benchmarks/site_pictures.py",
     ),
 )

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
+from damaged_search_helpers import TRIALS, damage, each_damage
 from supervisor_helpers import Experiment, make_job
-from trial_helpers import Told, search_run
+from trial_helpers import search_run
 
 from orchestrator.features.live_page.folder_source import FolderSource
 from orchestrator.features.live_page.run_source import RunSource
 from orchestrator.features.live_page.search_facts import SearchFactsReader
-
-TRIALS = [Told(values=[3.0], reached=[1.0, 2.0]), Told(reached=[0.5]), Told(why="no legs")]
 
 
 def test_an_experiment_has_the_name_that_was_recorded_last_or_that_of_its_folder(
@@ -35,22 +32,13 @@ def test_an_experiment_has_the_name_that_was_recorded_last_or_that_of_its_folder
     assert json.loads(head)["name"] == "the robots"
 
 
-@pytest.mark.parametrize(
-    ("statement", "fact"),
-    [
-        ("UPDATE search SET trial = 7 WHERE kind = 'over'", "there is no trial 7"),
-        ("UPDATE search SET content = '[1]' WHERE kind = 'asked' AND id = 2", "expected an object"),
-        ("UPDATE search SET content = x'ff' WHERE id = 2", "row 2"),
-    ],
-)
+@each_damage
 def test_a_damaged_search_is_a_line_and_the_page_has_all_that_it_looks_for(
     statement: str, fact: str, tmp_path: Path
 ) -> None:
     sound = SearchFactsReader(search_run(tmp_path / "sound", TRIALS)).read()
     paths = search_run(tmp_path / "run", TRIALS)
-    with contextlib.closing(sqlite3.connect(paths.ledger)) as connection:
-        connection.execute(statement)
-        connection.commit()
+    damage(paths, statement)
     facts = SearchFactsReader(paths).read()
     assert facts is not None
     assert sound is not None
