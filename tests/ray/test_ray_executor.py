@@ -42,6 +42,7 @@ from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.ray_task import RayTask
 from orchestrator.executors.ray.transport import Transport
 from orchestrator.machine.cpu_holders import CpuHolders
+from orchestrator.machine.cpu_load import LoadSampler
 from orchestrator.machine.slots import RankSlot
 
 pytestmark = pytest.mark.ray
@@ -94,8 +95,11 @@ def test_attempts_on_a_node_have_different_cpus(tmp_path: Path, executor: RayExe
         for number in range(at_once)
     ]
     assert [len(cpus) for cpus in taken] == [1] * at_once
-    assert len({*taken}) == at_once
     assert {cpu for (cpu,) in taken} <= os.sched_getaffinity(0)
+    if len({*taken}) < at_once:  # right only where other programs keep the remaining CPUs busy
+        load = LoadSampler().measure()
+        busy = {cpu for process in load.processes for cpu in process.demand} | {*load.unexplained}
+        assert os.sched_getaffinity(0) - {cpu for (cpu,) in taken} <= busy, load
 
 
 @pytest.mark.parametrize("nice", [0, 7])
