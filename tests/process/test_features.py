@@ -45,8 +45,9 @@ def package(name: str = "greeting", command: str = "greet", api: int = feature.A
 def orchestrator(
     folder: Path, *arguments: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
+    own = {"PYTHONPATH": str(folder), "XDG_STATE_HOME": str(folder / "state")}
     chosen = {"ORCHESTRATOR_FEATURES": "greeting"} | variables
-    environment = {**os.environ, "PYTHONPATH": str(folder), **chosen}
+    environment = {**os.environ, **own, **chosen}
     return subprocess.run(
         [sys.executable, "-m", "orchestrator", *arguments],
         env=environment,
