@@ -34,7 +34,7 @@ from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
 from orchestrator.jobfile.search_summary import SearchLimits, limits, sentences
 from orchestrator.jobfile.slurm_rules import SlurmSettings, read_slurm
 from orchestrator.jobfile.tracker_rules import Trackers, read_trackers
-from orchestrator.jobfile.validation import as_plain, check
+from orchestrator.jobfile.validation import as_plain, check, not_unicode
 from orchestrator.keys.names import safe_name
 from orchestrator.keys.problems import Problems, quoted, suggestion
 
@@ -254,6 +254,8 @@ def from_mapping(
         raise SpecError(
             source, [Problem(where="", message="is nested too deeply to be a job file")]
         ) from None
+    except UnicodeEncodeError as error:
+        raise SpecError(source, [Problem(where="", message=not_unicode(error))]) from None
     skip_invalid = skip_invalid or checked.top.get("on_invalid") == "skip"
     table = checked.top.get("search")
     search = None if table is None else read_search(table, len(checked.entries), problems)

@@ -57,6 +57,8 @@ class Checked:
 def check(data: Mapping[str, Any], problems: Problems) -> Checked:
     """Validate a parsed job file: its problems are added to ``problems``, its valid keys are
     returned.
+
+    :raises UnicodeEncodeError: a text is not Unicode; :func:`not_unicode` says so.
     """
     document = as_plain(data)
     try:
@@ -78,10 +80,21 @@ def check_one(name: str, value: Any, where: str, problems: Problems) -> dict[str
         nested = {table: nested}
     try:
         return Settings.model_validate(nested).model_dump(exclude_unset=True)
+    except UnicodeEncodeError as error:
+        problems.add(where, not_unicode(error))
+        return None
     except ValidationError as error:
         for details in error.errors(include_url=False):
             problems.add(where, message_for(LAYOUT, ("defaults", *details["loc"]), details)[0])
         return None
+
+
+def not_unicode(error: UnicodeEncodeError) -> str:
+    """The message for text of a command line or of a program that is not Unicode, which pydantic
+    cannot take into a message.
+    """
+    text = str(error.object)[max(0, error.start - 20) : error.end + 20]
+    return f"expected Unicode text, found a character that is none in {text!a}"
 
 
 def as_plain(value: Any) -> Any:
