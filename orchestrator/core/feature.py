@@ -99,6 +99,11 @@ def features() -> tuple[Feature, ...]:
     return tuple(loaded.values())
 
 
+def is_own(feature: Feature) -> bool:
+    """Whether it is one of the program's, and not of an installed package."""
+    return feature.name in dict(_own_modules())
+
+
 def answers(point: Literal["commands"]) -> Iterator[tuple[Feature, Any]]:
     """The features that have a plug point, and what they give there; one that fails is left out."""
     for feature in features():
