@@ -1,5 +1,5 @@
-"""Job files that are written for the user: ``init`` from robots, ``import-zoo`` from hyperparameters of
-RL Baselines3 Zoo.
+"""Job files that are written for the user: ``init`` from robots, ``import-zoo`` from
+hyperparameters of RL Baselines3 Zoo.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Closes connections of ``serve`` that keep it waiting: uvicorn itself waits without end for the
 rest of a request, and for a client that takes nothing of a response.
 
-There is room for :data:`~orchestrator.features.live_page.live_server.MOST_CONNECTIONS`, and a request is judged by
-its token only when it is whole. So whoever reaches the server could otherwise take all of that
-room, and keep it.
+There is room for :data:`~orchestrator.features.live_page.live_server.MOST_CONNECTIONS`, and a
+request is judged by its token only when it is whole. So whoever reaches the server could otherwise
+take all of that room, and keep it.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ NO_MEDIA = JobMedia()
 
 
 class RunSource:
-    """Reads one run directory; see :class:`orchestrator.features.live_page.feed.Source`. It is over when another
-    ledger lies there.
+    """Reads one run directory; see :class:`orchestrator.features.live_page.feed.Source`. It is over
+    when another ledger lies there.
     """
 
     def __init__(self, run_dir: Path) -> None:
